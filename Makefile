@@ -1,0 +1,53 @@
+# Two commands do everything on a fresh Debian machine: `make demo` and `make test`.
+# Each sets up what it needs first; set-up is a stamp file, so the second time costs nothing.
+
+SHELL := bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test test-long planted check format bench docs clean
+
+help: ## Show what there is to do.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## Make .venv and install the project into it.
+
+$(STAMP): pyproject.toml tools/setup
+	@tools/setup "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+demo: setup ## Write, crash, recover, verify and read a log, step by step.
+	@$(BIN)/python examples/demo.py
+
+test: setup ## Run all tests.
+	@$(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-long: setup ## Run the campaigns that take longer than CI may.
+	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -m "long or not long" --timeout 7200 $(ARGS)
+
+planted: setup ## Plant each known bug and show that the suite catches it.
+	@$(BIN)/python tests/planted/plant.py $(ARGS)
+
+check: setup ## Lint, types, imports.
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: setup ## Lay out the code as `make check` wants it.
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup ## Measure every claim, with the limit beside it. SUBJECT=log QUICK=1 narrow it.
+	@$(BIN)/python benchmarks/run.py $(if $(SUBJECT),--subject $(SUBJECT)) $(if $(QUICK),--quick)
+
+docs: setup ## Write the generated pages of docs/reference anew.
+	@$(BIN)/python tools/generate_docs.py
+
+clean: ## Remove what the other commands made.
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
