@@ -1,0 +1,1 @@
+"""The storage engine: segments, group commit, recovery. The only package that touches files."""

@@ -1,0 +1,34 @@
+"""The kit: fakes and suites that Millstream is tested with, for its users too.
+
+    clock.py             a clock that only moves when told
+    filesystem.py        a disk in memory that loses power and decays on command
+    crash_states.py      every state that a power cut could have left of a workload
+    fault.py, faulty.py  a file system whose N-th call fails
+    filesystem_suite.py  what every `Filesystem` must pass: `file_suite.py` and `names_suite.py`
+
+The suites need pytest, so they are not imported here. Behind the disk: `changes.py` and `trace.py`
+have its events, `image.py` what they make of it, `disk.py` which of them are certain to survive a
+power cut, and `variants.py` which of the others did.
+"""
+
+from __future__ import annotations
+
+from millstream.testing.clock import ManualClock
+from millstream.testing.crash_states import CrashState, crash_states, sample_crash_states
+from millstream.testing.fault import GROWING, OPENING, Call, Fault, sweep
+from millstream.testing.faulty import FaultyFilesystem
+from millstream.testing.filesystem import SimulatedFilesystem
+
+__all__ = [
+    "GROWING",
+    "OPENING",
+    "Call",
+    "CrashState",
+    "Fault",
+    "FaultyFilesystem",
+    "ManualClock",
+    "SimulatedFilesystem",
+    "crash_states",
+    "sample_crash_states",
+    "sweep",
+]
