@@ -1,0 +1,167 @@
+r"""The record batch: what Millstream stores, replicates and serves.
+
+A batch keeps Kafka's v2 layout from the producer's socket to the consumer's. The log stamps the
+base offset and the leader epoch and nothing else; the checksum starts after both, so no hop has
+to unpack or sum the records again.
+
+     0        8        12       16  17       21           23         27          35
+    +--------+--------+--------+---+--------+------------+----------+-----------+---- - -
+    | base   | length | leader | 2 | crc32c | attributes | last off-| base time-| max time-
+    | offset |        | epoch  |   |        |            | set delta| stamp     | stamp
+    +--------+--------+--------+---+--------+------------+----------+-----------+---- - -
+     \______/          \______/              \____________ summed by crc32c _________ - -
+      stamped           stamped
+               43          51         53         57        61
+      - - ----+-----------+----------+----------+---------+----- - -
+              | producer  | producer | base     | record  | records
+              | id        | epoch    | sequence | count   |
+      - - ----+-----------+----------+----------+---------+----- - -
+
+`length` counts the bytes that follow it. Attributes, from the lowest bit: three for the codec,
+one for log-append time, one for "part of a transaction", one for "control batch".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from millstream.errors import CorruptBatch
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PREFIX = struct.Struct(">qii")
+_LENGTH_END = 12
+_CRC_END = 21
+_MAGIC = 2
+
+HEADER_SIZE = _HEADER.size
+PREFIX_SIZE = _PREFIX.size
+"""Base offset, length and leader epoch: the bytes before the format number."""
+
+BATCH_SIZE_MAX = 64 * 1024 * 1024
+"""Far above any sane `max.message.bytes`; keeps a corrupt length from becoming an allocation."""
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of a batch, field by field as it lies."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.length + _LENGTH_END
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the batch's last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the first record after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """Number of the compression codec; 0 is none."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether `max_timestamp` dates every record, whatever the records say."""
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records belong to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the records are transaction markers, which no application should see."""
+        return bool(self.attributes & CONTROL_BIT)
+
+
+def decode_header(data: Bytes, position: int = 0) -> BatchHeader:
+    """Read the header at `position` in `data`, trusting nothing it says."""
+    if len(data) - position < HEADER_SIZE:
+        raise CorruptBatch(f"header needs {HEADER_SIZE} bytes, found {len(data) - position}")
+    header = BatchHeader._make(_HEADER.unpack_from(data, position))
+    if header.magic != _MAGIC:
+        raise CorruptBatch(f"batch format is {header.magic}, expected {_MAGIC}")
+    size = header.length + _LENGTH_END
+    if not HEADER_SIZE <= size <= BATCH_SIZE_MAX:
+        raise CorruptBatch(f"batch claims {size} bytes, allowed is {HEADER_SIZE}-{BATCH_SIZE_MAX}")
+    if header.last_offset_delta < 0:
+        raise CorruptBatch(f"batch ends {-header.last_offset_delta} offsets before it starts")
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise CorruptBatch(
+            f"batch claims {header.record_count} records in {header.last_offset_delta + 1} offsets"
+        )
+    return header
+
+
+def check_batch(header: BatchHeader, batch: Bytes) -> None:
+    """Raise `CorruptBatch` unless `batch` is whole and sums to what its header says."""
+    if len(batch) != header.size:
+        raise CorruptBatch(f"batch claims {header.size} bytes, found {len(batch)}")
+    if (found := crc32c(memoryview(batch)[_CRC_END:])) != header.crc:
+        raise CorruptBatch(f"batch sums to {found:08x}, header says {header.crc:08x}")
+
+
+def stamped_prefix(header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
+    """Return the first sixteen bytes of the batch, as the log stamps them.
+
+    Writing these and then the rest of the batch stamps it without a copy and without touching
+    the caller's buffer.
+    """
+    return _PREFIX.pack(base_offset, header.length, leader_epoch)
+
+
+def stamp(batch: Bytes, *, base_offset: int, leader_epoch: int) -> bytes:
+    """Return `batch` with its place in the log filled in."""
+    prefix = stamped_prefix(
+        decode_header(batch), base_offset=base_offset, leader_epoch=leader_epoch
+    )
+    return prefix + bytes(memoryview(batch)[PREFIX_SIZE:])
+
+
+def split(data: Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Cut `data` into the batches that it consists of, without checking their sums."""
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        header = decode_header(view, position)
+        end = position + header.size
+        if end > len(view):
+            raise CorruptBatch(f"batch ends at byte {end}, data at {len(view)}")
+        yield header, view[position:end]
+        position = end

@@ -1,0 +1,74 @@
+"""Opening batches: from a batch as it lies to the bytes of its records.
+
+What the pure-Python reader and the kernels both rest on, so that they refuse the same batches for
+the same reasons before either looks at a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes, check_batch, split
+from millstream.records.compression import Codec, decompress
+
+RECORD_SIZE_MIN = 7
+"""Length, attributes, two deltas, two lengths and a count: one byte each."""
+
+_OFFSET_MAX = 2**63 - 1
+
+
+class Body(NamedTuple):
+    """A batch, opened."""
+
+    header: BatchHeader
+    records: Bytes
+    """The records one after the other, unpacked."""
+    position: int
+    """Where the records start in the data that was opened; -1 where they had to be unpacked."""
+
+
+def open_body(header: BatchHeader, batch: Bytes, *, size_max: int) -> Bytes:
+    """Return the unpacked records of `batch`, whose sum is the caller's to check."""
+    if len(batch) != header.size:
+        raise CorruptBatch(f"batch claims {header.size} bytes, found {len(batch)}")
+    if header.last_offset > _OFFSET_MAX:
+        raise CorruptBatch(f"batch ends at offset {header.last_offset}, limit is {_OFFSET_MAX}")
+    records = _unpack(header, memoryview(batch)[HEADER_SIZE:], size_max)
+    if header.record_count * RECORD_SIZE_MIN > len(records):
+        raise CorruptBatch(f"batch claims {header.record_count} records in {len(records)} bytes")
+    return records
+
+
+def open_bodies(data: Bytes, *, check: bool, size_max: int) -> Iterator[Body]:
+    """Open every batch in `data`, with its sum verified first if `check`."""
+    position = 0
+    for header, batch in split(data):
+        if check:
+            check_batch(header, batch)
+        is_packed = header.codec != Codec.NONE
+        records = open_body(header, batch, size_max=size_max)
+        yield Body(header, records, -1 if is_packed else position + HEADER_SIZE)
+        position += header.size
+
+
+def grouped(bodies: Iterable[Body], *, size_max: int) -> Iterator[list[Body]]:
+    """Gather bodies in order into groups of at most `size_max` bytes, or of one larger body."""
+    group: list[Body] = []
+    size = 0
+    for body in bodies:
+        if group and size + len(body.records) > size_max:
+            yield group
+            group, size = [], 0
+        group.append(body)
+        size += len(body.records)
+    if group:
+        yield group
+
+
+def _unpack(header: BatchHeader, packed: memoryview, size_max: int) -> Bytes:
+    """Unpack, save where there is nothing: compaction leaves headers without a body."""
+    if header.codec == Codec.NONE and len(packed) <= size_max:
+        return packed
+    return decompress(header.codec, packed, size_max=size_max) if packed else packed

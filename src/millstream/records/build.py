@@ -1,0 +1,126 @@
+"""Records to batch: the one encoder that every door writes through.
+
+One record lies like this; all numbers are varints, the timestamp delta a varlong:
+
+    +--------+------------+-----------+--------+--------+-----+-------+-------+---------+---- - -
+    | length | attributes | timestamp | offset | key    | key | value | value | header  | headers
+    |        | one byte, 0| delta     | delta  | length |     | length|       | count   |
+    +--------+------------+-----------+--------+--------+-----+-------+-------+---------+---- - -
+
+    each header:
+    +------------+-----+--------------+-------+
+    | key length | key | value length | value |      `length` counts the bytes that follow it.
+    +------------+-----+--------------+-------+      A length of -1 says null, in all but header
+                                                     keys.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from millstream.errors import BatchTooLarge, InvalidBatch
+from millstream.records.batch import (
+    BATCH_SIZE_MAX,
+    HEADER_SIZE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+)
+from millstream.records.compression import BODY_SIZE_MAX, Codec, compress
+from millstream.records.record import Header, Record
+from millstream.records.varint import encode_varint, encode_varlong
+
+_UNSUMMED = struct.Struct(">qiibI")
+_SUMMED = struct.Struct(">hiqqqhii")
+_LENGTH_END = 12
+_NO_LEADER_EPOCH = -1
+_MAGIC = 2
+
+_ZERO = b"\0"
+_NULL = encode_varint(-1)
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    now_ms: int,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+) -> bytes:
+    """Return one whole batch that holds `records` in order, from offset 0 on.
+
+    Records without a timestamp get `now_ms`. The batch has no leader epoch yet; the log stamps
+    that and the offset.
+    """
+    if not records:
+        raise InvalidBatch("a batch needs at least 1 record, found 0")
+    try:
+        stamps = [now_ms if (at := r.timestamp_ms) is None else at for r in records]
+        body = _encode_body(records, stamps, codec)
+        summed = _SUMMED.pack(
+            codec | TRANSACTIONAL_BIT if is_transactional else codec,
+            len(records) - 1,
+            stamps[0],
+            max(stamps),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+    except (struct.error, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidBatch(f"a number or a text does not fit its field: {error}") from error
+    return _seal(summed, body)
+
+
+def _seal(summed: bytes, body: bytes) -> bytes:
+    """Put the checksum and the length before what they describe."""
+    size = HEADER_SIZE + len(body)
+    if size > BATCH_SIZE_MAX:
+        raise BatchTooLarge(f"batch has {size} bytes, limit is {BATCH_SIZE_MAX}")
+    crc = crc32c(body, crc32c(summed))
+    return b"".join(
+        (_UNSUMMED.pack(0, size - _LENGTH_END, _NO_LEADER_EPOCH, _MAGIC, crc), summed, body)
+    )
+
+
+def _encode_body(records: Sequence[Record], stamps: list[int], codec: Codec) -> bytes:
+    body = _encode_records(records, stamps)
+    if len(body) > BODY_SIZE_MAX:
+        raise BatchTooLarge(f"records have {len(body)} bytes, limit is {BODY_SIZE_MAX}")
+    return body if codec == Codec.NONE else compress(codec, body)
+
+
+def _encode_records(records: Sequence[Record], stamps: list[int]) -> bytes:
+    base = stamps[0]
+    pieces: list[bytes] = []
+    for index, record in enumerate(records):
+        key, value, headers = record.key, record.value, record.headers
+        encoded = b"".join(
+            (
+                _ZERO,
+                encode_varlong(stamps[index] - base),
+                encode_varint(index),
+                _NULL if key is None else encode_varint(len(key)) + key,
+                _NULL if value is None else encode_varint(len(value)),
+                value or b"",
+                _encode_headers(headers) if headers else _ZERO,
+            )
+        )
+        pieces += (encode_varint(len(encoded)), encoded)
+    return b"".join(pieces)
+
+
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    pieces = [encode_varint(len(headers))]
+    for key, value in headers:
+        encoded = key.encode()
+        pieces += (encode_varint(len(encoded)), encoded)
+        pieces += (_NULL,) if value is None else (encode_varint(len(value)), value)
+    return b"".join(pieces)

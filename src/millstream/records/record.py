@@ -1,0 +1,29 @@
+"""A record: what one producer wrote in one go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry of a log, before it has a place in it."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    timestamp_ms: int | None = None
+    """Milliseconds since 1970; `None` asks whoever appends to fill in the present."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """One entry of a log, with its place in it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()

@@ -1,0 +1,91 @@
+"""Zigzag varints: how a batch writes every number inside its records.
+
+Zigzag first folds the sign into the lowest bit, so that small negative numbers stay small; the
+result goes out seven bits at a time, lowest first, and the high bit says that more follow.
+
+     0 -> 0    -1 -> 1    1 -> 2    -2 -> 3          150 -> 300 = 10 0101100
+
+    +---+---------+  +---+---------+
+    | 1 | 0101100 |  | 0 | 0000010 |      at most 5 bytes for a varint  (32 bits)
+    +---+---------+  +---+---------+      and    10 bytes for a varlong (64 bits)
+    more   lowest    last
+
+A number that needs more bits than its kind has is refused, in both directions.
+"""
+
+from __future__ import annotations
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import Bytes
+
+VARINT_SIZE_MAX = 5
+VARLONG_SIZE_MAX = 10
+
+_TABLE_MAX = 1024
+
+
+def read_varint(data: Bytes, position: int) -> tuple[int, int]:
+    """Read a 32-bit number at `position`; return it and the position after it."""
+    try:
+        if (byte := data[position]) < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+    except IndexError:
+        raise _cut_short(data, position) from None
+    return _read_long(data, position, VARINT_SIZE_MAX, 32)
+
+
+def read_varlong(data: Bytes, position: int) -> tuple[int, int]:
+    """Read a 64-bit number at `position`; return it and the position after it."""
+    try:
+        if (byte := data[position]) < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+    except IndexError:
+        raise _cut_short(data, position) from None
+    return _read_long(data, position, VARLONG_SIZE_MAX, 64)
+
+
+def encode_varint(number: int) -> bytes:
+    """Return the bytes of a 32-bit number; `OverflowError` where it has more bits."""
+    if 0 <= number < _TABLE_MAX:
+        return _TABLE[number]
+    return _encode(number, 32)
+
+
+def encode_varlong(number: int) -> bytes:
+    """Return the bytes of a 64-bit number; `OverflowError` where it has more bits."""
+    if 0 <= number < _TABLE_MAX:
+        return _TABLE[number]
+    return _encode(number, 64)
+
+
+def _read_long(data: Bytes, start: int, size_max: int, bits: int) -> tuple[int, int]:
+    folded = 0
+    for position, byte in enumerate(data[start : start + size_max], start):
+        folded |= (byte & 0x7F) << 7 * (position - start)
+        if byte < 0x80:
+            if folded >> bits:
+                raise CorruptBatch(f"number at byte {start} has more than {bits} bits")
+            return (folded >> 1) ^ -(folded & 1), position + 1
+    if len(data) - start < size_max:
+        raise _cut_short(data, start)
+    raise CorruptBatch(f"number at byte {start} goes on after {size_max} bytes")
+
+
+def _cut_short(data: Bytes, position: int) -> CorruptBatch:
+    return CorruptBatch(f"number at byte {position} is cut short: there are {len(data)} bytes")
+
+
+def _encode(number: int, bits: int) -> bytes:
+    folded = (number << 1) ^ (number >> bits - 1)
+    if not 0 <= folded < 1 << bits:
+        raise OverflowError(f"{number} has more than {bits} bits")
+    out = bytearray()
+    while folded >= 0x80:
+        out.append(folded & 0x7F | 0x80)
+        folded >>= 7
+    out.append(folded)
+    return bytes(out)
+
+
+# Lengths and offset deltas are nearly always small; looking them up is three times as quick.
+_TABLE = tuple(_encode(number, 32) for number in range(_TABLE_MAX))

@@ -1,0 +1,109 @@
+"""Groups of batches to Arrow, through the kernels. Needs Numba; `columns.py` decides on it.
+
+All bodies of a group lie in one source: the data itself where nothing was packed, else a buffer
+into which they were unpacked. A binary column of Arrow is three buffers:
+
+    validity   one bit per row, 0 for null               (none where there are no nulls)
+    offsets    rows + 1 int32; row i has the bytes offsets[i] to offsets[i + 1]
+    data       the bytes of all rows, one right after the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import CorruptBatch
+from millstream.records import kernels
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.bodies import Body
+from millstream.records.kernels import Fields, Int64s, Octets, Table
+
+
+def decode(data: Bytes, group: Sequence[Body], columns: Sequence[str]) -> list[pa.Array]:
+    """Return the asked columns of all records in `group`, whose bodies were opened in `data`."""
+    source, batches = _source(data, group)
+    rows = sum(body.header.record_count for body in group)
+    table = Table(
+        np.empty(rows if "offset" in columns else 0, np.int64),
+        np.empty(rows if "timestamp" in columns else 0, np.int64),
+        *(Fields.empty(rows, wanted=name in columns) for name in ("key", "value", "headers")),
+    )
+    number, position = kernels.decode_records(source, batches, table)
+    if number != kernels.SOUND:
+        raise _broken(group[number].header, position - int(batches[number, kernels.START]))
+    made = {
+        "offset": lambda: pa.array(table.offsets),
+        "timestamp": lambda: pa.array(table.timestamps),
+        "key": lambda: _binary(source, table.keys),
+        "value": lambda: _binary(source, table.values),
+        "headers": lambda: _headers(source, table.headers),
+    }
+    return [made[column]() for column in columns]
+
+
+def _source(data: Bytes, group: Sequence[Body]) -> tuple[Octets, Int64s]:
+    """Lay all bodies into one buffer, and describe them to the kernel."""
+    if all(body.position >= 0 for body in group):
+        buffer, starts = data, [body.position for body in group]
+    else:
+        buffer = b"".join(body.records for body in group)
+        ends = np.cumsum([0, *(len(body.records) for body in group)])
+        starts = ends[:-1].tolist()
+    source = np.frombuffer(buffer, np.uint8)
+    source.setflags(write=False)  # One type for the compiler, whether `data` may change or not.
+    return source, np.array([_row(*pair) for pair in zip(group, starts, strict=True)], np.int64)
+
+
+def _row(body: Body, start: int) -> tuple[int, ...]:
+    header = body.header
+    return (
+        start,
+        start + len(body.records),
+        header.base_offset,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.is_log_append_time,
+        header.record_count,
+    )
+
+
+def _broken(header: BatchHeader, position: int) -> CorruptBatch:
+    return CorruptBatch(
+        f"batch at offset {header.base_offset}: broken record at byte {position} of its body"
+    )
+
+
+def _binary(source: Octets, fields: Fields) -> pa.Array:
+    rows = fields.starts.size
+    target = np.empty(int(fields.ends[rows]), np.uint8)
+    kernels.gather(source, fields, target)
+    buffers = [_validity(fields.starts), pa.py_buffer(fields.ends), pa.py_buffer(target)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def _validity(starts: Int64s) -> pa.Buffer | None:
+    valid = starts >= 0
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _headers(source: Octets, records: Fields) -> pa.Array:
+    count = int(records.ends[-1])
+    keys, values = Fields.empty(count), Fields.empty(count)
+    kernels.decode_headers(source, records, keys, values)
+    pairs = pa.StructArray.from_arrays(
+        [_text(_binary(source, keys)), _binary(source, values)], names=["key", "value"]
+    )
+    return pa.ListArray.from_arrays(pa.array(records.ends), pairs)
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """Read bytes as UTF-8; what is not is mended, as `iterate.py` does."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        mended = [key.decode(errors="replace") for key in keys.to_pylist()]
+        return pa.array(mended, pa.string())

@@ -1,0 +1,160 @@
+"""The fixed part of a batch: its header, its sum, its stamp."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import (
+    BATCH_SIZE_MAX,
+    PREFIX_SIZE,
+    check_batch,
+    decode_header,
+    split,
+    stamp,
+    stamped_prefix,
+)
+
+from .samples import GOLDEN, assemble
+
+HEADER = decode_header(GOLDEN)
+
+
+def crc32c_bit_by_bit(data):
+    """The checksum's definition, so that no library has to be believed."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_a_header_reads_field_by_field_as_it_lies():
+    header = decode_header(
+        bytes.fromhex(
+            "0000000000000001 00000031 00000003 02 00000004 0000 00000006"
+            "0000000000000007 0000000000000008 0000000000000009 000a 0000000b 00000005"
+        )
+    )
+    assert header == (1, 49, 3, 2, 4, 0, 6, 7, 8, 9, 10, 11, 5)
+    assert (header.size, header.last_offset, header.next_offset) == (61, 7, 8)
+
+
+def test_the_golden_sum_is_crc32c_of_all_that_follows_it():
+    assert HEADER.crc == crc32c_bit_by_bit(GOLDEN[21:])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "meaning"),
+    [
+        (0x00, (0, False, False, False)),
+        (0x04, (4, False, False, False)),
+        (0x08, (0, True, False, False)),
+        (0x10, (0, False, True, False)),
+        (0x20, (0, False, False, True)),
+        (0x3F, (7, True, True, True)),
+    ],
+)
+def test_attributes_mean_codec_time_transaction_and_control(attributes, meaning):
+    header = HEADER._replace(attributes=attributes)
+    found = (
+        header.codec,
+        header.is_log_append_time,
+        header.is_transactional,
+        header.is_control,
+    )
+    assert found == meaning
+
+
+def test_every_cut_of_a_header_is_refused():
+    for size in range(61):
+        with pytest.raises(CorruptBatch, match=f"header needs 61 bytes, found {size}"):
+            decode_header(GOLDEN[:size])
+
+
+@pytest.mark.parametrize(
+    ("position", "replacement", "message"),
+    [
+        (16, "01", "batch format is 1, expected 2"),
+        (8, "00000030", "batch claims 60 bytes, allowed is 61-"),
+        (8, "ffffffff", "batch claims 11 bytes"),
+        (8, "7fffffff", f"allowed is 61-{BATCH_SIZE_MAX}"),
+        (23, "ffffffff", "batch ends 1 offsets before it starts"),
+        (57, "ffffffff", "batch claims -1 records in 2 offsets"),
+        (57, "00000003", "batch claims 3 records in 2 offsets"),
+    ],
+)
+def test_a_header_that_cannot_be_is_refused(position, replacement, message):
+    new = bytes.fromhex(replacement)
+    damaged = GOLDEN[:position] + new + GOLDEN[position + len(new) :]
+    with pytest.raises(CorruptBatch, match=message):
+        decode_header(damaged)
+
+
+def test_a_sound_batch_passes_the_check():
+    check_batch(HEADER, GOLDEN)
+
+
+def test_every_cut_of_a_batch_fails_the_check():
+    for size in range(len(GOLDEN)):
+        with pytest.raises(CorruptBatch, match=f"batch claims 85 bytes, found {size}"):
+            check_batch(HEADER, GOLDEN[:size])
+
+
+def test_trailing_bytes_fail_the_check():
+    with pytest.raises(CorruptBatch, match="batch claims 85 bytes, found 86"):
+        check_batch(HEADER, GOLDEN + b"!")
+
+
+@pytest.mark.parametrize("position", range(16, len(GOLDEN)))
+def test_every_flipped_bit_after_the_stamp_is_found(position):
+    for bit in range(8):
+        damaged = bytearray(GOLDEN)
+        damaged[position] ^= 1 << bit
+        with pytest.raises(CorruptBatch):
+            check_batch(decode_header(damaged), damaged)
+
+
+def test_a_stamp_changes_offset_and_epoch_and_nothing_else():
+    stamped = stamp(GOLDEN, base_offset=2**40, leader_epoch=7)
+    header = decode_header(stamped)
+    assert header == HEADER._replace(base_offset=2**40, leader_epoch=7)
+    assert stamped[PREFIX_SIZE:] == GOLDEN[PREFIX_SIZE:]
+    check_batch(header, stamped)
+
+
+def test_the_stamped_prefix_and_the_rest_make_the_stamped_batch():
+    place = {"base_offset": 5, "leader_epoch": 6}
+    stamped = stamped_prefix(HEADER, **place) + GOLDEN[PREFIX_SIZE:]
+    assert stamped == stamp(GOLDEN, **place)
+
+
+def test_split_gives_each_batch_whole_and_in_order():
+    batches = [stamp(GOLDEN, base_offset=2 * i, leader_epoch=0) for i in range(3)]
+    batches.insert(1, assemble(b"", record_count=0))
+    found = list(split(b"".join(batches)))
+    assert [bytes(view) for _, view in found] == batches
+    assert [header for header, _ in found] == [decode_header(batch) for batch in batches]
+
+
+def test_split_of_nothing_is_nothing():
+    assert list(split(b"")) == []
+
+
+def test_split_gives_what_is_whole_and_refuses_every_cut_after_it():
+    for size in range(1, len(GOLDEN)):
+        batches = split(GOLDEN + GOLDEN[:size])
+        next(batches)
+        with pytest.raises(CorruptBatch):
+            next(batches)
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_or_split_but_never_crashes(noise):
+    with contextlib.suppress(CorruptBatch):
+        list(split(noise))
