@@ -25,10 +25,10 @@ demo: setup ## Write, crash, recover, verify and read a log, step by step.
 	@$(BIN)/python examples/demo.py
 
 test: setup ## Run all tests.
-	@$(BIN)/python -m pytest -m "not long" $(ARGS)
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 test-long: setup ## Run the campaigns that take longer than CI may.
-	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -m "long or not long" --timeout 7200 $(ARGS)
+	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n auto --timeout 7200 $(ARGS)
 
 planted: setup ## Plant each known bug and show that the suite catches it.
 	@$(BIN)/python tests/planted/plant.py $(ARGS)

@@ -6,6 +6,8 @@ them once, in a table. A message says what was found and what is allowed.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MillstreamError(Exception):
     """The root: catch this to catch all that Millstream raises on purpose."""
@@ -51,6 +53,14 @@ class OffsetOutOfRange(RequestError):
         self.start = start
         self.end = end
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _out_of_range, (self.offset, self.start, self.end)
+
+
+def _out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRange:
+    """Make the error anew in the process that it was sent to."""
+    return OffsetOutOfRange(offset, start=start, end=end)
+
 
 # The caller may wait and try again.
 
@@ -65,6 +75,9 @@ class WouldBlock(Unavailable):
     def __init__(self, reason: str) -> None:
         super().__init__(f"append would block: {reason}")
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WouldBlock, (self.reason,)
 
 
 class DeadlineExceeded(Unavailable):

@@ -35,9 +35,12 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qii")
-_LENGTH_END = 12
-_CRC_END = 21
-_MAGIC = 2
+LENGTH_END = 12
+CRC_END = 21
+MAGIC = 2
+
+unpack_header = _HEADER.unpack_from
+"""The fields of `BatchHeader` as a plain tuple, unchecked: for loops that check them in place."""
 
 HEADER_SIZE = _HEADER.size
 PREFIX_SIZE = _PREFIX.size
@@ -77,7 +80,7 @@ class BatchHeader(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of the whole batch, header included."""
-        return self.length + _LENGTH_END
+        return self.length + LENGTH_END
 
     @property
     def last_offset(self) -> int:
@@ -115,9 +118,9 @@ def decode_header(data: Bytes, position: int = 0) -> BatchHeader:
     if len(data) - position < HEADER_SIZE:
         raise CorruptBatch(f"header needs {HEADER_SIZE} bytes, found {len(data) - position}")
     header = BatchHeader._make(_HEADER.unpack_from(data, position))
-    if header.magic != _MAGIC:
-        raise CorruptBatch(f"batch format is {header.magic}, expected {_MAGIC}")
-    size = header.length + _LENGTH_END
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"batch format is {header.magic}, expected {MAGIC}")
+    size = header.length + LENGTH_END
     if not HEADER_SIZE <= size <= BATCH_SIZE_MAX:
         raise CorruptBatch(f"batch claims {size} bytes, allowed is {HEADER_SIZE}-{BATCH_SIZE_MAX}")
     if header.last_offset_delta < 0:
@@ -133,7 +136,7 @@ def check_batch(header: BatchHeader, batch: Bytes) -> None:
     """Raise `CorruptBatch` unless `batch` is whole and sums to what its header says."""
     if len(batch) != header.size:
         raise CorruptBatch(f"batch claims {header.size} bytes, found {len(batch)}")
-    if (found := crc32c(memoryview(batch)[_CRC_END:])) != header.crc:
+    if (found := crc32c(memoryview(batch)[CRC_END:])) != header.crc:
         raise CorruptBatch(f"batch sums to {found:08x}, header says {header.crc:08x}")
 
 

@@ -175,6 +175,11 @@ class OsFile:
     def __del__(self) -> None:
         self.close()
 
+    @property
+    def descriptor(self) -> int:
+        """What the kernel knows the file by; -1 after `close`."""
+        return self._descriptor
+
     def size(self) -> int:
         """Return the visible size in bytes."""
         return os.fstat(self._descriptor).st_size

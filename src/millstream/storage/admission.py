@@ -1,0 +1,99 @@
+"""Backpressure: who may append now, who has to wait, and who is told so.
+
+A bounded number of bytes may be on their way to the disk, for one log and for all logs of the
+store. Beyond that appenders wait in the order in which they came; nobody overtakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from millstream.errors import DeadlineExceeded, MillstreamError, WouldBlock
+from millstream.storage.append import Append, Appended
+from millstream.storage.budget import Budget
+
+
+class Admission:
+    """The gate of one log. `admit` is called with each batch that has passed it."""
+
+    def __init__(
+        self,
+        *,
+        unflushed_bytes_max: int,
+        budget: Budget,
+        admit: Callable[[Append], None],
+        why_stalled: Callable[[], str | None],
+    ) -> None:
+        self._unflushed_bytes_max = unflushed_bytes_max
+        self._budget = budget
+        self._admit = admit
+        self._why_stalled = why_stalled
+        self._waiting: deque[Append] = deque()
+        self.unflushed = 0
+
+    def enter(self, append: Append) -> None:
+        """Admit a batch, now or when its turn comes."""
+        if self._why_wait(append.size):
+            self._waiting.append(append)
+            self._budget.wait(self)
+        else:
+            self._pass(append)
+
+    def enter_now(self, append: Append) -> None:
+        """Admit a batch now, or raise `WouldBlock`."""
+        if reason := self._why_wait(append.size):
+            raise WouldBlock(reason)
+        self._pass(append)
+
+    def give_up(self, future: asyncio.Future[Appended], seconds: float) -> None:
+        """Refuse the batch of `future` if it has not been admitted after `seconds`."""
+        for append in self._waiting:
+            if append.future is future:
+                reason = self._why_no_room(append.size) or "others wait before it"
+                self._waiting.remove(append)
+                append.refuse(DeadlineExceeded(f"not admitted within {seconds} s: {reason}"))
+                return
+
+    def admit_waiting(self) -> None:
+        """Admit those who wait, as far as there is room."""
+        while self._waiting:
+            append = self._waiting[0]
+            if not append.future.done() and self._why_no_room(append.size):
+                self._budget.wait(self)
+                return
+            self._waiting.popleft()
+            if not append.future.done():
+                self._pass(append)
+
+    def leave(self, size: int) -> None:
+        """Count bytes that were flushed or refused, and admit those who waited for that."""
+        self.unflushed -= size
+        self._budget.give(size)
+        if self._waiting:
+            self.admit_waiting()
+
+    def refuse_waiting(self, error: MillstreamError) -> None:
+        """Refuse all who wait."""
+        doomed, self._waiting = self._waiting, deque()
+        for append in doomed:
+            append.refuse(error)
+
+    def _pass(self, append: Append) -> None:
+        self.unflushed += append.size
+        self._budget.take(append.size)
+        self._admit(append)
+
+    def _why_wait(self, size: int) -> str | None:
+        if self._waiting:
+            return "others wait before it"
+        return self._why_no_room(size)
+
+    def _why_no_room(self, size: int) -> str | None:
+        if self.unflushed and self.unflushed + size > self._unflushed_bytes_max:
+            return f"{self.unflushed} bytes are unflushed, limit is {self._unflushed_bytes_max}"
+        if not self._budget.has_room(size):
+            budget = self._budget
+            return f"{budget.used} bytes of all logs are unflushed, limit is {budget.bytes_max}"
+        return self._why_stalled()

@@ -1,0 +1,271 @@
+"""A log: batches in, batches out, and a way to wait for the next.
+
+One event loop owns a log and does all appending. Reading needs no loop and no lock: `read` and
+its kin may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from millstream.clock import Clock
+from millstream.config import LogConfig
+from millstream.errors import LogClosed, MillstreamError, OffsetOutOfRange
+from millstream.records.batch import Bytes
+from millstream.records.build import build_batch
+from millstream.records.compression import Codec
+from millstream.records.iterate import read_all
+from millstream.records.record import Record, StoredRecord
+from millstream.storage.append import Appended
+from millstream.storage.background import Background
+from millstream.storage.budget import Budget
+from millstream.storage.commit import Committer
+from millstream.storage.contents import Contents, Mark
+from millstream.storage.counters import Counters
+from millstream.storage.partition import Partition
+from millstream.storage.reader import Address, Found, Slice
+from millstream.storage.recovery import Recovered
+from millstream.storage.segment import Place, Segment
+from millstream.storage.writer import Writer
+
+READ_SIZE_MAX = 1024 * 1024
+"""What a read returns at the most unless told otherwise; Kafka's consumers ask for as much."""
+
+
+class Log:
+    """The log of one partition."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        place: Place,
+        config: LogConfig,
+        clock: Clock,
+        background: Background,
+        committer: Committer,
+        budget: Budget,
+        recovered: Recovered,
+        on_open: Callable[[Log], None] = lambda _: None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.recovered = recovered
+        self._clock = clock
+        self._arrival: asyncio.Future[None] | None = None
+        self._is_closed = False
+        self._contents = Contents(
+            place.directory,
+            recovered.segments,
+            _end_of(recovered),
+            start_offset=recovered.partition.start_offset,
+        )
+        self._contents.lost = recovered.offline
+        self._writer = Writer(
+            name=name,
+            place=place,
+            config=config,
+            clock=clock,
+            background=background,
+            committer=committer,
+            budget=budget,
+            contents=self._contents,
+            recovered=recovered,
+            on_commit=self._wake_followers,
+            on_open=lambda: on_open(self),
+        )
+
+    # What it is.
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._contents.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last committed record: what a reader will see next."""
+        return self._contents.end_offset
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._contents.state.segments
+
+    @property
+    def counters(self) -> Counters:
+        """Running totals."""
+        return self._writer.counters
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes that were admitted and wait for the disk."""
+        return self._writer.unflushed_bytes
+
+    @property
+    def offline(self) -> MillstreamError | None:
+        """Why the log takes no appends, if it does not."""
+        return self._writer.offline
+
+    @property
+    def partition(self) -> Partition:
+        """Its leader epochs."""
+        return self._writer.partition
+
+    # Appending.
+
+    async def append(
+        self, batch: Bytes, *, is_checked: bool = False, timeout: float | None = None
+    ) -> Appended:
+        """Append one batch, and return once the durability class of the log is met.
+
+        Where too much waits for the disk already, this waits for its turn, at most `timeout`
+        seconds; `DeadlineExceeded` then means that nothing was written. A batch that was admitted
+        runs to its end. `batch` must not change before this returns. Its checksum is verified
+        unless `is_checked` says that the caller did.
+        """
+        future = self._writer.submit(batch, is_checked=is_checked)
+        if timeout is None or future.done():
+            return await future
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(timeout, self._writer.give_up_waiting, future, timeout)
+        try:
+            return await future
+        finally:
+            alarm.cancel()
+
+    def try_append(self, batch: Bytes, *, is_checked: bool = False) -> asyncio.Future[Appended]:
+        """Append one batch if it can be admitted now; else raise `WouldBlock` with the reason.
+
+        The future ends when the durability class of the log is met.
+        """
+        return self._writer.submit_now(batch, is_checked=is_checked)
+
+    async def append_records(
+        self,
+        records: Sequence[Record],
+        *,
+        codec: Codec = Codec.NONE,
+        timeout: float | None = None,
+    ) -> Appended:
+        """Append records as one batch: all of them, or none. Undated ones get the present."""
+        batch = build_batch(records, now_ms=self._clock.wall_ms(), codec=codec)
+        return await self.append(batch, is_checked=True, timeout=timeout)
+
+    async def begin_epoch(self, number: int) -> None:
+        """Have every batch from now on bear a newer leader epoch. Durable when this returns."""
+        await self._writer.begin_epoch(number)
+
+    # Reading.
+
+    def read(
+        self,
+        offset: int,
+        *,
+        size_max: int = READ_SIZE_MAX,
+        records_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Slice:
+        """Return committed batches from the one that holds `offset` on, out of one segment.
+
+        At least one batch comes back, whatever its size; none at the end of the log. Checksums
+        are verified unless `is_checked` is off, for callers whose readers verify them.
+        """
+        return self._contents.read(
+            offset, size_max=size_max, records_max=records_max, is_checked=is_checked
+        )
+
+    def read_at(self, address: Address) -> Slice:
+        """Return the batch at a physical address, without an index."""
+        return self._contents.read_at(address)
+
+    def records(
+        self, offset: int | None = None, *, until: int | None = None
+    ) -> Iterator[StoredRecord]:
+        """Go over the committed records from `offset` on, or from the first, up to `until`.
+
+        It ends where the log ended when it got there; markers of transactions are left out.
+        """
+        position = self.start_offset if offset is None else offset
+        end = self.end_offset if until is None else until
+        while position < end:
+            found = self.read(position)
+            if not found.data:
+                return
+            for record in read_all(found.data):
+                if position <= record.offset < end:
+                    yield record
+            position = found.next_offset
+
+    def find_timestamp(self, timestamp_ms: int) -> Found | None:
+        """Return the first record, by offset, that is as late as `timestamp_ms` or later.
+
+        Exact per record, though timestamps may jump back and forth.
+        """
+        return self._contents.find_timestamp(timestamp_ms)
+
+    def records_between(self, first_ms: int, last_ms: int) -> Iterator[StoredRecord]:
+        """Go over all records with `first_ms` <= timestamp < `last_ms`, in the order of the log.
+
+        Misses none: timestamps need not rise, so it looks at every batch that is late enough.
+        """
+        for batch in self._contents.batches_since(first_ms):
+            for record in read_all(batch):
+                if first_ms <= record.timestamp_ms < last_ms:
+                    yield record
+
+    # Following.
+
+    async def wait_for(self, offset: int) -> None:
+        """Return once the record at `offset` can be read. No polling: an append wakes it."""
+        while self.end_offset <= offset:
+            if self._is_closed:
+                raise LogClosed(f"{self.name} is closed")
+            if self.offline:
+                raise self.offline
+            if self._arrival is None:
+                self._arrival = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._arrival)
+
+    async def follow(self, offset: int, *, size_max: int = READ_SIZE_MAX) -> AsyncIterator[Slice]:
+        """Yield batches from `offset` on, for ever, as they are committed."""
+        if offset > self.end_offset:
+            raise OffsetOutOfRange(offset, start=self.start_offset, end=self.end_offset)
+        while True:
+            await self.wait_for(offset)
+            found = self.read(offset, size_max=size_max)
+            yield found
+            offset = found.next_offset
+
+    def _wake_followers(self) -> None:
+        if self._arrival is not None:
+            arrival, self._arrival = self._arrival, None
+            arrival.set_result(None)
+
+    # Ending.
+
+    def park(self) -> bool:
+        """Give the descriptor for writing back if the log is idle."""
+        return self._writer.park()
+
+    @property
+    def is_open_for_writing(self) -> bool:
+        """Whether a descriptor is held for writing."""
+        return self._writer.is_open
+
+    async def close(self) -> None:
+        """Commit what was admitted, seal the log and give its files back."""
+        try:
+            await self._writer.close()
+        finally:
+            self._is_closed = True
+            self._wake_followers()
+
+
+def _end_of(recovered: Recovered) -> Mark:
+    """The end of what recovery found: all of it is durable by now."""
+    if not recovered.segments:
+        return Mark(recovered.partition.start_offset, -1, 0)
+    last = recovered.segments[-1]
+    return Mark(last.next_offset, last.base_offset, last.size)

@@ -1,0 +1,88 @@
+"""`partition.json`: what the log of a partition cannot tell by itself.
+
+Its durability class and its first offset, which recovery has to know before it can say what must
+be there; and the history of its leader epochs: which epoch began at which offset. An epoch is made
+durable here before the first batch bears it, so every batch can be checked against it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millstream.config import Durability
+from millstream.errors import CorruptFile
+from millstream.storage.document import read_document, write_document
+from millstream.storage.filesystem import Filesystem, join
+from millstream.storage.names import PARTITION_FILE
+
+_KIND = "millstream-partition"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A leader epoch, and the offset of the first batch that could bear it."""
+
+    number: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The content of `partition.json`."""
+
+    durability: Durability = Durability.FSYNC
+
+    start_offset: int = 0
+    """The first offset of the log: where its first segment starts."""
+
+    epochs: tuple[Epoch, ...] = (Epoch(0, 0),)
+    """Never empty; numbers rise, start offsets never fall."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest epoch."""
+        return self.epochs[-1].number
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch that a segment with base offset `offset` bears."""
+        found = bisect_right(self.epochs, offset, key=lambda epoch: epoch.start_offset)
+        return self.epochs[max(found - 1, 0)].number
+
+    def with_epoch(self, number: int, start_offset: int) -> Partition:
+        """Return the same with one more epoch. One that no batch ever bore is replaced."""
+        kept = tuple(epoch for epoch in self.epochs if epoch.start_offset < start_offset)
+        return replace(self, epochs=(*kept, Epoch(number, start_offset)))
+
+
+def read_partition(filesystem: Filesystem, directory: str) -> Partition:
+    """Read `partition.json`; raises `FileNotFoundError` or `CorruptFile`."""
+    path = join(directory, PARTITION_FILE)
+    content = read_document(filesystem, path, _KIND, _VERSION)
+    try:
+        durability = Durability(content["durability"])
+        start_offset = int(content["start_offset"])
+        epochs = tuple(_epoch(item) for item in content["leader_epochs"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(f"{path}: {error!r}") from error
+    if not epochs:
+        raise CorruptFile(f"{path}: no leader epoch")
+    return Partition(durability, start_offset, epochs)
+
+
+def write_partition(filesystem: Filesystem, directory: str, partition: Partition) -> None:
+    """Replace `partition.json`; durable when this returns."""
+    epochs = [[epoch.number, epoch.start_offset] for epoch in partition.epochs]
+    content = {
+        "durability": partition.durability.value,
+        "start_offset": partition.start_offset,
+        "leader_epochs": epochs,
+    }
+    write_document(filesystem, directory, PARTITION_FILE, content, kind=_KIND, version=_VERSION)
+
+
+def _epoch(item: Any) -> Epoch:
+    number, start_offset = item
+    return Epoch(int(number), int(start_offset))

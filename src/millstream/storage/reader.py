@@ -1,0 +1,224 @@
+"""Reading batches out of one segment.
+
+Every function takes `limit`, the end of the bytes that are committed, and returns nothing past
+it: what is written but not committed may vanish in a crash, and a consumer that saw it would be
+ahead of the log. Nothing here holds a position, so threads may share a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from millstream.errors import CorruptBatch, InvalidAddress
+from millstream.records.batch import (
+    BATCH_SIZE_MAX,
+    CRC_END,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    check_batch,
+    decode_header,
+    unpack_header,
+)
+from millstream.records.iterate import first_offset_at
+from millstream.storage.index import Entry
+from millstream.storage.scan import check_place
+from millstream.storage.segment import Segment
+
+_WALK_BYTES = 256 * 1024
+"""How much is read at once when batches are looked through rather than returned."""
+
+
+class Address(NamedTuple):
+    """Where a batch lies: its segment, by base offset, and its position in the `.log`."""
+
+    segment: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches, one after the other, as they lie in one segment."""
+
+    data: memoryview
+    """Read-only. Bytes of a sealed segment are not copied: they belong to its map."""
+    next_offset: int
+    """Where to read on."""
+    address: Address
+    """Where the data starts."""
+
+    @property
+    def next_address(self) -> Address:
+        """Where the data ends."""
+        return Address(self.address.segment, self.address.position + len(self.data))
+
+
+class Found(NamedTuple):
+    """The answer to a question about a time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def read_slice(
+    segment: Segment,
+    offset: int,
+    *,
+    limit: int,
+    size_max: int,
+    records_max: int | None,
+    is_checked: bool,
+) -> Slice:
+    """Return batches from the one that holds `offset` on.
+
+    One batch comes back even where it alone exceeds a limit, so that a consumer with small
+    limits still moves.
+    """
+    entry = segment.index().for_offset(offset)
+    window = _Window(segment, limit, entry.position, _WALK_BYTES + size_max)
+    position, header = window.find(entry.position, entry.offset, offset)
+    start = position
+    records = 0
+    while True:
+        if is_checked:
+            window.check(position, header)
+        records += header.record_count
+        position, next_offset = position + header.size, header.next_offset
+        if records_max is None:
+            position, next_offset = window.run(
+                position, next_offset, end=start + size_max, is_checked=is_checked
+            )
+        room = size_max - (position - start)
+        if position >= limit or room < HEADER_SIZE:
+            break
+        header = window.header(position, next_offset)
+        if header.size > room:
+            break
+        if records_max is not None and records + header.record_count > records_max:
+            break
+    address = Address(segment.base_offset, start)
+    return Slice(window.bytes(start, position), next_offset, address)
+
+
+def read_at(segment: Segment, position: int, *, limit: int) -> Slice:
+    """Return the one batch that starts at `position`, without an index and always checked."""
+    where = f"byte {position} of {segment.path}"
+    if not 0 <= position < limit:
+        raise InvalidAddress(f"{where}: committed are {limit} bytes")
+    window = _Window(segment, limit, position, _WALK_BYTES)
+    try:
+        header = decode_header(window.bytes(position, position + HEADER_SIZE))
+        check_place(header, header.base_offset, segment.leader_epoch)
+        if not segment.base_offset <= header.base_offset < segment.next_offset:
+            raise CorruptBatch(f"offset {header.base_offset} does not belong to the segment")
+        batch = window.bytes(position, position + header.size)
+        check_batch(header, batch)
+    except CorruptBatch as error:
+        raise InvalidAddress(f"{where}: no sound batch starts here: {error}") from error
+    return Slice(batch, header.next_offset, Address(segment.base_offset, position))
+
+
+def find_timestamp(segment: Segment, timestamp_ms: int, *, limit: int) -> Found | None:
+    """Return the first record of the segment that is as late as `timestamp_ms` or later."""
+    entry = segment.index().for_timestamp(timestamp_ms)
+    for batch in batches_since(segment, entry, timestamp_ms, limit=limit):
+        if found := first_offset_at(batch, timestamp_ms):
+            return Found(*found)
+    return None
+
+
+def batches_since(
+    segment: Segment, entry: Entry, timestamp_ms: int, *, limit: int
+) -> Iterator[memoryview]:
+    """Go over the batches from an index entry on that hold a record of `timestamp_ms` or later."""
+    window = _Window(segment, limit, entry.position, _WALK_BYTES)
+    position, offset = entry.position, entry.offset
+    while position < limit:
+        header = window.header(position, offset)
+        if header.max_timestamp >= timestamp_ms:
+            window.check(position, header)
+            yield window.bytes(position, position + header.size)
+        position += header.size
+        offset = header.next_offset
+
+
+class _Window:
+    """The part of a segment that is in sight. It moves on when something beyond it is asked for.
+
+    In a sealed segment it is a view of the map and costs nothing; in a growing one it is what
+    one positional read brought.
+    """
+
+    __slots__ = ("_limit", "_segment", "_size", "_start", "_view")
+
+    def __init__(self, segment: Segment, limit: int, start: int, size: int) -> None:
+        self._segment = segment
+        self._limit = limit
+        self._size = size
+        self._start = start
+        self._view = segment.view(start, min(limit, start + size))
+
+    def bytes(self, start: int, end: int) -> memoryview:
+        """Return the bytes between two positions; fewer where the file or the limit ends."""
+        is_in_sight = self._start <= start and end <= self._start + len(self._view)
+        if not is_in_sight:
+            self._start = start
+            wanted = max(end, start + self._size)
+            self._view = self._segment.view(start, min(self._limit, wanted))
+        return self._view[start - self._start : end - self._start]
+
+    def header(self, position: int, offset: int) -> BatchHeader:
+        """Return the header at `position`, whose batch must start with `offset`."""
+        try:
+            header = decode_header(self.bytes(position, position + HEADER_SIZE))
+            check_place(header, offset, self._segment.leader_epoch)
+            if (end := position + header.size) > self._limit:
+                raise CorruptBatch(f"batch ends at byte {end}, committed are {self._limit}")
+        except CorruptBatch as error:
+            raise self._located(position, error) from error
+        return header
+
+    def check(self, position: int, header: BatchHeader) -> None:
+        """Raise `CorruptBatch` unless the batch at `position` is sound."""
+        try:
+            check_batch(header, self.bytes(position, position + header.size))
+        except CorruptBatch as error:
+            raise self._located(position, error) from error
+
+    def run(self, position: int, offset: int, *, end: int, is_checked: bool) -> tuple[int, int]:
+        """Step over batches that are sound, in sight and end at or before `end`, as many as follow.
+
+        Returns where it stopped, and leaves it to `header` and `check` to say why. Nearly every
+        batch that is ever read passes here, so it does in one go what these do in several.
+        """
+        view, leader_epoch = self._view, self._segment.leader_epoch
+        at, in_sight = position - self._start, min(len(self._view), end - self._start)
+        while at + HEADER_SIZE <= in_sight:
+            base_offset, length, epoch, magic, crc, _, delta, *_, count = unpack_header(view, at)
+            after = at + length + LENGTH_END
+            is_placed = base_offset == offset and epoch == leader_epoch and magic == MAGIC
+            if not is_placed or not at + HEADER_SIZE <= after <= in_sight:
+                break
+            if not 0 <= count <= delta + 1 or length > BATCH_SIZE_MAX:
+                break
+            if is_checked and crc32c(view[at + CRC_END : after]) != crc:
+                break
+            at = after
+            offset += delta + 1
+        return at + self._start, offset
+
+    def find(self, position: int, base_offset: int, offset: int) -> tuple[int, BatchHeader]:
+        """Return position and header of the batch that holds `offset`."""
+        header = self.header(position, base_offset)
+        while header.last_offset < offset:
+            position += header.size
+            header = self.header(position, header.next_offset)
+        return position, header
+
+    def _located(self, position: int, error: CorruptBatch) -> CorruptBatch:
+        return CorruptBatch(f"{self._segment.path}: byte {position}: {error}")

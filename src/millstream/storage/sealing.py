@@ -1,0 +1,80 @@
+"""Sealing a segment and taking its seal off again: blocking work for a thread.
+
+The order of the steps is what makes them safe; each function says which crash it guards against.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from millstream.errors import CorruptFile
+from millstream.storage.checkpoint import Checkpoint, Synced
+from millstream.storage.filesystem import File, join
+from millstream.storage.index import Index
+from millstream.storage.names import CHECKPOINT_FILE
+from millstream.storage.seal import Seal
+from millstream.storage.segment import (
+    GrowingSegment,
+    Place,
+    SealedSegment,
+    remove_seal,
+    write_seal,
+)
+
+
+class SyncFailed(Exception):
+    """A `.log` could not be synced: what it holds is in doubt, however often one tries again."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def seal_segment(segment: GrowingSegment, *, now_ms: int) -> Seal:
+    """Seal a segment that is written no more. Durable when this returns.
+
+    Its bytes are synced before the seal exists, so a seal never vouches for what a crash can
+    take away.
+    """
+    file = segment.open()
+    try:
+        file.truncate(segment.size)
+        file.sync()
+    except OSError as error:
+        raise SyncFailed(error) from error
+    seal = segment.tally.seal(now_ms)
+    write_seal(segment.place, seal, segment.index())
+    return seal
+
+
+def unseal_segment(place: Place, sealed: SealedSegment) -> tuple[File, Index, Checkpoint]:
+    """Make a sealed segment one that can grow. Durable when this returns.
+
+    The checkpoint takes over from the seal before that goes, so after a crash it is still known
+    how much must be there. The seal goes before a byte is added, so it never speaks of less than
+    the file holds.
+    """
+    index = sealed.index().growing()
+    checkpoint, _ = open_checkpoint(place)
+    checkpoint.write(Synced(sealed.base_offset, sealed.size))
+    checkpoint.sync()
+    file = place.filesystem.open(sealed.path)
+    if (size := file.size()) != sealed.size:
+        raise CorruptFile(f"{sealed.path}: has {size} bytes, its seal says {sealed.size}")
+    remove_seal(place, sealed.base_offset)
+    return file, index, checkpoint
+
+
+def open_checkpoint(place: Place) -> tuple[Checkpoint, bool]:
+    """Open the checkpoint of a partition, and say whether it had to be created."""
+    path = join(place.directory, CHECKPOINT_FILE)
+    try:
+        return Checkpoint(place.filesystem.open(path)), False
+    except FileNotFoundError:
+        return Checkpoint(place.filesystem.create(path)), True
+
+
+def remove_checkpoint(place: Place) -> None:
+    """Remove the checkpoint, once every segment has a seal."""
+    with contextlib.suppress(FileNotFoundError):
+        place.filesystem.remove(join(place.directory, CHECKPOINT_FILE))

@@ -1,0 +1,278 @@
+"""Segments: a run of batches in one `.log`, sealed or still growing.
+
+Both kinds answer the same questions, so a reader need not know which it has. A sealed segment is
+read through a memory map, a growing one by positional reads, because what is still written must
+not be mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from millstream.errors import CorruptFile, UnknownFormat
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.storage.document import replace_file
+from millstream.storage.filesystem import File, Filesystem, join
+from millstream.storage.index import Index, decode_index, encode_index
+from millstream.storage.maps import Recent, map_file
+from millstream.storage.names import segment_file
+from millstream.storage.scan import scan
+from millstream.storage.seal import SEAL_SIZE, Seal, Tally, decode_seal, encode_seal
+
+logger = logging.getLogger(__name__)
+
+RESERVE_MIN = 64 * 1024
+RESERVE_STEP_MAX = 16 * 1024 * 1024
+"""Space is set aside in steps as large as the file so far, between these two: a thousand small
+logs do not hold a thousand times what a large one needs."""
+
+
+class Segment(Protocol):
+    """What a reader needs of a segment."""
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of its first record, and its name."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """Offset that the next segment starts with."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole batches."""
+        ...
+
+    @property
+    def timestamp_max(self) -> int:
+        """Greatest timestamp of a record in it."""
+        ...
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that every batch in it bears."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Its `.log`, for messages."""
+        ...
+
+    def index(self) -> Index:
+        """Return its index. Valid until the segment is replaced."""
+        ...
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the `.log`; fewer where the file is shorter than it must be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the segments of one log share: where they lie and how they are reached."""
+
+    filesystem: Filesystem
+    directory: str
+    maps: Recent[memoryview]
+    indexes: Recent[Index]
+    index_interval_bytes: int
+
+    def path(self, base_offset: int, suffix: str) -> str:
+        """Return the path of one file of a segment."""
+        return join(self.directory, segment_file(base_offset, suffix))
+
+
+class SealedSegment:
+    """A segment that no one writes any more."""
+
+    def __init__(self, place: Place, seal: Seal) -> None:
+        self._place = place
+        self.seal = seal
+        self.base_offset = seal.base_offset
+        self.next_offset = seal.next_offset
+        self.size = seal.size
+        self.timestamp_max = seal.timestamp_max
+        self.leader_epoch = seal.leader_epoch
+
+    @property
+    def path(self) -> str:
+        """Its `.log`, for messages."""
+        return self._place.path(self.base_offset, "log")
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the `.log`, out of its map."""
+        return self._map()[start:end]
+
+    def index(self) -> Index:
+        """Return its index, read from its file, or derived from the log where that is damaged."""
+        path = self._place.path(self.base_offset, "index")
+        return self._place.indexes.get(path, lambda: self._load_index(path))
+
+    def forget(self) -> None:
+        """Drop maps of its files, because they are about to change."""
+        self._place.maps.forget(self.path)
+        self._place.indexes.forget(self._place.path(self.base_offset, "index"))
+
+    def _map(self) -> memoryview:
+        path = self.path
+        return self._place.maps.get(path, lambda: map_file(self._place.filesystem, path))
+
+    def _load_index(self, path: str) -> Index:
+        try:
+            data = map_file(self._place.filesystem, path)
+            return decode_index(data, base_offset=self.base_offset, log_size=self.size)
+        except (CorruptFile, FileNotFoundError) as error:
+            logger.warning("deriving %s anew: %s", path, error)
+            return self._derive_index()
+        except UnknownFormat as error:
+            raise UnknownFormat(f"{path}: {error}") from error
+
+    def _derive_index(self) -> Index:
+        found = scan(
+            self._map()[: self.size],
+            base_offset=self.base_offset,
+            created_ms=self.seal.created_ms,
+            index_interval_bytes=self._place.index_interval_bytes,
+            leader_epoch=self.leader_epoch,
+        )
+        if found.damage is None:
+            self._keep_index(found.index)
+        return found.index
+
+    def _keep_index(self, index: Index) -> None:
+        """Write a derived index back. It is a convenience, so a disk that refuses is no error."""
+        try:
+            write_index(self._place, index, base_offset=self.base_offset, log_size=self.size)
+        except OSError as error:
+            logger.warning("index of %s not written back: %s", self.path, error)
+
+
+class GrowingSegment:
+    """The segment that is being written.
+
+    Only the writer of the log changes it. Readers bound themselves by what is committed, so they
+    never look at bytes that are still on their way. The descriptor is closed with its last
+    reference, so a reader in another thread never finds it reused.
+    """
+
+    def __init__(self, place: Place, tally: Tally, index: Index, file: File | None) -> None:
+        self.place = place
+        self.tally = tally
+        self.base_offset = tally.base_offset
+        self.file = file
+        self._index = index
+        # The position of the last entry; before the first batch, so far back that it gets one.
+        self._indexed = index[len(index) - 1].position if len(index) else -(2**62)
+        self._reserved = 0
+
+    @property
+    def next_offset(self) -> int:
+        """Offset that the next batch will get."""
+        return self.tally.next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.tally.size
+
+    @property
+    def timestamp_max(self) -> int:
+        """Greatest timestamp so far."""
+        return self.tally.timestamp_max
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that every batch in it bears."""
+        return self.tally.leader_epoch
+
+    @property
+    def path(self) -> str:
+        """Its `.log`, for messages."""
+        return self.place.path(self.base_offset, "log")
+
+    def index(self) -> Index:
+        """Return its index, which grows with it."""
+        return self._index
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the `.log`, by a positional read."""
+        file = self.file
+        if file is None:
+            file = self.place.filesystem.open_readonly(self.path)
+        return memoryview(file.read_at(start, end - start))
+
+    def open(self) -> File:
+        """Return the file for writing, opening it where it was given back."""
+        if self.file is None:
+            self.file = self.place.filesystem.open(self.path)
+        return self.file
+
+    def reserve(self, size: int) -> None:
+        """Set space aside for growing to `size`, and some more."""
+        if size <= self._reserved:
+            return
+        wanted = size + min(max(size, RESERVE_MIN), RESERVE_STEP_MAX)
+        try:
+            self.open().reserve(wanted)
+        except OSError:
+            wanted = size  # There may be room for this batch, if not for more.
+            self.open().reserve(wanted)
+        self._reserved = wanted
+
+    def forget_reserve(self) -> None:
+        """Set space aside anew with the next write, because the file was cut."""
+        self._reserved = 0
+
+    def add(self, header: BatchHeader, size: int, header_bytes: Bytes) -> None:
+        """Take note of a batch that was written behind the last one."""
+        tally = self.tally
+        if tally.size - self._indexed >= self.place.index_interval_bytes:
+            self._index.add(tally.next_offset, tally.size, tally.timestamp_max)
+            self._indexed = tally.size
+        tally.add(header, size, header_bytes)
+
+
+def write_index(place: Place, index: Index, *, base_offset: int, log_size: int) -> None:
+    """Write the index file of a segment. Its name is durable after the directory was synced."""
+    data = encode_index(index, base_offset=base_offset, log_size=log_size)
+    replace_file(place.filesystem, place.directory, segment_file(base_offset, "index"), [data])
+
+
+def write_seal(place: Place, seal: Seal, index: Index) -> None:
+    """Seal a segment whose `.log` was synced. Durable when this returns.
+
+    The names of log and index are made durable before the seal appears, so a seal never speaks
+    of files that a crash could take away.
+    """
+    write_index(place, index, base_offset=seal.base_offset, log_size=seal.size)
+    place.filesystem.sync_directory(place.directory)
+    name = segment_file(seal.base_offset, "seal")
+    replace_file(place.filesystem, place.directory, name, [encode_seal(seal)])
+    place.filesystem.sync_directory(place.directory)
+
+
+def remove_seal(place: Place, base_offset: int) -> None:
+    """Take the seal of a segment away, durably, so that it may be written again."""
+    with contextlib.suppress(FileNotFoundError):
+        place.filesystem.remove(place.path(base_offset, "seal"))
+    place.filesystem.sync_directory(place.directory)
+
+
+def read_seal(place: Place, base_offset: int) -> Seal:
+    """Read the seal of a segment; raises `CorruptFile` or `FileNotFoundError`."""
+    path = place.path(base_offset, "seal")
+    file = place.filesystem.open_readonly(path)
+    try:
+        seal = decode_seal(file.read_at(0, SEAL_SIZE + 1))
+    except (CorruptFile, UnknownFormat) as error:
+        raise type(error)(f"{path}: {error}") from error
+    finally:
+        file.close()
+    if seal.base_offset != base_offset:
+        raise CorruptFile(f"{path}: is the seal of base offset {seal.base_offset}")
+    return seal

@@ -1,0 +1,388 @@
+"""A store: the logs of one data directory.
+
+    <data>/
+      lock                     held by the one process that has the store open
+      node.json                format and version of the store, and its id
+      topics/<topic>/<partition>/
+        00000000000000000000.log  .index  .seal
+        partition.json  checkpoint
+
+Opening walks every directory once and recovers what needs it; a log that was closed cleanly is
+trusted by its seals and not scanned. Damage stays where it is: a log that cannot be opened raises
+when it is asked for, and its neighbours know nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import OrderedDict
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from millstream.clock import Clock, SystemClock
+from millstream.config import Durability, LogConfig, StoreConfig
+from millstream.errors import (
+    InvalidConfig,
+    LogClosed,
+    MillstreamError,
+    StorageFailed,
+    StoreLocked,
+    UnknownLog,
+)
+from millstream.storage.background import Background, Threads
+from millstream.storage.budget import Budget
+from millstream.storage.commit import Committer
+from millstream.storage.document import read_document, write_document
+from millstream.storage.filesystem import Filesystem, Lock, OsFilesystem, join, parent
+from millstream.storage.index import Index
+from millstream.storage.log import Log
+from millstream.storage.maps import Recent
+from millstream.storage.memory import MemoryFilesystem
+from millstream.storage.names import (
+    LOCK_FILE,
+    NODE_FILE,
+    TOPICS_DIRECTORY,
+    check_partition,
+    check_topic,
+    is_topic,
+    parse_partition,
+)
+from millstream.storage.partition import Partition, write_partition
+from millstream.storage.recovery import Recovered, recover
+from millstream.storage.segment import Place
+from millstream.storage.syncer import Syncer, probe_syncer
+
+logger = logging.getLogger(__name__)
+
+STORE_KIND = "millstream-store"
+STORE_VERSION = 1
+
+_EPHEMERAL_ROOT = "/ephemeral"
+"""Where logs of class `ephemeral` lie, in a file system that is memory only."""
+
+
+class LogName(NamedTuple):
+    """Which log: topic and partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class Store:
+    """All logs of one data directory, owned by one process and one event loop."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        config: StoreConfig | None = None,
+        log_config: LogConfig | None = None,
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        background: Background | None = None,
+        syncer: Syncer | None = None,
+    ) -> None:
+        self.path = path
+        self.config = config or StoreConfig()
+        self.log_config = log_config or LogConfig()
+        self._filesystem = filesystem or OsFilesystem()
+        self._clock = clock or SystemClock()
+        self._background = background or Threads(self.config.sync_threads, name="millstream-disk")
+        self._syncer = syncer
+        self._committer = Committer(self._background, syncer)
+        self._is_probing = filesystem is None and syncer is None
+        self._budget = Budget(self.config.unflushed_bytes_max)
+        self._maps: Recent[memoryview] = Recent(self.config.maps_open_max)
+        self._indexes: Recent[Index] = Recent(self.config.maps_open_max)
+        self._memory = MemoryFilesystem(self.config.ephemeral_bytes_max)
+        self._memory.make_directory(_EPHEMERAL_ROOT)
+        self._lock: Lock | None = None
+        self._found: dict[LogName, Recovered] = {}
+        self._failed: dict[LogName, MillstreamError] = {}
+        self._logs: dict[LogName, Log] = {}
+        self._configs: dict[LogName, LogConfig] = {}
+        self._opening: dict[LogName, asyncio.Lock] = {}
+        self._writers: OrderedDict[Log, None] = OrderedDict()
+        self._is_closed = False
+
+    # Opening.
+
+    def open(self) -> None:
+        """Take the directory, check its format and recover its logs. Blocks until that is done."""
+        if self._lock is not None or self._is_closed:
+            raise StoreLocked(f"{self.path} was opened already by this store; make another one")
+        try:
+            self._take()
+            self._check_format()
+            self._walk()
+        except OSError as error:
+            self._release()
+            raise StorageFailed(f"{self.path} cannot be opened: {error}") from error
+        except MillstreamError:
+            self._release()
+            raise
+
+    def _take(self) -> None:
+        self._filesystem.make_directory(self.path)
+        self._filesystem.sync_directory(parent(self.path))
+        self._lock = self._filesystem.lock(join(self.path, LOCK_FILE))
+        if self._is_probing:
+            file = self._filesystem.open(join(self.path, LOCK_FILE))
+            self._syncer = probe_syncer(file)
+            self._committer = Committer(self._background, self._syncer)
+            file.close()
+        logger.info("%s: commits by %s", self.path, self.sync_backend)
+
+    @property
+    def sync_backend(self) -> str:
+        """Who waits for the disk when a log is committed: the kernel, or threads of ours."""
+        return "kernel" if self._syncer else "threads"
+
+    def _check_format(self) -> None:
+        """Refuse a directory of another format, untouched; write down the format of a new one."""
+        try:
+            read_document(self._filesystem, join(self.path, NODE_FILE), STORE_KIND, STORE_VERSION)
+        except FileNotFoundError:
+            others = set(self._filesystem.list(self.path)) - {LOCK_FILE, NODE_FILE + ".tmp"}
+            if others:
+                raise StorageFailed(
+                    f"{self.path} has no {NODE_FILE} but holds {sorted(others)[0]!r}:"
+                    " not a data directory, or a damaged one"
+                ) from None
+            content = {"store_id": str(uuid.uuid4())}
+            write_document(
+                self._filesystem,
+                self.path,
+                NODE_FILE,
+                content,
+                kind=STORE_KIND,
+                version=STORE_VERSION,
+            )
+        topics = join(self.path, TOPICS_DIRECTORY)
+        self._filesystem.make_directory(topics)
+        self._filesystem.sync_directory(self.path)
+
+    def _walk(self) -> None:
+        topics = join(self.path, TOPICS_DIRECTORY)
+        for topic in filter(is_topic, self._filesystem.list(topics)):
+            with contextlib.suppress(NotADirectoryError):  # Someone's file; it is left alone.
+                for name in self._filesystem.list(join(topics, topic)):
+                    if (partition := parse_partition(name)) is not None:
+                        self._recover(LogName(topic, partition), self.log_config)
+
+    def _recover(self, name: LogName, config: LogConfig) -> None:
+        self._failed.pop(name, None)
+        self._found.pop(name, None)
+        try:
+            found = recover(self._place(name, config), self._clock)
+        except MillstreamError as error:
+            self._failed[name] = error
+        except OSError as error:
+            self._failed[name] = StorageFailed(f"{name} cannot be opened: {error}")
+        else:
+            self._found[name] = found
+            for action in found.actions:
+                logger.info("%s: %s", name, action)
+            for damage in found.damage:
+                logger.error("%s: damaged: %s", name, damage)
+
+    def _place(self, name: LogName, config: LogConfig) -> Place:
+        is_ephemeral = config.durability is Durability.EPHEMERAL
+        root = _EPHEMERAL_ROOT if is_ephemeral else join(self.path, TOPICS_DIRECTORY)
+        return Place(
+            filesystem=self._memory if is_ephemeral else self._filesystem,
+            directory=join(root, name.topic, str(name.partition)),
+            maps=self._maps,
+            indexes=self._indexes,
+            index_interval_bytes=config.index_interval_bytes,
+        )
+
+    # Logs.
+
+    async def log(self, topic: str, partition: int = 0, *, config: LogConfig | None = None) -> Log:
+        """Return a log, creating it where there is none.
+
+        A `config` holds from here on; without one, a log keeps its durability class and has the
+        store's settings otherwise. A log that is open keeps what it was opened with.
+        """
+        name = LogName(check_topic(topic), check_partition(partition))
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            if self._is_closed:
+                raise LogClosed(f"{self.path} is closed")
+            if name not in self._logs:
+                self._logs[name] = await self._open_log(name, config)
+            return self._logs[name]
+
+    def get(self, topic: str, partition: int = 0) -> Log:
+        """Return a log that is open; raises `UnknownLog` where there is none."""
+        name = LogName(topic, partition)
+        if name not in self._logs:
+            raise UnknownLog(f"{name} is not open")
+        return self._logs[name]
+
+    def names(self) -> list[LogName]:
+        """Return the names of all logs, open or not, sorted."""
+        return sorted({*self._found, *self._failed, *self._logs})
+
+    @property
+    def maps_open(self) -> int:
+        """How many sealed segments are mapped for reading."""
+        return len(self._maps)
+
+    @property
+    def open_logs(self) -> list[Log]:
+        """The logs that are open."""
+        return list(self._logs.values())
+
+    def damage(self) -> dict[LogName, list[MillstreamError]]:
+        """Return what is damaged, by log. Empty is good."""
+        found: dict[LogName, list[MillstreamError]] = {}
+        for name, error in self._failed.items():
+            found.setdefault(name, []).append(error)
+        for name, recovered in self._found.items():
+            damage = [*recovered.damage, *([recovered.offline] if recovered.offline else [])]
+            if damage:
+                found.setdefault(name, []).extend(damage)
+        return found
+
+    def recovered(self) -> dict[LogName, list[str]]:
+        """Return what opening had to repair, in words, by log."""
+        return {name: found.actions for name, found in self._found.items() if found.actions}
+
+    async def reopen(self, topic: str, partition: int = 0) -> Log:
+        """Close a log, recover it from the disk and open it again: the way back from offline."""
+        name = LogName(check_topic(topic), check_partition(partition))
+        if name not in self.names():
+            raise UnknownLog(f"{name} does not exist")
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            if log := self._logs.pop(name, None):
+                self._configs[name] = log.config
+                await self._let_go(log)
+            config = self._configs.get(name)
+            recovering = partial(self._recover, name, config or self.log_config)
+            await self._background.run(recovering)
+            self._logs[name] = await self._open_log(name, config)
+            return self._logs[name]
+
+    async def _let_go(self, log: Log) -> None:
+        try:
+            await log.close()
+        except StorageFailed as error:
+            logger.warning("%s", error)
+        self._writers.pop(log, None)
+        for segment in log.segments:
+            self._maps.forget(segment.path)
+            self._indexes.forget(segment.path.removesuffix("log") + "index")
+
+    async def _open_log(self, name: LogName, config: LogConfig | None) -> Log:
+        if name in self._failed:
+            raise self._failed[name]
+        try:
+            return await self._background.run(lambda: self._make_log(name, config))
+        except OSError as error:
+            raise StorageFailed(f"{name} cannot be opened: {error}") from error
+
+    def _make_log(self, name: LogName, config: LogConfig | None) -> Log:
+        """Bring a log to be. Blocks: a new one is durable, by name, before it is used."""
+        found = self._found.get(name)
+        if config is None:
+            kept = found.partition.durability if found else self.log_config.durability
+            config = replace(self.log_config, durability=kept)
+        if found and not found.is_new and _is_ephemeral(config) and not _is_ephemeral(found):
+            raise InvalidConfig(f"{name} is on the disk, and cannot become ephemeral")
+        place = self._place(name, config)
+        if found is None or found.is_new or _is_ephemeral(found) != _is_ephemeral(config):
+            _make_directory(place.filesystem, parent(place.directory))
+            _make_directory(place.filesystem, place.directory)
+            found = Recovered(Partition(config.durability))
+            write_partition(place.filesystem, place.directory, found.partition)
+        elif found.partition.durability is not config.durability and not found.offline:
+            found.partition = replace(found.partition, durability=config.durability)
+            write_partition(place.filesystem, place.directory, found.partition)
+        return Log(
+            name=str(name),
+            place=place,
+            config=config,
+            clock=self._clock,
+            background=self._background,
+            committer=self._committer,
+            budget=self._budget,
+            recovered=found,
+            on_open=self._note_writer,
+        )
+
+    def _note_writer(self, log: Log) -> None:
+        """Keep few descriptors: beyond the limit, the log that was idle for longest parks."""
+        self._writers[log] = None
+        self._writers.move_to_end(log)
+        for other in list(self._writers):
+            if len(self._writers) <= self.config.writers_open_max:
+                return
+            if other is not log and (other.park() or not other.is_open_for_writing):
+                del self._writers[other]
+
+    # Closing.
+
+    async def close(self) -> None:
+        """Commit and seal every log and give the directory back.
+
+        All logs are closed, whatever happens to one; then the first failure is raised.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._adopt_unsealed()
+        results = await asyncio.gather(
+            *(log.close() for log in self._logs.values()), return_exceptions=True
+        )
+        failures = [result for result in results if isinstance(result, BaseException)]
+        self._background.close()
+        self._release()
+        if failures:
+            raise failures[0]
+
+    async def _adopt_unsealed(self) -> None:
+        """Open logs that were recovered and never used, so that closing seals them too."""
+        for name, found in self._found.items():
+            if name not in self._logs and found.growing and not found.offline:
+                self._logs[name] = await self._open_log(name, None)
+
+    def _release(self) -> None:
+        if self._syncer is not None:
+            self._syncer.close()
+            self._syncer = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    async def __aenter__(self) -> Self:
+        await asyncio.get_running_loop().run_in_executor(None, self.open)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _is_ephemeral(what: Recovered | LogConfig) -> bool:
+    """Whether a log lies in memory only."""
+    config = what.partition if isinstance(what, Recovered) else what
+    return config.durability is Durability.EPHEMERAL
+
+
+def _make_directory(filesystem: Filesystem, path: str) -> None:
+    """Make a directory whose name is durable when this returns."""
+    filesystem.make_directory(path)
+    filesystem.sync_directory(parent(path))

@@ -1,0 +1,117 @@
+"""Stores on a simulated disk, for tests of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from millstream.config import LogConfig, StoreConfig
+from millstream.records.build import build_batch
+from millstream.records.record import Record
+from millstream.storage.background import Background
+from millstream.storage.filesystem import File, Filesystem
+from millstream.storage.store import Store
+from millstream.storage.syncer import Syncer
+from millstream.testing import ManualClock, SimulatedFilesystem
+from millstream.testing.background import SeededBackground
+
+T = TypeVar("T")
+
+
+class HeldBackground:
+    """Work waits until a test lets it go, one piece at a time and in order."""
+
+    def __init__(self, *, width: int = 2) -> None:
+        self.width = width
+        self.is_held = False
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def go() -> None:
+            try:
+                future.set_result(work())
+            except Exception as error:  # noqa: BLE001 - as a thread would
+                future.set_exception(error)
+
+        if self.is_held:
+            self._waiting.append(go)
+        else:
+            go()
+        return future
+
+    def let_one_go(self, number: int = 0) -> None:
+        self._waiting.pop(number)()
+
+    def let_go(self) -> None:
+        self.is_held = False
+        while self._waiting:
+            self.let_one_go()
+
+    def close(self) -> None:
+        assert not self._waiting
+
+
+class HeldSyncer:
+    """Syncs when a test says so, and tells the log of it when the test says so."""
+
+    def __init__(self) -> None:
+        self._files: list[File] = []
+        self._done: Callable[[OSError | None], None] | None = None
+
+    def has_room(self, count: int) -> bool:
+        return True
+
+    def sync(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:
+        assert self._done is None
+        self._files, self._done = list(files), done
+
+    def sync_now(self) -> None:
+        for file in self._files:
+            file.sync()
+
+    def tell(self) -> None:
+        assert self._done is not None
+        done, self._done = self._done, None
+        done(None)
+
+    def close(self) -> None:
+        assert self._done is None
+
+
+def make_store(
+    filesystem: Filesystem | None = None,
+    *,
+    config: LogConfig | None = None,
+    store_config: StoreConfig | None = None,
+    background: Background | None = None,
+    clock: ManualClock | None = None,
+    syncer: Syncer | None = None,
+) -> Store:
+    store = Store(
+        "/data",
+        config=store_config,
+        log_config=config,
+        filesystem=filesystem or SimulatedFilesystem(),
+        clock=clock or ManualClock(),
+        background=background or SeededBackground(1),
+        syncer=syncer,
+    )
+    store.open()
+    return store
+
+
+def batch_of(*values: bytes, timestamp_ms: int = 1) -> bytes:
+    return build_batch([Record(value) for value in values], now_ms=timestamp_ms)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop go round until nothing that is ready is left to do."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,146 @@
+"""`partition.json`: the class of a log, its first offset and its leader epochs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.config import Durability
+from millstream.errors import CorruptFile, UnknownFormat
+from millstream.storage.document import encode_document
+from millstream.storage.partition import Epoch, Partition, read_partition, write_partition
+from millstream.testing import SimulatedFilesystem
+
+THREE_EPOCHS = Partition(epochs=(Epoch(0, 0), Epoch(4, 100), Epoch(5, 130)))
+GOLDEN = (
+    b'{"content":{"durability":"disk","leader_epochs":[[0,0],[7,90]],"start_offset":40},'
+    b'"crc32c":"dbd9b93f","format":"millstream-partition","version":1}\n'
+)
+CONTENT = {"durability": "fsync", "start_offset": 0, "leader_epochs": [[0, 0]]}
+
+
+def disk() -> SimulatedFilesystem:
+    return SimulatedFilesystem({"/p": None})
+
+
+def disk_with(content: object, *, version: int = 1) -> SimulatedFilesystem:
+    data = encode_document("millstream-partition", version, content)
+    return SimulatedFilesystem({"/p": None, "/p/partition.json": data})
+
+
+# Epochs.
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch"), [(0, 0), (99, 0), (100, 4), (129, 4), (130, 5), (2**62, 5)]
+)
+def test_a_segment_bears_the_epoch_that_had_begun_at_its_first_offset(offset, epoch):
+    assert THREE_EPOCHS.epoch_at(offset) == epoch
+
+
+def test_a_segment_before_the_first_known_epoch_bears_that_one():
+    assert Partition(start_offset=50, epochs=(Epoch(3, 50), Epoch(4, 90))).epoch_at(10) == 3
+
+
+def test_a_new_log_is_in_epoch_zero():
+    assert Partition().leader_epoch == 0
+    assert Partition().epoch_at(0) == 0
+
+
+def test_a_newer_epoch_follows_those_before_it():
+    partition = THREE_EPOCHS.with_epoch(9, 200)
+    assert partition.epochs == (*THREE_EPOCHS.epochs, Epoch(9, 200))
+    assert partition.leader_epoch == 9
+
+
+@pytest.mark.parametrize(
+    ("start_offset", "kept"),
+    [(130, (Epoch(0, 0), Epoch(4, 100))), (100, (Epoch(0, 0),)), (0, ())],
+)
+def test_a_newer_epoch_replaces_those_that_no_batch_bore(start_offset, kept):
+    partition = THREE_EPOCHS.with_epoch(9, start_offset)
+    assert partition.epochs == (*kept, Epoch(9, start_offset))
+
+
+def test_a_newer_epoch_leaves_all_else_as_it_was():
+    partition = Partition(Durability.DISK, 40, (Epoch(1, 40),)).with_epoch(2, 60)
+    assert (partition.durability, partition.start_offset) == (Durability.DISK, 40)
+
+
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_numbers_rise_and_start_offsets_rise_however_epochs_begin(steps):
+    partition, end = Partition(), 0
+    for number, step in enumerate(steps, start=1):
+        end += step
+        partition = partition.with_epoch(number, end)
+        assert partition.epoch_at(end) == number
+    numbers = [epoch.number for epoch in partition.epochs]
+    starts = [epoch.start_offset for epoch in partition.epochs]
+    assert numbers == sorted(set(numbers))
+    assert starts == sorted(set(starts))
+
+
+# The file.
+
+
+def test_a_partition_lies_as_it_is_described():
+    filesystem = disk()
+    write_partition(filesystem, "/p", Partition(Durability.DISK, 40, (Epoch(0, 0), Epoch(7, 90))))
+    assert filesystem.content("/p/partition.json") == GOLDEN
+
+
+@given(
+    durability=st.sampled_from(Durability),
+    start_offset=st.integers(0, 2**63 - 1),
+    epochs=st.lists(st.builds(Epoch, *[st.integers(0, 2**63 - 1)] * 2), min_size=1, max_size=5),
+)
+def test_a_partition_reads_back_as_it_was_written(durability, start_offset, epochs):
+    filesystem = disk()
+    partition = Partition(durability, start_offset, tuple(epochs))
+    write_partition(filesystem, "/p", partition)
+    assert read_partition(filesystem, "/p") == partition
+
+
+def test_a_partition_is_durable_once_it_is_written():
+    filesystem = disk()
+    write_partition(filesystem, "/p", THREE_EPOCHS)
+    assert read_partition(filesystem.crash(), "/p") == THREE_EPOCHS
+
+
+def test_a_partition_that_is_not_there_is_not_found():
+    with pytest.raises(FileNotFoundError):
+        read_partition(disk(), "/p")
+
+
+def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
+    with pytest.raises(UnknownFormat, match="version 2, known is millstream-partition 1"):
+        read_partition(disk_with(CONTENT, version=2), "/p")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"durability": "forever"},
+        {"durability": None},
+        {"start_offset": "many"},
+        {"start_offset": None},
+        {"leader_epochs": []},
+        {"leader_epochs": None},
+        {"leader_epochs": [[0]]},
+        {"leader_epochs": [[0, 0, 0]]},
+        {"leader_epochs": [0, 0]},
+        {"leader_epochs": [[None, 0]]},
+    ],
+    ids=str,
+)
+def test_content_that_makes_no_sense_is_corrupt_though_its_sum_is_right(change):
+    with pytest.raises(CorruptFile, match=r"^/p/partition\.json: "):
+        read_partition(disk_with(CONTENT | change), "/p")
+
+
+@pytest.mark.parametrize("key", CONTENT)
+def test_content_that_lacks_a_key_is_corrupt(key):
+    content = {name: value for name, value in CONTENT.items() if name != key}
+    with pytest.raises(CorruptFile, match=key):
+        read_partition(disk_with(content), "/p")
