@@ -1,0 +1,81 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from millstream.cli.output import printable
+from millstream.errors import MillstreamError
+
+data_option = click.option(
+    "--data",
+    metavar="DIR",
+    envvar="MILLSTREAM_DATA",
+    default="./millstream-data",
+    show_default=True,
+    show_envvar=True,
+    help="Data directory to look at: the one that a node was started with.",
+)
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, for programs to read."
+)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """End the command with one line and exit status 1 where something is wrong.
+
+    A pipe that no one reads any more is no error to report; click ends the command quietly.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except MillstreamError as error:
+        raise click.ClickException(printable(str(error))) from error
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(printable(f"{name}{error.strerror or error}")) from error
+
+
+class Bar:
+    """How far the work is, counted and, where there is a bar, shown."""
+
+    def __init__(self, bar: Progress | None) -> None:
+        self.done = 0
+        self._bar = bar
+        self._task = bar.add_task("", total=None) if bar else TaskID(0)
+
+    def update(self, done: int, total: int) -> None:
+        """Note that `done` bytes of `total` are done."""
+        self.done = done
+        if self._bar:
+            self._bar.update(self._task, completed=done, total=total)
+
+
+@contextmanager
+def progress_bar(task: str) -> Iterator[Bar]:
+    """Show how far the work is, on standard error and only where that is a terminal.
+
+    Print nothing while it shows: the lines would be torn apart.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Bar(None)
+        return
+    columns = (TextColumn(task), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield Bar(bar)

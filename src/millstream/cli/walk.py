@@ -1,0 +1,108 @@
+"""Walking over the batches of a log on disk, past what is damaged.
+
+Behind a damaged batch it goes on with the one that follows, if that is sound where it should
+start; else with the next that the index names; else with the next segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millstream.errors import CorruptBatch, MillstreamError
+from millstream.records.batch import HEADER_SIZE, BatchHeader, check_batch, decode_header
+from millstream.storage.catalog import Finding, Kind, PartitionFiles, SegmentFiles, read_file
+from millstream.storage.filesystem import File, Filesystem
+from millstream.storage.index import INDEX_HEADER_SIZE, Index, decode_index
+from millstream.storage.scan import check_place
+from millstream.storage.verify import INDEX_SIZE_MAX
+
+_INDEXED_SIZE = struct.Struct("<16xq")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch, and where it lies. Its header can be believed only if it is sound."""
+
+    segment: int
+    position: int
+    header: BatchHeader
+    data: bytes
+    is_sound: bool
+
+
+def walk(
+    filesystem: Filesystem, files: PartitionFiles, start: int
+) -> Iterator[tuple[SegmentFiles, Batch | Finding]]:
+    """Yield the batches from the one that holds `start` on, and what is wrong between them."""
+    logs = [segment for segment in files.segments if "log" in segment.suffixes]
+    first = max((n for n, log in enumerate(logs) if log.base_offset <= start), default=0)
+    for segment in logs[first:]:
+        try:
+            for found in _Walk(filesystem, segment).run(start):
+                yield segment, found
+        except FileNotFoundError:
+            continue  # Removed by a running node since it was listed.
+
+
+class _Walk:
+    def __init__(self, filesystem: Filesystem, files: SegmentFiles) -> None:
+        self._files = files
+        self._file: File = filesystem.open_readonly(files.path("log"))
+        self._index = _read_index(filesystem, files)
+
+    def run(self, start: int) -> Iterator[Batch | Finding]:
+        entry = self._index.for_offset(start) if len(self._index) else None
+        position = entry.position if entry else 0
+        offset: int | None = entry.offset if entry else self._files.base_offset
+        size = self._file.size()
+        while position < size:
+            try:
+                batch = self._batch(position, offset)
+            except CorruptBatch as error:
+                if offset is not None:
+                    yield self._finding(position, error)
+                position, offset = self._next_indexed(position, size), None
+                continue
+            if not batch.is_sound and offset is None:
+                position = self._next_indexed(position, size)
+                continue
+            if not batch.is_sound:
+                yield self._finding(position, CorruptBatch("batch fails its checksum"))
+            yield batch
+            position += batch.header.size
+            offset = batch.header.next_offset if batch.is_sound else None
+
+    def _batch(self, position: int, offset: int | None) -> Batch:
+        """Read the batch at `position`; one without an offset to expect must prove itself."""
+        header = decode_header(self._file.read_at(position, HEADER_SIZE))
+        expected = header.base_offset if offset is None else offset
+        check_place(header, expected, self._files.leader_epoch)
+        data = self._file.read_at(position, header.size)
+        if len(data) < header.size:
+            raise CorruptBatch(f"batch claims {header.size} bytes, found {len(data)}")
+        try:
+            check_batch(header, data)
+        except CorruptBatch:
+            return Batch(self._files.base_offset, position, header, data, is_sound=False)
+        return Batch(self._files.base_offset, position, header, data, is_sound=True)
+
+    def _next_indexed(self, position: int, size: int) -> int:
+        places = (self._index[number].position for number in range(len(self._index)))
+        return next((place for place in places if place > position), size)
+
+    def _finding(self, position: int, error: CorruptBatch) -> Finding:
+        is_torn = self._files.may_be_torn(position)
+        kind = Kind.UNFINISHED if is_torn else Kind.DAMAGED
+        return Finding(self._files.path("log"), position, str(error), kind)
+
+
+def _read_index(filesystem: Filesystem, files: SegmentFiles) -> Index:
+    """Return the index of a segment, late or not; an empty one where it cannot be used."""
+    try:
+        data = read_file(filesystem, files.path("index"), size_max=INDEX_SIZE_MAX)
+        size = _INDEXED_SIZE.unpack_from(data)[0] if len(data) >= INDEX_HEADER_SIZE else 0
+        return decode_index(memoryview(data), base_offset=files.base_offset, log_size=size)
+    except (MillstreamError, OSError):
+        return Index()

@@ -1,0 +1,161 @@
+"""Deriving indexes and seals anew from the logs that they describe, while no node runs.
+
+An index is written for every sealed segment whose own is missing or wrong. A seal is written for
+a segment that has lost its own or has an old one, by the rule of recovery: only where a later
+segment goes on where it ends, and only if its every byte is sound. A damaged log is reported and
+never touched, and so is what another version wrote. The end of the log belongs to recovery: a
+segment that no other follows, or that waits for its first seal, is left to the next start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from millstream.clock import Clock, SystemClock
+from millstream.config import LogConfig
+from millstream.errors import CorruptFile, StorageFailed
+from millstream.storage.catalog import (
+    Finding,
+    Kind,
+    PartitionFiles,
+    SegmentFiles,
+    check_directory,
+    log_directory,
+    log_names,
+    read_seal_of,
+    survey,
+)
+from millstream.storage.document import read_document
+from millstream.storage.filesystem import Filesystem, join
+from millstream.storage.maps import Recent, map_file
+from millstream.storage.names import LOCK_FILE, NODE_FILE
+from millstream.storage.scan import Scan, scan
+from millstream.storage.segment import Place, write_index, write_seal
+from millstream.storage.store import STORE_KIND, STORE_VERSION
+from millstream.storage.verify import Progress, SegmentResult, verify_segment
+
+
+@dataclass(frozen=True, slots=True)
+class Reindexed:
+    """What was done, and what could not be."""
+
+    written: list[str] = field(default_factory=list)
+    """Paths of the indexes and seals that were written."""
+    findings: list[Finding] = field(default_factory=list)
+    """What is still damaged."""
+
+
+def reindex_store(
+    filesystem: Filesystem,
+    path: str,
+    *,
+    is_all: bool = False,
+    progress: Progress = lambda _done, _total: None,
+    clock: Clock | None = None,
+    index_interval_bytes: int = LogConfig().index_interval_bytes,
+) -> Reindexed:
+    """Derive what is missing or wrong, or with `is_all` every index; durable when this returns.
+
+    Raises `StoreLocked` where a node has the directory, and touches nothing in one of another
+    version.
+    """
+    check_directory(filesystem, path)
+    try:
+        read_document(filesystem, join(path, NODE_FILE), STORE_KIND, STORE_VERSION)
+    except FileNotFoundError:
+        raise StorageFailed(f"{path} has no {NODE_FILE}: start a node first") from None
+    lock = filesystem.lock(join(path, LOCK_FILE))
+    try:
+        directories = [log_directory(path, name) for name in log_names(filesystem, path)]
+        partitions = [survey(filesystem, directory) for directory in directories]
+        work = _Reindex(filesystem, clock or SystemClock(), index_interval_bytes, is_all=is_all)
+        work.run(partitions, progress)
+    finally:
+        lock.release()
+    return work.done
+
+
+class _Reindex:
+    def __init__(
+        self, filesystem: Filesystem, clock: Clock, index_interval_bytes: int, *, is_all: bool
+    ) -> None:
+        self._filesystem = filesystem
+        self._clock = clock
+        self._interval = index_interval_bytes
+        self._is_all = is_all
+        self.done = Reindexed()
+
+    def run(self, partitions: list[PartitionFiles], progress: Progress) -> None:
+        """Go over all segments."""
+        total = sum(files.size for partition in partitions for files in partition.segments)
+        size = 0
+        for partition in partitions:
+            self.done.findings.extend(found for found in partition.findings if found.is_damage)
+            if any(found.kind is Kind.UNKNOWN for found in partition.findings):
+                continue
+            segments = [files for files in partition.segments if files.suffixes != {"index"}]
+            for files, following in zip_longest(segments, segments[1:]):
+                self._segment(files, following)
+                size += files.size
+                progress(size, total)
+
+    def _segment(self, files: SegmentFiles, following: SegmentFiles | None) -> None:
+        result = verify_segment(self._filesystem, files)
+        self._repair(files, following, result)
+        self.done.findings.extend(
+            found
+            for found in result.findings
+            if found.is_damage and found.path not in self.done.written
+        )
+
+    def _repair(
+        self, files: SegmentFiles, following: SegmentFiles | None, result: SegmentResult
+    ) -> None:
+        is_foreign = any(found.kind is Kind.UNKNOWN for found in result.findings)
+        if is_foreign or not files.is_sealed or result.is_damaged("log"):
+            return
+        if result.is_damaged("seal"):
+            is_followed = following and result.next_offset == following.base_offset
+            if is_followed and not self._has_rival_seal(files, result.size):
+                self._derive_seal(files)
+        elif self._is_all or result.is_damaged("index"):
+            self._derive_index(files)
+
+    def _derive_index(self, files: SegmentFiles) -> None:
+        log = self._scan(files, read_seal_of(self._filesystem, files).leader_epoch)
+        size = log.tally.size
+        write_index(self._place(files), log.index, base_offset=files.base_offset, log_size=size)
+        self._filesystem.sync_directory(files.directory)
+        self.done.written.append(files.path("index"))
+
+    def _derive_seal(self, files: SegmentFiles) -> None:
+        log = self._scan(files, files.leader_epoch)
+        file = self._filesystem.open(files.path("log"))
+        try:
+            file.sync()
+        finally:
+            file.close()
+        write_seal(self._place(files), log.tally.seal(self._clock.wall_ms()), log.index)
+        self.done.written.extend((files.path("index"), files.path("seal")))
+
+    def _has_rival_seal(self, files: SegmentFiles, size: int) -> bool:
+        """Whether a sound seal speaks of another log of this size; which is right, no one knows."""
+        try:
+            return read_seal_of(self._filesystem, files).size == size
+        except (CorruptFile, FileNotFoundError):
+            return False
+
+    def _scan(self, files: SegmentFiles, leader_epoch: int | None) -> Scan:
+        log = scan(
+            map_file(self._filesystem, files.path("log")),
+            base_offset=files.base_offset,
+            created_ms=self._clock.wall_ms(),
+            index_interval_bytes=self._interval,
+            leader_epoch=leader_epoch,
+        )
+        assert log.damage is None, "verified a moment ago, and the store is locked"
+        return log
+
+    def _place(self, files: SegmentFiles) -> Place:
+        return Place(self._filesystem, files.directory, Recent(1), Recent(1), self._interval)
