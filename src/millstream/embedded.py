@@ -1,0 +1,272 @@
+"""A store inside your own process.
+
+    with millstream.open("data") as store:
+        log = store.log("orders")
+        log.append(b"first")
+        for record in log.read():
+            print(record.offset, record.value)
+
+With `async with`, the same call gives the store itself, whose methods are coroutines. The plain
+form runs that store on an event loop in a thread of its own, so appends of many threads are
+gathered and share their syncs; reads happen in the calling thread and take no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millstream.config import Durability, LogConfig, StoreConfig, durability_named
+from millstream.errors import LogClosed
+from millstream.records.columns import COLUMNS, arrow_batches
+from millstream.records.compression import Codec
+from millstream.records.iterate import read_all
+from millstream.records.record import Record, StoredRecord
+from millstream.storage.append import Appended
+from millstream.storage.log import Log
+from millstream.storage.reader import Found
+from millstream.storage.store import LogName, Store
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+
+def open_store(
+    path: str | PathLike[str],
+    *,
+    durability: Durability | str = Durability.FSYNC,
+    config: LogConfig | None = None,
+    store_config: StoreConfig | None = None,
+) -> Opening:
+    """Open the data directory at `path`, creating it where there is none.
+
+    Use the result with `with` or with `async with`. `durability` is the class of new logs;
+    `config` sets everything about them, and then `durability` is not looked at.
+    """
+    if config is None:
+        if isinstance(durability, str):
+            durability = durability_named(durability)
+        config = LogConfig(durability=durability)
+    return Opening(Store(fspath(path), config=store_config, log_config=config))
+
+
+class Opening:
+    """A store that is about to be opened, by `with` or by `async with`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._embedded: EmbeddedStore | None = None
+
+    def __enter__(self) -> EmbeddedStore:
+        self._embedded = EmbeddedStore(self._store)
+        return self._embedded
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._embedded is not None
+        self._embedded.close()
+
+    async def __aenter__(self) -> Store:
+        return await self._store.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._store.close()
+
+
+class EmbeddedStore:
+    """A store for code without an event loop. Threads may share it."""
+
+    def __init__(self, store: Store) -> None:
+        store.open()
+        self.inner = store
+        """The store itself, which belongs to the loop; its metrics may be read from anywhere."""
+        self._loop = _LoopThread()
+
+    def log(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        durability: Durability | str | None = None,
+        config: LogConfig | None = None,
+    ) -> EmbeddedLog:
+        """Return a log, creating it where there is none."""
+        if durability is not None and config is None:
+            name = durability.value if isinstance(durability, Durability) else durability
+            config = replace(self.inner.log_config, durability=durability_named(name))
+        return EmbeddedLog(self._loop.run(self.inner.log(topic, partition, config=config)), self)
+
+    def names(self) -> list[LogName]:
+        """Return the names of all logs, sorted."""
+        return self.inner.names()
+
+    def close(self) -> None:
+        """Commit and seal every log and give the directory back. Repeating it does nothing."""
+        if not self._loop.is_ended:
+            try:
+                self._loop.run(self.inner.close())
+            finally:
+                self._loop.end()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the store's event loop, and return its result."""
+        return self._loop.run(work)
+
+
+class EmbeddedLog:
+    """A log for code without an event loop. Threads may share it."""
+
+    def __init__(self, log: Log, store: EmbeddedStore) -> None:
+        self.inner = log
+        self._store = store
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.inner.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last committed record."""
+        return self.inner.end_offset
+
+    def append(
+        self,
+        value: bytes | Record,
+        *,
+        key: bytes | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Append one record, and return its offset once the durability class is met."""
+        record = value if isinstance(value, Record) else Record(value, key=key)
+        return self.append_many([record], timeout=timeout).offset
+
+    def append_many(
+        self,
+        records: Sequence[Record],
+        *,
+        codec: Codec = Codec.NONE,
+        timeout: float | None = None,
+    ) -> Appended:
+        """Append records as one batch: all of them, or none."""
+        work = self.inner.append_records(records, codec=codec, timeout=timeout)
+        return self._store.run(work)
+
+    def read(
+        self, offset: int | None = None, *, until: int | None = None
+    ) -> Iterator[StoredRecord]:
+        """Go over the committed records from `offset` on, or from the first."""
+        return self.inner.records(offset, until=until)
+
+    def follow(self, offset: int = 0) -> Iterator[StoredRecord]:
+        """Go over the records from `offset` on, for ever, waiting for those to come."""
+        while True:
+            self._store.run(self.inner.wait_for(offset))
+            found = self.inner.read(offset)
+            for record in read_all(found.data):
+                if record.offset >= offset:
+                    yield record
+            offset = found.next_offset
+
+    def find_timestamp(self, timestamp_ms: int) -> Found | None:
+        """Return the first record that is as late as `timestamp_ms` or later."""
+        return self.inner.find_timestamp(timestamp_ms)
+
+    def read_arrow(
+        self,
+        offset: int | None = None,
+        *,
+        until: int | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """Go over the committed records as Arrow batches; needs `pip install millstream[arrow]`."""
+        first = self.start_offset if offset is None else offset
+        end = self.end_offset if until is None else until
+        position = first
+        while position < end:
+            found = self.inner.read(position, is_checked=False)
+            if not found.data:
+                return
+            is_inside = found.next_offset <= end and position != first
+            wanted = columns if is_inside else ["offset", *(c for c in columns if c != "offset")]
+            for batch in arrow_batches(found.data, columns=wanted):
+                yield batch if is_inside else _between(batch, first, end).select(columns)
+            position = found.next_offset
+
+
+def _between(batch: pyarrow.RecordBatch, first: int, end: int) -> pyarrow.RecordBatch:
+    """Cut a batch to the offsets from `first` to before `end`; offsets rise in it."""
+    offsets = batch.column("offset").to_numpy()
+    start, stop = offsets.searchsorted([first, end])
+    return batch.slice(start, stop - start)
+
+
+class _LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = _new_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="millstream-loop", daemon=True
+        )
+        self._thread.start()
+        self._lock = threading.Lock()
+        """Held while work is handed to the loop, so that none is handed to one that has ended."""
+        self.is_ended = False
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it."""
+        with self._lock:
+            if self.is_ended:
+                work.close()
+                raise LogClosed("the store is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise LogClosed("the store was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def end(self) -> None:
+        """Tell all who still wait, stop the loop and wait for its thread."""
+        with self._lock:
+            self.is_ended = True
+            cancelling = asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop)
+        cancelling.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - absent on platforms that it does not support.
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

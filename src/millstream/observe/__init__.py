@@ -1,0 +1,1 @@
+"""Metrics: named once, used everywhere."""
