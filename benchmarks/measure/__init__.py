@@ -1,0 +1,1 @@
+"""How measuring is done, whatever is measured."""

@@ -1,0 +1,1 @@
+"""What is measured. Each module has a tuple of `EXPERIMENTS`."""
