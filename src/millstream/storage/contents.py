@@ -92,7 +92,7 @@ class Contents:
         if found < 0 or offset >= state.segments[found].next_offset:
             raise CorruptFile(f"{self._directory}: offset {offset} has no segment")
         segment = state.segments[found]
-        with _reading(segment):
+        try:
             return read_slice(
                 segment,
                 offset,
@@ -101,6 +101,8 @@ class Contents:
                 records_max=records_max,
                 is_checked=is_checked,
             )
+        except OSError as error:
+            raise _unreadable(segment, error) from error
 
     def read_at(self, address: Address) -> Slice:
         """Return the committed batch at a physical address."""
@@ -146,7 +148,11 @@ def _reading(segment: Segment) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailed(f"{segment.path} cannot be read: {error}") from error
+        raise _unreadable(segment, error) from error
+
+
+def _unreadable(segment: Segment, error: OSError) -> StorageFailed:
+    return StorageFailed(f"{segment.path} cannot be read: {error}")
 
 
 def _visible(state: State) -> list[Segment]:

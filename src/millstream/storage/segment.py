@@ -98,11 +98,8 @@ class SealedSegment:
         self.size = seal.size
         self.timestamp_max = seal.timestamp_max
         self.leader_epoch = seal.leader_epoch
-
-    @property
-    def path(self) -> str:
-        """Its `.log`, for messages."""
-        return self._place.path(self.base_offset, "log")
+        self.path = place.path(seal.base_offset, "log")
+        self._index_path = place.path(seal.base_offset, "index")
 
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the `.log`, out of its map."""
@@ -110,19 +107,21 @@ class SealedSegment:
 
     def index(self) -> Index:
         """Return its index, read from its file, or derived from the log where that is damaged."""
-        path = self._place.path(self.base_offset, "index")
-        return self._place.indexes.get(path, lambda: self._load_index(path))
+        return self._place.indexes.get(self._index_path, self._load_index)
 
     def forget(self) -> None:
         """Drop maps of its files, because they are about to change."""
         self._place.maps.forget(self.path)
-        self._place.indexes.forget(self._place.path(self.base_offset, "index"))
+        self._place.indexes.forget(self._index_path)
 
     def _map(self) -> memoryview:
-        path = self.path
-        return self._place.maps.get(path, lambda: map_file(self._place.filesystem, path))
+        return self._place.maps.get(self.path, self._load_map)
 
-    def _load_index(self, path: str) -> Index:
+    def _load_map(self) -> memoryview:
+        return map_file(self._place.filesystem, self.path)
+
+    def _load_index(self) -> Index:
+        path = self._index_path
         try:
             data = map_file(self._place.filesystem, path)
             return decode_index(data, base_offset=self.base_offset, log_size=self.size)

@@ -26,6 +26,7 @@ import os
 import platform
 import select
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -152,8 +153,8 @@ class _Calls:
 
     def __init__(self) -> None:
         numbers = _SYSCALLS.get(platform.machine())
-        if numbers is None:
-            raise OSError(errno.ENOSYS, f"unknown on {platform.machine()}")
+        if numbers is None or sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
+            raise OSError(errno.ENOSYS, f"unknown on {sys.platform}, {platform.machine()}")
         self._setup, self._destroy, self._getevents, self._submit = numbers
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
         self._syscall.restype = ctypes.c_long
