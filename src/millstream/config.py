@@ -100,8 +100,9 @@ class StoreConfig(_Limited):
     sync_threads: int = 4
     """Threads that wait for the disk. The kernel joins concurrent syncs, so a few suffice."""
 
-    writers_open_max: int = 512
-    """Logs whose file stays open for writing; beyond, the one idle for longest is closed."""
+    writers_open_max: int = 256
+    """Logs whose two files stay open for writing; beyond, those opened first are closed when idle.
+    Twice as many descriptors, then: half of what a process may have by default."""
 
     maps_open_max: int = 1024
     """Sealed segments and indexes that stay mapped."""

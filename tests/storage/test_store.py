@@ -35,7 +35,7 @@ from millstream.records.record import Record
 from millstream.storage.document import encode_document
 from millstream.storage.filesystem import File, Filesystem, OsFile, OsFilesystem
 from millstream.storage.log import Log
-from millstream.storage.store import Store
+from millstream.storage.store import PARKING_SECONDS, Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
 from millstream.testing.background import SeededBackground
 
@@ -642,6 +642,16 @@ async def test_a_burst_over_fifty_logs_gives_its_descriptors_back(tmp_path):
         await append(await store.log("b"), b"0")
         assert len(written_by_this_process(tmp_path)) <= 2 * 5 + 2
         assert all(values(log) == [b"0"] for log in logs)
+
+
+@needs_proc
+@in_loop
+async def test_logs_that_were_busy_together_give_their_descriptors_back_without_another(tmp_path):
+    async with limited_store(tmp_path / "data") as store:
+        logs = [await store.log("a", number) for number in range(50)]
+        await asyncio.gather(*(append(log, b"0") for log in logs))
+        while len(written_by_this_process(tmp_path)) > 2 * 5 + 2:  # noqa: ASYNC110 - no event tells.
+            await asyncio.sleep(PARKING_SECONDS / 10)
 
 
 @needs_proc

@@ -62,6 +62,9 @@ logger = logging.getLogger(__name__)
 STORE_KIND = "millstream-store"
 STORE_VERSION = 1
 
+PARKING_SECONDS = 0.1
+"""How soon logs that were too busy to park are looked at again."""
+
 _EPHEMERAL_ROOT = "/ephemeral"
 """Where logs of class `ephemeral` lie, in a file system that is memory only."""
 
@@ -111,6 +114,7 @@ class Store:
         self._configs: dict[LogName, LogConfig] = {}
         self._opening: dict[LogName, asyncio.Lock] = {}
         self._writers: OrderedDict[Log, None] = OrderedDict()
+        self._parking: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     # Opening.
@@ -323,11 +327,21 @@ class Store:
         """Keep few descriptors: beyond the limit, the log that was idle for longest parks."""
         self._writers[log] = None
         self._writers.move_to_end(log)
+        self._park_idle(newest=log)
+
+    def _park_idle(self, newest: Log | None = None) -> None:
+        """Park idle logs down to the limit; those that are busy now are looked at again later."""
+        if self._parking is not None:
+            self._parking.cancel()
+            self._parking = None
         for other in list(self._writers):
             if len(self._writers) <= self.config.writers_open_max:
                 return
-            if other is not log and (other.park() or not other.is_open_for_writing):
+            if other is not newest and (other.park() or not other.is_open_for_writing):
                 del self._writers[other]
+        if len(self._writers) > self.config.writers_open_max and not self._is_closed:
+            loop = asyncio.get_running_loop()
+            self._parking = loop.call_later(PARKING_SECONDS, self._park_idle)
 
     # Closing.
 
@@ -339,6 +353,8 @@ class Store:
         if self._is_closed:
             return
         self._is_closed = True
+        if self._parking is not None:
+            self._parking.cancel()
         await self._adopt_unsealed()
         results = await asyncio.gather(
             *(log.close() for log in self._logs.values()), return_exceptions=True
