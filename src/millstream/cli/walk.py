@@ -16,7 +16,7 @@ from millstream.storage.catalog import Finding, Kind, PartitionFiles, SegmentFil
 from millstream.storage.filesystem import File, Filesystem
 from millstream.storage.index import INDEX_HEADER_SIZE, Index, decode_index
 from millstream.storage.scan import check_place
-from millstream.storage.verify import INDEX_SIZE_MAX
+from millstream.storage.verify_segment import INDEX_SIZE_MAX
 
 _INDEXED_SIZE = struct.Struct("<16xq")
 

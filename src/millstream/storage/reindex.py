@@ -33,7 +33,8 @@ from millstream.storage.names import LOCK_FILE, NODE_FILE
 from millstream.storage.scan import Scan, scan
 from millstream.storage.segment import Place, write_index, write_seal
 from millstream.storage.store import STORE_KIND, STORE_VERSION
-from millstream.storage.verify import Progress, SegmentResult, verify_segment
+from millstream.storage.verify import Progress
+from millstream.storage.verify_segment import SegmentResult, verify_segment
 
 
 @dataclass(frozen=True, slots=True)
