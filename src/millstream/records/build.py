@@ -25,6 +25,8 @@ from millstream.errors import BatchTooLarge, InvalidBatch
 from millstream.records.batch import (
     BATCH_SIZE_MAX,
     HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -36,9 +38,7 @@ from millstream.records.varint import encode_varint, encode_varlong
 
 _UNSUMMED = struct.Struct(">qiibI")
 _SUMMED = struct.Struct(">hiqqqhii")
-_LENGTH_END = 12
 _NO_LEADER_EPOCH = -1
-_MAGIC = 2
 
 _ZERO = b"\0"
 _NULL = encode_varint(-1)
@@ -86,7 +86,7 @@ def _seal(summed: bytes, body: bytes) -> bytes:
         raise BatchTooLarge(f"batch has {size} bytes, limit is {BATCH_SIZE_MAX}")
     crc = crc32c(body, crc32c(summed))
     return b"".join(
-        (_UNSUMMED.pack(0, size - _LENGTH_END, _NO_LEADER_EPOCH, _MAGIC, crc), summed, body)
+        (_UNSUMMED.pack(0, size - LENGTH_END, _NO_LEADER_EPOCH, MAGIC, crc), summed, body)
     )
 
 

@@ -18,7 +18,6 @@ from millstream.errors import (
     OffsetOutOfRange,
     StorageFailed,
 )
-from millstream.storage.index import NO_TIME
 from millstream.storage.reader import (
     Address,
     Found,
@@ -135,11 +134,6 @@ class Contents:
                     entry = segment.index().for_timestamp(timestamp_ms)
                     limit = _limit(state, segment)
                     yield from batches_since(segment, entry, timestamp_ms, limit=limit)
-
-    @property
-    def timestamp_max(self) -> int:
-        """Greatest timestamp of a committed record, as far as whole segments tell."""
-        return max((segment.timestamp_max for segment in _visible(self.state)), default=NO_TIME)
 
 
 @contextlib.contextmanager

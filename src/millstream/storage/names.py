@@ -31,7 +31,7 @@ def check_topic(name: str) -> str:
     """Return `name` if a topic may be called so."""
     if not 1 <= len(name) <= TOPIC_NAME_MAX:
         raise InvalidName(f"topic name has {len(name)} characters, allowed is 1-{TOPIC_NAME_MAX}")
-    if name in (".", "..") or not _TOPIC.fullmatch(name):
+    if not is_topic(name):
         raise InvalidName(f"topic name {name!r}: allowed are letters, digits, '.', '_' and '-'")
     return name
 

@@ -129,7 +129,7 @@ class KernelSyncer:
         except OSError:
             # Not taken up, and not begun either: what is left is to do it here and now.
             del self._groups[self._number]
-            group.end(_attempt(file))
+            group.end(attempt_sync(file))
 
 
 class _Group:
@@ -204,7 +204,8 @@ def probe_syncer(file: File) -> KernelSyncer | None:
     return syncer
 
 
-def _attempt(file: File) -> OSError | None:
+def attempt_sync(file: File) -> OSError | None:
+    """Sync a file here and now, and return why that failed, if it did."""
     try:
         file.sync()
     except OSError as error:

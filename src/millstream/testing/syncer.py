@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from millstream.storage.filesystem import File
+from millstream.storage.syncer import attempt_sync
 from millstream.testing.background import TURNS_MAX
 
 
@@ -38,14 +39,6 @@ class SeededSyncer:
             if not files:
                 done(error)
                 return
-            error = error or _attempt(files.pop(0))
+            error = error or attempt_sync(files.pop(0))
         later = max(turns - 1, 0)
         asyncio.get_running_loop().call_soon(self._step, files, done, error, later)
-
-
-def _attempt(file: File) -> OSError | None:
-    try:
-        file.sync()
-    except OSError as error:
-        return error
-    return None
