@@ -7,6 +7,7 @@ or waited for uses the monotonic clock, which no operator can set back.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -19,6 +20,22 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes back."""
+        ...
+
+
+class Timer(Protocol):
+    """Something that will happen, unless it is called off."""
+
+    def cancel(self) -> None:
+        """Call it off. Harmless once it happened."""
+        ...
+
+
+class Timers(Protocol):
+    """Who calls back when time has passed. Where the loop runs, it does."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` once, when `seconds` have passed on the monotonic clock."""
         ...
 
 

@@ -7,8 +7,9 @@ options travels further inward than here.
 from __future__ import annotations
 
 import enum
+import ipaddress
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from millstream.errors import InvalidConfig
 
@@ -16,6 +17,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 DAY_MS = 24 * 60 * 60 * 1000
+PORT_MAX = 65_535
 
 
 class Durability(enum.Enum):
@@ -121,6 +123,207 @@ class StoreConfig(_Limited):
         "unflushed_bytes_max": (1, 64 * GIB),
         "ephemeral_bytes_max": (1 * KIB, 1024 * GIB),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(_Limited):
+    """What one node may set for topics, groups and transactions."""
+
+    node_id: int = 1
+    """The number by which clients know this node."""
+
+    auto_create_topics: bool = True
+    """Whether a topic that a client asks for is made when there is none."""
+
+    num_partitions: int = 1
+    """Partitions of a topic that is created without saying how many."""
+
+    partitions_max: int = 100_000
+    """Partitions of all topics together; beyond, no more are created."""
+
+    group_initial_rebalance_delay_ms: int = 100
+    """How long an empty classic group waits for more members before it is divided first."""
+
+    group_session_timeout_ms_min: int = 6_000
+    """The shortest session that a member of a classic group may ask for."""
+
+    group_session_timeout_ms_max: int = 1_800_000
+    """The longest session that a member of a classic group may ask for."""
+
+    group_members_max: int = 10_000
+    """Members that one group may have."""
+
+    consumer_session_timeout_ms: int = 45_000
+    """How long a member of a KIP-848 group may be silent before it is taken for gone."""
+
+    consumer_heartbeat_interval_ms: int = 5_000
+    """How often a member of a KIP-848 group has to be heard."""
+
+    offsets_retention_ms: int = 7 * DAY_MS
+    """How long the offsets of a group without members are kept."""
+
+    offset_metadata_bytes_max: int = 4096
+    """How much may be remembered beside an offset."""
+
+    transaction_timeout_ms_max: int = 900_000
+    """The longest that a transaction may be open."""
+
+    transactional_id_expiration_ms: int = 7 * DAY_MS
+    """How long an idle transactional id is remembered."""
+
+    producer_id_expiration_ms: int = 1 * DAY_MS
+    """How long a partition remembers an idle producer."""
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "node_id": (0, 2**31 - 1),
+        "num_partitions": (1, 100_000),
+        "partitions_max": (1, 10_000_000),
+        "group_initial_rebalance_delay_ms": (0, 600_000),
+        "group_session_timeout_ms_min": (1, 2**31 - 1),
+        "group_session_timeout_ms_max": (1, 2**31 - 1),
+        "group_members_max": (1, 1_000_000),
+        "consumer_session_timeout_ms": (1_000, 3_600_000),
+        "consumer_heartbeat_interval_ms": (100, 600_000),
+        "offsets_retention_ms": (1, 2**53),
+        "offset_metadata_bytes_max": (0, 1 * MIB),
+        "transaction_timeout_ms_max": (1_000, 2**31 - 1),
+        "transactional_id_expiration_ms": (1, 2**53),
+        "producer_id_expiration_ms": (1, 2**53),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig(_Limited):
+    """What one node may set for its Kafka door."""
+
+    request_size_max: int = 100 * MIB
+    """Larger requests end the connection. Kafka's own limit."""
+
+    request_size_max_before_login: int = 64 * KIB
+    """The same as long as a client has not shown who it is, where it has to."""
+
+    connections_max: int = 20_000
+    """Connections at once; beyond, new ones are closed."""
+
+    connections_per_address_max: int = 20_000
+    """Connections at once from one address."""
+
+    idle_ms_max: int = 600_000
+    """A connection without a request for so long is closed. Kafka's own limit."""
+
+    handshake_ms_max: int = 10_000
+    """How long a client may take from connecting to its first whole request."""
+
+    request_ms_max: int = 30_000
+    """How long a request may take to arrive whole, once its first byte came."""
+
+    requests_in_flight_max: int = 1_000
+    """Requests of one connection that are worked on at once; beyond, no more are read."""
+
+    output_bytes_max: int = 512 * KIB
+    """Answers of one connection that may wait to be read before no more requests are begun. One
+    answer may exceed it: records are sent from where they lie."""
+
+    output_ms_max: int = 60_000
+    """A client that reads nothing for so long while answers wait is dropped."""
+
+    receive_bytes_max: int = 512 * MIB
+    """What all connections together may hold of requests; beyond, no more are read."""
+
+    fetch_bytes_max: int = 55 * MIB
+    """The most that one fetch returns, whatever the client asks for. Kafka's own limit."""
+
+    fetch_sessions_max: int = 1_000
+    """Fetch sessions that are remembered. Kafka's own limit."""
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "request_size_max": (1 * KIB, 1 * GIB),
+        "request_size_max_before_login": (1 * KIB, 1 * GIB),
+        "connections_max": (1, 1_000_000),
+        "connections_per_address_max": (1, 1_000_000),
+        "idle_ms_max": (100, 2**31 - 1),
+        "handshake_ms_max": (100, 2**31 - 1),
+        "request_ms_max": (100, 2**31 - 1),
+        "requests_in_flight_max": (1, 100_000),
+        "output_bytes_max": (64 * KIB, 1 * GIB),
+        "output_ms_max": (100, 2**31 - 1),
+        "receive_bytes_max": (1 * MIB, 64 * GIB),
+        "fetch_bytes_max": (1 * KIB, 1 * GIB),
+        "fetch_sessions_max": (0, 1_000_000),
+    }
+
+
+class Endpoint(NamedTuple):
+    """A host and a port; port 0 lets the system pick one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_KAFKA = Endpoint("127.0.0.1", 9092)
+_HTTP = Endpoint("127.0.0.1", 8080)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig(_Limited):
+    """What one node may set: where its data lies and where it is reached."""
+
+    data: str = "./millstream-data"
+    """The data directory."""
+
+    kafka: Endpoint = _KAFKA
+    """Where Kafka clients connect."""
+
+    http: Endpoint = _HTTP
+    """Where HTTP clients connect."""
+
+    advertised: Endpoint | None = None
+    """What Kafka clients are told to connect to, where that is not what the node listens on."""
+
+    is_insecure: bool = False
+    """Whether others than this machine may connect without saying who they are."""
+
+    drain_ms_max: int = 25_000
+    """How long stopping may take; then the node ends, and checks its logs at the next start."""
+
+    broker: BrokerConfig = BrokerConfig()
+    door: KafkaConfig = KafkaConfig()
+    log: LogConfig = LogConfig()
+    store: StoreConfig = StoreConfig()
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {"drain_ms_max": (0, 3_600_000)}
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        for name, endpoint in (("kafka", self.kafka), ("http", self.http)):
+            if not self.is_insecure and not is_loopback(endpoint.host):
+                raise InvalidConfig(
+                    f"{name} is {endpoint}, which others than this machine can reach: nobody has to"
+                    " log in yet, so that has to be allowed with --insecure"
+                )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def endpoint_named(text: str, *, name: str) -> Endpoint:
+    """Return the endpoint that `text` describes: HOST:PORT, with brackets around an IPv6 host."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not colon or not host or not port.isdecimal() or int(port) > PORT_MAX:
+        raise InvalidConfig(f"{name} is {text!r}, needed is HOST:PORT with a port of 0-{PORT_MAX}")
+    return Endpoint(host, int(port))
 
 
 def durability_named(name: str) -> Durability:

@@ -44,6 +44,175 @@ class UnknownLog(RequestError):
     """There is no such topic or partition."""
 
 
+class UnknownTopic(RequestError):
+    """There is no topic of that name, or it has no such partition."""
+
+
+class UnknownTopicId(RequestError):
+    """There is no topic with that id; one of the same name may have been made anew."""
+
+
+class TopicExists(RequestError):
+    """There is a topic of that name already."""
+
+
+class InvalidPartitions(RequestError):
+    """A topic cannot have that many partitions, or not fewer than it has."""
+
+
+class InvalidReplication(RequestError):
+    """A partition cannot have that many replicas, or not on these nodes."""
+
+
+class MalformedRequest(RequestError):
+    """A request's bytes are not what its protocol says they must be."""
+
+
+class UnsupportedVersion(RequestError):
+    """The request is of a version, or of a kind, that is not spoken here."""
+
+
+class InvalidRequest(RequestError):
+    """The request is well formed, but what it says contradicts itself or the state of things."""
+
+
+class InvalidRecord(RequestError):
+    """The topic does not take this record: a key is missing, or it is not allowed there."""
+
+
+class InvalidTimestamp(RequestError):
+    """A record's timestamp is further from the present than the topic allows."""
+
+
+class InvalidRegex(RequestError):
+    """A pattern cannot be compiled, or is too long."""
+
+
+class FencedLeaderEpoch(RequestError):
+    """The caller knows an older leader of the partition."""
+
+
+class UnknownLeaderEpoch(RequestError):
+    """The caller knows a newer leader of the partition than this node does."""
+
+
+# The caller is a producer that was overtaken, or lost its place.
+
+
+class ProducerFenced(RequestError):
+    """A newer instance of the same transactional producer took over."""
+
+
+class InvalidProducerEpoch(RequestError):
+    """The producer's epoch is older than the newest that was seen."""
+
+
+class UnknownProducer(RequestError):
+    """Nothing is known of this producer any more."""
+
+
+class OutOfOrderSequence(RequestError):
+    """A batch does not follow the producer's batch before it."""
+
+
+class InvalidTransactionState(RequestError):
+    """What was asked does not fit the state of the transaction."""
+
+
+class TransactionAborted(RequestError):
+    """The transaction was not in order and has to be aborted by its producer."""
+
+
+class InvalidTransactionTimeout(RequestError):
+    """A transaction may not last that long."""
+
+
+class InvalidProducerMapping(RequestError):
+    """The transactional id belongs to another producer id."""
+
+
+class UnknownTransaction(RequestError):
+    """There is no such transactional id."""
+
+
+# The caller is a member of a group, and has to join it again or differently.
+
+
+class InvalidGroup(RequestError):
+    """A group cannot be called so, or is of another kind."""
+
+
+class UnknownGroup(RequestError):
+    """There is no such group."""
+
+
+class GroupNotEmpty(RequestError):
+    """The group has members, and that is in the way."""
+
+
+class GroupSubscribed(RequestError):
+    """The group is subscribed to the topic, so its offsets stay."""
+
+
+class UnknownMember(RequestError):
+    """The group does not have this member, or not any more."""
+
+
+class MemberIdNeeded(RequestError):
+    """The member has to join again with the id that it was given."""
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(f"join again as {member_id!r}")
+        self.member_id = member_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemberIdNeeded, (self.member_id,)
+
+
+class FencedInstance(RequestError):
+    """Another member has taken over this static member's instance id."""
+
+
+class UnreleasedInstance(RequestError):
+    """The static member's instance id is still in use."""
+
+
+class IllegalGeneration(RequestError):
+    """The caller speaks of a generation of the group that is not the present one."""
+
+
+class RebalanceInProgress(RequestError):
+    """The group is being divided anew; join it again."""
+
+
+class InconsistentProtocol(RequestError):
+    """The member shares no assignment strategy with the rest of the group."""
+
+
+class InvalidSessionTimeout(RequestError):
+    """A session may not be that short, or that long."""
+
+
+class FencedMemberEpoch(RequestError):
+    """The member's epoch is not the one that the group has for it; it has to join again."""
+
+
+class StaleMemberEpoch(RequestError):
+    """The member's epoch has moved on; it has to learn the new one first."""
+
+
+class UnsupportedAssignor(RequestError):
+    """The group's division cannot be made by the named strategy."""
+
+
+class GroupFull(RequestError):
+    """The group has as many members as it may have."""
+
+
+class OffsetMetadataTooLarge(RequestError):
+    """What was to be remembered beside an offset is too long."""
+
+
 class OffsetOutOfRange(RequestError):
     """The offset lies before the first or after the last that can be read."""
 
@@ -82,6 +251,22 @@ class WouldBlock(Unavailable):
 
 class DeadlineExceeded(Unavailable):
     """The append was not admitted within its deadline."""
+
+
+class Busy(Unavailable):
+    """The same thing is being changed already; try again in a moment."""
+
+
+class ConcurrentTransaction(Unavailable):
+    """The transaction before is still being ended."""
+
+
+class UnstableOffset(Unavailable):
+    """An offset is part of a transaction that has not ended yet."""
+
+
+class Stopping(Unavailable):
+    """The node is stopping, and takes nothing new."""
 
 
 class DiskFull(Unavailable):

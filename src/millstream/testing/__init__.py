@@ -1,6 +1,6 @@
 """The kit: fakes and suites that Millstream is tested with, for its users too.
 
-    clock.py             a clock that only moves when told
+    clock.py, timers.py  a clock that only moves when told, and what is due by it
     filesystem.py        a disk in memory that loses power and decays on command
     crash_states.py      every state that a power cut could have left of a workload
     fault.py, faulty.py  a file system whose N-th call fails
@@ -18,6 +18,7 @@ from millstream.testing.crash_states import CrashState, crash_states, sample_cra
 from millstream.testing.fault import GROWING, OPENING, Call, Fault, sweep
 from millstream.testing.faulty import FaultyFilesystem
 from millstream.testing.filesystem import SimulatedFilesystem
+from millstream.testing.timers import ManualTimer, ManualTimers
 
 __all__ = [
     "GROWING",
@@ -27,6 +28,8 @@ __all__ = [
     "Fault",
     "FaultyFilesystem",
     "ManualClock",
+    "ManualTimer",
+    "ManualTimers",
     "SimulatedFilesystem",
     "crash_states",
     "sample_crash_states",

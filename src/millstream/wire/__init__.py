@@ -1,0 +1,1 @@
+"""The Kafka protocol as values and bytes."""

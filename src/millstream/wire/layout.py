@@ -1,0 +1,87 @@
+"""How one version of a message or struct lies on the wire, worked out from its declaration."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from millstream.wire.declaration import Declared
+from millstream.wire.primitives import Array, Blob, Fixed, RecordData, Text, Uuid, WireType
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A field, as one version has it."""
+
+    name: str
+    kind: WireType
+    is_nullable: bool
+    default: Any
+    """`dataclasses.MISSING` where there is none."""
+    tag: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Which fields one version has, in the order of their bytes."""
+
+    plain: tuple[Part, ...]
+    tagged: tuple[Part, ...]
+    absent: tuple[Part, ...]
+    """Fields of other versions; they have their defaults."""
+
+
+def lay_out(kind: Any, version: int) -> Layout:
+    """Work out the layout of `kind`, which is a message or a struct."""
+    plain, tagged, absent = [], [], []
+    for field in dataclasses.fields(kind):
+        declared: Declared = field.metadata["wire"]
+        part = Part(
+            name=field.name,
+            kind=declared.kind,
+            is_nullable=_is_nullable(declared, version),
+            default=field.default,
+            tag=declared.tag,
+        )
+        if not declared.since <= version <= declared.until:
+            absent.append(part)
+        elif declared.tag is not None:
+            tagged.append(part)
+        else:
+            plain.append(part)
+    tagged.sort(key=lambda part: part.tag or 0)
+    return Layout(tuple(plain), tuple(tagged), tuple(absent))
+
+
+def size_min(kind: WireType, version: int, *, is_flexible: bool) -> int:
+    """Return the least number of bytes that a value of `kind` takes."""
+    match kind:
+        case Fixed(size=size):
+            return size
+        case Uuid():
+            return 16
+        case Text():
+            return 1 if is_flexible else 2
+        case Blob() | RecordData() | Array():
+            return 1 if is_flexible else 4
+    # A struct that may be null takes one byte where it is.
+    sizes = (
+        1
+        if part.is_nullable and isinstance(part.kind, type)
+        else size_min(part.kind, version, is_flexible=is_flexible)
+        for part in lay_out(kind, version).plain
+    )
+    return sum(sizes) + is_flexible
+
+
+def _is_nullable(declared: Declared, version: int) -> bool:
+    if declared.nullable_since is not None:
+        return version >= declared.nullable_since
+    match declared.kind:
+        case Text(is_nullable=is_nullable) | Blob(is_nullable=is_nullable):
+            return is_nullable
+        case Array(is_nullable=is_nullable):
+            return is_nullable
+        case RecordData():
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Every request and response that is spoken here, by family."""
