@@ -1,0 +1,1 @@
+"""What a cluster agrees on; alone, a node keeps it in SQLite."""

@@ -1,0 +1,137 @@
+"""Metadata in memory, for tests: forgets nothing until the test does, and fails on command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from millstream.errors import StorageFailed
+from millstream.metadata.interface import (
+    ABSENT,
+    Change,
+    Compare,
+    Entry,
+    Metadata,
+    Watch,
+    check_transaction,
+)
+
+
+class MemoryMetadata:
+    """Passes the suite that every `Metadata` passes."""
+
+    def __init__(self, entries: dict[str, Entry] | None = None, revision: int = 0) -> None:
+        self.entries = entries if entries is not None else {}
+        self.revision = revision
+        self._watches: list[MemoryWatch] = []
+        self._is_closed = False
+
+    def reopened(self) -> MemoryMetadata:
+        return MemoryMetadata(self.entries, self.revision)
+
+    async def get(self, key: str) -> Entry | None:
+        await self._turn()
+        return self.entries.get(key)
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        await self._turn()
+        return [self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)]
+
+    async def transact(
+        self,
+        *,
+        compares: Sequence[Compare] = (),
+        puts: Mapping[str, bytes] | None = None,
+        deletes: Collection[str] = (),
+    ) -> int | None:
+        puts = puts or {}
+        check_transaction(puts, deletes)
+        if self._is_closed:
+            raise StorageFailed("memory is closed")
+        task = asyncio.ensure_future(self._transact(compares, puts, deletes))
+        return await asyncio.shield(task)
+
+    async def _transact(
+        self, compares: Sequence[Compare], puts: Mapping[str, bytes], deletes: Collection[str]
+    ) -> int | None:
+        await self._turn()
+        for key, revision in compares:
+            found = self.entries.get(key)
+            if (found.revision if found else ABSENT) != revision:
+                return None
+        self.revision += 1
+        changes: dict[str, bytes | None] = {
+            **dict.fromkeys(self.entries.keys() & set(deletes)),
+            **puts,
+        }
+        for key, value in sorted(changes.items()):
+            if value is None:
+                del self.entries[key]
+            else:
+                self.entries[key] = Entry(key, value, self.revision)
+            for watch in self._watches:
+                watch.tell(Change(key, value, self.revision))
+        return self.revision
+
+    def watch(self, prefix: str, callback: Callable[[Change], None]) -> Watch:
+        watch = MemoryWatch(prefix, callback)
+        self._watches.append(watch)
+        return watch
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    async def _turn(self) -> None:
+        if self._is_closed:
+            raise StorageFailed("memory is closed")
+        await asyncio.sleep(0)
+
+
+class MemoryWatch:
+    def __init__(self, prefix: str, callback: Callable[[Change], None]) -> None:
+        self._prefix = prefix
+        self._callback: Callable[[Change], None] | None = callback
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def tell(self, change: Change) -> None:
+        if self._callback is not None and change.key.startswith(self._prefix):
+            self._callback(change)
+
+
+class DyingMetadata:
+    """Dies at its N-th transaction, before or after that is durable, and stays dead."""
+
+    def __init__(self, inner: Metadata, step: int, *, is_made: bool) -> None:
+        self.is_dead = False
+        self._inner = inner
+        self._step = step
+        self._is_made = is_made
+
+    async def get(self, key: str) -> Entry | None:
+        return await self._inner.get(key)
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        return await self._inner.list(prefix)
+
+    async def transact(
+        self,
+        *,
+        compares: Sequence[Compare] = (),
+        puts: Mapping[str, bytes] | None = None,
+        deletes: Collection[str] = (),
+    ) -> int | None:
+        self._step -= 1
+        if self._step <= 0:
+            if self._step == 0 and self._is_made:
+                await self._inner.transact(compares=compares, puts=puts, deletes=deletes)
+            self.is_dead = True
+            raise StorageFailed("died on purpose")
+        return await self._inner.transact(compares=compares, puts=puts, deletes=deletes)
+
+    def watch(self, prefix: str, callback: Callable[[Change], None]) -> Watch:
+        return self._inner.watch(prefix, callback)
+
+    async def close(self) -> None:
+        await self._inner.close()
