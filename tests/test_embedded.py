@@ -151,6 +151,48 @@ def test_a_record_is_found_by_its_time(tmp_path):
         assert log.find_timestamp(301) is None
 
 
+def test_the_latest_record_is_found(tmp_path):
+    with millstream.open(tmp_path / "data", **QUICK) as store:
+        log = store.log("t")
+        assert log.find_latest() is None
+        for at in (10, 30, 20, 30):
+            log.append(Record(b"v", timestamp_ms=at))
+        assert log.find_latest() == (1, 30)
+
+
+def test_what_was_deleted_from_the_front_stays_deleted(tmp_path):
+    with millstream.open(tmp_path / "data", **QUICK) as store:
+        log = store.log("t")
+        log.append_many([Record(b"%d" % number) for number in range(10)])
+        log.delete_before(7)
+        assert values(log) == [b"7", b"8", b"9"]
+        [batch] = log.read_arrow(columns=["offset"])
+        assert batch.column("offset").to_pylist() == [7, 8, 9]
+        first = list(itertools.islice(log.follow(), 2))
+        assert [record.offset for record in first] == [7, 8]
+    with millstream.open(tmp_path / "data", **QUICK) as store:
+        log = store.log("t")
+        assert (log.start_offset, log.end_offset) == (7, 10)
+        with pytest.raises(OffsetOutOfRange):
+            values(log, 6)
+        with pytest.raises(OffsetOutOfRange):
+            log.delete_before(11)
+
+
+def test_a_deleted_topic_can_be_made_anew(tmp_path):
+    with millstream.open(tmp_path / "data", **QUICK) as store:
+        old = store.log("t")
+        old.append(b"old")
+        store.delete("t")
+        store.delete("never-there")
+        assert store.names() == []
+        with pytest.raises(LogClosed):
+            old.append(b"too late")
+        with pytest.raises(LogClosed):
+            values(old)
+        assert store.log("t").append(b"new") == 0
+
+
 def test_logs_are_listed_sorted(tmp_path):
     with millstream.open(tmp_path / "data", **QUICK) as store:
         for topic, partition in [("b", 0), ("a", 10), ("a", 2)]:

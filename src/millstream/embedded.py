@@ -113,6 +113,10 @@ class EmbeddedStore:
             config = replace(self.inner.log_config, durability=durability_named(name))
         return EmbeddedLog(self._loop.run(self.inner.log(topic, partition, config=config)), self)
 
+    def delete(self, topic: str) -> None:
+        """Delete all logs of a topic; durable when this returns, and the name is free again."""
+        self._loop.run(self.inner.delete(topic))
+
     def names(self) -> list[LogName]:
         """Return the names of all logs, sorted."""
         return self.inner.names()
@@ -175,19 +179,28 @@ class EmbeddedLog:
         """Go over the committed records from `offset` on, or from the first."""
         return self.inner.records(offset, until=until)
 
-    def follow(self, offset: int = 0) -> Iterator[StoredRecord]:
-        """Go over the records from `offset` on, for ever, waiting for those to come."""
+    def follow(self, offset: int | None = None) -> Iterator[StoredRecord]:
+        """Go over the records from `offset` on, or from the first, for ever, waiting for more."""
+        position = self.start_offset if offset is None else offset
         while True:
-            self._store.run(self.inner.wait_for(offset))
-            found = self.inner.read(offset)
+            self._store.run(self.inner.wait_for(position))
+            found = self.inner.read(position)
             for record in read_all(found.data):
-                if record.offset >= offset:
+                if record.offset >= position:
                     yield record
-            offset = found.next_offset
+            position = found.next_offset
 
     def find_timestamp(self, timestamp_ms: int) -> Found | None:
         """Return the first record that is as late as `timestamp_ms` or later."""
         return self.inner.find_timestamp(timestamp_ms)
+
+    def find_latest(self) -> Found | None:
+        """Return the record with the greatest timestamp; of several, the first."""
+        return self.inner.find_latest()
+
+    def delete_before(self, offset: int) -> None:
+        """Delete all records before `offset`; durable when this returns."""
+        self._store.run(self.inner.delete_before(offset))
 
     def read_arrow(
         self,

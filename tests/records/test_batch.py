@@ -17,9 +17,15 @@ from millstream.records.batch import (
     split,
     stamp,
     stamped_prefix,
+    with_append_time,
 )
+from millstream.records.build import build_batch
+from millstream.records.compression import Codec
+from millstream.records.iterate import read_records
+from millstream.records.record import Record
+from tests.compat.python_clients import CLIENTS
 
-from .samples import GOLDEN, assemble
+from .samples import GOLDEN, NOW, assemble
 
 HEADER = decode_header(GOLDEN)
 
@@ -158,3 +164,41 @@ def test_split_gives_what_is_whole_and_refuses_every_cut_after_it():
 def test_noise_is_refused_or_split_but_never_crashes(noise):
     with contextlib.suppress(CorruptBatch):
         list(split(noise))
+
+
+# Log-append time.
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_append_time_dates_every_record_and_leaves_all_else(codec):
+    records = [Record(b"a", timestamp_ms=5), Record(b"b", timestamp_ms=9, key=b"k")]
+    batch = build_batch(
+        records, now_ms=NOW, codec=codec, producer_id=7, producer_epoch=1, base_sequence=4
+    )
+    dated = with_append_time(memoryview(batch), NOW + 1)
+    header, before = decode_header(dated), decode_header(batch)
+    check_batch(header, dated)
+    assert header.is_log_append_time
+    assert header._replace(crc=before.crc, attributes=before.attributes, max_timestamp=9) == before
+    assert [r.timestamp_ms for r in read_records(dated)] == [NOW + 1, NOW + 1]
+    assert [r.value for r in read_records(dated)] == [b"a", b"b"]
+    assert dated[61:] == batch[61:]
+
+
+def test_append_time_can_be_given_again():
+    batch = build_batch([Record(b"a")], now_ms=NOW)
+    assert with_append_time(with_append_time(batch, 5), 6) == with_append_time(batch, 6)
+
+
+def test_append_time_of_what_is_no_batch_is_refused():
+    with pytest.raises(CorruptBatch):
+        with_append_time(b"too short", NOW)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_see_append_time(client):
+    dated = with_append_time(build_batch([Record(b"a", timestamp_ms=5)], now_ms=NOW), NOW)
+    reader = CLIENTS[client][1](dated)
+    assert reader.validate_crc()
+    assert reader.timestamp_type == 1
+    assert [record.timestamp for record in reader] == [NOW]

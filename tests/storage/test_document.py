@@ -95,6 +95,17 @@ def test_a_document_of_another_version_is_unknown_and_not_corrupt(version):
         decode(encode_document(KIND, version, OLD))
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_document_of_any_version_up_to_the_known_one_is_read(version):
+    assert decode_document(encode_document(KIND, version, OLD), KIND, 3) == OLD
+
+
+@pytest.mark.parametrize("version", [0, -1, 4, "1", None])
+def test_a_document_beyond_the_known_versions_is_unknown(version):
+    with pytest.raises(UnknownFormat, match=f"version {version}, known is {KIND} 1-3"):
+        decode_document(encode_document(KIND, version, OLD), KIND, 3)
+
+
 def test_a_document_of_another_kind_is_unknown_and_not_corrupt():
     with pytest.raises(UnknownFormat, match="found millstream-other version 1"):
         decode(encode_document("millstream-other", 1, OLD))

@@ -85,6 +85,29 @@ def test_a_value_that_was_forgotten_while_it_was_loaded_is_not_kept():
     assert recent.get("a", lambda: "new") == "new"
 
 
+def test_a_directory_is_forgotten_with_all_that_is_in_it_and_nothing_else():
+    recent, loader = Recent[str](9), Loader()
+    paths = ["/t/a/0/x", "/t/a/1/x", "/t/a-b/0/x", "/t/a", "/t/b/0/x"]
+    for path in paths:
+        loader.get(recent, path)
+    recent.forget_below("/t/a")
+    assert len(recent) == 3
+    for path in paths:
+        loader.get(recent, path)
+    assert loader.loaded == [*paths, "/t/a/0/x", "/t/a/1/x"]
+
+
+def test_a_value_that_was_loaded_while_its_directory_went_is_not_kept():
+    recent = Recent[str](3)
+
+    def load_while_the_directory_goes() -> str:
+        recent.forget_below("/t/a")
+        return "old"
+
+    recent.get("/t/a/0/x", load_while_the_directory_goes)
+    assert recent.get("/t/a/0/x", lambda: "new") == "new"
+
+
 def test_a_value_that_cannot_be_loaded_is_not_kept():
     recent, loader = Recent[str](3), Loader()
 

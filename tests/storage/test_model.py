@@ -1,7 +1,7 @@
 """The log against a list: whatever is done to both, they say the same.
 
-The list is what must be readable, and a second one what may be: what was appended and not yet
-acknowledged when the power went. Deaths of the process, power cuts, clean closings and all reads
+The list is what was ever appended, and a number says how much of its front was deleted. Deaths of
+the process, power cuts, clean closings, deletions, refusals, changes of the settings and all reads
 are mixed at will.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -17,14 +18,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.config import LogConfig
-from millstream.errors import OffsetOutOfRange
+from millstream.config import Durability, LogConfig
+from millstream.errors import OffsetOutOfRange, OutOfOrderSequence
 from millstream.records.batch import decode_header
+from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.record import Record, StoredRecord
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.background import SeededBackground
+
+from .logs import turns
 
 T = TypeVar("T")
 EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 200
@@ -51,6 +55,7 @@ class LogMachine(RuleBasedStateMachine):
         self.disk = SimulatedFilesystem()
         self.clock = ManualClock()
         self.model: list[StoredRecord] = []
+        self.start = 0
         self.seed = 0
 
     @initialize(
@@ -107,6 +112,35 @@ class LogMachine(RuleBasedStateMachine):
             assert appended.offset == len(self.model)
             self.add(group)
 
+    @rule(groups=st.lists(st.tuples(RECORDS, st.booleans()), min_size=2, max_size=6))
+    def append_with_refusals(self, groups: list[tuple[list[Record], bool]]) -> None:
+        self.run(self.submit(groups))
+
+    async def submit(self, groups: list[tuple[list[Record], bool]]) -> None:
+        """Each appender is told its offset when it gets it; those that refuse it take none."""
+        told: list[int] = []
+
+        def take(offset: int) -> None:
+            told.append(offset)
+
+        def refuse(offset: int) -> None:
+            told.append(offset)
+            raise OutOfOrderSequence(f"not at {offset}")
+
+        futures = [
+            self.log.submit(build_batch(group, now_ms=0), on_admit=refuse if is_refused else take)
+            for group, is_refused in groups
+        ]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        for (group, is_refused), result, offset in zip(groups, results, told, strict=True):
+            assert offset == len(self.model)
+            if is_refused:
+                assert isinstance(result, OutOfOrderSequence)
+            else:
+                assert result.offset == offset
+                self.add(group)
+        assert self.log.next_offset == self.log.end_offset == len(self.model)
+
     def add(self, records: list[Record]) -> None:
         for record in records:
             assert record.timestamp_ms is not None
@@ -148,6 +182,28 @@ class LogMachine(RuleBasedStateMachine):
     def begin_epoch(self) -> None:
         self.run(self.log.begin_epoch(self.log.partition.leader_epoch + 1))
 
+    @rule(data=st.data())
+    def delete_before(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(-1, len(self.model)))
+        self.run(self.log.delete_before(offset))
+        self.start = max(self.start, offset)
+        assert self.log.start_offset == self.start
+
+    @rule(beyond=st.integers(1, 3))
+    def delete_what_is_not_there_yet(self, beyond: int) -> None:
+        with pytest.raises(OffsetOutOfRange):
+            self.run(self.log.delete_before(len(self.model) + beyond))
+
+    @rule(segment=st.sampled_from([1024, 2048, 100_000]), is_weak=st.booleans())
+    def reconfigure(self, segment: int, is_weak: bool) -> None:
+        """Go by other settings, and come back to a class that keeps what it acknowledged."""
+        if is_weak:
+            weak = replace(self.config, durability=Durability.DISK)
+            self.run(self.log.reconfigure(weak))
+            self.append([Record(b"weak", timestamp_ms=5)], Codec.NONE)
+        self.config = replace(self.config, segment_bytes_max=segment)
+        self.run(self.log.reconfigure(self.config))
+
     @rule()
     def park(self) -> None:
         self.log.park()
@@ -171,13 +227,27 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def read_all(self) -> None:
-        assert list(self.log.records()) == self.model
-        assert (self.log.start_offset, self.log.end_offset) == (0, len(self.model))
+        assert list(self.log.records()) == self.model[self.start :]
+        assert (self.log.start_offset, self.log.end_offset) == (self.start, len(self.model))
+        headers = [header for header, _ in self.log.headers(self.start)]
+        assert sum(header.record_count for header in headers) >= len(self.model) - self.start
+        assert [header.base_offset for header in headers][1:] == [
+            header.next_offset for header in headers
+        ][:-1]
 
-    @precondition(lambda self: self.model)
+    @invariant()
+    def files_of_deleted_segments_go(self) -> None:
+        """All but the one that says where the log ends, once nothing is under way."""
+        if hasattr(self, "log"):
+            self.run(turns())
+            bases = [int(path[-24:-4]) for path in self.disk.paths() if path.endswith(".log")]
+            assert len([base for base in bases if base <= self.start]) <= 2
+            assert bases == [segment.base_offset for segment in self.log.segments]
+
+    @precondition(lambda self: self.start < len(self.model))
     @rule(data=st.data())
     def read_from_anywhere(self, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(0, len(self.model) - 1))
+        offset = data.draw(st.integers(self.start, len(self.model) - 1))
         size_max = data.draw(st.sampled_from([1, 300, 10_000]))
         records_max = data.draw(st.none() | st.integers(1, 5))
         found = self.log.read(offset, size_max=size_max, records_max=records_max)
@@ -191,19 +261,27 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(offset=st.sampled_from([-1, 1, 1000]))
     def read_out_of_range(self, offset: int) -> None:
-        outside = offset if offset < 0 else len(self.model) + offset
+        outside = self.start + offset if offset < 0 else len(self.model) + offset
         with pytest.raises(OffsetOutOfRange):
             self.log.read(outside)
 
     @rule(timestamp=st.integers(-1, 1001))
     def find_timestamp(self, timestamp: int) -> None:
-        expected = next((r for r in self.model if r.timestamp_ms >= timestamp), None)
+        live = self.model[self.start :]
+        expected = next((r for r in live if r.timestamp_ms >= timestamp), None)
         found = self.log.find_timestamp(timestamp)
+        assert found == (expected and (expected.offset, expected.timestamp_ms))
+
+    @rule()
+    def find_latest(self) -> None:
+        live = self.model[self.start :]
+        expected = max(live, key=lambda r: (r.timestamp_ms, -r.offset), default=None)
+        found = self.log.find_latest()
         assert found == (expected and (expected.offset, expected.timestamp_ms))
 
     @rule(first=st.integers(0, 1000), last=st.integers(0, 1001))
     def read_between(self, first: int, last: int) -> None:
-        expected = [r for r in self.model if first <= r.timestamp_ms < last]
+        expected = [r for r in self.model[self.start :] if first <= r.timestamp_ms < last]
         assert list(self.log.records_between(first, last)) == expected
 
 

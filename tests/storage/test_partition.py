@@ -14,8 +14,12 @@ from millstream.testing import SimulatedFilesystem
 
 THREE_EPOCHS = Partition(epochs=(Epoch(0, 0), Epoch(4, 100), Epoch(5, 130)))
 GOLDEN = (
+    b'{"content":{"durability":"disk","leader_epochs":[[0,0],[7,90]],"start_offset":0},'
+    b'"crc32c":"b9281b4e","format":"millstream-partition","version":1}\n'
+)
+GOLDEN_DELETED = (
     b'{"content":{"durability":"disk","leader_epochs":[[0,0],[7,90]],"start_offset":40},'
-    b'"crc32c":"dbd9b93f","format":"millstream-partition","version":1}\n'
+    b'"crc32c":"ef3e11a6","format":"millstream-partition","version":2}\n'
 )
 CONTENT = {"durability": "fsync", "start_offset": 0, "leader_epochs": [[0, 0]]}
 
@@ -81,13 +85,41 @@ def test_numbers_rise_and_start_offsets_rise_however_epochs_begin(steps):
     assert starts == sorted(set(starts))
 
 
+@pytest.mark.parametrize(
+    ("first_base", "kept"),
+    [
+        (0, THREE_EPOCHS.epochs),
+        (99, THREE_EPOCHS.epochs),
+        (100, THREE_EPOCHS.epochs[1:]),
+        (130, THREE_EPOCHS.epochs[2:]),
+        (10**6, THREE_EPOCHS.epochs[2:]),
+    ],
+)
+def test_deleting_forgets_the_epochs_that_no_segment_bears_any_more(first_base, kept):
+    partition = THREE_EPOCHS.starting_at(first_base + 1, first_base=first_base)
+    assert (partition.start_offset, partition.epochs) == (first_base + 1, kept)
+    assert partition.epoch_at(first_base) == THREE_EPOCHS.epoch_at(first_base)
+
+
 # The file.
 
 
 def test_a_partition_lies_as_it_is_described():
     filesystem = disk()
-    write_partition(filesystem, "/p", Partition(Durability.DISK, 40, (Epoch(0, 0), Epoch(7, 90))))
+    write_partition(filesystem, "/p", Partition(Durability.DISK, 0, (Epoch(0, 0), Epoch(7, 90))))
     assert filesystem.content("/p/partition.json") == GOLDEN
+
+
+def test_a_partition_of_which_something_was_deleted_is_of_a_version_that_older_releases_refuse():
+    filesystem = disk()
+    write_partition(filesystem, "/p", Partition(Durability.DISK, 40, (Epoch(0, 0), Epoch(7, 90))))
+    assert filesystem.content("/p/partition.json") == GOLDEN_DELETED
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_known_version_says_the_same(version):
+    content = CONTENT | {"start_offset": 7}
+    assert read_partition(disk_with(content, version=version), "/p") == Partition(start_offset=7)
 
 
 @given(
@@ -114,8 +146,8 @@ def test_a_partition_that_is_not_there_is_not_found():
 
 
 def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
-    with pytest.raises(UnknownFormat, match="version 2, known is millstream-partition 1"):
-        read_partition(disk_with(CONTENT, version=2), "/p")
+    with pytest.raises(UnknownFormat, match="version 3, known is millstream-partition 1-2"):
+        read_partition(disk_with(CONTENT, version=3), "/p")
 
 
 @pytest.mark.parametrize(

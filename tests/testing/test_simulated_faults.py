@@ -43,6 +43,7 @@ def every_call(filesystem):
     filesystem.remove("/d/b")
     filesystem.remove("/d/lock")
     filesystem.remove_directory("/d")
+    filesystem.remove_tree("/d")
     lock.release()
 
 
@@ -69,6 +70,7 @@ CALLS = [
     Call("remove", "/d/b"),
     Call("remove", "/d/lock"),
     Call("remove_directory", "/d"),
+    Call("remove_tree", "/d"),
 ]
 
 
@@ -184,6 +186,7 @@ class TestWrites:
         lambda filesystem: filesystem.rename("/a", "/b"),
         lambda filesystem: filesystem.remove("/a"),
         lambda filesystem: filesystem.remove_directory("/d"),
+        lambda filesystem: filesystem.remove_tree("/d"),
         lambda filesystem: filesystem.lock("/lock"),
     ],
 )

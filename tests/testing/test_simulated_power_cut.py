@@ -125,6 +125,73 @@ def test_an_unsynced_rename_leaves_the_old_or_the_new_and_never_neither():
     assert len(found) == 2
 
 
+def make_tree(disk):
+    """A durable file in a durable directory, beside another."""
+    for path in ("/d/from", "/d/from/tree", "/d/to"):
+        disk.make_directory(path)
+    make_file(disk, "/d/from/tree/leaf")
+    put(disk, "/d/from/tree/leaf", b"content")
+    for path in ("/d/from/tree", "/d/from", "/d/to", "/d"):
+        disk.sync_directory(path)
+
+
+@pytest.mark.parametrize("synced", [(), ("/d/from",), ("/d/to",)], ids=str)
+def test_a_move_leaves_the_old_name_or_the_new_until_both_directories_were_synced(synced):
+    def build(disk):
+        make_tree(disk)
+        disk.rename("/d/from/tree", "/d/to/moved")
+        for path in synced:
+            disk.sync_directory(path)
+
+    found = outcomes(build)
+    bare = {"/d": None, "/d/from": None, "/d/to": None}
+    assert {**bare, "/d/from/tree": None, "/d/from/tree/leaf": b"content"} in found
+    assert {**bare, "/d/to/moved": None, "/d/to/moved/leaf": b"content"} in found
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("synced", [("/d/from", "/d/to"), ("/d/to", "/d/from")], ids=str)
+def test_a_move_is_final_once_both_directories_were_synced(synced):
+    def build(disk):
+        make_tree(disk)
+        disk.rename("/d/from/tree", "/d/to/moved")
+        for path in synced:
+            disk.sync_directory(path)
+
+    [contents] = outcomes(build)
+    assert contents["/d/to/moved/leaf"] == b"content"
+    assert "/d/from/tree" not in contents
+
+
+def test_a_name_that_is_used_again_after_a_move_is_not_moved_with_it(disk):
+    make_tree(disk)
+    disk.rename("/d/from/tree", "/d/to/moved")
+    disk.make_directory("/d/from/tree")
+    disk.sync_directory("/d/from")
+    disk.sync_directory("/d/to")
+    contents = disk.crash().contents()
+    assert contents["/d/to/moved/leaf"] == b"content"
+    assert contents["/d/from/tree"] is None
+    assert "/d/from/tree/leaf" not in contents
+
+
+def test_any_part_of_a_tree_may_survive_its_removal():
+    def build(disk):
+        make_tree(disk)
+        disk.remove_tree("/d/from")
+
+    found = outcomes(build)
+    assert {"/d": None, "/d/to": None} in found
+    assert {
+        "/d": None,
+        "/d/from": None,
+        "/d/from/tree": None,
+        "/d/from/tree/leaf": b"content",
+        "/d/to": None,
+    } in found
+    assert any("/d/from" in contents and "/d/from/tree" not in contents for contents in found)
+
+
 def test_an_unsynced_removal_may_be_undone():
     def build(disk):
         make_file(disk, "/d/a")

@@ -75,8 +75,9 @@ def dump(
     """Print the batches of a partition, or their records, one JSON object per line.
 
     Keys and values are shown as text where they are UTF-8, else in base64; the field beside says
-    which. What is damaged is reported on standard error, with file and position, and passed over
-    where the index or the next segment allows. Reads only, and works beside a running node.
+    which. What was deleted is left out. What is damaged is reported on standard error, with file
+    and position, and passed over where the index or the next segment allows. Reads only, and works
+    beside a running node.
 
     \b
     Exit status:
@@ -109,6 +110,7 @@ class _Output:
         if name not in log_names(filesystem, data):
             raise UnknownLog(f"{data} has no log {name}")
         files = survey(filesystem, log_directory(data, name))
+        self._start = max(self._start, files.start_offset or 0)
         for segment, found in walk(filesystem, files, self._start):
             if isinstance(found, Finding):
                 self._report(found)

@@ -15,9 +15,11 @@ from millstream.storage.catalog import (
     describe,
     log_directory,
     log_names,
+    store_paths,
     survey,
 )
 from millstream.storage.filesystem import Filesystem, OsFilesystem
+from millstream.storage.names import STATE_DIRECTORY
 from millstream.storage.store import LogName
 
 _COLUMNS = {
@@ -48,8 +50,9 @@ _COLUMNS = {
 def list_segments(data: str, topic: str | None, partition: int | None, *, as_json: bool) -> None:
     """List segments: which offsets, how much, of what time.
 
-    A segment without a seal is read through to tell; of a damaged one, what is sound counts.
-    Reads only, and works beside a running node.
+    A segment without a seal is read through to tell; of a damaged one, what is sound counts. What
+    a node keeps for itself is listed behind the topics, as `__state/NAME`. Reads only, and works
+    beside a running node.
 
     \b
     Example:
@@ -58,33 +61,40 @@ def list_segments(data: str, topic: str | None, partition: int | None, *, as_jso
     filesystem = OsFilesystem()
     with one_line_errors():
         check_directory(filesystem, data)
-        names = [
-            name
-            for name in log_names(filesystem, data)
-            if topic in (None, name.topic) and partition in (None, name.partition)
+        rows = [
+            row
+            for path in store_paths(filesystem, data)
+            for name in log_names(filesystem, path)
+            if topic in (None, shown := _shown(name, is_state=path != data))
+            if partition in (None, name.partition)
+            for row in _rows(filesystem, log_directory(path, name), shown, name.partition)
         ]
-        rows = [row for name in names for row in _rows(filesystem, data, name)]
     if as_json:
         click.echo(to_json(rows, indent=2))
     else:
         print_table(list(_COLUMNS.values()), [_cells(row) for row in rows])
 
 
-def _rows(filesystem: Filesystem, data: str, name: LogName) -> Iterator[dict[str, Any]]:
-    for files in survey(filesystem, log_directory(data, name)).segments:
-        if "log" in files.suffixes:
+def _shown(name: LogName, *, is_state: bool) -> str:
+    """Return the name of a log's topic; no topic's name has a slash in it."""
+    return f"{STATE_DIRECTORY}/{name.topic}" if is_state else name.topic
+
+
+def _rows(
+    filesystem: Filesystem, directory: str, topic: str, partition: int
+) -> Iterator[dict[str, Any]]:
+    for files in survey(filesystem, directory).segments:
+        if "log" in files.suffixes and not files.is_deleted:
             try:
-                yield _row(filesystem, name, files)
+                yield {"topic": topic, "partition": partition, **_row(filesystem, files)}
             except FileNotFoundError:
                 continue  # Removed by a running node since it was listed.
 
 
-def _row(filesystem: Filesystem, name: LogName, files: SegmentFiles) -> dict[str, Any]:
+def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any]:
     found = describe(filesystem, files)
     is_empty = found.batch_count == 0
     return {
-        "topic": name.topic,
-        "partition": name.partition,
         "base_offset": found.base_offset,
         "next_offset": found.next_offset,
         "records": found.record_count,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -64,6 +64,10 @@ class Bar:
         self.done = done
         if self._bar:
             self._bar.update(self._task, completed=done, total=total)
+
+    def after(self, before: int) -> Callable[[int, int], None]:
+        """Return an `update` for work that follows on `before` bytes of other work."""
+        return lambda done, total: self.update(before + done, before + total)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import click
 
 from millstream.cli.options import data_option, json_option, one_line_errors, progress_bar
 from millstream.cli.output import finding_json, finding_line, to_json
+from millstream.storage.catalog import Finding, check_directory, store_paths
 from millstream.storage.filesystem import OsFilesystem
 from millstream.storage.verify import verify_store
 
@@ -18,8 +19,9 @@ def verify(context: click.Context, data: str, *, as_json: bool) -> None:
     """Check every byte that a checksum covers, and every file against its neighbours.
 
     Prints what is damaged, one line each with file, position and reason; and what a crash left
-    unfinished, which the next start sets right and which is no damage. Reads only, uses all
-    processors, and works beside a running node.
+    unfinished, which the next start sets right and which is no damage. What a node keeps for
+    itself, in `__state`, is checked too. Reads only, uses all processors, and works beside a
+    running node.
 
     \b
     Exit status:
@@ -31,8 +33,12 @@ def verify(context: click.Context, data: str, *, as_json: bool) -> None:
     Example:
         millstream segments verify --data ./millstream-data
     """  # noqa: D301 - click's mark for lines to leave as they are.
+    filesystem = OsFilesystem()
+    findings: list[Finding] = []
     with one_line_errors(), progress_bar("verify") as bar:
-        findings = list(verify_store(OsFilesystem(), data, progress=bar.update))
+        check_directory(filesystem, data)
+        for path in store_paths(filesystem, data):
+            findings += verify_store(filesystem, path, progress=bar.after(bar.done))
     damaged = sum(found.is_damage for found in findings)
     if as_json:
         report = {

@@ -36,7 +36,7 @@ def walk(
     filesystem: Filesystem, files: PartitionFiles, start: int
 ) -> Iterator[tuple[SegmentFiles, Batch | Finding]]:
     """Yield the batches from the one that holds `start` on, and what is wrong between them."""
-    logs = [segment for segment in files.segments if "log" in segment.suffixes]
+    logs = [s for s in files.segments if "log" in s.suffixes and not s.is_deleted]
     first = max((n for n, log in enumerate(logs) if log.base_offset <= start), default=0)
     for segment in logs[first:]:
         try:

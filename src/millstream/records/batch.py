@@ -35,8 +35,13 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qii")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_TIMESTAMP = struct.Struct(">q")
+CRC_START = 17
 LENGTH_END = 12
 CRC_END = 21
+MAX_TIMESTAMP_START = 35
 MAGIC = 2
 
 unpack_header = _HEADER.unpack_from
@@ -155,6 +160,19 @@ def stamp(batch: Bytes, *, base_offset: int, leader_epoch: int) -> bytes:
         decode_header(batch), base_offset=base_offset, leader_epoch=leader_epoch
     )
     return prefix + bytes(memoryview(batch)[PREFIX_SIZE:])
+
+
+def with_append_time(batch: Bytes, now_ms: int) -> bytes:
+    """Return `batch` with all its records dated `now_ms`, and summed anew.
+
+    What Kafka calls LogAppendTime: the records keep what they say, and the header overrules them.
+    """
+    header = decode_header(batch)
+    dated = bytearray(batch)
+    _ATTRIBUTES.pack_into(dated, CRC_END, header.attributes | TIMESTAMP_TYPE_BIT)
+    _TIMESTAMP.pack_into(dated, MAX_TIMESTAMP_START, now_ms)
+    _CRC.pack_into(dated, CRC_START, crc32c(memoryview(dated)[CRC_END:]))
+    return bytes(dated)
 
 
 def split(data: Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:

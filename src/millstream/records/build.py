@@ -24,6 +24,7 @@ from crc32c import crc32c
 from millstream.errors import BatchTooLarge, InvalidBatch
 from millstream.records.batch import (
     BATCH_SIZE_MAX,
+    CONTROL_BIT,
     HEADER_SIZE,
     LENGTH_END,
     MAGIC,
@@ -53,6 +54,7 @@ def build_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
+    is_control: bool = False,
 ) -> bytes:
     """Return one whole batch that holds `records` in order, from offset 0 on.
 
@@ -61,11 +63,12 @@ def build_batch(
     """
     if not records:
         raise InvalidBatch("a batch needs at least 1 record, found 0")
+    attributes = codec | (is_transactional * TRANSACTIONAL_BIT) | (is_control * CONTROL_BIT)
     try:
         stamps = [now_ms if (at := r.timestamp_ms) is None else at for r in records]
         body = _encode_body(records, stamps, codec)
         summed = _SUMMED.pack(
-            codec | TRANSACTIONAL_BIT if is_transactional else codec,
+            attributes,
             len(records) - 1,
             stamps[0],
             max(stamps),

@@ -44,6 +44,21 @@ def decode(data: Bytes, group: Sequence[Body], columns: Sequence[str]) -> list[p
     return [made[column]() for column in columns]
 
 
+def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
+    """Return the index of the first record without a key, once all records were checked."""
+    source, batches = _source(body, [Body(header, body, 0)])
+    nothing = Fields.empty(0)
+    keys = Fields.empty(header.record_count)
+    none = np.empty(0, np.int64)
+    number, position = kernels.decode_records(
+        source, batches, Table(none, none, keys, nothing, nothing)
+    )
+    if number != kernels.SOUND:
+        raise _broken(header, position)
+    keyless = keys.starts < 0
+    return int(keyless.argmax()) if keyless.any() else None
+
+
 def _source(data: Bytes, group: Sequence[Body]) -> tuple[Octets, Int64s]:
     """Lay all bodies into one buffer, and describe them to the kernel."""
     if all(body.position >= 0 for body in group):

@@ -16,17 +16,21 @@ from millstream.storage.budget import Budget
 
 
 class Admission:
-    """The gate of one log. `admit` is called with each batch that has passed it."""
+    """The gate of one log.
+
+    `admit` is called with each batch that may pass, in order, and says whether it was taken: its
+    appender may refuse it at the last moment, and then it counts for nothing.
+    """
 
     def __init__(
         self,
         *,
         unflushed_bytes_max: int,
         budget: Budget,
-        admit: Callable[[Append], None],
+        admit: Callable[[Append], bool],
         why_stalled: Callable[[], str | None],
     ) -> None:
-        self._unflushed_bytes_max = unflushed_bytes_max
+        self.unflushed_bytes_max = unflushed_bytes_max
         self._budget = budget
         self._admit = admit
         self._why_stalled = why_stalled
@@ -81,9 +85,9 @@ class Admission:
             append.refuse(error)
 
     def _pass(self, append: Append) -> None:
-        self.unflushed += append.size
-        self._budget.take(append.size)
-        self._admit(append)
+        if self._admit(append):
+            self.unflushed += append.size
+            self._budget.take(append.size)
 
     def _why_wait(self, size: int) -> str | None:
         if self._waiting:
@@ -91,8 +95,8 @@ class Admission:
         return self._why_no_room(size)
 
     def _why_no_room(self, size: int) -> str | None:
-        if self.unflushed and self.unflushed + size > self._unflushed_bytes_max:
-            return f"{self.unflushed} bytes are unflushed, limit is {self._unflushed_bytes_max}"
+        if self.unflushed and self.unflushed + size > self.unflushed_bytes_max:
+            return f"{self.unflushed} bytes are unflushed, limit is {self.unflushed_bytes_max}"
         if not self._budget.has_room(size):
             budget = self._budget
             return f"{budget.used} bytes of all logs are unflushed, limit is {budget.bytes_max}"

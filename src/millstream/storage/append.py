@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
-from millstream.errors import BatchTooLarge, CorruptBatch, InvalidBatch, MillstreamError
+from millstream.errors import BatchTooLarge, CorruptBatch, InvalidBatch
 from millstream.records.batch import BatchHeader, Bytes, check_batch, decode_header
 from millstream.storage.reader import Address
+
+OnAdmit: TypeAlias = Callable[[int], None]
+"""Told the offset that a batch is about to get; refuses the batch by raising."""
 
 
 class Appended(NamedTuple):
@@ -23,13 +26,34 @@ class Appended(NamedTuple):
 class Append:
     """A batch that someone waits for. Its future ends with its acknowledgement or its refusal."""
 
-    __slots__ = ("address", "batch", "future", "header", "next_offset", "offset", "size")
+    __slots__ = (
+        "address",
+        "batch",
+        "future",
+        "header",
+        "is_early",
+        "next_offset",
+        "offset",
+        "on_admit",
+        "size",
+    )
 
-    def __init__(self, header: BatchHeader, batch: Bytes, future: asyncio.Future[Appended]) -> None:
+    def __init__(
+        self,
+        header: BatchHeader,
+        batch: Bytes,
+        future: asyncio.Future[Appended],
+        on_admit: OnAdmit | None = None,
+        *,
+        is_early: bool = False,
+    ) -> None:
         self.header = header
         self.batch = batch
         self.size = len(batch)
         self.future = future
+        self.on_admit = on_admit
+        self.is_early = is_early
+        """Whether to acknowledge once it is written, whatever the class of the log asks for."""
         self.offset = self.next_offset = -1
         self.address: Address | None = None
 
@@ -38,7 +62,7 @@ class Append:
         if not self.future.done():
             self.future.set_result(Appended(self.offset, self.next_offset - 1, self.address))
 
-    def refuse(self, error: MillstreamError) -> None:
+    def refuse(self, error: Exception) -> None:
         """Tell the appender why not, unless it stopped waiting."""
         if not self.future.done():
             self.future.set_exception(error)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from millstream.config import Durability
 from millstream.errors import CorruptFile, MillstreamError, StorageFailed, UnknownFormat
 from millstream.storage.checkpoint import (
     CHECKPOINT_SIZE,
@@ -26,6 +27,7 @@ from millstream.storage.names import (
     LOCK_FILE,
     NODE_FILE,
     PARTITION_FILE,
+    STATE_DIRECTORY,
     TEMPORARY_SUFFIX,
     TOPICS_DIRECTORY,
     is_topic,
@@ -90,6 +92,8 @@ class SegmentFiles:
     """Whether it has a seal, or must have had one."""
     is_attested: bool
     """Whether it is known that all before it was synced, and its name too."""
+    is_deleted: bool = False
+    """Whether it lies before the segment that holds the first offset: the next start removes it."""
 
     def path(self, suffix: str) -> str:
         """Return the path of one of the files."""
@@ -110,7 +114,9 @@ class PartitionFiles:
     """In the order of the log, with those of which only a seal or an index is left."""
     synced: Synced
     start_offset: int | None
-    """Where the first segment has to start; `None` where that cannot be read."""
+    """The first offset, which the first segment holds; `None` where that cannot be read."""
+    is_start_attested: bool
+    """Whether all before the first offset was synced: the class of the log is `fsync`."""
     findings: Sequence[Finding]
     """What is wrong with `partition.json` and the checkpoint."""
 
@@ -125,6 +131,12 @@ def check_directory(filesystem: Filesystem, path: str) -> None:
     if not names & known:
         why = f"it has no {NODE_FILE}" if names else "it does not exist or is empty"
         raise StorageFailed(f"{path} is not a data directory: {why}")
+
+
+def store_paths(filesystem: Filesystem, path: str) -> list[str]:
+    """Return the stores of a data directory: itself, and what a node keeps of its own in it."""
+    state = join(path, STATE_DIRECTORY)
+    return [path, state] if NODE_FILE in filesystem.list(state) else [path]
 
 
 def log_directory(path: str, name: LogName) -> str:
@@ -153,20 +165,30 @@ def survey(filesystem: Filesystem, directory: str) -> PartitionFiles:
     for base, suffix in filter(None, map(parse_segment_file, names)):
         suffixes.setdefault(base, set()).add(suffix)
     partition, partition_findings = _read_partition(filesystem, directory, has_data=bool(suffixes))
-    segments = _segments(filesystem, directory, suffixes, synced)
+    segments = list(_segments(filesystem, directory, suffixes, synced))
     return PartitionFiles(
         directory=directory,
         names=names,
-        segments=[
-            replace(files, leader_epoch=partition.epoch_at(files.base_offset))
-            if partition
-            else files
-            for files in segments
-        ],
+        segments=_placed(segments, partition) if partition else segments,
         synced=synced,
         start_offset=partition.start_offset if partition else None,
+        is_start_attested=partition is not None and partition.durability is Durability.FSYNC,
         findings=[*partition_findings, *checkpoint_findings],
     )
+
+
+def _placed(segments: Sequence[SegmentFiles], partition: Partition) -> list[SegmentFiles]:
+    """Say of each segment what `partition.json` says of it."""
+    logs = [files.base_offset for files in segments if "log" in files.suffixes]
+    first = max((base for base in logs if base <= partition.start_offset), default=0)
+    return [
+        replace(
+            files,
+            leader_epoch=partition.epoch_at(files.base_offset),
+            is_deleted=files.base_offset < first,
+        )
+        for files in segments
+    ]
 
 
 def _segments(

@@ -1,7 +1,9 @@
-"""What readers see of a log: its segments and how far they are committed.
+"""What readers see of a log: its segments, where it starts and how far they are committed.
 
 The writer publishes a new state in one step, and a reader takes the state once and works with
-that, so no lock is needed: any number of threads may read while the one writer appends.
+that, so no lock is needed: any number of threads may read while the one writer appends. Deleting
+publishes first and removes files afterwards; a reader that was quicker than the one and slower
+than the other finds a file gone, looks at the newer state, and answers by that.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from millstream.storage.reader import (
     Found,
     Slice,
     batches_since,
+    find_latest,
     find_timestamp,
     read_at,
     read_slice,
@@ -44,6 +47,9 @@ class State(NamedTuple):
     segments: tuple[Segment, ...]
     bases: tuple[int, ...]
     committed: Mark
+    start: int
+    """The first offset of the log, at the start of the first segment or inside it; it can be read
+    unless its segment was lost."""
 
 
 class Contents:
@@ -53,22 +59,35 @@ class Contents:
         self, directory: str, segments: Sequence[Segment], committed: Mark, *, start_offset: int
     ) -> None:
         self._directory = directory
-        self.start_offset = start_offset
-        """The first offset of the log; it can be read unless its segment was lost."""
-        self.state = State((), (), committed)
+        self.state = State((), (), committed, start_offset)
         self.replace_segments(segments)
         self.lost: MillstreamError | None = None
-        """Why nothing can be read at the end of the log, where bytes are damaged."""
+        """Why nothing can be read at the end of the log, or at all: bytes are damaged, or gone."""
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
-        """Publish other segments: one began, was sealed or opened again."""
+        """Publish other segments: one began, was sealed, opened again or removed."""
         bases = tuple(segment.base_offset for segment in segments)
-        self.state = State(tuple(segments), bases, self.state.committed)
+        self.state = self.state._replace(segments=tuple(segments), bases=bases)
 
     def commit(self, committed: Mark) -> None:
         """Publish that the log is committed up to a mark."""
         assert committed.offset >= self.state.committed.offset, "what was committed stays so"
         self.state = self.state._replace(committed=committed)
+
+    def start_at(self, offset: int) -> None:
+        """Publish that all before `offset` is deleted."""
+        assert self.start_offset <= offset <= self.end_offset, "what was deleted stays so"
+        self.state = self.state._replace(start=offset)
+
+    def let_go(self, why: MillstreamError) -> None:
+        """Publish that nothing can be read any more: another log may soon lie in its place."""
+        self.lost = why
+        self.replace_segments(())
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset of the log."""
+        return self.state.start
 
     @property
     def end_offset(self) -> int:
@@ -80,14 +99,16 @@ class Contents:
     ) -> Slice:
         """Return committed batches from the one that holds `offset` on; empty at the end."""
         state = self.state
-        if not self.start_offset <= offset <= state.committed.offset:
-            raise OffsetOutOfRange(offset, start=self.start_offset, end=state.committed.offset)
+        if not state.start <= offset <= state.committed.offset:
+            raise _out_of_range(offset, state)
         if offset == state.committed.offset:
             if self.lost is not None:
                 raise self.lost
             address = Address(state.committed.segment, state.committed.position)
             return Slice(memoryview(b""), offset, address)
         found = bisect_right(state.bases, offset) - 1
+        if not state.segments and self.lost is not None:
+            raise self.lost
         if found < 0 or offset >= state.segments[found].next_offset:
             raise CorruptFile(f"{self._directory}: offset {offset} has no segment")
         segment = state.segments[found]
@@ -101,6 +122,8 @@ class Contents:
                 is_checked=is_checked,
             )
         except OSError as error:
+            if offset < self.start_offset:
+                raise _out_of_range(offset, self.state) from error
             raise _unreadable(segment, error) from error
 
     def read_at(self, address: Address) -> Slice:
@@ -111,7 +134,12 @@ class Contents:
             raise InvalidAddress(f"{self._directory}: no segment starts at {address.segment}")
         segment = state.segments[found]
         with _reading(segment):
-            return read_at(segment, address.position, limit=_limit(state, segment))
+            batch = read_at(segment, address.position, limit=_limit(state, segment))
+        if batch.next_offset <= state.start:
+            raise InvalidAddress(
+                f"{segment.path}: byte {address.position}: the batch there is deleted"
+            )
+        return batch
 
     def find_timestamp(self, timestamp_ms: int) -> Found | None:
         """Return the first committed record that is as late as `timestamp_ms` or later."""
@@ -119,21 +147,45 @@ class Contents:
         for segment in _visible(state):
             if segment.timestamp_max < timestamp_ms:
                 continue
-            with _reading(segment):
-                found = find_timestamp(segment, timestamp_ms, limit=_limit(state, segment))
-            if found:
-                return found
+            with self._looking(segment):
+                limit = _limit(state, segment)
+                found = find_timestamp(segment, timestamp_ms, start=state.start, limit=limit)
+                if found:
+                    return found
         return None
 
+    def find_latest(self) -> Found | None:
+        """Return the committed record with the greatest timestamp; of several, the first."""
+        state = self.state
+        latest: Found | None = None
+        for segment in sorted(_visible(state), key=lambda s: (-s.timestamp_max, s.base_offset)):
+            if latest and segment.timestamp_max < latest.timestamp_ms:
+                break
+            with self._looking(segment):
+                found = find_latest(segment, start=state.start, limit=_limit(state, segment))
+                latest = min(filter(None, (latest, found)), key=_latest_first, default=None)
+        return latest
+
     def batches_since(self, timestamp_ms: int) -> Iterator[memoryview]:
-        """Go over all committed batches that hold a record of `timestamp_ms` or later."""
+        """Go over all committed batches that hold a record of `timestamp_ms` or later.
+
+        The first may hold records before the start of the log too.
+        """
         state = self.state
         for segment in _visible(state):
             if segment.timestamp_max >= timestamp_ms:
-                with _reading(segment):
-                    entry = segment.index().for_timestamp(timestamp_ms)
+                with self._looking(segment):
                     limit = _limit(state, segment)
-                    yield from batches_since(segment, entry, timestamp_ms, limit=limit)
+                    yield from batches_since(segment, timestamp_ms, start=state.start, limit=limit)
+
+    @contextlib.contextmanager
+    def _looking(self, segment: Segment) -> Iterator[None]:
+        """Name the segment in what the operating system says of it; one just deleted is empty."""
+        try:
+            yield
+        except OSError as error:
+            if segment.next_offset > self.start_offset:
+                raise _unreadable(segment, error) from error
 
 
 @contextlib.contextmanager
@@ -149,9 +201,21 @@ def _unreadable(segment: Segment, error: OSError) -> StorageFailed:
     return StorageFailed(f"{segment.path} cannot be read: {error}")
 
 
+def _out_of_range(offset: int, state: State) -> OffsetOutOfRange:
+    return OffsetOutOfRange(offset, start=state.start, end=state.committed.offset)
+
+
+def _latest_first(found: Found) -> tuple[int, int]:
+    return -found.timestamp_ms, found.offset
+
+
 def _visible(state: State) -> list[Segment]:
-    """Segments with at least one committed batch."""
-    return [segment for segment in state.segments if _limit(state, segment) > 0]
+    """Segments with at least one committed batch that was not deleted."""
+    return [
+        segment
+        for segment in state.segments
+        if segment.next_offset > state.start and _limit(state, segment) > 0
+    ]
 
 
 def _limit(state: State, segment: Segment) -> int:

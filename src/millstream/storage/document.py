@@ -32,7 +32,10 @@ def encode_document(kind: str, version: int, content: Mapping[str, Any]) -> byte
 
 
 def decode_document(data: bytes, kind: str, version: int) -> dict[str, Any]:
-    """Return the content of a document, once its sum, its kind and its version were checked."""
+    """Return the content of a document, once its sum, its kind and its version were checked.
+
+    Every version up to `version` is taken.
+    """
     try:
         document = json.loads(data)
         found = document.pop("crc32c")
@@ -44,9 +47,10 @@ def decode_document(data: bytes, kind: str, version: int) -> dict[str, Any]:
         raise CorruptFile(f"{kind} sums to {wanted}, the file says {found!r}")
     if encode_document(*written_as, content) != data:
         raise CorruptFile(f"{kind} is not written as we write it")
-    if written_as != (kind, version):
+    if written_as[0] != kind or written_as[1] not in range(1, version + 1):
+        known = version if version == 1 else f"1-{version}"
         raise UnknownFormat(
-            f"found {written_as[0]} version {written_as[1]}, known is {kind} {version}"
+            f"found {written_as[0]} version {written_as[1]}, known is {kind} {known}"
         )
     if not isinstance(content, dict):
         raise CorruptFile(f"content of {kind} is not an object")

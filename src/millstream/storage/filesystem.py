@@ -6,11 +6,13 @@ A fake that can lose power, tear writes and fail any call ships in `millstream.t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import shutil
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -115,7 +117,11 @@ class Filesystem(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name in the same directory, replacing what had it, atomically."""
+        """Give a file or a directory another name, replacing a file that had it, atomically.
+
+        The other name may lie in another directory; it is durable once both were synced, and a
+        crash before that leaves the old name or the new one.
+        """
         ...
 
     def remove(self, path: str) -> None:
@@ -124,6 +130,13 @@ class Filesystem(Protocol):
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; nothing happens where it is gone.
+
+        An error or a crash may leave part of it. Links are removed and not followed.
+        """
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -279,7 +292,7 @@ class OsFilesystem:
                 raise
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name in the same directory, replacing what had it, atomically."""
+        """Give a file or a directory another name, replacing a file that had it, atomically."""
         os.rename(source, target)
 
     def remove(self, path: str) -> None:
@@ -289,6 +302,14 @@ class OsFilesystem:
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
         os.rmdir(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
         """Return once the names in a directory are durable."""

@@ -7,17 +7,18 @@ its kin may be called from any thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from millstream.clock import Clock
 from millstream.config import LogConfig
 from millstream.errors import LogClosed, MillstreamError, OffsetOutOfRange
-from millstream.records.batch import Bytes
+from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Record, StoredRecord
-from millstream.storage.append import Appended
+from millstream.storage.append import Appended, OnAdmit
 from millstream.storage.background import Background
 from millstream.storage.budget import Budget
 from millstream.storage.commit import Committer
@@ -28,6 +29,8 @@ from millstream.storage.reader import Address, Found, Slice
 from millstream.storage.recovery import Recovered
 from millstream.storage.segment import Place, Segment
 from millstream.storage.writer import Writer
+
+logger = logging.getLogger(__name__)
 
 READ_SIZE_MAX = 1024 * 1024
 """What a read returns at the most unless told otherwise; Kafka's consumers ask for as much."""
@@ -54,6 +57,7 @@ class Log:
         self.recovered = recovered
         self._clock = clock
         self._arrival: asyncio.Future[None] | None = None
+        self._watchers: dict[Callable[[], None], None] = {}
         self._is_closed = False
         self._contents = Contents(
             place.directory,
@@ -72,7 +76,7 @@ class Log:
             budget=budget,
             contents=self._contents,
             recovered=recovered,
-            on_commit=self._wake_followers,
+            on_change=self._tell,
             on_open=lambda: on_open(self),
         )
 
@@ -87,6 +91,11 @@ class Log:
     def end_offset(self) -> int:
         """The offset after the last committed record: what a reader will see next."""
         return self._contents.end_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next admitted batch gets: at or after `end_offset`."""
+        return self._writer.next_offset
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -113,6 +122,19 @@ class Log:
         """Its leader epochs."""
         return self._writer.partition
 
+    @property
+    def on_rewind(self) -> Callable[[int], None] | None:
+        """Called with an offset when those from it on, which had been given, are taken back.
+
+        That is when a write is refused, when the log goes offline and when it is deleted; once
+        each time, before the appenders are told. It must not raise.
+        """
+        return self._writer.on_rewind
+
+    @on_rewind.setter
+    def on_rewind(self, callback: Callable[[int], None] | None) -> None:
+        self._writer.on_rewind = callback
+
     # Appending.
 
     async def append(
@@ -125,15 +147,36 @@ class Log:
         runs to its end. `batch` must not change before this returns. Its checksum is verified
         unless `is_checked` says that the caller did.
         """
-        future = self._writer.submit(batch, is_checked=is_checked)
-        if timeout is None or future.done():
-            return await future
-        loop = asyncio.get_running_loop()
-        alarm = loop.call_later(timeout, self._writer.give_up_waiting, future, timeout)
-        try:
-            return await future
-        finally:
-            alarm.cancel()
+        return await self._writer.submit(batch, is_checked=is_checked, timeout=timeout)
+
+    def submit(
+        self,
+        batch: Bytes,
+        *,
+        is_checked: bool = False,
+        on_admit: OnAdmit | None = None,
+        timeout: float | None = None,
+        is_early: bool = False,
+        header: BatchHeader | None = None,
+    ) -> asyncio.Future[Appended]:
+        """Append one batch, as `append` does, and return what ends with its acknowledgement.
+
+        `on_admit` is called with the batch's offset at the moment that it gets it, in the order of
+        offsets, and may refuse it: the batch then takes no offset, and the future fails with what
+        was raised. It must not append or wait. Cancelling the future withdraws a batch that waits
+        for admission; one that was admitted runs to its end. `is_early` has a batch acknowledged
+        once it is written, though the class of the log asks for more: it survives the death of the
+        process then, and readers see it no earlier than they would. Who passes the batch's own
+        `header` vouches for the whole of it: its sum, its size and its count.
+        """
+        return self._writer.submit(
+            batch,
+            is_checked=is_checked,
+            on_admit=on_admit,
+            timeout=timeout,
+            is_early=is_early,
+            header=header,
+        )
 
     def try_append(self, batch: Bytes, *, is_checked: bool = False) -> asyncio.Future[Appended]:
         """Append one batch if it can be admitted now; else raise `WouldBlock` with the reason.
@@ -156,6 +199,25 @@ class Log:
     async def begin_epoch(self, number: int) -> None:
         """Have every batch from now on bear a newer leader epoch. Durable when this returns."""
         await self._writer.begin_epoch(number)
+
+    async def delete_before(self, offset: int) -> None:
+        """Delete all records before `offset`. Durable when this returns.
+
+        Never past `end_offset`, which raises `OffsetOutOfRange`, and never back, which does
+        nothing. Files of which nothing is left are removed afterwards, save the last that holds a
+        record, which goes when another follows it. Slices that were read stay valid.
+        """
+        await self._writer.delete_before(offset)
+
+    async def reconfigure(self, config: LogConfig) -> None:
+        """Go by other settings from here on; batches that were admitted may still go by the old.
+
+        The durability class may change among `memory`, `disk` and `fsync`, and that is durable
+        when this returns. The first acknowledgement of class `fsync` promises that all before it
+        is on the disk too.
+        """
+        await self._writer.reconfigure(config)
+        self.config = config
 
     # Reading.
 
@@ -198,6 +260,28 @@ class Log:
                     yield record
             position = found.next_offset
 
+    def headers(
+        self, offset: int, *, until: int | None = None
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Go over the committed batches from the one that holds `offset` on, up to `until`.
+
+        Each is checked, and comes with its header. It ends where the log ended when it got there.
+        """
+        end = self.end_offset if until is None else until
+        while offset < end:
+            found = self.read(offset)
+            if not found.data:
+                return
+            for header, batch in split(found.data):
+                if header.base_offset >= end:
+                    return
+                yield header, batch
+            offset = found.next_offset
+
+    def find_latest(self) -> Found | None:
+        """Return the record with the greatest timestamp; of several, the first. Exact."""
+        return self._contents.find_latest()
+
     def find_timestamp(self, timestamp_ms: int) -> Found | None:
         """Return the first record, by offset, that is as late as `timestamp_ms` or later.
 
@@ -210,9 +294,10 @@ class Log:
 
         Misses none: timestamps need not rise, so it looks at every batch that is late enough.
         """
+        start = self.start_offset
         for batch in self._contents.batches_since(first_ms):
             for record in read_all(batch):
-                if first_ms <= record.timestamp_ms < last_ms:
+                if first_ms <= record.timestamp_ms < last_ms and record.offset >= start:
                     yield record
 
     # Following.
@@ -238,10 +323,29 @@ class Log:
             yield found
             offset = found.next_offset
 
-    def _wake_followers(self) -> None:
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every change of what can be read. Watching twice is watching once.
+
+        That is after a commit that moved `end_offset`, after `delete_before`, when the log goes
+        offline and when it is closed; on the event loop, so it should only take note and return.
+        """
+        self._watchers[callback] = None
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` no more. Harmless where it is not called anyway."""
+        self._watchers.pop(callback, None)
+
+    def _tell(self) -> None:
+        """Wake all who wait for something new."""
         if self._arrival is not None:
             arrival, self._arrival = self._arrival, None
             arrival.set_result(None)
+        for callback in tuple(self._watchers):
+            if callback in self._watchers:  # It may have been taken off by one before it.
+                try:
+                    callback()
+                except Exception:  # The log must go on, whoever looks at it.
+                    logger.exception("%s: a watcher failed", self.name)
 
     # Ending.
 
@@ -259,13 +363,29 @@ class Log:
         try:
             await self._writer.close()
         finally:
+            self._end()
+
+    async def discard(self) -> None:
+        """Let go of the log, because its files are about to be removed.
+
+        What is not committed is refused, and nothing is sealed.
+        """
+        try:
+            await self._writer.discard()
+        finally:
+            self._contents.let_go(LogClosed(f"{self.name} is closed"))
+            self._end()
+
+    def _end(self) -> None:
+        if not self._is_closed:
             self._is_closed = True
-            self._wake_followers()
+            self._tell()
 
 
 def _end_of(recovered: Recovered) -> Mark:
     """The end of what recovery found: all of it is durable by now."""
-    if not recovered.segments:
-        return Mark(recovered.partition.start_offset, -1, 0)
-    last = recovered.segments[-1]
+    start = recovered.partition.start_offset
+    last = recovered.segments[-1] if recovered.segments else None
+    if last is None or last.next_offset < start:
+        return Mark(start, -1, 0)
     return Mark(last.next_offset, last.base_offset, last.size)

@@ -51,6 +51,13 @@ class Recent(Generic[T]):
             self._values.pop(path, None)
             self._forgotten += 1
 
+    def forget_below(self, directory: str) -> None:
+        """Drop the values for all paths in a directory, because it went."""
+        with self._lock:
+            for path in [path for path in self._values if path.startswith(f"{directory}/")]:
+                del self._values[path]
+            self._forgotten += 1
+
 
 def map_file(filesystem: Filesystem, path: str) -> memoryview:
     """Map a whole file that no one writes."""

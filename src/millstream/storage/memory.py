@@ -107,19 +107,19 @@ class MemoryFilesystem:
                 raise os_error(errno.EEXIST, path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name in the same directory, replacing what had it, atomically."""
+        """Give a file or a directory another name, replacing a file that had it, atomically."""
         with self._names:
             directory, old = self._place(source)
             other, new = self._place(target)
-            if other is not directory:
-                raise os_error(errno.EXDEV, target)
             node = _entry(directory, old, source)
-            if old == new:
+            if other is directory and old == new:
                 return
-            if (replaced := directory.get(new)) is not None:
+            if node is other or (isinstance(node, _Directory) and _holds(node, other)):
+                raise os_error(errno.EINVAL, target)
+            if (replaced := other.get(new)) is not None:
                 _check_replaceable(replaced, node, target)
                 _unlink(replaced)
-            directory[new] = node
+            other[new] = node
             del directory[old]
 
     def remove(self, path: str) -> None:
@@ -140,6 +140,17 @@ class MemoryFilesystem:
             if node:
                 raise os_error(errno.ENOTEMPTY, path)
             del parent[name]
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
+        with self._names:
+            try:
+                directory, name = self._place(path)
+                node = _entry(directory, name, path)
+            except FileNotFoundError:
+                return
+            _unlink_all(node)
+            del directory[name]
 
     def sync_directory(self, path: str) -> None:
         """Do nothing, except to a directory that is missing."""
@@ -187,12 +198,15 @@ class MemoryFilesystem:
 
 
 class MemoryFile:
-    """An open file of a `MemoryFilesystem`."""
+    """An open file of a `MemoryFilesystem`, closed with its last reference if not before."""
 
     def __init__(self, content: _Content, *, is_writable: bool = True) -> None:
         content.hold()
         self._content: _Content | None = content
         self._is_writable = is_writable
+
+    def __del__(self) -> None:
+        self.close()
 
     def size(self) -> int:
         """Return the visible size in bytes."""
@@ -370,6 +384,19 @@ def _check_replaceable(replaced: _Node, node: _Node, path: str) -> None:
         raise os_error(errno.ENOTDIR, path)
 
 
+def _holds(directory: _Directory, wanted: _Directory) -> bool:
+    """Whether `wanted` lies in `directory`, however deep."""
+    below = [node for node in directory.values() if isinstance(node, _Directory)]
+    return any(node is wanted or _holds(node, wanted) for node in below)
+
+
 def _unlink(node: _Node) -> None:
     if isinstance(node, _Content):
         node.drop()
+
+
+def _unlink_all(node: _Node) -> None:
+    if isinstance(node, _Directory):
+        for child in node.values():
+            _unlink_all(child)
+    _unlink(node)

@@ -16,6 +16,9 @@ TOPIC_NAME_MAX = 249
 PARTITION_MAX = 2**31 - 1
 
 TOPICS_DIRECTORY = "topics"
+TRASH_DIRECTORY = "trash"
+STATE_DIRECTORY = "__state"
+"""A store of its own, beside the topics: what a node keeps about groups and transactions."""
 LOCK_FILE = "lock"
 NODE_FILE = "node.json"
 PARTITION_FILE = "partition.json"

@@ -3,6 +3,11 @@
 Its durability class and its first offset, which recovery has to know before it can say what must
 be there; and the history of its leader epochs: which epoch began at which offset. An epoch is made
 durable here before the first batch bears it, so every batch can be checked against it.
+
+Version 2 came with deletion: the first offset may lie inside a segment, and segments before that
+one may still be there. A release that knows only version 1 would take such a log for damaged, or
+even remove what it believes was never acknowledged; so it must not read it. Until something is
+deleted the two say the same, and version 1 is written, which both can read.
 """
 
 from __future__ import annotations
@@ -18,7 +23,8 @@ from millstream.storage.filesystem import Filesystem, join
 from millstream.storage.names import PARTITION_FILE
 
 _KIND = "millstream-partition"
-_VERSION = 1
+_VERSION = 2
+_VERSION_UNTIL_DELETION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Partition:
     durability: Durability = Durability.FSYNC
 
     start_offset: int = 0
-    """The first offset of the log: where its first segment starts."""
+    """The first offset of the log: where its first segment starts, or inside it."""
 
     epochs: tuple[Epoch, ...] = (Epoch(0, 0),)
     """Never empty; numbers rise, start offsets never fall."""
@@ -55,6 +61,15 @@ class Partition:
         """Return the same with one more epoch. One that no batch ever bore is replaced."""
         kept = tuple(epoch for epoch in self.epochs if epoch.start_offset < start_offset)
         return replace(self, epochs=(*kept, Epoch(number, start_offset)))
+
+    def starting_at(self, start_offset: int, *, first_base: int) -> Partition:
+        """Return the same with all before `start_offset` deleted.
+
+        `first_base` is where the first segment that is kept starts. Epochs that ended before it
+        are forgotten: no batch bears them any more.
+        """
+        first = bisect_right(self.epochs, first_base, key=lambda epoch: epoch.start_offset)
+        return replace(self, start_offset=start_offset, epochs=self.epochs[max(first - 1, 0) :])
 
 
 def read_partition(filesystem: Filesystem, directory: str) -> Partition:
@@ -80,7 +95,8 @@ def write_partition(filesystem: Filesystem, directory: str, partition: Partition
         "start_offset": partition.start_offset,
         "leader_epochs": epochs,
     }
-    write_document(filesystem, directory, PARTITION_FILE, content, kind=_KIND, version=_VERSION)
+    version = _VERSION if partition.start_offset > 0 else _VERSION_UNTIL_DELETION
+    write_document(filesystem, directory, PARTITION_FILE, content, kind=_KIND, version=version)
 
 
 def _epoch(item: Any) -> Epoch:

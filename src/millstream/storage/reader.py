@@ -2,7 +2,9 @@
 
 Every function takes `limit`, the end of the bytes that are committed, and returns nothing past
 it: what is written but not committed may vanish in a crash, and a consumer that saw it would be
-ahead of the log. Nothing here holds a position, so threads may share a segment.
+ahead of the log. Those that look for records also take `start`, the first offset that was not
+deleted, which may lie inside the segment and even inside a batch, and find nothing before it.
+Nothing here holds a position, so threads may share a segment.
 """
 
 from __future__ import annotations
@@ -25,8 +27,7 @@ from millstream.records.batch import (
     decode_header,
     unpack_header,
 )
-from millstream.records.iterate import first_offset_at
-from millstream.storage.index import Entry
+from millstream.records.iterate import first_offset_at, read_records
 from millstream.storage.scan import check_place
 from millstream.storage.segment import Segment
 
@@ -123,28 +124,80 @@ def read_at(segment: Segment, position: int, *, limit: int) -> Slice:
     return Slice(batch, header.next_offset, Address(segment.base_offset, position))
 
 
-def find_timestamp(segment: Segment, timestamp_ms: int, *, limit: int) -> Found | None:
+def find_timestamp(segment: Segment, timestamp_ms: int, *, start: int, limit: int) -> Found | None:
     """Return the first record of the segment that is as late as `timestamp_ms` or later."""
-    entry = segment.index().for_timestamp(timestamp_ms)
-    for batch in batches_since(segment, entry, timestamp_ms, limit=limit):
-        if found := first_offset_at(batch, timestamp_ms):
-            return Found(*found)
+    for batch in batches_since(segment, timestamp_ms, start=start, limit=limit):
+        if found := _first_at(batch, timestamp_ms, start):
+            return found
     return None
 
 
+def find_latest(segment: Segment, *, start: int, limit: int) -> Found | None:
+    """Return the record of the segment with the greatest timestamp; of several, the first.
+
+    Nearly always the greatest that a header speaks of is that of a record, and the index leads
+    there. Where no record bears it, or only deleted ones do, every batch is looked at that may
+    hold a later one than was found so far.
+    """
+    greatest = segment.timestamp_max if limit == segment.size else _timestamp_max(segment, limit)
+    if found := find_timestamp(segment, greatest, start=start, limit=limit):
+        return found
+    latest: Found | None = None
+    for window, position, header in _headers(segment, start=start, limit=limit):
+        if latest is None or header.max_timestamp > latest.timestamp_ms:
+            window.check(position, header)
+            for record in read_records(window.bytes(position, position + header.size)):
+                is_later = latest is None or record.timestamp_ms > latest.timestamp_ms
+                if record.offset >= start and is_later:
+                    latest = Found(record.offset, record.timestamp_ms)
+    return latest
+
+
 def batches_since(
-    segment: Segment, entry: Entry, timestamp_ms: int, *, limit: int
+    segment: Segment, timestamp_ms: int, *, start: int, limit: int
 ) -> Iterator[memoryview]:
-    """Go over the batches from an index entry on that hold a record of `timestamp_ms` or later."""
+    """Go over the batches that hold a record of `timestamp_ms` or later.
+
+    The first may hold records before `start` too.
+    """
+    first = max(segment.index().for_timestamp(timestamp_ms).offset, start)
+    for window, position, header in _headers(segment, start=first, limit=limit):
+        if header.max_timestamp >= timestamp_ms:
+            window.check(position, header)
+            yield window.bytes(position, position + header.size)
+
+
+def _headers(
+    segment: Segment, *, start: int, limit: int
+) -> Iterator[tuple[_Window, int, BatchHeader]]:
+    """Go over the batches from the one that holds `start` on, their sums not verified yet."""
+    entry = segment.index().for_offset(start)
     window = _Window(segment, limit, entry.position, _WALK_BYTES)
     position, offset = entry.position, entry.offset
     while position < limit:
         header = window.header(position, offset)
-        if header.max_timestamp >= timestamp_ms:
-            window.check(position, header)
-            yield window.bytes(position, position + header.size)
+        if header.last_offset >= start:
+            yield window, position, header
         position += header.size
         offset = header.next_offset
+
+
+def _timestamp_max(segment: Segment, limit: int) -> int:
+    """Return the greatest timestamp that the headers before `limit` speak of."""
+    entry = segment.index().for_position(limit - 1)
+    behind = _headers(segment, start=entry.offset, limit=limit)
+    return max(entry.timestamp_before, *(header.max_timestamp for _, _, header in behind))
+
+
+def _first_at(batch: memoryview, timestamp_ms: int, start: int) -> Found | None:
+    """Return the batch's first record from `start` on that is dated `timestamp_ms` or later."""
+    if decode_header(batch).base_offset >= start:
+        found = first_offset_at(batch, timestamp_ms)
+        return Found(*found) if found else None
+    for record in read_records(batch):
+        if record.offset >= start and record.timestamp_ms >= timestamp_ms:
+            return Found(record.offset, record.timestamp_ms)
+    return None
 
 
 class _Window:

@@ -13,6 +13,11 @@ data, which is reported and never cut.
                                          damage here is    kept         cut off
                                          reported
 
+Deleted is not lost. `partition.json` says where the log starts, durably, before a file goes: all
+that lies before the segment which holds that offset is removed here, whatever a crash has left of
+it. In a log of class `fsync` the first offset attests all before it, like a checkpoint; where a log
+of a weaker class has lost bytes that far back, it goes on at its first offset.
+
 What is sound but not attested may sit in the kernel's cache only, after a failed sync even marked
 as clean. In a log of class `fsync` it is written once more and synced before any reader sees it.
 """
@@ -99,10 +104,12 @@ class _Recovery:
         self._place = place
         self._filesystem: Filesystem = place.filesystem
         self._clock = clock
+        self._files: list[tuple[int, str]] = []
         self._bases: list[int] = []
+        self._dead: list[int] = []
         self._doomed: list[int] = []
         self._leftovers: list[str] = []
-        self._names: frozenset[str] = frozenset()
+        self._names: set[str] = set()
         self._synced = NOTHING_SYNCED
         self._outgrown: dict[int, int] = {}
         self._has_epochs = True
@@ -112,10 +119,13 @@ class _Recovery:
         """Go through all steps."""
         self._list()
         self._read_partition()
+        self._sort_out()
         self._synced = self._read_checkpoint()
         unsealed = self._go_through(self._read_seals())
         if not self._found.offline:
             self._check_checkpoint(unsealed)
+        if not self._found.offline:
+            self._check_start(unsealed)
         if not self._found.offline:
             self._finish(unsealed)
         return self._found
@@ -149,16 +159,25 @@ class _Recovery:
 
     def _list(self) -> None:
         names = self._filesystem.list(self._place.directory)
-        self._names = frozenset(names)
+        self._names = set(names)
         self._leftovers = [name for name in names if name.endswith(TEMPORARY_SUFFIX)]
-        parsed = [found for found in map(parse_segment_file, names) if found]
-        self._bases = sorted(base for base, suffix in parsed if suffix == "log")
+        self._files = [found for found in map(parse_segment_file, names) if found]
+        self._bases = sorted(base for base, suffix in self._files if suffix == "log")
+
+    def _sort_out(self) -> None:
+        """Set aside what was deleted: all before the segment that holds the first offset."""
+        start = self._found.partition.start_offset if self._has_epochs else 0
+        first = max((base for base in self._bases if base <= start), default=0)
         known = set(self._bases)
-        for base, suffix in parsed:
-            if base not in known and suffix == "seal":
-                self._miss_log(base)
-            elif base not in known:
+        for base, suffix in self._files:
+            if base in known:
+                continue
+            if base < first or suffix != "seal":
                 self._leftovers.append(segment_file(base, suffix))
+            else:
+                self._miss_log(base)
+        self._dead = [base for base in self._bases if base < first]
+        self._bases = [base for base in self._bases if base >= first]
 
     def _miss_log(self, base: int) -> None:
         """Report a seal without its log: a hole in the log, or its end."""
@@ -225,7 +244,7 @@ class _Recovery:
             return -1 if last.damage else last.tally.next_offset
         if self._found.sealed:
             return self._found.sealed[-1].next_offset
-        return self._found.partition.start_offset if self._has_epochs else None
+        return min(self._found.partition.start_offset, self._bases[0]) if self._has_epochs else None
 
     def _attested(self, base: int) -> int:
         """How many bytes of a segment the checkpoint, or a seal from before, attests."""
@@ -302,16 +321,42 @@ class _Recovery:
             )
             self._keep_readable(last.scan)
 
+    def _check_start(self, unsealed: list[_Unsealed]) -> None:
+        """A log of class `fsync` was synced up to its first offset before it started there."""
+        if self._ends_early(unsealed) and self._found.partition.durability is Durability.FSYNC:
+            start = self._found.partition.start_offset
+            self._found.offline = CorruptFile(
+                f"{self._place.directory}: ends at offset {self._end(unsealed)}, but starts at"
+                f" {start}: what was there is lost"
+            )
+            if unsealed:
+                self._keep_readable(unsealed[-1].scan)
+
+    def _ends_early(self, unsealed: list[_Unsealed]) -> bool:
+        """Whether the last segment ends before the first offset of the log."""
+        end = self._end(unsealed)
+        return self._has_epochs and end is not None and end < self._found.partition.start_offset
+
+    def _end(self, unsealed: list[_Unsealed]) -> int | None:
+        """Offset after the last sound record; nothing where there is no segment."""
+        if unsealed:
+            return unsealed[-1].scan.tally.next_offset
+        return self._found.sealed[-1].next_offset if self._found.sealed else None
+
     # What is done about it.
 
     def _finish(self, unsealed: list[_Unsealed]) -> None:
         for name in self._leftovers:
             self._remove(name)
+        self._drop_segments(self._dead)
         self._drop_segments(self._doomed)
         if unsealed:
             self._cut(unsealed[-1])
-            if unsealed[-1].scan.tally.size == 0:
-                self._drop_segments([unsealed.pop().base_offset])
+        if self._ends_early(unsealed):
+            self._drop_last(self._bases[0])
+            self._found.sealed, unsealed = [], []
+        elif unsealed and unsealed[-1].scan.tally.size == 0:
+            self._drop_last(unsealed.pop().base_offset)
         for found in unsealed[:-1]:
             self._seal(found)
         if unsealed:
@@ -331,6 +376,19 @@ class _Recovery:
                     self._remove(name)
         if bases:
             self._filesystem.sync_directory(self._place.directory)
+
+    def _drop_last(self, base: int) -> None:
+        """Remove a segment at the end that holds nothing which counts.
+
+        Where it is the only one, what attests it, or one that was deleted, goes first: a crash in
+        between must not leave that speaking of a segment which is gone.
+        """
+        witnesses = {CHECKPOINT_FILE, segment_file(base, "seal")} & self._names
+        if self._bases[0] == base and witnesses:
+            for name in sorted(witnesses):
+                self._remove(name)
+            self._filesystem.sync_directory(self._place.directory)
+        self._drop_segments([base])
 
     def _cut(self, found: _Unsealed) -> None:
         size = found.scan.tally.size
@@ -402,6 +460,7 @@ class _Recovery:
     def _remove(self, name: str) -> None:
         path = join(self._place.directory, name)
         self._filesystem.remove(path)
+        self._names.discard(name)
         self._found.actions.append(f"removed: {path}")
 
     def _damaged(self, name: str, reason: str) -> CorruptFile:

@@ -95,7 +95,11 @@ class _Reindex:
             self.done.findings.extend(found for found in partition.findings if found.is_damage)
             if any(found.kind is Kind.UNKNOWN for found in partition.findings):
                 continue
-            segments = [files for files in partition.segments if files.suffixes != {"index"}]
+            segments = [
+                files
+                for files in partition.segments
+                if files.suffixes != {"index"} and not files.is_deleted
+            ]
             for files, following in zip_longest(segments, segments[1:]):
                 self._segment(files, following)
                 size += files.size

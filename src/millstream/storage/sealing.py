@@ -6,6 +6,7 @@ The order of the steps is what makes them safe; each function says which crash i
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from millstream.errors import CorruptFile
 from millstream.storage.checkpoint import Checkpoint, Synced
@@ -45,6 +46,16 @@ def seal_segment(segment: GrowingSegment, *, now_ms: int) -> Seal:
     seal = segment.tally.seal(now_ms)
     write_seal(segment.place, seal, segment.index())
     return seal
+
+
+def sync_all(place: Place, files: Sequence[File]) -> None:
+    """Sync the logs of segments that a weaker class than `fsync` has written, and their names."""
+    try:
+        for file in files:
+            file.sync()
+    except OSError as error:
+        raise SyncFailed(error) from error
+    place.filesystem.sync_directory(place.directory)
 
 
 def unseal_segment(place: Place, sealed: SealedSegment) -> tuple[File, Index, Checkpoint]:

@@ -110,7 +110,7 @@ class SealedSegment:
         return self._place.indexes.get(self._index_path, self._load_index)
 
     def forget(self) -> None:
-        """Drop maps of its files, because they are about to change."""
+        """Drop maps of its files, because they are about to change, or gone."""
         self._place.maps.forget(self.path)
         self._place.indexes.forget(self._index_path)
 
@@ -260,6 +260,18 @@ def remove_seal(place: Place, base_offset: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         place.filesystem.remove(place.path(base_offset, "seal"))
     place.filesystem.sync_directory(place.directory)
+
+
+def remove_segment(place: Place, segment: SealedSegment) -> None:
+    """Remove the files of a segment that lies below the first offset of its log.
+
+    Any of them may come back in a crash, or the removal end halfway: whatever is found below the
+    first offset is removed when the log is opened. Who has the log mapped keeps it.
+    """
+    for suffix in ("seal", "index", "log"):
+        with contextlib.suppress(FileNotFoundError):
+            place.filesystem.remove(place.path(segment.base_offset, suffix))
+    segment.forget()
 
 
 def read_seal(place: Place, base_offset: int) -> Seal:

@@ -6,6 +6,7 @@
       topics/<topic>/<partition>/
         00000000000000000000.log  .index  .seal
         partition.json  checkpoint
+      trash/                   topics that were deleted, until they are removed
 
 Opening walks every directory once and recovers what needs it; a log that was closed cleanly is
 trusted by its seals and not scanned. Damage stays where it is: a log that cannot be opened raises
@@ -19,10 +20,12 @@ import contextlib
 import logging
 import uuid
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
+from weakref import WeakValueDictionary
 
 from millstream.clock import Clock, SystemClock
 from millstream.config import Durability, LogConfig, StoreConfig
@@ -54,8 +57,10 @@ from millstream.storage.names import (
 )
 from millstream.storage.partition import Partition, write_partition
 from millstream.storage.recovery import Recovered, recover
+from millstream.storage.sealing import SyncFailed, sync_all
 from millstream.storage.segment import Place
 from millstream.storage.syncer import Syncer, probe_syncer
+from millstream.storage.trash import empty_trash, move_to_trash, remove_trash
 
 logger = logging.getLogger(__name__)
 
@@ -112,10 +117,14 @@ class Store:
         self._failed: dict[LogName, MillstreamError] = {}
         self._logs: dict[LogName, Log] = {}
         self._configs: dict[LogName, LogConfig] = {}
-        self._opening: dict[LogName, asyncio.Lock] = {}
+        self._opening: WeakValueDictionary[LogName, asyncio.Lock] = WeakValueDictionary()
+        self._deleting: dict[str, asyncio.Future[None]] = {}
+        self._emptying: set[asyncio.Future[None]] = set()
         self._writers: OrderedDict[Log, None] = OrderedDict()
         self._parking: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self.store_id = ""
+        """What tells this data from all other, once it is open: a UUID."""
 
     # Opening.
 
@@ -126,6 +135,7 @@ class Store:
         try:
             self._take()
             self._check_format()
+            empty_trash(self._filesystem, self.path)
             self._walk()
         except OSError as error:
             self._release()
@@ -153,7 +163,9 @@ class Store:
     def _check_format(self) -> None:
         """Refuse a directory of another format, untouched; write down the format of a new one."""
         try:
-            read_document(self._filesystem, join(self.path, NODE_FILE), STORE_KIND, STORE_VERSION)
+            content = read_document(
+                self._filesystem, join(self.path, NODE_FILE), STORE_KIND, STORE_VERSION
+            )
         except FileNotFoundError:
             others = set(self._filesystem.list(self.path)) - {LOCK_FILE, NODE_FILE + ".tmp"}
             if others:
@@ -170,6 +182,7 @@ class Store:
                 kind=STORE_KIND,
                 version=STORE_VERSION,
             )
+        self.store_id = str(content.get("store_id", ""))
         topics = join(self.path, TOPICS_DIRECTORY)
         self._filesystem.make_directory(topics)
         self._filesystem.sync_directory(self.path)
@@ -218,12 +231,22 @@ class Store:
         store's settings otherwise. A log that is open keeps what it was opened with.
         """
         name = LogName(check_topic(topic), check_partition(partition))
-        async with self._opening.setdefault(name, asyncio.Lock()):
+        async with self._turn(name):
             if self._is_closed:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
                 self._logs[name] = await self._open_log(name, config)
             return self._logs[name]
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: LogName) -> AsyncIterator[None]:
+        """Wait until no one else opens this log, or deletes its topic, and keep others waiting."""
+        while True:
+            await self._deleted(name.topic)
+            async with self._opening.setdefault(name, asyncio.Lock()):
+                if name.topic not in self._deleting:
+                    yield
+                    return
 
     def get(self, topic: str, partition: int = 0) -> Log:
         """Return a log that is open; raises `UnknownLog` where there is none."""
@@ -264,9 +287,9 @@ class Store:
     async def reopen(self, topic: str, partition: int = 0) -> Log:
         """Close a log, recover it from the disk and open it again: the way back from offline."""
         name = LogName(check_topic(topic), check_partition(partition))
-        if name not in self.names():
-            raise UnknownLog(f"{name} does not exist")
-        async with self._opening.setdefault(name, asyncio.Lock()):
+        async with self._turn(name):
+            if name not in self.names():
+                raise UnknownLog(f"{name} does not exist")
             if log := self._logs.pop(name, None):
                 self._configs[name] = log.config
                 await self._let_go(log)
@@ -285,6 +308,72 @@ class Store:
         for segment in log.segments:
             self._maps.forget(segment.path)
             self._indexes.forget(segment.path.removesuffix("log") + "index")
+
+    # Deleting.
+
+    async def delete(self, topic: str) -> None:
+        """Delete all logs of a topic. Durable when this returns, and the name is free again.
+
+        Open logs are closed, and what they have not committed is refused with `LogClosed`. A crash
+        leaves the topic whole or gone. Files are removed afterwards; slices that were read stay
+        valid. Nothing happens where there is no such topic.
+        """
+        check_topic(topic)
+        await self._deleted(topic)
+        if self._is_closed:
+            raise LogClosed(f"{self.path} is closed")
+        # A task of the store's own: a caller that gives up must not leave a topic half deleted.
+        self._deleting[topic] = task = asyncio.ensure_future(self._delete(topic))
+        task.add_done_callback(lambda _: self._deleting.pop(topic))
+        await asyncio.shield(task)
+
+    async def _deleted(self, topic: str) -> None:
+        """Wait until no deletion of the topic is under way, however that ends."""
+        while deleting := self._deleting.get(topic):
+            await asyncio.wait([deleting])
+
+    async def _delete(self, topic: str) -> None:
+        for name in [name for name in self._opening if name.topic == topic]:
+            async with self._opening.setdefault(name, asyncio.Lock()):
+                pass  # Who was about to open it has done so, and others wait for us.
+        names = [name for name in self.names() if name.topic == topic]
+        logs = [self._logs.pop(name) for name in names if name in self._logs]
+        for log in logs:
+            await log.discard()
+            self._writers.pop(log, None)
+        ephemeral = join(_EPHEMERAL_ROOT, topic)
+        self._memory.remove_tree(ephemeral)
+        directory = join(self.path, TOPICS_DIRECTORY, topic)
+        moving = partial(move_to_trash, self._filesystem, self.path, directory)
+        try:
+            moved = await self._background.run(moving)
+        except OSError as error:
+            await self._background.run(partial(self._recover_again, names))
+            raise StorageFailed(f"{topic} was not deleted: {error}") from error
+        finally:
+            # Not before: a reader could have mapped a file again as long as it had its name.
+            for gone in (ephemeral, directory):
+                self._maps.forget_below(gone)
+                self._indexes.forget_below(gone)
+        for name in names:
+            self._found.pop(name, None)
+            self._failed.pop(name, None)
+            self._configs.pop(name, None)
+        if moved is not None:
+            self._empty(moved)
+
+    def _recover_again(self, names: list[LogName]) -> None:
+        """Look at logs anew that were closed without a seal, so that they can be opened again."""
+        for name in names:
+            self._recover(name, self.log_config)
+            if name in self._found and self._found[name].is_new:
+                del self._found[name]  # It went all the same, though perhaps not for good.
+
+    def _empty(self, moved: str) -> None:
+        """Remove in the background what was moved to the trash."""
+        done = self._background.run(partial(remove_trash, self._filesystem, moved))
+        self._emptying.add(done)
+        done.add_done_callback(self._emptying.discard)
 
     async def _open_log(self, name: LogName, config: LogConfig | None) -> Log:
         if name in self._failed:
@@ -309,6 +398,8 @@ class Store:
             found = Recovered(Partition(config.durability))
             write_partition(place.filesystem, place.directory, found.partition)
         elif found.partition.durability is not config.durability and not found.offline:
+            if config.durability is Durability.FSYNC:
+                _sync_growing(place, found)
             found.partition = replace(found.partition, durability=config.durability)
             write_partition(place.filesystem, place.directory, found.partition)
         return Log(
@@ -355,11 +446,13 @@ class Store:
         self._is_closed = True
         if self._parking is not None:
             self._parking.cancel()
+        await asyncio.gather(*self._deleting.values(), return_exceptions=True)
         await self._adopt_unsealed()
         results = await asyncio.gather(
             *(log.close() for log in self._logs.values()), return_exceptions=True
         )
         failures = [result for result in results if isinstance(result, BaseException)]
+        await asyncio.gather(*self._emptying)
         self._background.close()
         self._release()
         if failures:
@@ -396,6 +489,18 @@ def _is_ephemeral(what: Recovered | LogConfig) -> bool:
     """Whether a log lies in memory only."""
     config = what.partition if isinstance(what, Recovered) else what
     return config.durability is Durability.EPHEMERAL
+
+
+def _sync_growing(place: Place, found: Recovered) -> None:
+    """Make durable what a weaker class left, before the log is of class `fsync`."""
+    files = [found.growing.open()] if found.growing else []
+    try:
+        sync_all(place, files)
+    except SyncFailed as failed:
+        raise failed.cause from failed
+    finally:
+        if found.growing:
+            found.growing.file = None
 
 
 def _make_directory(filesystem: Filesystem, path: str) -> None:

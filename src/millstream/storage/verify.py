@@ -189,8 +189,12 @@ def _judge(files: PartitionFiles, results: Mapping[int, SegmentResult]) -> Itera
     yield from _temporaries(files.directory, files.names)
     for result in results.values():
         yield from result.findings
-    chain = [segment for segment in files.segments if segment.suffixes != {"index"}]
-    yield from _check_start(files, chain)
+    chain = [
+        segment
+        for segment in files.segments
+        if segment.suffixes != {"index"} and not segment.is_deleted
+    ]
+    yield from _check_start(files, chain, results)
     for before, after in pairwise(chain):
         yield from _check_joint(before, results[before.base_offset], after)
     yield from _check_synced(files, [results[segment.base_offset] for segment in chain])
@@ -207,17 +211,21 @@ def _temporaries(directory: str, names: Iterable[str]) -> Iterator[Finding]:
             )
 
 
-def _check_start(files: PartitionFiles, chain: Sequence[SegmentFiles]) -> Iterator[Finding]:
-    """Check that the log starts where `partition.json` says."""
+def _check_start(
+    files: PartitionFiles, chain: Sequence[SegmentFiles], results: Mapping[int, SegmentResult]
+) -> Iterator[Finding]:
+    """Check that the log holds the offset that it starts with, or ends there."""
     start = files.start_offset
-    if start is None or not chain or chain[0].base_offset == start:
+    if start is None or not chain:
         return
-    first = chain[0]
-    if first.base_offset < start:
-        what = f"lies before the first offset of the log, {start}"
-        yield Finding(first.path("log"), None, what, Kind.UNFINISHED)
-    else:
-        yield _hole(start, first)
+    if chain[0].base_offset > start:
+        yield _hole(start, chain[0])
+    last = results[chain[-1].base_offset]
+    end = last.end_offset if last.next_offset is None else last.next_offset
+    if end is not None and end < start:
+        what = f"ends at offset {end}, before the first offset of the log, {start}"
+        kind = Kind.DAMAGED if files.is_start_attested else Kind.UNFINISHED
+        yield Finding(chain[-1].path("log"), last.size, what, kind)
 
 
 def _check_joint(

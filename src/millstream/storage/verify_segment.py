@@ -51,6 +51,8 @@ class SegmentResult:
     next_offset: int | None
     """Where the next segment has to start; `None` where that cannot be told."""
     findings: Sequence[Finding]
+    end_offset: int | None = None
+    """The offset after the last sound record; `None` where its log cannot be read."""
 
     def is_damaged(self, *suffixes: str) -> bool:
         """Whether one of these files is damaged or missing; without any, whether anything is."""
@@ -71,6 +73,9 @@ class _SegmentCheck:
 
     def run(self) -> SegmentResult:
         files = self.files
+        if files.is_deleted:
+            self._note(min(files.suffixes), None, "was deleted; will be removed at the next start")
+            return self._result(0, None)
         if files.suffixes == {"index"}:
             self._note("index", None, "has no log; will be removed at the next start")
             return self._result(0, None)
@@ -85,7 +90,8 @@ class _SegmentCheck:
         ends = [seal.next_offset] if seal else []
         if log.damage is None:
             ends.append(log.tally.next_offset)
-        return self._result(log.tally.size, max(ends, default=None))
+        result = self._result(log.tally.size, max(ends, default=None))
+        return replace(result, end_offset=log.tally.next_offset)
 
     def _result(self, size: int, next_offset: int | None) -> SegmentResult:
         return SegmentResult(self.files.base_offset, size, next_offset, tuple(self.findings))

@@ -13,6 +13,9 @@ Rules that everything here keeps:
    segment with unsynced bytes, and the directory if a name in it is new.
 4. After a failed sync nothing more is acknowledged. The log is offline until it is opened anew.
 5. At most two segments have no seal. A third is not begun; appenders wait.
+6. What `partition.json` says is durable before anything rests on it: an epoch before a batch bears
+   it, a first offset before a segment below it goes. The last segment with a committed batch stays,
+   deleted or not, so the end of the log is in a file for as long as there is one.
 
 All of it runs on one event loop; only the work handed to `Background` runs in threads.
 """
@@ -20,17 +23,17 @@ All of it runs on one event loop; only the work handed to `Background` runs in t
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
 from millstream.clock import Clock
 from millstream.config import Durability, LogConfig
 from millstream.errors import (
-    DiskFull,
+    InvalidConfig,
     LogClosed,
     LogOffline,
     MillstreamError,
@@ -40,32 +43,33 @@ from millstream.errors import (
 )
 from millstream.records.batch import HEADER_SIZE, PREFIX_SIZE, BatchHeader, Bytes, stamped_prefix
 from millstream.storage.admission import Admission
-from millstream.storage.append import Append, Appended, inspect, total_size
+from millstream.storage.append import Append, Appended, OnAdmit, inspect, total_size
 from millstream.storage.background import Background
 from millstream.storage.budget import Budget
-from millstream.storage.checkpoint import Checkpoint, Synced
 from millstream.storage.commit import Committer
 from millstream.storage.contents import Contents, Mark
 from millstream.storage.counters import Counters
+from millstream.storage.description import Description
+from millstream.storage.failure import passing_error
 from millstream.storage.filesystem import File, write_all
+from millstream.storage.front import Front
 from millstream.storage.index import Index
-from millstream.storage.partition import Partition, write_partition
+from millstream.storage.partition import Partition
 from millstream.storage.reader import Address
 from millstream.storage.recovery import Recovered
 from millstream.storage.seal import Seal, Tally, tally_of
 from millstream.storage.sealing import (
     SyncFailed,
-    open_checkpoint,
     remove_checkpoint,
     seal_segment,
+    sync_all,
     unseal_segment,
 )
 from millstream.storage.segment import GrowingSegment, Place, SealedSegment
+from millstream.storage.tasks import Tasks
+from millstream.storage.unsynced import Unsynced
 
 logger = logging.getLogger(__name__)
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _REST_OF_HEADER = HEADER_SIZE - PREFIX_SIZE
 
@@ -85,7 +89,7 @@ class Writer:
         budget: Budget,
         contents: Contents,
         recovered: Recovered,
-        on_commit: Callable[[], None],
+        on_change: Callable[[], None],
         on_open: Callable[[], None],
     ) -> None:
         self._name = name
@@ -93,13 +97,12 @@ class Writer:
         self._config = config
         self._clock = clock
         self._background = background
-        self._committer = committer
         self._contents = contents
-        self._on_commit = on_commit
+        self._on_change = on_change
         self._on_open = on_open
         self.counters = Counters(recovered_bytes=recovered.scanned_bytes)
-        self.partition = recovered.partition
-        self.offline: LogOffline | None = None
+        self.offline: MillstreamError | None = None
+        self.on_rewind: Callable[[int], None] | None = None
         self._admission = Admission(
             unflushed_bytes_max=config.unflushed_bytes_max,
             budget=budget,
@@ -118,29 +121,80 @@ class Writer:
         self._has_seal_failed = False
         self._can_reopen = not recovered.damage
 
-        # The commit that is under way, and what the next one has to sync.
-        self._syncing: Mark | None = None
-        self._sync_started = 0.0
-        self._sync_count = 0
-        self._unsynced: list[GrowingSegment] = []
-        self._is_directory_dirty = False
-        self._checkpoint: Checkpoint | None = None
+        self._tasks = Tasks()
+        self._unsynced = Unsynced(
+            name=name,
+            place=place,
+            clock=clock,
+            committer=committer,
+            counters=self.counters,
+            mark=self._mark,
+            on_end=self._end_sync,
+        )
+        self._description = Description(
+            recovered.partition,
+            place=place,
+            background=background,
+            tasks=self._tasks,
+            check=self._refuse_if_unwritable,
+        )
+        self._front = Front(
+            name=name,
+            place=place,
+            background=background,
+            tasks=self._tasks,
+            contents=contents,
+            description=self._description,
+            on_change=on_change,
+        )
 
         self._is_flush_scheduled = False
         self._is_held = False
         self._is_closing = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._changed: asyncio.Future[None] | None = None
         if recovered.offline:
             self._go_offline(recovered.offline)
 
     # Admission.
 
-    def submit(self, batch: Bytes, *, is_checked: bool) -> asyncio.Future[Appended]:
-        """Take a batch in, now or when there is room; the future ends with its commit."""
-        append = self._inspect(batch, is_checked=is_checked)
+    @property
+    def partition(self) -> Partition:
+        """What `partition.json` says."""
+        return self._description.partition
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next admitted batch gets."""
+        return self._next
+
+    def submit(
+        self,
+        batch: Bytes,
+        *,
+        is_checked: bool,
+        on_admit: OnAdmit | None = None,
+        timeout: float | None = None,
+        is_early: bool = False,
+        header: BatchHeader | None = None,
+    ) -> asyncio.Future[Appended]:
+        """Take a batch in, now or when there is room; the future ends with its commit.
+
+        Where `is_early`, it ends when the batch is written, if that comes first. A caller that
+        gives the `header` has checked the batch as `inspect` would.
+        """
+        if header is None:
+            append = self._inspect(batch, is_checked=is_checked, on_admit=on_admit)
+        else:
+            if self._is_closing or self.offline is not None:
+                self._refuse_if_unwritable()
+            append = Append(header, batch, asyncio.get_running_loop().create_future(), on_admit)
+        append.is_early = is_early
         self._admission.enter(append)
-        return append.future
+        future = append.future
+        if timeout is not None and append.offset < 0 and not future.done():
+            loop = asyncio.get_running_loop()
+            alarm = loop.call_later(timeout, self._give_up_waiting, future, timeout)
+            future.add_done_callback(lambda _: alarm.cancel())
+        return future
 
     def submit_now(self, batch: Bytes, *, is_checked: bool) -> asyncio.Future[Appended]:
         """Take a batch in now, or raise `WouldBlock`."""
@@ -152,15 +206,17 @@ class Writer:
             raise
         return append.future
 
-    def give_up_waiting(self, future: asyncio.Future[Appended], seconds: float) -> None:
+    def _give_up_waiting(self, future: asyncio.Future[Appended], seconds: float) -> None:
         """Refuse the batch of `future` if it still has not been admitted after `seconds`."""
         self._admission.give_up(future, seconds)
         self.counters.refusals_busy += future.done()
 
-    def _inspect(self, batch: Bytes, *, is_checked: bool) -> Append:
+    def _inspect(
+        self, batch: Bytes, *, is_checked: bool, on_admit: OnAdmit | None = None
+    ) -> Append:
         self._refuse_if_unwritable()
         header = inspect(batch, size_max=self._config.batch_size_max, is_checked=is_checked)
-        return Append(header, batch, asyncio.get_running_loop().create_future())
+        return Append(header, batch, asyncio.get_running_loop().create_future(), on_admit)
 
     def _refuse_if_unwritable(self) -> None:
         if self._is_closing:
@@ -173,13 +229,22 @@ class Writer:
             return "two segments wait to be sealed"
         return None
 
-    def _admit(self, append: Append) -> None:
+    def _admit(self, append: Append) -> bool:
+        """Give a batch its offset, unless its appender refuses that; returns whether it has one."""
+        if append.on_admit is not None:
+            try:
+                append.on_admit(self._next)
+            except Exception as error:  # noqa: BLE001 - handed to the appender, whose own it is.
+                append.refuse(error)
+                return False
         append.offset = self._next
         append.next_offset = self._next = self._next + append.header.last_offset_delta + 1
         self._pending.append(append)
         if self._config.durability is Durability.MEMORY:
+            append.batch = bytes(append.batch)  # The caller may have its own back from now on.
             append.acknowledge()
         self._schedule_flush()
+        return True
 
     # Writing.
 
@@ -196,7 +261,7 @@ class Writer:
             if segment is None:
                 break
             self._write(segment)
-        self._notify()
+        self._tasks.notify()
 
     def _segment_for(self, append: Append) -> GrowingSegment | None:
         """Return the segment that takes `append`; nothing where it has to wait for one."""
@@ -233,9 +298,9 @@ class Writer:
                 memoryview(append.batch)[PREFIX_SIZE:],
             )
         try:
-            self._open(segment)
+            file = self._open(segment)
             segment.reserve(segment.size + total_size(appends))
-            write_all(segment.open(), segment.size, pieces)
+            write_all(file, segment.size, pieces)
         except OSError as error:
             self._undo_write(segment, error)
             return
@@ -286,14 +351,17 @@ class Writer:
         if self._config.durability is not Durability.FSYNC:
             self._commit(Mark(segment.next_offset, segment.base_offset, segment.size))
             return
-        if segment not in self._unsynced:
-            self._unsynced.append(segment)
-        self._request_sync()
+        for append in appends:
+            if append.is_early:
+                append.acknowledge()
+        self._unsynced.add(segment)
 
-    def _open(self, segment: GrowingSegment) -> None:
-        if segment.file is None:
-            segment.open()
+    def _open(self, segment: GrowingSegment) -> File:
+        is_open = segment.file is not None
+        file = segment.open()
+        if not is_open:
             self._on_open()
+        return file
 
     def park(self) -> bool:
         """Give the descriptors back if the log is idle; the next write opens the files again."""
@@ -301,7 +369,7 @@ class Writer:
             return False
         assert self._growing is not None
         self._growing.file = None
-        self._checkpoint = None
+        self._unsynced.checkpoint = None
         return True
 
     @property
@@ -327,7 +395,7 @@ class Writer:
         except OSError as error:
             self._refuse_pending(error)
             return None
-        self._is_directory_dirty = True
+        self._unsynced.is_directory_dirty = True
         epoch, now_ms = self.partition.leader_epoch, self._clock.wall_ms()
         tally = Tally(base_offset, leader_epoch=epoch, created_ms=now_ms)
         full, self._growing = self._growing, GrowingSegment(self._place, tally, Index(), file)
@@ -341,7 +409,7 @@ class Writer:
     def _start_sealing(self, segment: GrowingSegment) -> None:
         self._sealing = segment
         self._has_seal_failed = False
-        self._start(self._seal(segment))
+        self._tasks.start(self._seal(segment))
 
     async def _seal(self, segment: GrowingSegment) -> None:
         work = partial(seal_segment, segment, now_ms=self._clock.wall_ms())
@@ -355,10 +423,10 @@ class Writer:
             self._has_seal_failed = True
             self._refuse_pending(error)
             return
-        if segment in self._unsynced:
-            self._unsynced.remove(segment)
+        self._unsynced.discard(segment)
         self._publish_sealed(segment, seal)
         self._sealing = None
+        self._front.drop_dead()
         self._schedule_flush()
         self._admission.admit_waiting()
 
@@ -379,7 +447,7 @@ class Writer:
 
     async def _reopen(self, sealed: SealedSegment) -> None:
         try:
-            file, index, self._checkpoint = await self._background.run(
+            file, index, self._unsynced.checkpoint = await self._background.run(
                 partial(unseal_segment, self._place, sealed)
             )
         except OSError as error:
@@ -396,60 +464,20 @@ class Writer:
 
     # Committing.
 
-    def _request_sync(self) -> None:
-        if self._syncing is None and not self.offline:
-            self._syncing = self._mark()
-            self._committer.request(self)
-
     def _mark(self) -> Mark:
         growing = self._growing
         assert growing is not None, "what was written is in a growing segment"
         return Mark(growing.next_offset, growing.base_offset, growing.size)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the next commit only has to sync files."""
-        return not self._is_directory_dirty and self._checkpoint is not None
-
-    def begin_plain_sync(self) -> list[File]:
-        """Begin a commit of what was written up to now, and return the files to sync."""
-        self._syncing = self._mark()
-        self._sync_started = self._clock.monotonic()
-        files = [segment.open() for segment in self._unsynced]
-        self._unsynced = []
-        self._sync_count = len(files)
-        return files
-
-    def begin_sync(self) -> Callable[[], None]:
-        """Begin a commit of what was written up to now, and return all of its blocking work."""
-        files = self.begin_plain_sync()
-        is_directory_dirty, self._is_directory_dirty = self._is_directory_dirty, False
-
-        def work() -> None:
-            for file in files:
-                file.sync()
-            if self._ensure_checkpoint() or is_directory_dirty:
-                self._place.filesystem.sync_directory(self._place.directory)
-
-        return work
-
-    def end_sync(self, error: Exception | None) -> None:
+    def _end_sync(self, mark: Mark, error: Exception | None) -> None:
         """Acknowledge what was synced, or go offline."""
-        mark, self._syncing = self._syncing, None
-        self._notify()
+        self._tasks.notify()
         if self.offline:
             return
         if error is not None:
             self._go_offline(error)
             return
-        assert mark is not None, "a commit that ended was begun"
-        self.counters.syncs += self._sync_count
-        self.counters.sync_seconds += self._clock.monotonic() - self._sync_started
-        if mark.position > 0:  # An empty segment may go again; nothing must rest on it.
-            self._note_synced(Synced(mark.segment, mark.position))
         self._commit(mark)
-        if self._unsynced:
-            self._request_sync()
 
     def _commit(self, mark: Mark) -> None:
         """Publish and acknowledge everything before `mark`."""
@@ -459,60 +487,55 @@ class Writer:
             append = self._written.popleft()
             flushed += append.size
             append.acknowledge()
-        self._on_commit()
+        if self._front.has_dead:
+            self._front.drop_dead()
+        if flushed:
+            self._on_change()
         self._admission.leave(flushed)
-
-    def _ensure_checkpoint(self) -> bool:
-        """Have a checkpoint file; returns whether its name is new, and has to be made durable."""
-        is_new = False
-        try:
-            if self._checkpoint is None:
-                self._checkpoint, is_new = open_checkpoint(self._place)
-        except OSError as error:
-            logger.warning("%s: no checkpoint: %s", self._name, error)
-        return is_new
-
-    def _note_synced(self, synced: Synced) -> None:
-        """Write the checkpoint. It only sharpens what recovery can tell, so it may fail."""
-        try:
-            if self._checkpoint is not None:
-                self._checkpoint.write(synced)
-        except OSError as error:
-            logger.warning("%s: checkpoint not written: %s", self._name, error)
-            self._checkpoint = None
 
     # Failing.
 
     def _refuse_pending(self, error: OSError) -> None:
         """Refuse what is not written yet, and take back the offsets that it would have had."""
-        if error.errno in _FULL:
-            refusal: MillstreamError = DiskFull(f"{self._name}: the disk is full: {error}")
-        elif error.errno in _PASSING:
-            refusal = Unavailable(f"{self._name}: {error}")
-        else:
+        refusal = passing_error(self._name, error)
+        if refusal is None:
             self._go_offline(error)
             return
         self.counters.refusals_full += len(self._pending)
         if self._pending and self._config.durability is Durability.MEMORY:
             logger.error("%s: %d acknowledged batches lost", self._name, len(self._pending))
         if self._pending:
-            self._next = self._pending[0].offset
+            self._rewind(self._pending[0].offset)
         self._admission.refuse_waiting(refusal)
         self._refuse_all(self._pending, refusal)
-        self._notify()
+        self._tasks.notify()
+
+    def _rewind(self, offset: int) -> None:
+        """Take back the offsets from `offset` on, where any were given."""
+        if self._next > offset:
+            self._next = offset
+            if self.on_rewind is not None:
+                self.on_rewind(offset)
 
     def _go_offline(self, cause: Exception) -> None:
         if self.offline:
             return
         logger.error("%s is offline: %s", self._name, cause)
-        self.offline = LogOffline(f"{self._name} is offline until it is opened again: {cause}")
-        self.offline.__cause__ = cause
+        offline = LogOffline(f"{self._name} is offline until it is opened again: {cause}")
+        offline.__cause__ = cause
         self.counters.offline = 1
-        self._admission.refuse_waiting(self.offline)
-        self._refuse_all(self._written, self.offline)
-        self._refuse_all(self._pending, self.offline)
-        self._on_commit()
-        self._notify()
+        self._end_with(offline)
+
+    def _end_with(self, error: MillstreamError) -> None:
+        """Take no more, and refuse everything that is not committed."""
+        self.offline = error
+        self._unsynced.stop()
+        self._rewind(self._contents.end_offset)
+        self._admission.refuse_waiting(error)
+        self._refuse_all(self._written, error)
+        self._refuse_all(self._pending, error)
+        self._on_change()
+        self._tasks.notify()
 
     def _refuse_all(self, appends: deque[Append], error: MillstreamError) -> None:
         doomed = list(appends)
@@ -522,31 +545,88 @@ class Writer:
         if doomed:
             self._admission.leave(total_size(doomed))
 
-    # Epochs.
+    # What `partition.json` says: epochs, the first offset, the durability class.
 
     async def begin_epoch(self, number: int) -> None:
         """Have every batch from now on bear a newer leader epoch. Durable when this returns."""
-        self._refuse_if_unwritable()
+        await self._description.change(self._begin_epoch(number))
+
+    async def _begin_epoch(self, number: int) -> None:
         current = self.partition.leader_epoch
         if number <= current:
             raise RequestError(f"epoch is {number}, must be greater than {current}")
+        self._flush()  # At once, or a busy log would never be found with nothing to write.
         while self._pending or self._is_held:
-            await self._change()
+            await self._tasks.change()
             self._refuse_if_unwritable()
+            self._flush()
         # What is admitted from here on is held until the epoch is durable, and then bears it.
-        await self._hold_until(self._begin_epoch(self.partition.with_epoch(number, self._next)))
+        await self._hold_until(self._write_epoch(self.partition.with_epoch(number, self._next)))
         if self.offline:
             raise self.offline
 
-    async def _begin_epoch(self, partition: Partition) -> None:
-        filesystem, directory = self._place.filesystem, self._place.directory
+    async def _write_epoch(self, partition: Partition) -> None:
         try:
-            await self._background.run(partial(write_partition, filesystem, directory, partition))
+            await self._description.write(partition)
         except OSError as error:
             # The file may hold either epoch now: no batch may be written until that is known.
             self._go_offline(error)
+
+    async def delete_before(self, offset: int) -> None:
+        """Let the log start at `offset`. Durable when this returns; files go afterwards."""
+        await self._front.delete_before(offset)
+
+    async def reconfigure(self, config: LogConfig) -> None:
+        """Go by other settings from here on. A change of the durability class is durable first."""
+        await self._description.change(self._reconfigure(config))
+
+    async def _reconfigure(self, config: LogConfig) -> None:
+        before, after = self._config.durability, config.durability
+        if before is after:
+            self._go_by(config)
             return
-        self.partition = partition
+        if Durability.EPHEMERAL in (before, after):
+            raise InvalidConfig(
+                f"{self._name} is {before.value}, and cannot become {after.value} while it is open"
+            )
+        while self._is_held:
+            await self._tasks.change()
+            self._refuse_if_unwritable()
+        await self._hold_until(self._change_durability(config))
+        if self.offline:
+            raise self.offline
+
+    async def _change_durability(self, config: LogConfig) -> None:
+        """Change the class between two batches: each is acknowledged by the one it was taken for.
+
+        What a weaker class wrote is synced before the log is of class `fsync`: an acknowledgement
+        of that class, and its first offset, attest all before them.
+        """
+        while (self._written or self._unsynced.is_under_way) and not self.offline:
+            await self._tasks.change()
+        if self.offline:
+            return
+        partition = replace(self.partition, durability=config.durability)
+        try:
+            if config.durability is Durability.FSYNC:
+                files = [self._open(s) for s in (self._sealing, self._growing) if s]
+                await self._background.run(partial(sync_all, self._place, files))
+                self._unsynced.is_directory_dirty = False
+            await self._description.write(partition)
+        except SyncFailed as failed:
+            self._go_offline(failed.cause)
+        except OSError as error:
+            if refusal := passing_error(self._name, error):
+                raise refusal from error
+            self._go_offline(error)
+        else:
+            self._go_by(config)
+
+    def _go_by(self, config: LogConfig) -> None:
+        self._config = config
+        self._place = replace(self._place, index_interval_bytes=config.index_interval_bytes)
+        self._admission.unflushed_bytes_max = config.unflushed_bytes_max
+        self._admission.admit_waiting()
 
     # Closing.
 
@@ -557,13 +637,22 @@ class Writer:
         self._is_closing = True
         self._admission.refuse_waiting(LogClosed(f"{self._name} is closed"))
         while (self._pending or self._written) and not self.offline:
-            await self._change()
-        while self._syncing or self._tasks:
-            await self._change()
+            await self._tasks.change()
+        while self._unsynced.is_under_way or not self._tasks.is_idle:
+            await self._tasks.change()
         unsealed = [segment for segment in (self._sealing, self._growing) if segment]
-        self._growing = self._sealing = self._checkpoint = None
+        self._growing = self._sealing = self._unsynced.checkpoint = None
         if not self.offline and self._config.durability is not Durability.EPHEMERAL:
             await self._seal_rest(unsealed)
+
+    async def discard(self) -> None:
+        """Stop without a commit or a seal, because the files are about to go."""
+        self._is_closing = True
+        if not self.offline:
+            self._end_with(LogClosed(f"{self._name} is closed"))
+        while self._unsynced.is_under_way or not self._tasks.is_idle:
+            await self._tasks.change()
+        self._growing = self._sealing = self._unsynced.checkpoint = None
 
     async def _seal_rest(self, unsealed: list[GrowingSegment]) -> None:
         """Seal what has no seal: with that, the next start has nothing to scan."""
@@ -579,12 +668,12 @@ class Writer:
             self._go_offline(error)
             raise StorageFailed(f"{self._name} was not closed cleanly: {error}") from error
 
-    # The writer's own tasks, and waiting for its state to change.
+    # Holding.
 
     def _hold_until(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Write nothing until `work` is done."""
         self._is_held = True
-        return self._start(self._hold(work))
+        return self._tasks.start(self._hold(work))
 
     async def _hold(self, work: Coroutine[None, None, None]) -> None:
         try:
@@ -592,24 +681,3 @@ class Writer:
         finally:
             self._is_held = False
             self._schedule_flush()
-
-    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._notify()
-
-    def _change(self) -> asyncio.Future[None]:
-        """Return what ends with the next change of the writer's state, for one of many to await."""
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._changed)
-
-    def _notify(self) -> None:
-        if self._changed is not None:
-            changed, self._changed = self._changed, None
-            changed.set_result(None)

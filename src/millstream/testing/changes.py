@@ -2,6 +2,7 @@
 
 Each change names, as `inode`, what it changes: a file, for its bytes and its size; a directory,
 for the names in it. Until a sync of that very inode, a power cut may lose the change or keep it.
+A move between two directories needs both.
 """
 
 from __future__ import annotations
@@ -102,4 +103,24 @@ class Rename:
         return f"rename of {self.old!r} to {self.new!r}, {self.target}"
 
 
-Change: TypeAlias = Write | Grow | Truncate | Link | Unlink | Rename
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What is called `old` in `source` was called `new` in `into`, another directory.
+
+    A power cut keeps both halves or none, and it takes a sync of both directories to settle it:
+    `inode` is the one that is waited for, `other` the second, as long as neither was synced.
+    """
+
+    inode: Inode
+    other: Inode | None
+    source: Inode
+    old: str
+    into: Inode
+    new: str
+    target: Inode
+
+    def __str__(self) -> str:
+        return f"move of {self.old!r} to {self.new!r} in {self.into}, {self.target}"
+
+
+Change: TypeAlias = Write | Grow | Truncate | Link | Unlink | Rename | Move

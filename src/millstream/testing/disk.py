@@ -1,7 +1,8 @@
 """Which changes are certain to survive a power cut, and which may.
 
 The rules are as hard as POSIX allows. A sync of a file settles its bytes and its size, and not its
-name; a sync of a directory settles the names in it, and neither their content nor its own name.
+name; a sync of a directory settles the names in it, and neither their content nor its own name;
+a move to another directory is settled by a sync of both, and atomic before that.
 Whatever was not synced may survive in any combination. What a failed sync was to settle is
 settled by no later sync: only writing it again, and syncing that, helps.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from millstream.testing.changes import Change, Inode
+from millstream.testing.changes import Change, Inode, Move
 from millstream.testing.image import Image
 from millstream.testing.trace import Damage, Event, Note, Sync, SyncFailed
 
@@ -52,6 +53,7 @@ class Disk:
         match event:
             case Sync(inode):
                 self._settle(inode)
+                self._pending = [_half_settled(entry, inode) for entry in self._pending]
             case SyncFailed(inode):
                 self._forsake(inode)
             case Damage(inode, content):
@@ -62,19 +64,19 @@ class Disk:
                 self._pending.append(Pending(event))
 
     def _settle(self, inode: Inode) -> None:
-        mine = [entry for entry in self._pending if entry.change.inode == inode]
+        mine = [entry for entry in self._pending if _is_settled_by(entry, inode)]
         if not mine:
             return
         if any(entry.is_forsaken for entry in mine):
             self._pending = [
                 replace(entry, is_settled=True)
-                if entry.change.inode == inode and not entry.is_forsaken
+                if _is_settled_by(entry, inode) and not entry.is_forsaken
                 else entry
                 for entry in self._pending
             ]
         else:
             self._certain = self._certain.after(entry.change for entry in mine)
-            self._forget(inode)
+            self._pending = [entry for entry in self._pending if not _is_settled_by(entry, inode)]
 
     def _forsake(self, inode: Inode) -> None:
         self._pending = [
@@ -91,3 +93,18 @@ class Disk:
 
     def _forget(self, inode: Inode) -> None:
         self._pending = [entry for entry in self._pending if entry.change.inode != inode]
+
+
+def _is_settled_by(entry: Pending, inode: Inode) -> bool:
+    """Whether a sync of `inode` is all that a change waits for."""
+    is_half = isinstance(entry.change, Move) and entry.change.other is not None
+    return entry.change.inode == inode and not is_half
+
+
+def _half_settled(entry: Pending, inode: Inode) -> Pending:
+    """Take note that one of the two directories of a move was synced."""
+    move = entry.change
+    if not isinstance(move, Move) or move.other is None or inode not in (move.inode, move.other):
+        return entry
+    left = move.other if inode == move.inode else move.inode
+    return replace(entry, change=replace(move, inode=left, other=None))

@@ -10,7 +10,18 @@ from typing import Literal, TypeAlias
 
 FaultKind: TypeAlias = Literal["error", "short write"]
 
-OPENING = frozenset({"open", "open_readonly", "create", "list", "sync_directory", "lock", "map"})
+OPENING = frozenset(
+    {
+        "open",
+        "open_readonly",
+        "create",
+        "list",
+        "remove_tree",
+        "sync_directory",
+        "lock",
+        "map",
+    }
+)
 """The calls that need a descriptor, and so can fail for want of one (`EMFILE`)."""
 
 GROWING = frozenset(

@@ -58,7 +58,7 @@ class FaultyFilesystem:
         self._run("make_directory", path, lambda: self._inner.make_directory(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name in the same directory, replacing what had it, atomically."""
+        """Give a file or a directory another name, replacing a file that had it, atomically."""
         self._run("rename", source, lambda: self._inner.rename(source, target))
 
     def remove(self, path: str) -> None:
@@ -68,6 +68,10 @@ class FaultyFilesystem:
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
         self._run("remove_directory", path, lambda: self._inner.remove_directory(path))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
+        self._run("remove_tree", path, lambda: self._inner.remove_tree(path))
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable.

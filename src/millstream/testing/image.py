@@ -12,6 +12,7 @@ from millstream.testing.changes import (
     Grow,
     Inode,
     Link,
+    Move,
     Rename,
     Truncate,
     Unlink,
@@ -89,6 +90,11 @@ class _Draft:
                 names = self._directory(inode)
                 names.pop(old, None)
                 names[new] = target
+            case Move():
+                names = self._directory(change.source)
+                if names.get(change.old) == change.target:  # Another may bear the name by now.
+                    del names[change.old]
+                self._directory(change.into)[change.new] = change.target
 
     def _file(self, inode: Inode) -> bytearray:
         if (content := self._files.get(inode)) is None:

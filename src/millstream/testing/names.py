@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from millstream.storage.memory import path_parts
-from millstream.testing.changes import ROOT, Inode, Link, Rename, Unlink
+from millstream.testing.changes import ROOT, Inode, Link, Move, Rename, Unlink
 
 
 class Names:
@@ -39,19 +39,29 @@ class Names:
             self._directories[inode] = {}
         return Link(parent, name, inode)
 
-    def rename(self, source: str, target: str) -> Rename:
-        """Give a file or a directory another name in its directory."""
+    def rename(self, source: str, target: str) -> Rename | Move:
+        """Give a file or a directory another name, in its directory or another."""
         parent, old = self._place(source)
-        _, new = self._place(target)
+        into, new = self._place(target)
         inode = self._directories[parent].pop(old)
-        self._directories[parent][new] = inode
-        return Rename(parent, old, new, inode)
+        self._directories[into][new] = inode
+        if into == parent:
+            return Rename(parent, old, new, inode)
+        return Move(parent, into, parent, old, into, new, inode)
 
     def remove(self, path: str) -> Unlink:
         """Remove a name."""
         parent, name = self._place(path)
         self._directories.pop(self._directories[parent].pop(name), None)
         return Unlink(parent, name)
+
+    def remove_tree(self, path: str) -> Iterator[Unlink]:
+        """Remove a name and all that is below it, the deepest first."""
+        inode = self.inode(path)
+        below = list(self.walk(inode, path)) if inode.is_directory else []
+        for child, _ in reversed(below):
+            yield self.remove(child)
+        yield self.remove(path)
 
     def walk(self, directory: Inode = ROOT, path: str = "") -> Iterator[tuple[str, Inode]]:
         """Yield every path below a directory, sorted, a parent before its children."""

@@ -110,6 +110,74 @@ class NamesSuite:
         filesystem.rename(path, path)
         assert read_file(filesystem, path) == b"content"
 
+    def test_rename_moves_a_file_to_another_directory(
+        self, filesystem: Filesystem, root: str
+    ) -> None:
+        source = make_file(filesystem, join(root, "source"), b"content")
+        filesystem.make_directory(join(root, "other"))
+        filesystem.rename(source, join(root, "other", "target"))
+        assert filesystem.list(root) == ["other"]
+        assert read_file(filesystem, join(root, "other", "target")) == b"content"
+
+    def test_rename_moves_a_directory_with_all_that_is_in_it(
+        self, filesystem: Filesystem, root: str
+    ) -> None:
+        for name in ("from", "from/tree", "from/tree/branch", "to"):
+            filesystem.make_directory(join(root, name))
+        path = make_file(filesystem, join(root, "from/tree/branch", "leaf"), b"content")
+        leaf = filesystem.open_readonly(path)
+        filesystem.rename(join(root, "from/tree"), join(root, "to/moved"))
+        assert filesystem.list(join(root, "from")) == []
+        assert filesystem.list(join(root, "to")) == ["moved"]
+        assert read_file(filesystem, join(root, "to/moved/branch/leaf")) == b"content"
+        assert leaf.read_at(0, 100) == b"content"
+        leaf.close()
+        filesystem.make_directory(join(root, "from/tree"))
+        assert filesystem.list(join(root, "from/tree")) == [], "the name is free"
+
+    def test_a_directory_replaces_an_empty_one_and_no_other(
+        self, filesystem: Filesystem, root: str
+    ) -> None:
+        for name in ("source", "empty", "full"):
+            filesystem.make_directory(join(root, name))
+        make_file(filesystem, join(root, "source", "file"))
+        make_file(filesystem, join(root, "full", "file"))
+        with fails_with(errno.ENOTEMPTY):
+            filesystem.rename(join(root, "source"), join(root, "full"))
+        filesystem.rename(join(root, "source"), join(root, "empty"))
+        assert filesystem.list(root) == ["empty", "full"]
+        assert filesystem.list(join(root, "empty")) == ["file"]
+
+    def test_a_directory_cannot_be_moved_into_itself(
+        self, filesystem: Filesystem, root: str
+    ) -> None:
+        filesystem.make_directory(join(root, "tree"))
+        filesystem.make_directory(join(root, "tree/branch"))
+        for target in ("tree/new", "tree/branch/new"):
+            with fails_with(errno.EINVAL):
+                filesystem.rename(join(root, "tree"), join(root, target))
+        assert filesystem.list(join(root, "tree")) == ["branch"]
+
+    def test_remove_tree_removes_all_that_is_below(self, filesystem: Filesystem, root: str) -> None:
+        for name in ("tree", "tree/branch", "tree/bare"):
+            filesystem.make_directory(join(root, name))
+        for name in ("tree/file", "tree/branch/leaf", "kept"):
+            path = make_file(filesystem, join(root, name), b"content")
+        leaf = filesystem.open_readonly(join(root, "tree/branch/leaf"))
+        filesystem.remove_tree(join(root, "tree"))
+        assert filesystem.list(root) == ["kept"]
+        assert leaf.read_at(0, 100) == b"content"
+        leaf.close()
+        filesystem.remove_tree(path)
+        assert filesystem.list(root) == []
+
+    def test_remove_tree_of_what_is_missing_does_nothing(
+        self, filesystem: Filesystem, root: str
+    ) -> None:
+        filesystem.remove_tree(join(root, "missing"))
+        filesystem.remove_tree(join(root, "missing", "below"))
+        assert filesystem.list(root) == []
+
     def test_a_removed_file_stays_with_who_has_it_open(
         self, filesystem: Filesystem, root: str
     ) -> None:

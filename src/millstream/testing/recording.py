@@ -56,7 +56,7 @@ class RecordingFilesystem:
                 self._recorder.record(self._names.add(path, is_directory=True))
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name in the same directory, replacing what had it, atomically."""
+        """Give a file or a directory another name, replacing a file that had it, atomically."""
         with self._recorder:
             self._memory.rename(source, target)
             self._recorder.record(self._names.rename(source, target))
@@ -72,6 +72,14 @@ class RecordingFilesystem:
         with self._recorder:
             self._memory.remove_directory(path)
             self._recorder.record(self._names.remove(path))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
+        with self._recorder:
+            self._memory.remove_tree(path)
+            if self._names.find(path) is not None:
+                for change in self._names.remove_tree(path):
+                    self._recorder.record(change)
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""

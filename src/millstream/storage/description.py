@@ -1,0 +1,54 @@
+"""What `partition.json` says of a log that is open, and the one way to change it.
+
+Changes come one after the other, each durable before anything rests on it. They are tasks of the
+log itself: a caller that gives up waiting must not leave file and memory in disagreement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from millstream.storage.background import Background
+from millstream.storage.partition import Partition, write_partition
+from millstream.storage.segment import Place
+from millstream.storage.tasks import Tasks
+
+
+class Description:
+    """The description of one log. `check` raises where it may not be changed any more."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        place: Place,
+        background: Background,
+        tasks: Tasks,
+        check: Callable[[], None],
+    ) -> None:
+        self.partition = partition
+        self._place = place
+        self._background = background
+        self._tasks = tasks
+        self._check = check
+        self._turn = asyncio.Lock()
+
+    async def change(self, work: Coroutine[None, None, None]) -> None:
+        """Do `work`, which may `write`, when no other change is under way."""
+        await asyncio.shield(self._tasks.start(self._in_turn(work)))
+
+    async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            async with self._turn:
+                self._check()
+                await work
+        finally:
+            work.close()  # It may not have been begun.
+
+    async def write(self, partition: Partition) -> None:
+        """Replace the file. After an `OSError` it may say the one or the other."""
+        filesystem, directory = self._place.filesystem, self._place.directory
+        await self._background.run(partial(write_partition, filesystem, directory, partition))
+        self.partition = partition

@@ -1,0 +1,42 @@
+"""The tasks that belong to one log, and a way to wait until something about it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+
+class Tasks:
+    """Tasks that no caller can cancel, so that what was begun is ended. Belongs to one loop."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+        self._changed: asyncio.Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._running
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run `work`, and tell those who wait for a change when it has ended."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def change(self) -> asyncio.Future[None]:
+        """Return what ends with the next change, for one of many to await."""
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._changed)
+
+    def notify(self) -> None:
+        """Tell those who wait that something has changed."""
+        if self._changed is not None:
+            changed, self._changed = self._changed, None
+            changed.set_result(None)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self.notify()
