@@ -80,6 +80,10 @@ class InvalidRecord(RequestError):
     """The topic does not take this record: a key is missing, or it is not allowed there."""
 
 
+class UnsupportedCompression(RequestError):
+    """The batch is packed in a way that is not allowed where it goes."""
+
+
 class InvalidTimestamp(RequestError):
     """A record's timestamp is further from the present than the topic allows."""
 

@@ -6,12 +6,11 @@ store. Beyond that appenders wait in the order in which they came; nobody overta
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 
 from millstream.errors import DeadlineExceeded, MillstreamError, WouldBlock
-from millstream.storage.append import Append, Appended
+from millstream.storage.append import Append, Waiter
 from millstream.storage.budget import Budget
 
 
@@ -51,10 +50,10 @@ class Admission:
             raise WouldBlock(reason)
         self._pass(append)
 
-    def give_up(self, future: asyncio.Future[Appended], seconds: float) -> None:
-        """Refuse the batch of `future` if it has not been admitted after `seconds`."""
+    def give_up(self, waiter: Waiter, seconds: float) -> None:
+        """Refuse the batch of `waiter` if it has not been admitted after `seconds`."""
         for append in self._waiting:
-            if append.future is future:
+            if append.waiter is waiter:
                 reason = self._why_no_room(append.size) or "others wait before it"
                 self._waiting.remove(append)
                 append.refuse(DeadlineExceeded(f"not admitted within {seconds} s: {reason}"))
@@ -64,11 +63,11 @@ class Admission:
         """Admit those who wait, as far as there is room."""
         while self._waiting:
             append = self._waiting[0]
-            if not append.future.done() and self._why_no_room(append.size):
+            if not append.waiter.done() and self._why_no_room(append.size):
                 self._budget.wait(self)
                 return
             self._waiting.popleft()
-            if not append.future.done():
+            if not append.waiter.done():
                 self._pass(append)
 
     def leave(self, size: int) -> None:

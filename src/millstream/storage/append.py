@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from millstream.errors import BatchTooLarge, CorruptBatch, InvalidBatch
 from millstream.records.batch import BatchHeader, Bytes, check_batch, decode_header
@@ -23,26 +22,45 @@ class Appended(NamedTuple):
     """Unknown for the class `memory`, which acknowledges before the batch has a place."""
 
 
+class Waiter(Protocol):
+    """Who waits for a batch: a future, or whoever wants to know without a turn of the loop.
+
+    It is told in the middle of a write or a commit: it must only take note, and not append.
+    """
+
+    def done(self) -> bool:
+        """Whether it was told already, or waits no more."""
+        ...
+
+    def set_result(self, result: Appended, /) -> None:
+        """Hear that the batch is acknowledged."""
+        ...
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """Hear that the batch is refused."""
+        ...
+
+
 class Append:
-    """A batch that someone waits for. Its future ends with its acknowledgement or its refusal."""
+    """A batch that someone waits for, who is told of its acknowledgement or its refusal."""
 
     __slots__ = (
         "address",
         "batch",
-        "future",
         "header",
         "is_early",
         "next_offset",
         "offset",
         "on_admit",
         "size",
+        "waiter",
     )
 
     def __init__(
         self,
         header: BatchHeader,
         batch: Bytes,
-        future: asyncio.Future[Appended],
+        waiter: Waiter,
         on_admit: OnAdmit | None = None,
         *,
         is_early: bool = False,
@@ -50,7 +68,7 @@ class Append:
         self.header = header
         self.batch = batch
         self.size = len(batch)
-        self.future = future
+        self.waiter = waiter
         self.on_admit = on_admit
         self.is_early = is_early
         """Whether to acknowledge once it is written, whatever the class of the log asks for."""
@@ -59,13 +77,13 @@ class Append:
 
     def acknowledge(self) -> None:
         """Tell the appender, unless it stopped waiting."""
-        if not self.future.done():
-            self.future.set_result(Appended(self.offset, self.next_offset - 1, self.address))
+        if not self.waiter.done():
+            self.waiter.set_result(Appended(self.offset, self.next_offset - 1, self.address))
 
     def refuse(self, error: Exception) -> None:
         """Tell the appender why not, unless it stopped waiting."""
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self.waiter.done():
+            self.waiter.set_exception(error)
 
 
 def inspect(batch: Bytes, *, size_max: int, is_checked: bool) -> BatchHeader:

@@ -18,7 +18,7 @@ from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Record, StoredRecord
-from millstream.storage.append import Appended, OnAdmit
+from millstream.storage.append import Appended, OnAdmit, Waiter
 from millstream.storage.background import Background
 from millstream.storage.budget import Budget
 from millstream.storage.commit import Committer
@@ -53,6 +53,8 @@ class Log:
         on_open: Callable[[Log], None] = lambda _: None,
     ) -> None:
         self.name = name
+        self.place = place
+        """Where its files lie; others may keep theirs beside them."""
         self.config = config
         self.recovered = recovered
         self._clock = clock
@@ -177,6 +179,21 @@ class Log:
             is_early=is_early,
             header=header,
         )
+
+    def submit_for(
+        self,
+        waiter: Waiter,
+        batch: Bytes,
+        header: BatchHeader,
+        *,
+        timeout: float | None = None,
+        is_early: bool = False,
+    ) -> None:
+        """Append one batch as `submit` does with its `header`, and tell `waiter` instead.
+
+        It is told at once, where a future takes a turn of the loop.
+        """
+        self._writer.submit_for(waiter, batch, header, timeout=timeout, is_early=is_early)
 
     def try_append(self, batch: Bytes, *, is_checked: bool = False) -> asyncio.Future[Appended]:
         """Append one batch if it can be admitted now; else raise `WouldBlock` with the reason.

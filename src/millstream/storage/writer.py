@@ -43,7 +43,7 @@ from millstream.errors import (
 )
 from millstream.records.batch import HEADER_SIZE, PREFIX_SIZE, BatchHeader, Bytes, stamped_prefix
 from millstream.storage.admission import Admission
-from millstream.storage.append import Append, Appended, OnAdmit, inspect, total_size
+from millstream.storage.append import Append, Appended, OnAdmit, Waiter, inspect, total_size
 from millstream.storage.background import Background
 from millstream.storage.budget import Budget
 from millstream.storage.commit import Committer
@@ -181,42 +181,58 @@ class Writer:
         Where `is_early`, it ends when the batch is written, if that comes first. A caller that
         gives the `header` has checked the batch as `inspect` would.
         """
+        self._refuse_if_unwritable()
         if header is None:
-            append = self._inspect(batch, is_checked=is_checked, on_admit=on_admit)
-        else:
-            if self._is_closing or self.offline is not None:
-                self._refuse_if_unwritable()
-            append = Append(header, batch, asyncio.get_running_loop().create_future(), on_admit)
-        append.is_early = is_early
+            header = self._inspect(batch, is_checked=is_checked)
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        append = Append(header, batch, future, on_admit, is_early=is_early)
         self._admission.enter(append)
-        future = append.future
-        if timeout is not None and append.offset < 0 and not future.done():
-            loop = asyncio.get_running_loop()
-            alarm = loop.call_later(timeout, self._give_up_waiting, future, timeout)
+        if (alarm := self._alarm(append, timeout)) is not None:
             future.add_done_callback(lambda _: alarm.cancel())
         return future
 
+    def submit_for(
+        self,
+        waiter: Waiter,
+        batch: Bytes,
+        header: BatchHeader,
+        *,
+        timeout: float | None,
+        is_early: bool,
+    ) -> None:
+        """Take in a batch that was checked as `inspect` would, and tell `waiter` of its commit."""
+        self._refuse_if_unwritable()
+        append = Append(header, batch, waiter, is_early=is_early)
+        self._admission.enter(append)
+        if append.offset < 0:
+            self._alarm(append, timeout)
+
     def submit_now(self, batch: Bytes, *, is_checked: bool) -> asyncio.Future[Appended]:
         """Take a batch in now, or raise `WouldBlock`."""
-        append = self._inspect(batch, is_checked=is_checked)
+        self._refuse_if_unwritable()
+        header = self._inspect(batch, is_checked=is_checked)
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         try:
-            self._admission.enter_now(append)
+            self._admission.enter_now(Append(header, batch, future))
         except Unavailable:
             self.counters.refusals_busy += 1
             raise
-        return append.future
+        return future
 
-    def _give_up_waiting(self, future: asyncio.Future[Appended], seconds: float) -> None:
-        """Refuse the batch of `future` if it still has not been admitted after `seconds`."""
-        self._admission.give_up(future, seconds)
-        self.counters.refusals_busy += future.done()
+    def _alarm(self, append: Append, timeout: float | None) -> asyncio.TimerHandle | None:
+        """Have a batch refused that still has not been admitted after `timeout` seconds."""
+        if timeout is None or append.offset >= 0 or append.waiter.done():
+            return None
+        loop = asyncio.get_running_loop()
+        return loop.call_later(timeout, self._give_up_waiting, append, timeout)
 
-    def _inspect(
-        self, batch: Bytes, *, is_checked: bool, on_admit: OnAdmit | None = None
-    ) -> Append:
-        self._refuse_if_unwritable()
-        header = inspect(batch, size_max=self._config.batch_size_max, is_checked=is_checked)
-        return Append(header, batch, asyncio.get_running_loop().create_future(), on_admit)
+    def _give_up_waiting(self, append: Append, seconds: float) -> None:
+        if append.offset < 0 and not append.waiter.done():
+            self._admission.give_up(append.waiter, seconds)
+            self.counters.refusals_busy += append.waiter.done()
+
+    def _inspect(self, batch: Bytes, *, is_checked: bool) -> BatchHeader:
+        return inspect(batch, size_max=self._config.batch_size_max, is_checked=is_checked)
 
     def _refuse_if_unwritable(self) -> None:
         if self._is_closing:

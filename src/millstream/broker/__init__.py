@@ -1,0 +1,1 @@
+"""Topics, groups, producers and transactions; no socket, no wire format."""

@@ -1,0 +1,178 @@
+"""The quotas of a node: kept in metadata, charged in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from millstream.broker.quota import (
+    DEFAULT,
+    Buckets,
+    Entity,
+    Name,
+    QuotaKind,
+    check_entity,
+    check_rate,
+    kind_named,
+    resolve,
+)
+from millstream.broker.topic import Turns
+from millstream.errors import CorruptFile, Unavailable, UnknownFormat
+from millstream.metadata.interface import ABSENT, Compare, Entry, Metadata
+
+__all__ = ["DEFAULT", "Entity", "QuotaKind", "Quotas"]
+
+QUOTAS_PREFIX = "quotas/"
+ROW_VERSION = 1
+
+REQUEST_PERCENT: Final = 100
+"""A second of work in a second is a hundred percent."""
+
+
+class QuotaRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of the quotas of one entity. A name that is null stands for the default."""
+
+    version: int
+    entity: Mapping[str, str | None]
+    rates: Mapping[str, float]
+
+
+class Quotas:
+    """Who may use how much, and how long who used too much has to wait."""
+
+    def __init__(self, metadata: Metadata, *, buckets: Callable[[], Buckets] = Buckets) -> None:
+        self._metadata = metadata
+        self._rates: dict[QuotaKind, dict[Entity, float]] = {kind: {} for kind in QuotaKind}
+        self._revisions: dict[Entity, int] = {}
+        self._turns = Turns()
+        self._buckets = {kind: buckets() for kind in QuotaKind}
+        self.is_empty = True
+        """Whether no one has a quota: then there is nothing to charge, and no need to ask."""
+
+    async def open(self) -> None:
+        """Read what was kept."""
+        for entry in await self._metadata.list(QUOTAS_PREFIX):
+            entity, rates = decode_row(entry)
+            self._remember(entity, rates, entry.revision)
+
+    # Charging.
+
+    def charge(self, kind: QuotaKind, user: str, client_id: str, amount: float, now: float) -> int:
+        """Charge a client for what it used; return how many milliseconds it has to wait.
+
+        `amount` is in bytes, for requests in seconds of work, for mutations in partitions; `now`
+        is of the monotonic clock. Like Kafka, the request is answered at once, with this number in
+        it, and then nothing more is read from the client for so long.
+        """
+        found = resolve(self._rates[kind], user, client_id)
+        if found is None:
+            return 0
+        if kind is QuotaKind.REQUEST:
+            amount *= REQUEST_PERCENT
+        return self._buckets[kind].take(*found, amount, now)
+
+    def wait_ms(self, kind: QuotaKind, user: str, client_id: str, now: float) -> int:
+        """How many milliseconds a client has to wait before it may use more; charges nothing."""
+        found = resolve(self._rates[kind], user, client_id)
+        return self._buckets[kind].wait_ms(*found, now) if found else 0
+
+    # Asking and setting.
+
+    def all(self) -> Mapping[Entity, Mapping[str, float]]:
+        """Return all quotas, by whose they are, under Kafka's names."""
+        return {
+            entity: self._rates_of(entity) for entity in sorted(self._revisions, key=entity_key)
+        }
+
+    def _rates_of(self, entity: Entity) -> dict[str, float]:
+        return {kind.value: rates[entity] for kind, rates in self._rates.items() if entity in rates}
+
+    async def alter(
+        self,
+        entity: Entity,
+        changes: Mapping[str, float | None],
+        *,
+        is_validate_only: bool = False,
+    ) -> None:
+        """Set quotas of an entity, or remove those that are `None`; all of them or none."""
+        check_entity(entity)
+        for name, rate in changes.items():
+            kind = kind_named(name)
+            if rate is not None:
+                check_rate(kind, rate)
+        if not is_validate_only:
+            await self._turns.run(entity_key(entity), self._alter(entity, changes))
+
+    async def _alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
+        known = self._rates_of(entity)
+        rates = {name: rate for name, rate in {**known, **changes}.items() if rate is not None}
+        if rates == known:
+            return
+        key = entity_key(entity)
+        compare = Compare(key, self._revisions.get(entity, ABSENT))
+        revision = await self._metadata.transact(
+            compares=[compare],
+            puts={key: encode_row(entity, rates)} if rates else {},
+            deletes=() if rates else (key,),
+        )
+        if revision is None:
+            raise Unavailable(f"quotas of {entity} were changed at the same time by another")
+        self._remember(entity, rates, revision)
+
+    def _remember(self, entity: Entity, rates: Mapping[str, float], revision: int) -> None:
+        for kind in QuotaKind:
+            if kind.value in rates:
+                self._rates[kind][entity] = rates[kind.value]
+            else:
+                self._rates[kind].pop(entity, None)
+        if rates:
+            self._revisions[entity] = revision
+        else:
+            self._revisions.pop(entity, None)
+        self.is_empty = not self._revisions
+
+
+def entity_key(entity: Entity) -> str:
+    """Return the key under which the quotas of an entity are kept."""
+    parts = [
+        f"{kind}:default" if name is DEFAULT else f"{kind}={quote(str(name), safe='')}"
+        for kind, name in (("user", entity.user), ("client-id", entity.client_id))
+        if name is not None
+    ]
+    return QUOTAS_PREFIX + "/".join(parts)
+
+
+def encode_row(entity: Entity, rates: Mapping[str, float]) -> bytes:
+    """Write a row."""
+    names = {"user": entity.user, "client-id": entity.client_id}
+    row = QuotaRow(
+        version=ROW_VERSION,
+        entity={
+            kind: None if name is DEFAULT else str(name)
+            for kind, name in names.items()
+            if name is not None
+        },
+        rates=rates,
+    )
+    return msgspec.json.encode(row)
+
+
+def decode_row(entry: Entry) -> tuple[Entity, Mapping[str, float]]:
+    """Return whose quotas are kept there, and which."""
+    try:
+        row = msgspec.json.decode(entry.value, type=QuotaRow)
+    except msgspec.DecodeError as error:
+        raise CorruptFile(f"{entry.key} is not a row of quotas: {error}") from error
+    if row.version != ROW_VERSION:
+        raise UnknownFormat(f"{entry.key}: found version {row.version}, known is {ROW_VERSION}")
+    return Entity(_name(row.entity, "user"), _name(row.entity, "client-id")), row.rates
+
+
+def _name(entity: Mapping[str, str | None], kind: str) -> Name | None:
+    if kind not in entity:
+        return None
+    name = entity[kind]
+    return DEFAULT if name is None else name
