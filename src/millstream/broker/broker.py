@@ -1,0 +1,180 @@
+"""The broker: topics, groups and transactions of one node, over its logs.
+
+It knows neither sockets nor wire formats; the doors hold one and ask it.
+
+    <data>/
+      topics/     the records: one store
+      __state/    groups and transactions: a store of its own, so that no client's disk is theirs
+      meta.db     topics, ids, settings
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import uuid
+from contextlib import AsyncExitStack
+
+from millstream.broker.groups.coordinator import Groups
+from millstream.broker.partition import Partition
+from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.quotas import Quotas
+from millstream.broker.state_log import StateLog
+from millstream.broker.timers import LoopTimers
+from millstream.broker.topic import Topic
+from millstream.broker.topics import Topics
+from millstream.broker.transactions.coordinator import Transactions
+from millstream.clock import Clock, SystemClock, Timers
+from millstream.config import BrokerConfig, Endpoint, LogConfig, StoreConfig
+from millstream.metadata.interface import Metadata
+from millstream.metadata.sqlite import SqliteMetadata
+from millstream.storage.filesystem import join
+from millstream.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+STATE_DIRECTORY = "__state"
+METADATA_FILE = "meta.db"
+
+EXPIRY_SECONDS = 600.0
+"""How often partitions forget idle producers."""
+
+PROBLEMS_MAX = 20
+"""How many logs are named that are damaged or offline."""
+
+
+class Broker:
+    """Everything that the doors can ask for. One event loop owns it."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        metadata: Metadata,
+        config: BrokerConfig,
+        clock: Clock,
+        timers: Timers,
+    ) -> None:
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.timers = timers
+        self.advertised = Endpoint("127.0.0.1", 0)
+        """Where clients are told to connect."""
+        self.quotas = Quotas(metadata)
+        self.producer_ids = ProducerIds(metadata)
+        self.topics = Topics(
+            metadata=metadata, store=store, config=config, make_partition=self._make_partition
+        )
+        self.groups: Groups
+        self.transactions: Transactions
+        self._stack = AsyncExitStack()
+        self._expiry = timers.call_later(EXPIRY_SECONDS, self._expire)
+
+    @classmethod
+    async def open(
+        cls,
+        data: str,
+        *,
+        config: BrokerConfig | None = None,
+        log_config: LogConfig | None = None,
+        store_config: StoreConfig | None = None,
+        clock: Clock | None = None,
+        timers: Timers | None = None,
+    ) -> Broker:
+        """Open the data of a node; what was opened before a step that fails is closed again."""
+        clock, timers = clock or SystemClock(), timers or LoopTimers()
+        async with AsyncExitStack() as stack:
+            store = Store(data, config=store_config, log_config=log_config, clock=clock)
+            await stack.enter_async_context(store)
+            state = Store(join(data, STATE_DIRECTORY), clock=clock)
+            await stack.enter_async_context(state)
+            metadata = SqliteMetadata(join(data, METADATA_FILE))
+            await stack.enter_async_context(metadata)
+            broker = cls(
+                store=store,
+                metadata=metadata,
+                config=config or BrokerConfig(),
+                clock=clock,
+                timers=timers,
+            )
+            stack.callback(broker._stop_expiry)
+            await broker._start(state, stack)
+            broker._stack = stack.pop_all()
+        return broker
+
+    async def _start(self, state: Store, stack: AsyncExitStack) -> None:
+        await self.quotas.open()
+        await self.topics.open()
+        stack.push_async_callback(self.topics.close)
+        group_log = await StateLog.open(state, "groups")
+        stack.push_async_callback(group_log.close)
+        self.groups = Groups(
+            group_log,
+            self.topics,
+            config=self.config,
+            clock=self.clock,
+            timers=self.timers,
+        )
+        self.groups.start()
+        stack.push_async_callback(self.groups.close)
+        transaction_log = await StateLog.open(state, "transactions")
+        stack.push_async_callback(transaction_log.close)
+        self.transactions = Transactions(
+            transaction_log,
+            self.topics,
+            self.groups,
+            self.producer_ids,
+            config=self.config,
+            clock=self.clock,
+            timers=self.timers,
+        )
+        self.transactions.start()
+        stack.push_async_callback(self.transactions.close)
+
+    async def close(self) -> None:
+        """Stop in the reverse order; every log is committed and sealed."""
+        await self._stack.aclose()
+
+    # What a node is.
+
+    @property
+    def node_id(self) -> int:
+        """The number by which clients know this node."""
+        return self.config.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        """What tells this cluster from all others, as Kafka writes such ids."""
+        return base64.urlsafe_b64encode(uuid.UUID(self.store.store_id).bytes).decode().rstrip("=")
+
+    def problems(self) -> list[str]:
+        """Say which logs are damaged or take no appends. Empty is good."""
+        found = [f"{log.name}: {log.offline}" for log in self.store.open_logs if log.offline]
+        found += [
+            f"{name}: {error}" for name, errors in self.store.damage().items() for error in errors
+        ]
+        return found[:PROBLEMS_MAX]
+
+    # Partitions.
+
+    def _make_partition(self, topic: Topic, index: int) -> Partition:
+        return Partition(
+            topic.name,
+            index,
+            topic_id=topic.id,
+            store=self.store,
+            config=topic.config,
+            clock=self.clock,
+            producer_id_expiration_ms=self.config.producer_id_expiration_ms,
+        )
+
+    def _expire(self) -> None:
+        for topic in self.topics.all():
+            for partition in topic.partitions:
+                if partition.is_open:
+                    partition.expire_producers()
+        self._expiry = self.timers.call_later(EXPIRY_SECONDS, self._expire)
+
+    def _stop_expiry(self) -> None:
+        self._expiry.cancel()

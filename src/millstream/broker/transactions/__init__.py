@@ -1,0 +1,1 @@
+"""Transactions: the machine of one transactional id, and the coordinator of all of them."""

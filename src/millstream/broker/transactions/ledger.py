@@ -1,0 +1,273 @@
+"""The transactional ids of a node: every change is stored before it takes effect.
+
+    storing ──► durable ──► in effect ─┬─ open:    a timer will abort it
+                                       ├─ ending:  markers are being written; then "complete"
+                                       └─ neither: forgotten, when nobody comes for long
+
+- A value counts when it is durable and not before. The one exception is "complete", which nobody
+  waits for: a start that finds the decision instead writes the markers once more, which changes
+  nothing, because records of a next transaction are only let in when that one is durable, behind
+  "complete" in the same log.
+- Time is measured by the monotonic clock. A transaction that is found open at the start gets its
+  full timeout again, since nobody knows for how long the node was down. The wall clock says only
+  for how long an id was idle before the start. If it lies, ids are forgotten early or late, and who
+  comes back after that gets a producer id that nobody had.
+- A value of which it is not known whether it was stored stops its id until the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from millstream.broker.state_log import StateLog
+from millstream.broker.transactions import machine
+from millstream.broker.transactions.markers import RETRY_S_MAX, Markers
+from millstream.broker.transactions.slot import Slot
+from millstream.broker.transactions.stored import decode, encode, encode_key
+from millstream.broker.transactions.transaction import Transaction
+from millstream.clock import Clock, Timer, Timers
+from millstream.errors import (
+    InvalidProducerMapping,
+    LogOffline,
+    MillstreamError,
+    RequestError,
+    Stopping,
+    Unavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_S = 1.0
+"""How long requests wait for markers: far above what a healthy disk takes, far below the 30 s that
+clients wait for an answer."""
+
+SWEEP_S = 3600.0
+"""How often idle ids are looked for. Kafka's interval."""
+
+SWEEP_AT_ONCE = 1_000
+"""How many ids are forgotten at the same time, and so with few writes."""
+
+
+class Ledger:
+    """All transactional ids, and what time and the disk do to them. Lives on one event loop."""
+
+    def __init__(
+        self,
+        state_log: StateLog,
+        markers: Markers,
+        *,
+        clock: Clock,
+        timers: Timers,
+        expiration_ms: int,
+    ) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.ongoing: dict[int, Slot] = {}
+        """Those with a transaction open, by producer id."""
+        self._state_log = state_log
+        self._markers = markers
+        self._clock = clock
+        self._timers = timers
+        self._expiration_ms = expiration_ms
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._endings: set[asyncio.Task[Any]] = set()
+        self._sweeping: Timer | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Take up what the state log holds; what was being ended goes on in the background."""
+        now_ms, now = self._clock.wall_ms(), self._clock.monotonic()
+        for key, value in self._state_log.entries.items():
+            transaction = decode(key, value)
+            idle_s = max(0, now_ms - transaction.update_ms) / 1000
+            slot = Slot(transaction.transactional_id, idle_since=now - idle_s)
+            self.slots[slot.transactional_id] = slot
+            self._adopt(slot, transaction)
+        self._schedule_sweep()
+
+    async def close(self) -> None:
+        """Finish what was begun, except markers: they are written after the next start."""
+        self._is_closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for ending in self._endings:
+            ending.cancel()
+        for slot in self.slots.values():
+            slot.cancel_timer()
+            slot.set_settled()
+        await asyncio.gather(*self._tasks, *self._endings, return_exceptions=True)
+
+    # One event after the other.
+
+    def slot(self, transactional_id: str) -> Slot:
+        """Return what is held of an id; raises `InvalidProducerMapping` where it is not known."""
+        slot = self.slots.get(transactional_id)
+        if slot is None:
+            raise InvalidProducerMapping(f"transactional id {transactional_id!r} is not known")
+        return slot
+
+    def slot_for(self, transactional_id: str) -> Slot:
+        """Return what is held of an id, which becomes known if it is not. Take a turn at once."""
+        slot = self.slots.get(transactional_id)
+        if slot is None:
+            slot = Slot(transactional_id, idle_since=self._clock.monotonic())
+            self.slots[transactional_id] = slot
+        return slot
+
+    @asynccontextmanager
+    async def turn(self, slot: Slot) -> AsyncIterator[Slot]:
+        """Wait until nothing else happens to the id, and its last transaction has `settle`d."""
+        slot.users += 1
+        try:
+            async with slot.turn:
+                await self.settle(slot)
+                self._check_usable(slot)
+                yield slot
+        finally:
+            slot.users -= 1
+            if slot.users == 0 and slot.transaction is None:
+                del self.slots[slot.transactional_id]
+
+    async def settle(self, slot: Slot) -> None:
+        """Return when the id's transaction has ended, or when that takes too long."""
+        if slot.settled is not None:
+            await asyncio.shield(slot.settled)
+
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` to its end, even if whoever asked for it stops waiting."""
+        if self._is_closed:
+            work.close()
+            raise Stopping("the node is stopping")
+        return await asyncio.shield(_spawn(work, self._tasks))
+
+    def _check_usable(self, slot: Slot) -> None:
+        if self._is_closed:
+            raise Stopping("the node is stopping")
+        if slot.is_uncertain:
+            raise LogOffline(
+                f"transactional id {slot.transactional_id!r}: storing it failed, and what the disk"
+                " holds shows only when the node is started again"
+            )
+
+    # What is stored, and what follows from it.
+
+    async def store(self, slot: Slot, transaction: Transaction) -> None:
+        """Make a new value durable, then let it take effect. Needs the turn."""
+        if transaction is not slot.transaction:
+            await self._put(slot, encode(transaction))
+            slot.idle_since = self._clock.monotonic()
+            self._adopt(slot, transaction)
+
+    async def _put(self, slot: Slot, value: bytes | None) -> None:
+        try:
+            await self._state_log.put([(encode_key(slot.transactional_id), value)])
+        except (Unavailable, RequestError):
+            raise  # Nothing was written.
+        except MillstreamError:
+            slot.is_uncertain = True
+            self._forget_ongoing(slot)
+            raise
+
+    def _adopt(self, slot: Slot, transaction: Transaction) -> None:
+        """Have a value take effect, with all that time and markers are to do from now on."""
+        self._forget_ongoing(slot)
+        slot.transaction = transaction
+        if transaction.is_ongoing:
+            self.ongoing[transaction.producer.id] = slot
+        else:
+            slot.cancel_timer()
+        if self._is_closed:
+            return
+        if transaction.is_ongoing and slot.timer is None:
+            self._set_timer(slot, transaction.timeout_ms / 1000)
+        if transaction.is_ending:
+            slot.settled = asyncio.get_running_loop().create_future()
+            slot.unmarked = set(transaction.partitions)
+            _spawn(self._end(slot, transaction), self._endings)
+
+    def _forget_ongoing(self, slot: Slot) -> None:
+        if slot.transaction is not None and slot.transaction.is_ongoing:
+            self.ongoing.pop(slot.transaction.producer.id, None)
+
+    async def _end(self, slot: Slot, transaction: Transaction) -> None:
+        """Write the markers, then complete. Needs no turn: while it goes on, nothing else can."""
+        patience = self._timers.call_later(PATIENCE_S, slot.set_settled)
+        try:
+            await self._markers.write(transaction, slot.unmarked)
+        finally:
+            patience.cancel()
+        completed = machine.complete(transaction, now_ms=self._clock.wall_ms())
+        self._adopt(slot, completed)
+        slot.idle_since = self._clock.monotonic()
+        slot.set_settled()
+        slot.settled = None
+        _spawn(self._put(slot, encode(completed)), self._tasks)
+
+    # What time does.
+
+    def _set_timer(self, slot: Slot, seconds: float) -> None:
+        def due() -> None:
+            _spawn(self._time_out(slot, timer), self._tasks)
+
+        timer = slot.timer = self._timers.call_later(seconds, due)
+
+    async def _time_out(self, slot: Slot, timer: Timer) -> None:
+        async with self.turn(slot):
+            if slot.timer is not timer or slot.transaction is None:
+                return  # It ended while this waited for its turn.
+            logger.info("%r: the transaction timed out", slot.transactional_id)
+            transaction = machine.time_out(slot.transaction, now_ms=self._clock.wall_ms())
+            try:
+                await self.store(slot, transaction)
+            except Unavailable as error:
+                logger.warning("%r: not aborted yet: %s", slot.transactional_id, error)
+                self._set_timer(slot, RETRY_S_MAX)
+
+    def _schedule_sweep(self) -> None:
+        def due() -> None:
+            self._schedule_sweep()
+            _spawn(self._sweep(), self._tasks)
+
+        seconds = min(SWEEP_S, self._expiration_ms / 1000)
+        self._sweeping = self._timers.call_later(seconds, due)
+
+    def _is_expired(self, slot: Slot) -> bool:
+        idle_ms = (self._clock.monotonic() - slot.idle_since) * 1000
+        return slot.is_idle and not slot.is_uncertain and idle_ms > self._expiration_ms
+
+    async def _sweep(self) -> None:
+        """Forget ids that nobody used for long."""
+        expired = [slot for slot in self.slots.values() if self._is_expired(slot)]
+        for start in range(0, len(expired), SWEEP_AT_ONCE):
+            await asyncio.gather(*map(self._forget, expired[start : start + SWEEP_AT_ONCE]))
+
+    async def _forget(self, slot: Slot) -> None:
+        async with self.turn(slot):
+            if not self._is_expired(slot):
+                return
+            try:
+                await self._put(slot, None)
+            except MillstreamError as error:
+                logger.warning("%r: not forgotten yet: %s", slot.transactional_id, error)
+            else:
+                slot.transaction = None
+
+
+def _spawn(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
+    """Begin `work`, and keep it among `tasks` until it is done."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+
+    def end(done: asyncio.Task[T]) -> None:
+        tasks.discard(done)
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not isinstance(error, MillstreamError):
+            logger.error("a transaction cannot go on", exc_info=error)
+
+    task.add_done_callback(end)
+    return task
