@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml tools/setup
 	@tools/setup "$(PYTHON)" "$(VENV)"
 	@touch $@
 
-demo: setup ## Write, crash, recover, verify and read a log, step by step.
+demo: setup ## A node, a Kafka client, a crash, a recovery: the story, step by step.
 	@$(BIN)/python examples/demo.py
 
 test: setup ## Run all tests.

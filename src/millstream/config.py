@@ -191,6 +191,19 @@ class BrokerConfig(_Limited):
         "producer_id_expiration_ms": (1, 2**53),
     }
 
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        if not isinstance(self.auto_create_topics, bool):
+            raise InvalidConfig(
+                f"auto_create_topics is {self.auto_create_topics!r}, allowed is True or False"
+            )
+        least, most = self.group_session_timeout_ms_min, self.group_session_timeout_ms_max
+        if least > most:
+            raise InvalidConfig(
+                f"group_session_timeout_ms_min is {least}, allowed is up to"
+                f" group_session_timeout_ms_max, which is {most}"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConfig(_Limited):
@@ -321,7 +334,8 @@ def endpoint_named(text: str, *, name: str) -> Endpoint:
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not colon or not host or not port.isdecimal() or int(port) > PORT_MAX:
+    is_host = bool(host) and not set(host) & set("/@ ")
+    if not colon or not is_host or not port.isdecimal() or int(port) > PORT_MAX:
         raise InvalidConfig(f"{name} is {text!r}, needed is HOST:PORT with a port of 0-{PORT_MAX}")
     return Endpoint(host, int(port))
 

@@ -1,117 +1,85 @@
-"""Prometheus is told exactly what happened, under names that say what they count."""
+"""Numbers are written as Prometheus reads them, under names that say what they count."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import functools
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
-from millstream.config import Durability, LogConfig
-from millstream.errors import DiskFull, LogOffline, WouldBlock
-from millstream.observe.metrics import (
-    LOG_LABELS,
-    LOG_METRICS,
-    STORE_METRICS,
-    Kind,
-    StoreCollector,
+from millstream.observe.metrics import Declared, Kind, Sample, Section, counter, gauge
+from millstream.observe.node import SECTIONS
+
+DECLARED = [metric for section in SECTIONS for metric in section.metrics]
+UNITS = (
+    "bytes", "connections", "evictions", "fetches", "flag", "groups", "ids", "info", "logs",
+    "maps", "members", "offset", "offsets", "partitions", "producers", "quotas", "records",
+    "requests", "seconds", "segments", "sessions", "topics",
+)  # fmt: skip
+"""What gauges count or measure."""
+
+
+@dataclass
+class Mill:
+    """Something to count."""
+
+    grains: int = 0
+    stones: int = 2
+
+
+GRAINS = counter("mill_grains_total", "Grains that were ground.", lambda mill: mill.grains)
+STONES = gauge("mill_stones", "Stones that turn.", lambda mill: mill.stones)
+BOTH = Declared(
+    name="mill_things",
+    kind=Kind.GAUGE,
+    help="What there is.",
+    labels=("what",),
+    samples=(
+        Sample(labels=("grains",), read=lambda mill: mill.grains),
+        Sample(labels=("stones",), read=lambda mill: mill.stones),
+    ),
 )
-from millstream.records.build import build_batch
-from millstream.records.record import Record
-from millstream.storage.filesystem import Filesystem
-from millstream.storage.log import Log
-from millstream.storage.store import Store
-from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
-
-DECLARED = [*LOG_METRICS, *STORE_METRICS]
-UNITS = ("bytes", "seconds", "offset", "segments", "logs", "maps", "info", "flag")
-SMALL = LogConfig(segment_bytes_max=1024)
-BATCH = build_batch([Record(b"x" * 50), Record(b"y" * 50)], now_ms=0)
+MILL = Section(metrics=(GRAINS, STONES, BOTH))
+MILLS = Section(metrics=(GRAINS, STONES, BOTH), labels=("river", "mile"))
 
 
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
-
-
-class SlowFilesystem(FaultyFilesystem):
-    """A disk without faults on which every sync of a directory takes two seconds."""
-
-    def __init__(self, inner: Filesystem, clock: ManualClock) -> None:
-        super().__init__(inner, Fault(call=1_000_000))
-        self._clock = clock
-        self.seconds = 0
-
-    def sync_directory(self, path: str) -> None:
-        self._clock.advance(2)
-        self.seconds += 2
-        super().sync_directory(path)
+def parsed(text: str) -> dict[tuple[str, ...], float]:
+    """What Prometheus makes of a text: numbers by name and label values."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
-def open_store(
-    filesystem: Filesystem, *, log_config: LogConfig = SMALL, clock: ManualClock | None = None
-) -> Store:
-    store = Store(
-        "/data",
-        log_config=log_config,
-        filesystem=filesystem,
-        clock=clock or ManualClock(),
-        background=SeededBackground(0),
-    )
-    store.open()
-    return store
-
-
-class Scraped:
-    """What a scrape of a store gives, by name and labels."""
-
-    def __init__(self, store: Store) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(StoreCollector(store))
-
-    def log(self, name: str, topic: str = "a", partition: int = 0, **labels: str) -> float | None:
-        where = {"topic": topic, "partition": str(partition), **labels}
-        return self._registry.get_sample_value(f"millstream_log_{name}", where)
-
-    def store(self, name: str) -> float | None:
-        return self._registry.get_sample_value(f"millstream_store_{name}")
-
-    def text(self) -> str:
-        return generate_latest(self._registry).decode()
-
-
-# Names.
+# What is declared.
 
 
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
 def test_a_metric_is_named_after_its_layer_and_ends_in_its_unit(metric):
-    layer = "log" if metric in LOG_METRICS else "store"
-    assert re.fullmatch(rf"millstream_{layer}(_[a-z]+)+", metric.name)
+    assert re.fullmatch(r"millstream_(kafka|broker|group|store|log)(_[a-z]+)+", metric.name)
     if metric.kind is Kind.COUNTER:
         assert metric.name.endswith("_total")
     else:
-        assert metric.name.endswith(UNITS)
+        assert metric.name.rpartition("_")[2] in UNITS
 
 
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
-def test_a_metric_says_what_it_means_in_a_sentence(metric):
+def test_a_metric_says_what_it_means_in_sentences_on_one_line(metric):
     assert metric.help[0].isupper() or metric.help[0].isdigit()
     assert metric.help.endswith(".")
+    assert "\n" not in metric.help
+    assert "\\" not in metric.help
 
 
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
-def test_every_sample_has_a_value_for_every_label(metric):
+def test_every_sample_has_a_value_for_every_label_and_labels_of_its_own(metric):
     assert metric.samples
     assert {len(sample.labels) for sample in metric.samples} == {len(metric.labels)}
+    assert len({sample.labels for sample in metric.samples}) == len(metric.samples)
 
 
 def test_no_name_is_declared_twice():
@@ -119,210 +87,64 @@ def test_no_name_is_declared_twice():
     assert len(names) == len(set(names))
 
 
-@in_loop
-async def test_what_is_scraped_is_what_is_declared():
-    store = open_store(SimulatedFilesystem())
-    await store.log("a")
-    families = list(StoreCollector(store).collect())
-    described = list(StoreCollector(store).describe())
-    scraped = {sample.name for family in families for sample in family.samples}
-    assert scraped == {metric.name for metric in DECLARED}
-    assert [family.documentation for family in families] == [metric.help for metric in DECLARED]
-    assert [family.name for family in families] == [family.name for family in described]
-    assert not any(family.samples for family in described)
+# What is written.
 
 
-@in_loop
-async def test_the_text_of_a_scrape_holds_help_type_and_labels():
-    store = open_store(SimulatedFilesystem())
-    await (await store.log("orders.eu", 7)).append(BATCH)
-    text = Scraped(store).text()
-    assert "# HELP millstream_log_records_total Records in the batches that were written." in text
-    assert "# TYPE millstream_log_records_total counter" in text
-    assert "# TYPE millstream_log_end_offset gauge" in text
-    assert 'millstream_log_records_total{partition="7",topic="orders.eu"} 2.0' in text
-    assert LOG_LABELS == ("topic", "partition")
+def test_a_metric_is_written_with_help_type_and_number():
+    (first, second, _) = MILL.text([((), Mill(grains=7))])
+    assert first == (
+        "# HELP mill_grains_total Grains that were ground.\n"
+        "# TYPE mill_grains_total counter\n"
+        "mill_grains_total 7.0\n"
+    )
+    assert second.endswith("# TYPE mill_stones gauge\nmill_stones 2.0\n")
 
 
-# Numbers.
+def test_labels_of_the_thing_come_before_those_of_the_sample():
+    mills = [(("lune", "3"), Mill(grains=1)), (("wyre", "5"), Mill(grains=2))]
+    text = "".join(MILLS.text(mills))
+    assert 'mill_grains_total{river="wyre",mile="5"} 2.0\n' in text
+    assert 'mill_things{river="lune",mile="3",what="stones"} 2.0\n' in text
 
 
-@in_loop
-async def test_a_new_log_has_counted_nothing():
-    store = open_store(SimulatedFilesystem())
-    await store.log("a")
-    scraped = Scraped(store)
-    for metric in LOG_METRICS:
-        for sample in metric.samples:
-            labels = dict(zip(metric.labels, sample.labels, strict=True))
-            name = metric.name.removeprefix("millstream_log_")
-            assert scraped.log(name, **labels) == 0, metric.name
+def test_what_a_client_named_stays_within_its_quotes():
+    name = 'a"} 1\nmill_stones 99\n\\'
+    text = "".join(MILLS.text([((name, "é"), Mill(grains=1))]))
+    assert parsed(text)["mill_grains_total", name, "é"] == 1
+    assert ("mill_stones",) not in parsed(text)
 
 
-@in_loop
-async def test_appends_are_counted_as_batches_records_bytes_and_writes():
-    store = open_store(SimulatedFilesystem())
-    log = await store.log("a")
-    await asyncio.gather(*(log.append(BATCH) for _ in range(3)))
-    await log.append(BATCH)
-    scraped = Scraped(store)
-    assert scraped.log("appends_total") == 4
-    assert scraped.log("records_total") == 8
-    assert scraped.log("appended_bytes_total") == 4 * len(BATCH)
-    assert scraped.log("writes_total") == 2, "three at once, and one"
-    assert scraped.log("syncs_total") == 2
-    assert (scraped.log("start_offset"), scraped.log("end_offset")) == (0, 8)
+def test_the_text_is_what_prometheus_client_would_say():
+    class Mills(Collector):
+        def collect(self):
+            return MILLS.families(mills)
+
+    mills = [(("lune", str(mile)), Mill(grains=10**mile)) for mile in range(20)]
+    registry = CollectorRegistry()
+    registry.register(Mills())
+    theirs = parsed(generate_latest(registry).decode())
+    assert {tuple(sorted(key)) for key in parsed("".join(MILLS.text(mills)))} == {
+        tuple(sorted(key)) for key in theirs
+    }
+    assert sorted(parsed("".join(MILLS.text(mills))).values()) == sorted(theirs.values())
 
 
-@in_loop
-async def test_rolls_seals_and_segments_are_counted():
-    store = open_store(SimulatedFilesystem())
-    log = await store.log("a")
-    each = SMALL.segment_bytes_max // len(BATCH)
-    for _ in range(2 * each + 1):
-        await log.append(BATCH)
-    scraped = Scraped(store)
-    assert scraped.log("segments") == 3
-    assert scraped.log("rolls_total") == 3
-    await log.close()
-    assert scraped.log("seals_total") == 3
+def test_a_section_without_things_says_what_there_could_be():
+    assert parsed("".join(MILLS.text([]))) == {}
+    assert "# TYPE mill_stones gauge" in "".join(MILLS.text([]))
 
 
-@in_loop
-async def test_the_time_that_syncs_take_is_summed():
-    clock = ManualClock()
-    disk = SlowFilesystem(SimulatedFilesystem(), clock)
-    store = open_store(disk, clock=clock)
-    log = await store.log("a")
-    disk.seconds = 0
-    await log.append(BATCH)
-    await log.append(BATCH)
-    assert disk.seconds > 0
-    assert Scraped(store).log("sync_seconds_total") == disk.seconds
+def test_each_metric_is_read_when_its_turn_comes():
+    mill = Mill()
+    pieces = MILL.text([((), mill)])
+    next(pieces)
+    mill.stones = 5
+    assert "mill_stones 5.0" in next(pieces)
 
 
-@in_loop
-async def test_each_log_has_its_own_numbers():
-    store = open_store(SimulatedFilesystem())
-    for count, (topic, partition) in enumerate([("a", 0), ("a", 1), ("b", 0)], start=1):
-        log = await store.log(topic, partition)
-        for _ in range(count):
-            await log.append(BATCH)
-    scraped = Scraped(store)
-    assert scraped.log("appends_total", "a", 0) == 1
-    assert scraped.log("appends_total", "a", 1) == 2
-    assert scraped.log("appends_total", "b", 0) == 3
-    assert scraped.log("appends_total", "b", 1) is None
-    assert scraped.store("open_logs") == 3
-
-
-@in_loop
-async def test_refusals_are_counted_by_their_reason():
-    disk = SimulatedFilesystem()
-    store = open_store(disk, log_config=LogConfig(unflushed_bytes_max=1))
-    log = await store.log("a")
-    await log.append(BATCH)
-    first = log.try_append(BATCH)
-    for _ in range(2):
-        with pytest.raises(WouldBlock):
-            log.try_append(BATCH)
-    await first
-    disk.bytes_max = disk.bytes_used
-    large = build_batch([Record(b"x" * 1_000_000)], now_ms=0)
-    with pytest.raises(DiskFull):
-        await log.append(large)
-    scraped = Scraped(store)
-    assert scraped.log("refused_appends_total", reason="busy") == 2
-    assert scraped.log("refused_appends_total", reason="full") == 1
-    assert scraped.log("appends_total") == 2
-
-
-@in_loop
-async def test_every_batch_that_a_full_disk_refuses_is_counted():
-    disk = SimulatedFilesystem()
-    store = open_store(disk)
-    log = await store.log("a")
-    await log.append(BATCH)
-    disk.bytes_max = disk.bytes_used
-    large = build_batch([Record(b"x" * 1_000_000)], now_ms=0)
-    refused = await asyncio.gather(*(log.append(large) for _ in range(3)), return_exceptions=True)
-    assert [type(error) for error in refused] == [DiskFull] * 3
-    assert Scraped(store).log("refused_appends_total", reason="full") == 3
-
-
-@in_loop
-async def test_a_log_that_is_not_synced_counts_writes_and_no_syncs():
-    store = open_store(SimulatedFilesystem(), log_config=LogConfig(durability=Durability.DISK))
-    log = await store.log("a")
-    await log.append(BATCH)
-    await log.append(BATCH)
-    scraped = Scraped(store)
-    assert (scraped.log("writes_total"), scraped.log("syncs_total")) == (2, 0)
-
-
-@in_loop
-async def test_bytes_are_unflushed_from_their_admission_to_their_commit():
-    store = open_store(SimulatedFilesystem())
-    log = await store.log("a")
-    scraped = Scraped(store)
-    futures = [log.try_append(BATCH), log.try_append(BATCH)]
-    assert scraped.log("unflushed_bytes") == 2 * len(BATCH)
-    await asyncio.gather(*futures)
-    assert scraped.log("unflushed_bytes") == 0
-
-
-@in_loop
-async def test_an_offline_log_raises_its_flag_until_it_is_reopened():
-    fault = Fault(call=1, only={"sync"}, path=".log", error=errno.EIO)
-    store = open_store(FaultyFilesystem(SimulatedFilesystem(), fault))
-    log = await store.log("a")
-    await store.log("b")
-    with pytest.raises(LogOffline):
-        await log.append(BATCH)
-    scraped = Scraped(store)
-    assert (scraped.log("offline_flag", "a"), scraped.log("offline_flag", "b")) == (1, 0)
-    await store.reopen("a")
-    assert scraped.log("offline_flag", "a") == 0
-
-
-@in_loop
-async def test_bytes_that_recovery_scanned_are_told():
-    disk = SimulatedFilesystem()
-    store = open_store(disk)
-    await (await store.log("a")).append(BATCH)
-    await (await store.log("a")).append(BATCH)
-    again = open_store(disk.crash())
-    await again.log("a")
-    assert Scraped(again).log("recovered_bytes") == 2 * len(BATCH)
-    assert Scraped(again).log("appends_total") == 0
-
-
-@in_loop
-async def test_maps_are_counted_as_they_open():
-    disk = SimulatedFilesystem()
-    store = open_store(disk)
-    for topic in "abc":
-        await (await store.log(topic)).append(BATCH)
-    await store.close()
-    again = open_store(disk)
-    scraped = Scraped(again)
-    assert (scraped.store("open_logs"), scraped.store("open_maps")) == (0, 0)
-    for count, topic in enumerate("abc", start=1):
-        list((await again.log(topic)).records())
-        assert (scraped.store("open_logs"), scraped.store("open_maps")) == (count, count)
-
-
-class UnreadableStore(Store):
-    """A store that no one may look at yet."""
-
-    @property
-    def open_logs(self) -> list[Log]:
-        raise AssertionError("read")
-
-
-def test_registering_names_the_metrics_and_reads_none():
-    registry = CollectorRegistry(auto_describe=True)
-    store = UnreadableStore("/data", background=SeededBackground(0))
-    registry.register(StoreCollector(store))
-    with pytest.raises(ValueError, match="Duplicated timeseries"):
-        registry.register(StoreCollector(store))
+def test_families_can_be_named_without_a_thing():
+    assert [family.name for family in MILLS.empty_families()] == [
+        "mill_grains",
+        "mill_stones",
+        "mill_things",
+    ]

@@ -357,6 +357,11 @@ class Partition:
             for producer_id, entry in sorted(self._usable().states.all().items())
         ]
 
+    @property
+    def producer_count(self) -> int:
+        """How many producers are remembered. It need not be open."""
+        return len(self._opened.states) if self._opened is not None else 0
+
     def expire_producers(self) -> None:
         """Forget producers that were idle for too long. It need not be open."""
         if self._opened is not None:

@@ -6,6 +6,7 @@ import click
 
 import millstream
 from millstream.cli.segments import segments
+from millstream.cli.serve import serve
 
 
 @click.group(context_settings={"help_option_names": ["--help"], "max_content_width": 100})
@@ -23,8 +24,9 @@ def main() -> None:
 
     \b
     Example:
-        millstream segments verify --data /var/lib/millstream
+        millstream serve --data ./millstream-data
     """  # noqa: D301 - click's mark for lines to leave as they are.
 
 
+main.add_command(serve)
 main.add_command(segments)

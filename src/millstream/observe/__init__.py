@@ -1,1 +1,1 @@
-"""Metrics: named once, used everywhere."""
+"""Metrics: declared once, read from plain numbers when they are asked for."""

@@ -8,7 +8,7 @@ struct is a part of messages: its fields count in the versions of the message ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
@@ -82,9 +82,14 @@ def message(versions: Versions) -> Callable[[type[M]], type[M]]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(wire,))
 def struct(cls: type[M]) -> type[M]:
-    """Make a class a part of messages: a frozen dataclass."""
-    made = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
-    made.__init__ = _quick_init(made)  # type: ignore[misc]
+    """Make a class a part of messages: a frozen dataclass.
+
+    There are hundreds of them, and a node meets few: so what a dataclass would have written for
+    each when it is made is shared here, and `__init__` is written when it is first called.
+    """
+    made = dataclasses.dataclass(kw_only=True, slots=True, init=False, repr=False, eq=False)(cls)
+    for name, function in (("__init__", _init_later(made)), *_SHARED.items()):
+        setattr(made, name, function)
     return made
 
 
@@ -95,25 +100,81 @@ def twin_of(kind: Any) -> type:
     Filling the twin and then making it the frozen class takes a third of the time of setting each
     field of a frozen instance.
     """
-    slots = tuple(field.name for field in dataclasses.fields(kind))
-    return type(kind.__name__, (), {"__slots__": slots})
+    return type(kind.__name__, (), {"__slots__": _names_of(kind)})
+
+
+@cache
+def _names_of(kind: Hashable) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+
+
+def _init_later(kind: Any) -> Callable[..., None]:
+    """Return an `__init__` that replaces itself by a quick one when it is first called."""
+
+    def __init__(self: Any, **values: Any) -> None:  # noqa: N807 - it stands for the real one.
+        kind.__init__ = _quick_init(kind)
+        kind.__init__(self, **values)
+
+    return __init__
 
 
 def _quick_init(kind: Any) -> Callable[..., None]:
-    """Write and compile what the dataclass would have for `__init__`, by way of the twin."""
+    """Write and compile the `__init__` that a dataclass would have, by way of the twin."""
     source = Source()
     twin, made = source.constant("Twin", twin_of(kind)), source.constant("Kind", kind)
-    parameters = []
+    parameters = ["self", "*"]
     for field in dataclasses.fields(kind):
         has_default = field.default is not dataclasses.MISSING
         default = f"={source.constant('default', field.default)}" if has_default else ""
         parameters.append(f"{field.name}{default}")
-    with source.block(f"def __init__(self, *, {', '.join(parameters)}):"):
+    with source.block(f"def __init__({', '.join(parameters)}):"):
         source.add(f"set_attribute(self, '__class__', {twin})")
-        source.add(*(f"self.{field.name} = {field.name}" for field in dataclasses.fields(kind)))
+        source.add(*(f"self.{name} = {name}" for name in _names_of(kind)))
         source.add(f"self.__class__ = {made}")
     names = {"set_attribute": object.__setattr__}
     return source.compile("__init__", f"{kind.__name__}-init", names)
+
+
+def _refuse_change(self: Any, name: str, *_: Any) -> None:
+    raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot be changed")
+
+
+def _values_of(value: Any) -> tuple[Any, ...]:
+    kind: Any = type(value)
+    return tuple(getattr(value, name) for name in _names_of(kind))
+
+
+def _is_equal(self: Any, other: object) -> bool:
+    return type(other) is type(self) and _values_of(self) == _values_of(other)
+
+
+def _hash(self: Any) -> int:
+    return hash(_values_of(self))
+
+
+def _repr(self: Any) -> str:
+    kind: Any = type(self)
+    pairs = zip(_names_of(kind), _values_of(self), strict=True)
+    return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in pairs)})"
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    return _rebuild, (type(self), _values_of(self))
+
+
+def _rebuild(kind: Any, values: tuple[Any, ...]) -> Any:
+    """Make a value anew in the process that it was sent to."""
+    return kind(**dict(zip(_names_of(kind), values, strict=True)))
+
+
+_SHARED = {
+    "__setattr__": _refuse_change,
+    "__delattr__": _refuse_change,
+    "__eq__": _is_equal,
+    "__hash__": _hash,
+    "__repr__": _repr,
+    "__reduce__": _reduce,
+}
 
 
 def versions_of(kind: type) -> Versions:

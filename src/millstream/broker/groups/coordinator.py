@@ -20,6 +20,7 @@ from millstream.broker.groups.consumer import ConsumerGroup
 from millstream.broker.groups.consumer_catalog import WatchedTopics
 from millstream.broker.groups.consumer_groups import ConsumerGroups
 from millstream.broker.groups.group import Group, check_group_id, decode_key
+from millstream.broker.groups.offsets import CommittedOffsets
 from millstream.broker.groups.offsets_store import OffsetStore
 from millstream.broker.groups.registry import Registry
 from millstream.broker.groups.values import (
@@ -105,6 +106,11 @@ class Groups:
         self._stop_watching: Callable[[], None] = lambda: None
         self._is_closed = False
         self._load(state.entries)
+
+    @property
+    def offsets(self) -> CommittedOffsets:
+        """What all groups have committed, to look at."""
+        return self._store.offsets
 
     # Opening and closing.
 

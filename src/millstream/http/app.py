@@ -1,0 +1,77 @@
+"""The HTTP door: for now, what operators and their machines ask a node.
+
+GET /health/startup    200 once the node has opened its data
+GET /health/live       200 as long as the event loop answers
+GET /health/ready      200 while clients are served, with what is wrong where they are not
+GET /metrics           the numbers, as Prometheus reads them
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""The format that every version of Prometheus reads."""
+
+
+class Health(NamedTuple):
+    """Whether a node serves its clients, and what is in the way."""
+
+    is_started: bool
+    is_ready: bool
+    problems: tuple[str, ...] = ()
+
+
+def make_app(health: Callable[[], Health], scrape: Callable[[], Iterable[str]]) -> Starlette:
+    """Return the application; `health` and `scrape` are asked for each answer.
+
+    `scrape` gives its text in pieces. The loop has a turn between two of them, so that no client
+    waits for a scrape of many partitions.
+    """
+
+    def live(_: Request) -> Response:
+        return JSONResponse({"status": "live"})
+
+    def startup(_: Request) -> Response:
+        return _status(health().is_started, "started", "starting", ())
+
+    def ready(_: Request) -> Response:
+        found = health()
+        return _status(found.is_ready, "ready", "not ready", found.problems)
+
+    async def metrics(_: Request) -> Response:
+        pieces = []
+        for piece in scrape():
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        return Response("".join(pieces), media_type=PROMETHEUS_TEXT)
+
+    return Starlette(
+        routes=[
+            Route("/health/live", _on_loop(live)),
+            Route("/health/startup", _on_loop(startup)),
+            Route("/health/ready", _on_loop(ready)),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+def _on_loop(endpoint: Callable[[Request], Response]) -> Callable[[Request], object]:
+    """Have an endpoint run on the event loop, to which all that it reads belongs."""
+
+    async def run(request: Request) -> Response:
+        return endpoint(request)
+
+    return run
+
+
+def _status(is_good: bool, good: str, bad: str, problems: tuple[str, ...]) -> Response:  # noqa: FBT001
+    body = {"status": good if is_good else bad, "problems": list(problems)}
+    return JSONResponse(body, status_code=200 if is_good else 503)

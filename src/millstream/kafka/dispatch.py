@@ -1,0 +1,106 @@
+"""From a frame to its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.broker import Broker
+from millstream.config import KafkaConfig
+from millstream.errors import MalformedRequest
+from millstream.kafka.blocks import Block
+from millstream.kafka.context import Context
+from millstream.kafka.counters import DoorCounters, RequestCounter
+from millstream.kafka.deferred import Deferred
+from millstream.kafka.exchange import Exchange, start_task
+from millstream.kafka.fetch_session import FetchSessions
+from millstream.kafka.handlers.versions import unsupported_version
+from millstream.kafka.plain_produce import PlainExchange, begin_plain
+from millstream.wire.apis import API_VERSIONS_KEY, APIS, PRODUCE_KEY
+from millstream.wire.header import decode_request_header
+from millstream.wire.message import decode
+
+if TYPE_CHECKING:
+    from millstream.kafka.session import Session
+
+Handler = Callable[[Any, Context], Any]
+"""Takes the request; gives the answer, nothing where none is wanted, a `Deferred`, or a coroutine.
+
+A coroutine holds up the requests behind it, so that those of one connection take effect in order.
+"""
+
+
+class Dispatcher:
+    """Has requests handled, and their answers given back to the sessions."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        handlers: Mapping[int, Handler],
+        *,
+        config: KafkaConfig,
+        fetch_sessions: FetchSessions,
+        counters: DoorCounters,
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._fetch_sessions = fetch_sessions
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._routes = {
+            key: (APIS[key], handler, RequestCounter()) for key, handler in handlers.items()
+        }
+        self._produced = self._routes[PRODUCE_KEY][2]
+        counters.requests = {api.name: counter for api, _, counter in self._routes.values()}
+
+    def begin(self, session: Session, frame: memoryview, block: Block) -> Exchange | PlainExchange:
+        """Begin one request. Raises `MalformedRequest` where the connection has to end."""
+        if frame[1] == PRODUCE_KEY:
+            plain = begin_plain(session, frame, block, self._broker, self._produced)
+            if plain is not None:
+                return plain
+        began = time.perf_counter()
+        header, body = decode_request_header(frame)
+        key, version, correlation_id, client_id = header
+        route = self._routes.get(key)
+        if route is None:
+            raise MalformedRequest(f"API key {key} is not known")
+        api, handler, counter = route
+        versions = api.versions
+        is_spoken = versions.first <= version <= versions.last
+        if not is_spoken and key != API_VERSIONS_KEY:
+            raise MalformedRequest(
+                f"{api.name} of version {version} is not spoken,"
+                f" allowed is {versions.first}-{versions.last}"
+            )
+        context = Context(
+            self._broker,
+            self._config,
+            self._fetch_sessions,
+            version if is_spoken else 0,
+            client_id or "",
+            session.principal,
+            session.host,
+        )
+        exchange = Exchange(session, block, api, correlation_id, context, counter, began)
+        if not is_spoken:  # Tell a client that is too new what it may say.
+            exchange.answer(unsupported_version())
+            return exchange
+        request = decode(api.request, body, version, is_exact=False)
+        try:
+            result = handler(request, context)
+        except Exception:  # noqa: BLE001 - An error of ours ends one connection, not the node.
+            exchange.fail()
+            return exchange
+        if type(result) is CoroutineType:
+            session.hold()
+            start_task(self._tasks, exchange.run(result))
+            return exchange
+        exchange.busy_seconds = time.perf_counter() - began
+        if type(result) is Deferred:
+            exchange.defer(result)
+        else:
+            exchange.answer(result)
+        return exchange

@@ -1,0 +1,145 @@
+"""One request and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.quotas import QuotaKind
+from millstream.kafka.blocks import Block
+from millstream.kafka.context import Context
+from millstream.kafka.counters import RequestCounter
+from millstream.kafka.deferred import Deferred
+from millstream.records.batch import Bytes
+from millstream.wire.apis import Api
+from millstream.wire.header import encode_response_header
+from millstream.wire.message import encode_parts
+
+if TYPE_CHECKING:
+    from millstream.kafka.session import Session
+
+logger = logging.getLogger(__name__)
+
+
+class Exchange:
+    """A request that was read, until its answer was handed to the socket."""
+
+    __slots__ = (
+        "_api",
+        "_began",
+        "_block",
+        "_context",
+        "_correlation_id",
+        "_counter",
+        "_deferred",
+        "_session",
+        "busy_seconds",
+        "parts",
+    )
+
+    def __init__(  # noqa: PLR0917 - made once for each request.
+        self,
+        session: Session,
+        block: Block,
+        api: Api,
+        correlation_id: int,
+        context: Context,
+        counter: RequestCounter,
+        began: float,
+    ) -> None:
+        self._session = session
+        self._block: Block | None = block
+        self._api = api
+        self._correlation_id = correlation_id
+        self._context = context
+        self._counter = counter
+        self._began = began
+        self._deferred: Deferred | None = None
+        self.parts: list[Bytes] | None = None
+        """The answer; nothing as long as it is worked on, empty where none is wanted."""
+        self.busy_seconds = 0.0
+        """How long the loop did nothing else, as far as it was measured: not within coroutines."""
+
+    # Coming to an answer.
+
+    def defer(self, deferred: Deferred) -> None:
+        """Answer when `deferred` has the answer."""
+        self._deferred = deferred
+        deferred.then(self.answer)
+
+    async def run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Await the answer, and then let the next request of the connection begin."""
+        try:
+            response = await coroutine
+            if isinstance(response, Deferred):
+                self.defer(response)
+            else:
+                self.answer(response)
+        except Exception:  # noqa: BLE001 - An error of ours ends one connection, not the node.
+            self.fail()
+        finally:
+            self._session.let_go()
+
+    def answer(self, response: Any) -> None:
+        """Encode the answer and hand it to the session; `None` where none is wanted."""
+        counter, context = self._counter, self._context
+        counter.count += 1
+        counter.seconds += time.perf_counter() - self._began
+        counter.loop_seconds += self.busy_seconds
+        throttle_ms = context.charge(QuotaKind.REQUEST, self.busy_seconds)
+        if response is None:
+            parts: list[Bytes] = []
+        else:
+            if throttle_ms and throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
+                response = dataclasses.replace(response, throttle_time_ms=throttle_ms)
+            parts = framed(self._api, context.version, self._correlation_id, response)
+        self.release()
+        self.parts = parts
+        self._session.answered()
+        if throttle_ms:
+            self._session.mute(throttle_ms / 1000)
+
+    def fail(self) -> None:
+        """End the connection: what the handler did is an error of ours. Call it in `except`."""
+        logger.exception("%s of version %d failed", self._api.name, self._context.version)
+        self._counter.errors += 1
+        self.release()
+        self._session.close(f"an error of ours while handling {self._api.name}")
+
+    # Coming to an end without one.
+
+    def cancel(self) -> None:
+        """Stop waiting for the answer: the connection has ended.
+
+        Work that goes on nonetheless still needs the request's bytes, and gives them back itself.
+        """
+        if self.parts is None and self._deferred is not None and self._deferred.cancel():
+            self.release()
+
+    def release(self) -> None:
+        """Give the memory of the request back."""
+        if self._block is not None:
+            block, self._block = self._block, None
+            block.release()
+
+
+def start_task(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` on the loop, and hold on to it until it is done."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+def framed(api: Api, version: int, correlation_id: int, response: object) -> list[Bytes]:
+    """Return an answer as it goes over the wire; records stay where they lie."""
+    header = encode_response_header(api.key, version, correlation_id)
+    parts = encode_parts(response, version)
+    first, *rest = parts
+    size = len(header) + len(first)
+    for part in rest:
+        size += len(part)
+    return [b"".join((size.to_bytes(4), header, first)), *rest]

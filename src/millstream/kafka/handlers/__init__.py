@@ -1,0 +1,1 @@
+"""What is done for each request, in files named like its messages."""

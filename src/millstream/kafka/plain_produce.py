@@ -1,0 +1,164 @@
+"""The short way for the commonest request: one batch for one partition, with no quota to charge.
+
+It does what `handlers.produce` does for such a request, with one object where that needs six;
+whatever is not plain goes the long way. Measured, it halves what a small request costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from millstream.broker.broker import Broker
+from millstream.broker.fetched import append_time_of
+from millstream.broker.partition import Partition
+from millstream.errors import MillstreamError
+from millstream.kafka.blocks import Block
+from millstream.kafka.counters import RequestCounter
+from millstream.kafka.exchange import framed
+from millstream.kafka.handlers.produce import ALL, LEADER, NONE, refused
+from millstream.records.batch import HEADER_SIZE, MAGIC, TRANSACTIONAL_BIT, Bytes
+from millstream.storage.append import Appended
+from millstream.wire.apis import APIS, PRODUCE_KEY
+from millstream.wire.messages.produce import ProduceResponse, ProduceResponseTopic
+from millstream.wire.plain_produce import (
+    NAMED_LAST_VERSION,
+    PlainProduce,
+    answer_plain,
+    read_plain,
+    topic_of,
+)
+
+if TYPE_CHECKING:
+    from millstream.kafka.session import Session
+
+_API = APIS[PRODUCE_KEY]
+_MAGIC_AT = 16
+_ATTRIBUTES_AT = 22
+
+
+def begin_plain(
+    session: Session, frame: memoryview, block: Block, broker: Broker, counter: RequestCounter
+) -> PlainExchange | None:
+    """Begin a request if it is plain; else nothing is done, and the long way is to be taken.
+
+    That includes everything that is wrong with it: the long way finds the same, and says so.
+    """
+    began = time.perf_counter()
+    request = read_plain(frame)
+    if request is None or not broker.quotas.is_empty:
+        return None
+    batch, acks = request.batch, request.acks
+    if len(batch) < HEADER_SIZE or batch[_MAGIC_AT] != MAGIC or acks not in (ALL, LEADER, NONE):
+        return None
+    if batch[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
+        return None
+    try:
+        partition = _partition_of(request, broker)
+        if partition is None or not partition.is_open:
+            return None
+        exchange = PlainExchange(session, block, request, partition, counter, began)
+        timeout_ms, is_early = request.timeout_ms, acks != ALL
+        if not partition.append_for(exchange, batch, timeout_ms=timeout_ms, is_early=is_early):
+            future = partition.append(batch, timeout_ms=timeout_ms, is_early=is_early)
+            future.add_done_callback(exchange.appended)
+    except MillstreamError:
+        return None
+    counter.loop_seconds += time.perf_counter() - began
+    return exchange
+
+
+def _partition_of(request: PlainProduce, broker: Broker) -> Partition | None:
+    topic = topic_of(request.topic, is_named=request.version <= NAMED_LAST_VERSION)
+    if isinstance(topic, str):
+        return broker.topics.partition(topic, request.partition)
+    if isinstance(topic, uuid.UUID):
+        return broker.topics.by_id(topic).partition(request.partition)
+    return None
+
+
+class PlainExchange:
+    """A plain request and its answer; to its session it is like any `Exchange`."""
+
+    __slots__ = ("_began", "_block", "_counter", "_partition", "_request", "_session", "parts")
+
+    def __init__(  # noqa: PLR0917 - made once for each request.
+        self,
+        session: Session,
+        block: Block,
+        request: PlainProduce,
+        partition: Partition,
+        counter: RequestCounter,
+        began: float,
+    ) -> None:
+        self._session = session
+        self._block = block
+        self._request = request
+        self._partition = partition
+        self._counter = counter
+        self._began = began
+        self.parts: list[Bytes] | None = None
+        """The answer; nothing as long as it is worked on, empty where none is wanted."""
+
+    # What became of the batch, as whoever waits for an append is told.
+
+    def done(self) -> bool:
+        """Whether there is an answer."""
+        return self.parts is not None
+
+    def set_result(self, appended: Appended, /) -> None:
+        """Answer with where the batch went."""
+        if self._request.acks == NONE:
+            self._answer([])
+            return
+        answer = answer_plain(
+            self._request,
+            base_offset=appended.offset,
+            append_time_ms=append_time_of(appended),
+            log_start_offset=self._partition.log_start_offset,
+        )
+        self._answer([answer])
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Answer with why the batch was not taken."""
+        if not isinstance(error, MillstreamError):
+            raise error
+        self._answer([] if self._request.acks == NONE else self._refusal(error))
+
+    def appended(self, done: asyncio.Future[Appended]) -> None:
+        """Answer as the future ended."""
+        error = done.exception()
+        if error is None:
+            self.set_result(done.result())
+        elif isinstance(error, Exception):
+            self.set_exception(error)
+
+    def _answer(self, parts: list[Bytes]) -> None:
+        self._block.release()
+        self.parts = parts
+        counter = self._counter
+        counter.count += 1
+        counter.seconds += time.perf_counter() - self._began
+        self._session.answered()
+
+    def _refusal(self, error: MillstreamError) -> list[Bytes]:
+        request = self._request
+        topic = topic_of(request.topic, is_named=request.version <= NAMED_LAST_VERSION)
+        results = (refused(request.partition, error),)
+        named = (
+            ProduceResponseTopic(name=topic, partition_responses=results)
+            if isinstance(topic, str)
+            else ProduceResponseTopic(
+                topic_id=self._partition.topic_id, partition_responses=results
+            )
+        )
+        response = ProduceResponse(responses=(named,))
+        return framed(_API, request.version, request.correlation_id, response)
+
+    def cancel(self) -> None:
+        """Let the append run to its end: it still needs the request's bytes."""
+
+    def release(self) -> None:
+        """Leave the request's bytes alone: the append needs them, and gives them back."""

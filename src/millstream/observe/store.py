@@ -1,0 +1,171 @@
+"""What the logs of a store count, as Prometheus reads it.
+
+    REGISTRY.register(StoreCollector(store))
+
+A log counts from when it was opened, so a log that is opened again starts at zero, which Prometheus
+takes for a restart. A scrape may come from any thread; what it reads may be a few appends apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from millstream.observe.metrics import (
+    LISTED_MAX,
+    Declared,
+    Kind,
+    Listed,
+    Sample,
+    Section,
+    counter,
+    gauge,
+)
+from millstream.storage.log import Log
+from millstream.storage.store import Store
+
+LOG_METRICS: Sequence[Declared[Log]] = (
+    counter(
+        "millstream_log_appends_total",
+        "Batches that were written.",
+        lambda log: log.counters.appends,
+    ),
+    counter(
+        "millstream_log_records_total",
+        "Records in the batches that were written.",
+        lambda log: log.counters.records,
+    ),
+    counter(
+        "millstream_log_appended_bytes_total",
+        "Bytes of the batches that were written, headers included.",
+        lambda log: log.counters.bytes,
+    ),
+    counter(
+        "millstream_log_writes_total",
+        "Writes to the log file; one takes all batches that arrived in one turn of the loop.",
+        lambda log: log.counters.writes,
+    ),
+    counter(
+        "millstream_log_syncs_total",
+        "Syncs of the log file; one serves all batches that were written before it began.",
+        lambda log: log.counters.syncs,
+    ),
+    counter(
+        "millstream_log_sync_seconds_total",
+        "Time that commits spent waiting for the disk.",
+        lambda log: log.counters.sync_seconds,
+    ),
+    counter(
+        "millstream_log_rolls_total",
+        "Segments that were begun.",
+        lambda log: log.counters.rolls,
+    ),
+    counter(
+        "millstream_log_seals_total",
+        "Segments that were sealed.",
+        lambda log: log.counters.seals,
+    ),
+    Declared(
+        name="millstream_log_refused_appends_total",
+        kind=Kind.COUNTER,
+        help="Batches that were not taken: the disk was full, or too much waited for it already.",
+        labels=("reason",),
+        samples=(
+            Sample(labels=("full",), read=lambda log: log.counters.refusals_full),
+            Sample(labels=("busy",), read=lambda log: log.counters.refusals_busy),
+        ),
+    ),
+    gauge(
+        "millstream_log_unflushed_bytes",
+        "Bytes that were admitted and wait for the disk.",
+        lambda log: log.unflushed_bytes,
+    ),
+    gauge(
+        "millstream_log_start_offset",
+        "The first offset that can be read.",
+        lambda log: log.start_offset,
+    ),
+    gauge(
+        "millstream_log_end_offset",
+        "The offset after the last committed record.",
+        lambda log: log.end_offset,
+    ),
+    gauge(
+        "millstream_log_segments",
+        "Segments that the log consists of.",
+        lambda log: len(log.segments),
+    ),
+    gauge(
+        "millstream_log_offline_flag",
+        "1 while the log takes no appends until it is opened again, else 0.",
+        lambda log: log.offline is not None,
+    ),
+    gauge(
+        "millstream_log_recovered_bytes",
+        "Bytes that had to be scanned when the log was opened; 0 after a clean shutdown.",
+        lambda log: log.counters.recovered_bytes,
+    ),
+)
+
+STORE_METRICS: Sequence[Declared[Store]] = (
+    gauge(
+        "millstream_store_open_logs",
+        "Logs that are open.",
+        lambda store: len(store.open_logs),
+    ),
+    gauge(
+        "millstream_store_unlisted_logs",
+        f"Open logs beyond the first {LISTED_MAX:,}, which have no metrics of their own.",
+        lambda store: max(0, len(store.open_logs) - LISTED_MAX),
+    ),
+    gauge(
+        "millstream_store_offline_logs",
+        "Open logs that take no appends until they are opened again, listed or not.",
+        lambda store: sum(log.offline is not None for log in store.open_logs),
+    ),
+    Declared(
+        name="millstream_store_sync_backend_info",
+        kind=Kind.GAUGE,
+        help="1 for whoever waits for the disk when a log is committed: the kernel, or threads.",
+        labels=("backend",),
+        samples=(
+            Sample(labels=("kernel",), read=lambda store: store.sync_backend == "kernel"),
+            Sample(labels=("threads",), read=lambda store: store.sync_backend == "threads"),
+        ),
+    ),
+    gauge(
+        "millstream_store_open_maps",
+        "Sealed segments that are mapped for reading.",
+        lambda store: store.maps_open,
+    ),
+)
+
+LOGS = Section(metrics=LOG_METRICS, labels=("topic", "partition"))
+STORE = Section(metrics=STORE_METRICS)
+
+
+class StoreCollector(Collector):
+    """Reads the counters of a store and of its open logs whenever a registry asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        """Name all metrics without reading any."""
+        yield from LOGS.empty_families()
+        yield from STORE.empty_families()
+
+    def collect(self) -> Iterable[Metric]:
+        """Read every number once."""
+        yield from LOGS.families(listed_logs(self._store))
+        yield from STORE.families([((), self._store)])
+
+
+def listed_logs(store: Store) -> Listed[Log]:
+    """Return the open logs that have metrics of their own: those that were opened first."""
+    for log in islice(store.open_logs, LISTED_MAX):
+        topic, _, partition = log.name.rpartition("/")
+        yield (topic, partition), log

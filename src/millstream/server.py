@@ -1,0 +1,204 @@
+"""A node: a config in, a running broker with its doors out.
+
+    data directory ──► store, state, metadata ──► broker ──► Kafka door, HTTP door
+
+Started in that order, stopped in the other one. This is the only place that knows all parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import NoReturn, Self
+
+import uvloop
+
+from millstream.broker.broker import Broker
+from millstream.config import Endpoint, NodeConfig
+from millstream.errors import InvalidConfig, MillstreamError
+from millstream.http.app import Health, make_app
+from millstream.http.listener import HttpListener
+from millstream.kafka.listener import Listener
+from millstream.observe.node import NodeMetrics
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SHARE = 0.4
+"""How much of the time to stop may be spent on requests; the rest is for the disk."""
+
+_NEW, _STARTING, _READY, _STOPPING = "new", "starting", "ready", "stopping"
+
+
+class Server:
+    """A node that runs on the event loop."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self._broker: Broker | None = None
+        self._kafka: Listener | None = None
+        self._http: HttpListener | None = None
+        self._state = _NEW
+        self.kafka = config.kafka
+        self.http = config.http
+        """Where the doors are, with the ports that the system picked."""
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, while the node runs."""
+        assert self._broker is not None, "the node was started"
+        return self._broker
+
+    async def start(self) -> None:
+        """Open the data and then the doors. Where one step fails, those before are taken back."""
+        config = self.config
+        raise_descriptor_limit()
+        self._state = _STARTING
+        try:
+            self._broker = await Broker.open(
+                config.data, config=config.broker, log_config=config.log, store_config=config.store
+            )
+            self._kafka = Listener(self._broker, config.door)
+            with _clear_errors("kafka", config.kafka):
+                port = await self._kafka.listen(*config.kafka)
+            self.kafka = Endpoint(config.kafka.host, port)
+            self._broker.advertised = advertised(config, port)
+            metrics = NodeMetrics(self._broker, self._kafka)
+            self._http = HttpListener(make_app(self.health, metrics.scrape))
+            with _clear_errors("http", config.http):
+                port = await self._http.listen(*config.http)
+            self.http = Endpoint(config.http.host, port)
+            self._state = _READY
+        except BaseException:
+            await self.stop()
+            raise
+
+    def health(self) -> Health:
+        """Whether clients are served, and what is wrong."""
+        problems = self._broker.problems() if self._broker else []
+        if self._state != _READY:
+            problems.insert(0, f"the node is {self._state}")
+        return Health(
+            is_started=self._state in (_READY, _STOPPING),
+            is_ready=self._state == _READY,
+            problems=tuple(problems),
+        )
+
+    async def stop(self) -> None:
+        """Answer what is under way, commit and seal, and give everything back."""
+        self._state = _STOPPING
+        kafka, self._kafka = self._kafka, None
+        http, self._http = self._http, None
+        broker, self._broker = self._broker, None
+        if kafka is not None:
+            if broker is not None:  # Members that wait for others are answered: none will come.
+                broker.groups.registry.close()
+            patience = self.config.drain_ms_max / 1000 * DRAIN_SHARE
+            try:
+                await asyncio.wait_for(kafka.drain(), patience)
+            except TimeoutError:
+                kafka.abort()
+        if http is not None:
+            await http.stop()
+        if broker is not None:
+            await broker.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+@contextmanager
+def _clear_errors(name: str, endpoint: Endpoint) -> Iterator[None]:
+    """Say which door it is that cannot be opened, and why."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidConfig(f"{name} is {endpoint}, where it cannot listen: {reason}") from error
+
+
+def advertised(config: NodeConfig, port: int) -> Endpoint:
+    """Return what Kafka clients are told to connect to, where the node listens on `port`."""
+    host, port_advertised = config.advertised or config.kafka
+    if is_unspecified(host):
+        raise InvalidConfig(
+            f"clients would be told to connect to {host}, which is no address of a machine: say"
+            " with --advertise HOST:PORT by which they reach this one"
+        )
+    return Endpoint(host, port_advertised or port)
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether `host` stands for all addresses of a machine, and is none itself."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> bool:
+    """Run a node until SIGTERM or SIGINT; returns whether it then stopped cleanly.
+
+    A second signal ends the process at once, as does a stop that takes too long: what was
+    acknowledged is safe either way, and the next start checks the rest.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop_or_exit, stopping)
+    await server.start()
+    on_ready(server)
+    await stopping.wait()
+    logger.info("stopping")
+    stop = loop.create_task(server.stop())
+    await asyncio.wait([stop], timeout=server.config.drain_ms_max / 1000)
+    if not stop.done():
+        logger.error("not stopped within %d ms", server.config.drain_ms_max)
+        _exit_at_once()
+    try:
+        stop.result()
+    except MillstreamError as error:
+        logger.error("not stopped cleanly: %s", error)  # noqa: TRY400
+        return False
+    return True
+
+
+def _stop_or_exit(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        _exit_at_once()
+    stopping.set()
+
+
+def _exit_at_once() -> NoReturn:
+    """End the process without waiting for anyone: a thread may wait for a disk for ever."""
+    logging.shutdown()
+    os._exit(1)
+
+
+def run(config: NodeConfig, on_ready: Callable[[Server], None]) -> bool:
+    """Run a node in this process until it is told to stop; returns whether it stopped cleanly."""
+    os.umask(0o077)  # What lies in the data directory is nobody else's business.
+    return uvloop.run(serve_until_signalled(Server(config), on_ready))
+
+
+def raise_descriptor_limit() -> int:
+    """Allow this process as many descriptors as it may have at all; returns how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,100 @@
+"""A real broker on a free port, in this process, for tests.
+
+    with running_broker("data") as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+It runs on an event loop in a thread of its own, with real sockets and real files: what a test sees
+is what a client of a node sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from os import PathLike, fspath
+
+import uvloop
+
+from millstream.config import BrokerConfig, Endpoint, KafkaConfig, LogConfig, NodeConfig
+from millstream.server import Server
+
+_ANY_PORT = Endpoint("127.0.0.1", 0)
+
+
+class RunningBroker:
+    """A node that runs in a thread."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._server = Server(config)
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="millstream-broker", daemon=True)
+        self.data = config.data
+        """Its data directory."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where Kafka clients connect: `bootstrap.servers`."""
+        return str(self._server.kafka)
+
+    @property
+    def url(self) -> str:
+        """Where HTTP clients connect."""
+        return f"http://{self._server.http}"
+
+    @property
+    def server(self) -> Server:
+        """The node itself, which belongs to its own thread."""
+        return self._server
+
+    def start(self) -> None:
+        """Start the node, and return when it serves."""
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result()
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self) -> None:
+        """Stop the node cleanly, and return when its files are closed."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+
+@contextlib.contextmanager
+def running_broker(
+    data: str | PathLike[str],
+    *,
+    broker: BrokerConfig | None = None,
+    door: KafkaConfig | None = None,
+    log: LogConfig | None = None,
+    kafka: Endpoint = _ANY_PORT,
+) -> Iterator[RunningBroker]:
+    """Run a broker with its data in the directory `data` for as long as the block lasts."""
+    config = NodeConfig(
+        data=fspath(data),
+        kafka=kafka,
+        http=_ANY_PORT,
+        broker=broker or BrokerConfig(),
+        door=door or KafkaConfig(),
+        log=log or LogConfig(),
+    )
+    running = RunningBroker(config)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()
