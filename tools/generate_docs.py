@@ -7,17 +7,32 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 
 from millstream import config, errors
+from millstream.broker.quota import QuotaKind
+from millstream.broker.topic_configs import Effect
+from millstream.broker.topic_configs_node import BROKER_NAMES, DOOR_NAMES
+from millstream.broker.topic_configs_table import REMOVED_CONFIGS, TOPIC_CONFIGS
 from millstream.cli.main import main as command_line
-from millstream.config import LogConfig, StoreConfig, settings_of
-from millstream.observe import metrics
+from millstream.config import BrokerConfig, KafkaConfig, LogConfig, NodeConfig, StoreConfig
+from millstream.kafka.apis import HANDLERS
+from millstream.kafka.errors import CODES
+from millstream.kafka.handlers.versions import FEATURES
+from millstream.observe.metrics import LISTED_MAX
+from millstream.observe.node import SECTIONS
+from millstream.wire.apis import APIS, Api
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by `make docs`. Do not edit. -->\n\n"
+CONFIGS = (NodeConfig, BrokerConfig, KafkaConfig, LogConfig, StoreConfig)
+LOG_NAMES = {one.log_field: one.name for one in TOPIC_CONFIGS.values() if one.log_field}
+KAFKA_NAMES = {BrokerConfig: BROKER_NAMES, KafkaConfig: DOOR_NAMES, LogConfig: LOG_NAMES}
 
 
 def pages() -> dict[str, str]:
@@ -26,8 +41,28 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "config.md": config_page(),
         "errors.md": errors_page(),
+        "kafka.md": kafka_page(),
         "metrics.md": metrics_page(),
     }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"|{'|'.join(_cell(cell) for cell in line)}|\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    text = str(value)
+    return text if text == "---" else f" {text} " if text else " "
+
+
+def words_of(thing: object) -> str:
+    """Return the docstring of something, on one line."""
+    return " ".join((inspect.getdoc(thing) or "").split())
+
+
+# The command line.
 
 
 def cli_page() -> str:
@@ -50,28 +85,51 @@ def _commands(path: list[str], command: click.Command) -> list[tuple[list[str], 
     return found
 
 
+# Settings.
+
+
 def config_page() -> str:
     """Every setting, with its limits and its default."""
-    parts = [NOTE, "# Settings\n"]
-    for kind in (LogConfig, StoreConfig):
+    parts = [
+        NOTE,
+        "# Settings\n\nA wrong value is refused with its name and what is allowed. What"
+        " [`millstream serve`](cli.md) has no option for can be set from Python, for an embedded"
+        " store and for a broker in tests.\n",
+    ]
+    for kind in CONFIGS:
+        names = KAFKA_NAMES.get(kind, {})
         parts.append(f"\n## {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n")
-        parts.append("| setting | default | allowed | what it is for |\n|---|---|---|---|\n")
+        head = ["setting", "default", "allowed", "what it is for"]
+        head += ["Kafka calls it"] * bool(names)
         words = _field_docstrings(kind)
-        for name, default in settings_of(kind()).items():
-            shown = f"{default:,}" if isinstance(default, int) else default
-            parts.append(f"| `{name}` | {shown} | {_allowed(kind, name)} | {words[name]} |\n")
-    parts.append("\n## Durability\n\n| class | what an acknowledgement promises |\n|---|---|\n")
+        rows = []
+        for field in fields(kind):
+            if field.name not in words:
+                continue
+            row = [f"`{field.name}`", *_default_and_allowed(kind, field.name), words[field.name]]
+            name = names.get(field.name)
+            rows.append(row + ([f"`{name}`" if name else ""] if names else []))
+        parts.append(table(head, rows))
+    parts.append("\n`NodeConfig` holds the others as `broker`, `door`, `log` and `store`.\n")
+    parts.append("\n## Durability\n\n")
     words = _field_docstrings(config.Durability)
-    for member in config.Durability:
-        parts.append(f"| `{member.value}` | {words[member.name]} |\n")
+    rows = [(f"`{member.value}`", words[member.name]) for member in config.Durability]
+    parts.append(table(["class", "what an acknowledgement promises"], rows))
     return "".join(parts)
 
 
-def _allowed(kind: type, name: str) -> str:
-    limits = vars(kind)["_limits"].get(name)
-    if limits is None:
-        return ", ".join(f"`{member.value}`" for member in config.Durability)
-    return f"{limits[0]:,} to {limits[1]:,}"
+def _default_and_allowed(kind: type[Any], name: str) -> tuple[str, str]:
+    default = getattr(kind(), name)
+    if isinstance(default, bool):
+        return f"`{default}`", "`True`, `False`"
+    if isinstance(default, int):
+        least, most = vars(kind)["_limits"][name]
+        return f"{default:,}", f"{least:,} to {most:,}"
+    if isinstance(default, config.Durability):
+        return f"`{default.value}`", ", ".join(f"`{one.value}`" for one in config.Durability)
+    if isinstance(default, config.Endpoint) or default is None:
+        return f"`{default}`" if default else "that of `kafka`", "a host and a port"
+    return f"`{default}`", "a path"
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
@@ -89,39 +147,147 @@ def _field_docstrings(kind: type) -> dict[str, str]:
     return found
 
 
+# Errors.
+
+
 def errors_page() -> str:
     """Every error, indented below the one that it is a kind of."""
-    lines = [NOTE, "# Errors\n\n", "Catch a branch to catch all below it.\n\n"]
-    lines += ["| error | what it means |\n", "|---|---|\n"]
-    lines += _error_rows(errors.MillstreamError, 0)
-    return "".join(lines)
+    rows = _error_rows(errors.MillstreamError, 0)
+    return (
+        f"{NOTE}# Errors\n\nCatch a branch to catch all below it. A Kafka client sees the code in"
+        " the last column, which is that of the nearest error above where there is none.\n\n"
+        + table(["error", "what it means", "Kafka's code"], rows)
+    )
 
 
-def _error_rows(kind: type[errors.MillstreamError], depth: int) -> list[str]:
+def _error_rows(kind: type[errors.MillstreamError], depth: int) -> list[Sequence[str]]:
     indent = "&nbsp;&nbsp;" * depth
-    rows = [f"| {indent}`{kind.__name__}` | {' '.join((inspect.getdoc(kind) or '').split())} |\n"]
+    code = f"`{CODES[kind].name}`" if kind in CODES else ""
+    rows: list[Sequence[str]] = [(f"{indent}`{kind.__name__}`", words_of(kind), code)]
     for below in kind.__subclasses__():
         if below.__module__ == errors.__name__:
             rows += _error_rows(below, depth + 1)
     return rows
 
 
+# The Kafka door.
+
+
+def kafka_page() -> str:
+    """What is spoken: requests, features, topic configs, quotas, error codes."""
+    return "\n".join(
+        [
+            f"{NOTE}# Kafka: what is spoken\n\n"
+            "Derived from the code. How it differs from Kafka is told in"
+            " [known differences](kafka-differences.md), how it is used in"
+            " [the guide](../guides/kafka.md).\n",
+            _apis(),
+            _features(),
+            _topic_configs(),
+            _quotas(),
+            _codes(),
+        ]
+    )
+
+
+def _apis() -> str:
+    rows = [
+        (key, api.name, _versions(api), words_of(HANDLERS[key]))
+        for key, api in sorted(APIS.items())
+    ]
+    return (
+        "## Requests\n\nThe versions are those that ApiVersions announces.\n\n"
+        + table(["key", "API", "versions", "what it does here"], rows)
+        + "\nProduce is announced from version 0 on, and taken from version 3 on: older librdkafka"
+        " looks for version 0 to see whether it may compress.\n"
+    )
+
+
+def _versions(api: Api) -> str:
+    first, last = api.announced.first, api.announced.last
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _features() -> str:
+    rows = [(f"`{name}`", f"{least}-{most}") for name, (least, most) in FEATURES.items()]
+    return (
+        "## Features\n\nWhat ApiVersions says is on, at the highest of these levels.\n\n"
+        + table(["feature", "levels"], rows)
+    )
+
+
+def _topic_configs() -> str:
+    effects = _field_docstrings(Effect)
+    rows = [
+        (
+            f"`{one.name}`",
+            _kept_short(one.default) or "empty",
+            _kept_short(one.allowed),
+            one.effect.value,
+            one.meaning,
+        )
+        for one in TOPIC_CONFIGS.values()
+    ]
+    removed = [(f"`{name}`", why) for name, why in sorted(REMOVED_CONFIGS.items())]
+    return (
+        "## Topic configs\n\nAll that Kafka 4 knows, and ours. Others are refused with"
+        " `INVALID_CONFIG`, as are values that are not allowed.\n\n"
+        + "".join(f"- **{effect.value}**: {effects[effect.name]}\n" for effect in Effect)
+        + "\n"
+        + table(["config", "default", "allowed", "effect", "meaning"], rows)
+        + "\nThese went with Kafka 4, and are refused with a word of advice:\n\n"
+        + table(["config", "why"], removed)
+    )
+
+
+def _kept_short(text: str) -> str:
+    """Name the largest numbers by what they are."""
+    for number, name in ((2**63 - 1, "2^63-1"), (2**31 - 1, "2^31-1")):
+        text = text.replace(str(number), name)
+    return text
+
+
+def _quotas() -> str:
+    words = _field_docstrings(QuotaKind)
+    rows = [(f"`{kind.value}`", words[kind.name]) for kind in QuotaKind]
+    return "## Quotas\n\nSet with AlterClientQuotas, per user, client id, or both.\n\n" + table(
+        ["quota", "what it limits"], rows
+    )
+
+
+def _codes() -> str:
+    rows = sorted(
+        (code.value, f"`{code.name}`", f"`{kind.__name__}`") for kind, code in CODES.items()
+    )
+    return (
+        "## Error codes\n\nWhich of [our errors](errors.md) a client sees as what. Requests about"
+        " groups and transactions turn codes that their clients would not survive into such as"
+        " they retry.\n\n" + table(["code", "name", "error"], rows)
+    )
+
+
+# Metrics.
+
+
 def metrics_page() -> str:
     """Every metric, with its kind, its labels and what it counts."""
-    lines = [
-        NOTE,
-        "# Metrics\n\n",
-        "| metric | kind | labels | what it is |\n",
-        "|---|---|---|---|\n",
+    rows = [
+        (
+            f"`{metric.name}`",
+            metric.kind.value,
+            ", ".join(f"`{label}`" for label in (*section.labels, *metric.labels)),
+            metric.help,
+        )
+        for section in SECTIONS
+        for metric in section.metrics
     ]
-    declared = [
-        *((metric, metrics.LOG_LABELS) for metric in metrics.LOG_METRICS),
-        *((metric, ()) for metric in metrics.STORE_METRICS),
-    ]
-    for metric, common in declared:
-        labels = ", ".join(f"`{label}`" for label in (*common, *metric.labels))
-        lines.append(f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.help} |\n")
-    return "".join(lines)
+    return (
+        f"{NOTE}# Metrics\n\nA node tells them at `/metrics`, with those of its process"
+        " (`process_*`, `python_*`). The first"
+        f" {LISTED_MAX:,} partitions that were opened, and the first {LISTED_MAX:,} committed"
+        " offsets, have metrics of their own; the others count in totals.\n\n"
+        + table(["metric", "kind", "labels", "what it is"], rows)
+    )
 
 
 if __name__ == "__main__":
