@@ -11,7 +11,7 @@ from millstream.kafka.blocks import BLOCK_SIZE, Blocks
 from millstream.kafka.counters import DoorCounters
 from millstream.kafka.deferred import Deferred
 from millstream.kafka.exchange import Exchange
-from millstream.kafka.session import Session
+from millstream.kafka.session import TURN_REQUESTS_MAX, Session
 
 
 class FakeTransport(asyncio.Transport):
@@ -83,7 +83,7 @@ def finish(exchange: Exchange, session: Session, answer: bytes) -> None:
     """Do as `Exchange.answer` does, with an answer that is bytes already."""
     exchange.release()
     exchange.parts = [answer]
-    session.answered()
+    session.answered(len(answer))
 
 
 class Connection:
@@ -259,6 +259,44 @@ async def test_an_append_under_way_keeps_its_bytes_after_its_connection_ended():
     await turn()
     assert connection.listener.blocks.reading.users == 1
     assert connection.transport.sent == []
+
+
+@on_loop
+async def test_answers_that_are_not_sent_yet_count_as_if_they_were():
+    """Else one read full of small requests for large answers would take all memory at once."""
+    connection = Connection(KafkaConfig(output_bytes_max=64 * 1024))
+    connection.receive(*[b"request%d" % number for number in range(10)])
+    for number in range(1, 10):
+        connection.answer(number, bytes(60_000))
+    await turn()
+    connection.receive(b"one more")
+    assert len(connection.begun) == 10
+    assert not connection.transport.is_reading
+    connection.answer(0, b"x")
+    await turn()
+    assert connection.begun[10:] == [b"one more"]
+
+
+@on_loop
+async def test_a_client_with_many_requests_leaves_others_their_turn():
+    connection = Connection()
+    connection.receive(*[b"request!" for _ in range(100)])
+    assert len(connection.begun) == TURN_REQUESTS_MAX
+    await turn()
+    assert len(connection.begun) == 100
+
+
+@on_loop
+async def test_a_mute_ends_with_its_timer_though_the_clock_stands_a_hair_before():
+    connection = Connection()
+    connection.session.mute(5.0)
+    connection.receive(b"request1")
+    until = connection.session._muted_until
+    connection.session._unmute(until - 1.0)  # An earlier mute, which this one has outlasted.
+    assert connection.begun == []
+    connection.session._unmute(until)
+    assert connection.begun == [b"request1"]
+    assert connection.transport.is_reading
 
 
 DEADLINES = KafkaConfig(handshake_ms_max=1000, request_ms_max=2000, idle_ms_max=5000)

@@ -16,6 +16,8 @@ from millstream.errors import (
     LogOffline,
     OutOfOrderSequence,
 )
+from millstream.records.batch import decode_header
+from millstream.storage.append import Appended
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
 from tests.storage.logs import HeldBackground, batch_of, in_loop, make_store, turns
 
@@ -34,6 +36,27 @@ class Producer:
         self.told.append(offset)
         if offset in self._refused:
             raise OutOfOrderSequence(f"not at {offset}")
+
+
+class Listener:
+    """Waits for a batch without a future; notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Appended | Exception] = []
+        self.is_gone = False
+
+    def done(self) -> bool:
+        return self.is_gone or bool(self.told)
+
+    def set_result(self, result: Appended, /) -> None:
+        self.told.append(result)
+
+    def set_exception(self, exception: Exception, /) -> None:
+        self.told.append(exception)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [told.offset for told in self.told if isinstance(told, Appended)]
 
 
 # Being told.
@@ -247,6 +270,178 @@ async def test_class_memory_takes_back_what_it_had_acknowledged():
     await turns()
     assert rewinds == [0]
     assert log.next_offset == 0
+
+
+# Being acknowledged early.
+
+
+@in_loop
+async def test_an_early_batch_is_acknowledged_once_it_is_written_and_seen_once_it_is_committed():
+    background = HeldBackground()
+    disk = SimulatedFilesystem()
+    log = await make_store(disk, background=background).log("a")
+    background.is_held = True
+    early, late = log.submit(BATCH, is_early=True), log.submit(BATCH)
+    assert not early.done(), "it is not written yet"
+    await turns()
+    assert early.done()
+    assert not late.done()
+    assert (log.next_offset, log.end_offset) == (2, 0)
+    assert list(log.records()) == []
+    killed = await make_store(disk.copy()).log("a")
+    assert [record.offset for record in killed.records()] == [0, 1], "it survives its process"
+    background.let_go()
+    assert [(await early).offset, (await late).offset] == [0, 1]
+    assert [record.offset for record in log.records()] == [0, 1]
+
+
+@in_loop
+async def test_an_early_batch_that_cannot_be_written_is_refused_as_any_other():
+    disk = SimulatedFilesystem()
+    log = await make_store(disk).log("a")
+    disk.bytes_max = disk.bytes_used
+    with pytest.raises(DiskFull):
+        await log.submit(batch_of(b"x" * 100_000), is_early=True)
+    assert log.next_offset == 0
+
+
+@in_loop
+async def test_an_early_batch_waits_for_admission_as_any_other():
+    background = HeldBackground()
+    log = await make_store(background=background, config=TIGHT).log("a")
+    background.is_held = True
+    first, second = (log.submit(BATCH, is_early=True) for _ in range(2))
+    await turns()
+    assert first.done(), "it is written"
+    assert not second.done(), "the bytes of the first are not on the disk yet"
+    background.let_go()
+    assert (await second).offset == 1
+
+
+@in_loop
+async def test_an_early_batch_whose_sync_fails_is_taken_back_and_told_once():
+    background = HeldBackground()
+    fault = Fault(call=1, only=["sync"], path=".log")
+    log = await make_store(
+        FaultyFilesystem(SimulatedFilesystem(), fault), background=background
+    ).log("a")
+    rewinds: list[int] = []
+    log.on_rewind = rewinds.append
+    background.is_held = True
+    waiter = Listener()
+    log.submit_for(waiter, BATCH, decode_header(BATCH), is_early=True)
+    await turns()
+    background.let_go()
+    await turns()
+    assert (waiter.offsets, len(waiter.told), rewinds) == ([0], 1, [0])
+    assert isinstance(log.offline, LogOffline)
+
+
+# Being told without a future.
+
+
+@in_loop
+async def test_a_waiter_is_told_of_the_commit_and_not_before():
+    background = HeldBackground()
+    log = await make_store(background=background).log("a")
+    background.is_held = True
+    batch, waiter = batch_of(b"a", b"b"), Listener()
+    log.submit_for(waiter, batch, decode_header(batch))
+    await turns()
+    assert waiter.told == []
+    background.let_go()
+    await turns()
+    (appended,) = waiter.told
+    assert isinstance(appended, Appended)
+    assert (appended.offset, appended.last_offset) == (0, 1)
+    assert appended.address is not None
+
+
+@in_loop
+async def test_waiters_and_futures_share_one_order():
+    log = await make_store().log("a")
+    waiters = [Listener() for _ in range(3)]
+    futures = []
+    for waiter in waiters:
+        log.submit_for(waiter, BATCH, decode_header(BATCH))
+        futures.append(log.submit(BATCH))
+    assert [(await future).offset for future in futures] == [1, 3, 5]
+    assert [waiter.offsets for waiter in waiters] == [[0], [2], [4]]
+
+
+@in_loop
+async def test_a_waiter_that_is_gone_is_not_told_and_its_batch_stays():
+    log = await make_store().log("a")
+    waiter = Listener()
+    log.submit_for(waiter, BATCH, decode_header(BATCH))
+    waiter.is_gone = True
+    assert (await log.append(BATCH)).offset == 1
+    assert waiter.told == []
+
+
+@in_loop
+async def test_a_waiter_is_told_why_its_batch_was_refused():
+    disk = SimulatedFilesystem()
+    log = await make_store(disk).log("a")
+    disk.bytes_max = disk.bytes_used
+    batch, waiter = batch_of(b"x" * 100_000), Listener()
+    log.submit_for(waiter, batch, decode_header(batch))
+    await turns()
+    (refusal,) = waiter.told
+    assert isinstance(refusal, DiskFull)
+    await log.close()
+    with pytest.raises(LogClosed):
+        log.submit_for(waiter, batch, decode_header(batch))
+
+
+@in_loop
+async def test_a_deadline_ends_the_waiting_of_a_waiter_and_only_before_admission():
+    background = HeldBackground()
+    log = await make_store(background=background, config=TIGHT).log("a")
+    background.is_held = True
+    admitted, waiting = Listener(), Listener()
+    for waiter in (admitted, waiting):
+        log.submit_for(waiter, BATCH, decode_header(BATCH), timeout=0)
+    await asyncio.sleep(0.001)
+    (refusal,) = waiting.told
+    assert isinstance(refusal, DeadlineExceeded)
+    background.let_go()
+    await turns()
+    assert (admitted.offsets, log.next_offset) == ([0], 1)
+    assert log.counters.refusals_busy == 1
+
+
+# Having one's memory back.
+
+
+@pytest.mark.parametrize("durability", [Durability.EPHEMERAL, Durability.MEMORY])
+@pytest.mark.parametrize("is_future", [True, False])
+@in_loop
+async def test_memory_that_was_acknowledged_at_once_is_the_callers_again(durability, is_future):
+    config = LogConfig(durability=durability)
+    log = await make_store(config=config).log("a")
+    memory = bytearray(batch_of(b"mine"))
+    waiter = Listener()
+    if is_future:
+        log.submit(memory).add_done_callback(lambda done: waiter.set_result(done.result()))
+    else:
+        log.submit_for(waiter, memory, decode_header(memory))
+    while not waiter.told:
+        await turns(1)
+    memory[:] = bytes(len(memory))
+    await turns()
+    assert [record.value for record in log.records()] == [b"mine"]
+
+
+@in_loop
+async def test_memory_is_the_callers_again_as_soon_as_it_is_acknowledged_though_unwritten():
+    log = await make_store(config=LogConfig(durability=Durability.MEMORY)).log("a")
+    memory = bytearray(batch_of(b"mine"))
+    future = log.submit(memory)
+    assert future.done(), "acknowledged by the time that it has an offset"
+    memory[:] = bytes(len(memory))
+    await turns()
+    assert [record.value for record in log.records()] == [b"mine"]
 
 
 # Watching.

@@ -99,7 +99,7 @@ class Exchange:
             parts = framed(self._api, context.version, self._correlation_id, response)
         self.release()
         self.parts = parts
-        self._session.answered()
+        self._session.answered(sum(map(len, parts)))
         if throttle_ms:
             self._session.mute(throttle_ms / 1000)
 

@@ -141,7 +141,7 @@ class PlainExchange:
         counter = self._counter
         counter.count += 1
         counter.seconds += time.perf_counter() - self._began
-        self._session.answered()
+        self._session.answered(sum(map(len, parts)))
 
     def _refusal(self, error: MillstreamError) -> list[Bytes]:
         request = self._request

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+TURN_REQUESTS_MAX = 64
+"""Requests of one connection that are begun in one turn of the loop; then others have theirs."""
+
 
 class Session(asyncio.BufferedProtocol):
     """The protocol of one connection. All of it runs on the event loop."""
@@ -43,6 +46,9 @@ class Session(asyncio.BufferedProtocol):
         self._exchanges: deque[Exchange | PlainExchange] = deque()
         self._held_by = 0
         self._is_flush_scheduled = False
+        self._is_work_scheduled = False
+        self._unsent_bytes = 0
+        """Of answers that are ready, and wait for those before them or for the end of the turn."""
         self._is_reading = True
         self._is_writing_paused = False
         self._is_waiting_for_memory = False
@@ -165,22 +171,32 @@ class Session(asyncio.BufferedProtocol):
     # Working.
 
     def _work_off(self) -> None:
-        """Begin as many requests as may be under way."""
+        """Begin as many requests as may be under way, and leave others their turn of the loop."""
         begin = self._listener.dispatcher.begin
-        while self._backlog and not self._is_closing and self._may_begin():
+        for _ in range(TURN_REQUESTS_MAX):
+            if not self._backlog or self._is_closing or not self._may_begin():
+                return
             data, block = self._backlog.popleft()
             try:
                 self._exchanges.append(begin(self, data, block))
             except MillstreamError as error:
                 block.release()
                 self.close(str(error))
+        if self._backlog and not self._is_work_scheduled:
+            self._is_work_scheduled = True
+            self._loop.call_soon(self._resume_work)
+
+    def _resume_work(self) -> None:
+        self._is_work_scheduled = False
+        self._go_on()
 
     def _may_begin(self) -> bool:
         return (
             not self._held_by
             and not self._is_writing_paused
+            and self._unsent_bytes < self._config.output_bytes_max
             and len(self._exchanges) < self._config.requests_in_flight_max
-            and not self._is_muted()
+            and not self._muted_until
         )
 
     def hold(self) -> None:
@@ -207,16 +223,23 @@ class Session(asyncio.BufferedProtocol):
         until = self._loop.time() + seconds
         if until > self._muted_until:
             self._muted_until = until
-            self._loop.call_at(until, self._go_on)
+            self._loop.call_at(until, self._unmute, until)
             self._pace()
 
+    def _unmute(self, until: float) -> None:
+        # The timer says that the time is over; the loop's clock may stand a hair before it.
+        if until == self._muted_until:
+            self._muted_until = 0.0
+            self._go_on()
+
     def _is_muted(self) -> bool:
-        return self._muted_until > 0.0 and self._loop.time() < self._muted_until
+        return self._muted_until > 0.0
 
     # Answering.
 
-    def answered(self) -> None:
-        """Take note that a request has its answer: it goes out with others of this turn."""
+    def answered(self, size: int) -> None:
+        """Take note of an answer of `size` bytes: it goes out with others of this turn."""
+        self._unsent_bytes += size
         if not self._is_flush_scheduled and not self._is_closing:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -232,7 +255,9 @@ class Session(asyncio.BufferedProtocol):
             exchanges.popleft()
             out += parts
         if out:
-            self._listener.counters.sent_bytes += sum(map(len, out))
+            size = sum(map(len, out))
+            self._unsent_bytes -= size
+            self._listener.counters.sent_bytes += size
             if len(out) == 1:
                 self._transport.write(out[0])
             else:

@@ -190,13 +190,21 @@ def _timestamp_max(segment: Segment, limit: int) -> int:
 
 
 def _first_at(batch: memoryview, timestamp_ms: int, start: int) -> Found | None:
-    """Return the batch's first record from `start` on that is dated `timestamp_ms` or later."""
-    if decode_header(batch).base_offset >= start:
-        found = first_offset_at(batch, timestamp_ms)
-        return Found(*found) if found else None
-    for record in read_records(batch):
-        if record.offset >= start and record.timestamp_ms >= timestamp_ms:
-            return Found(record.offset, record.timestamp_ms)
+    """Return the batch's first record from `start` on that is dated `timestamp_ms` or later.
+
+    Its sum was verified, so one whose records cannot be opened came so from its producer. That is
+    no reason to find nothing at all: the whole of it is taken to be as late as its header says.
+    """
+    header = decode_header(batch)
+    try:
+        if header.base_offset >= start:
+            found = first_offset_at(batch, timestamp_ms)
+            return Found(*found) if found else None
+        for record in read_records(batch):
+            if record.offset >= start and record.timestamp_ms >= timestamp_ms:
+                return Found(record.offset, record.timestamp_ms)
+    except CorruptBatch:
+        return Found(max(start, header.base_offset), header.max_timestamp)
     return None
 
 

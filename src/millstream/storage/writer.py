@@ -367,10 +367,15 @@ class Writer:
         if self._config.durability is not Durability.FSYNC:
             self._commit(Mark(segment.next_offset, segment.base_offset, segment.size))
             return
+        is_anyone_told = False
         for append in appends:
             if append.is_early:
                 append.acknowledge()
-        self._unsynced.add(segment)
+                is_anyone_told = True
+        if is_anyone_told:  # What they answer goes out before the disk is asked for anything.
+            asyncio.get_running_loop().call_soon(self._unsynced.add, segment)
+        else:
+            self._unsynced.add(segment)
 
     def _open(self, segment: GrowingSegment) -> File:
         is_open = segment.file is not None

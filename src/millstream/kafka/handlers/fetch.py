@@ -142,7 +142,8 @@ class Fetch:
         self._is_committed_only = request.isolation_level == READ_COMMITTED
         self._wanted = list(wanted)
         self._partitions = [self._resolve(one.key) for one in self._wanted]
-        self._results: list[FetchResponsePartition] = []
+        self._results: list[FetchResponsePartition | None] = []
+        """What was read. While the fetch waits, records are let go and read again at its end."""
         self._sizes: list[int] = []
         self._changed: set[int] = set()
         self._watchers: list[tuple[Partition, partial[None]]] = []
@@ -229,12 +230,14 @@ class Fetch:
         if self._wait_ms == 0 or not self._wanted or sum(self._sizes) >= self._size_min:
             return True
         return any(
-            result.error_code or result.diverging_epoch.epoch >= 0 for result in self._results
+            result is not None and (result.error_code or result.diverging_epoch.epoch >= 0)
+            for result in self._results
         )
 
     # Waiting.
 
     def _wait(self) -> None:
+        self._let_records_go()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._wait_ms / 1000, self._finish)
         for number, found in enumerate(self._partitions):
@@ -257,20 +260,39 @@ class Fetch:
             return
         changed, self._changed = self._changed, set()
         for number in sorted(changed):
-            others = sum(self._sizes) - self._sizes[number]
-            self._results[number], self._sizes[number] = self._read(
-                self._wanted[number],
-                self._partitions[number],
-                room=self._size_max - others,
-                is_first=others == 0,
-            )
+            self._read_again(number)
         if self._is_enough():
             self._finish()
+        else:
+            self._let_records_go()
+
+    def _let_records_go(self) -> None:
+        """Keep no records: a client may have a thousand fetches wait, each with all it may hold."""
+        self._results = [
+            None if size else result
+            for result, size in zip(self._results, self._sizes, strict=True)
+        ]
 
     def _finish(self) -> None:
         if not self._deferred.is_done:
             self._stop_waiting()
+            self._read_rest()
             self._deferred.finish(self._answer())
+
+    def _read_rest(self) -> None:
+        """Read again what was let go."""
+        for number, result in enumerate(self._results):
+            if result is None:
+                self._read_again(number)
+
+    def _read_again(self, number: int) -> None:
+        others = sum(self._sizes) - self._sizes[number]
+        self._results[number], self._sizes[number] = self._read(
+            self._wanted[number],
+            self._partitions[number],
+            room=self._size_max - others,
+            is_first=others == 0,
+        )
 
     def _stop_waiting(self) -> None:
         """Leave nothing behind, whether the fetch was answered or its connection ended."""
@@ -286,6 +308,7 @@ class Fetch:
     def _answer(self) -> FetchResponse:
         topics: dict[tuple[str, UUID], list[FetchResponsePartition]] = {}
         for wanted, result, size in zip(self._wanted, self._results, self._sizes, strict=True):
+            assert result is not None, "what was let go was read again"
             if not self._is_full and not _is_news(wanted, result, size):
                 continue
             wanted.told_high_watermark = result.high_watermark
