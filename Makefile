@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-long planted check format bench docs clean
+.PHONY: help setup clients demo test test-long planted check format bench docs clean
 
 help: ## Show what there is to do.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,16 +21,19 @@ $(STAMP): pyproject.toml tools/setup
 	@tools/setup "$(PYTHON)" "$(VENV)"
 	@touch $@
 
+clients: ## Install the Kafka clients of other languages that the tests use.
+	@tools/setup-clients
+
 demo: setup ## A node, a Kafka client, a crash, a recovery: the story, step by step.
 	@$(BIN)/python examples/demo.py
 
-test: setup ## Run all tests.
+test: setup clients ## Run all tests.
 	@$(BIN)/python -m pytest -n auto $(ARGS)
 
-test-long: setup ## Run the campaigns that take longer than CI may.
+test-long: setup clients ## Run the campaigns that take longer than CI may.
 	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n auto --timeout 7200 $(ARGS)
 
-planted: setup ## Plant each known bug and show that the suite catches it.
+planted: setup clients ## Plant each known bug and show that the suite catches it.
 	@$(BIN)/python tests/planted/plant.py $(ARGS)
 
 check: setup ## Lint, types, imports.

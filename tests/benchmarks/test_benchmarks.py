@@ -62,3 +62,9 @@ def test_every_experiment_with_the_log_runs(tmp_path):
     run(tmp_path, "--subject", "log", "--smoke")
     content = json.loads((tmp_path / "benchmarks" / "results" / "log-smoke.json").read_text())
     assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
+
+
+def test_every_experiment_with_the_kafka_door_runs(tmp_path):
+    run(tmp_path, "--subject", "kafka", "--smoke")
+    content = json.loads((tmp_path / "benchmarks" / "results" / "kafka-smoke.json").read_text())
+    assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])

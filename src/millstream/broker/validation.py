@@ -150,7 +150,7 @@ class BatchRules:
         if size < HEADER_SIZE:
             raise InvalidBatch(f"batch needs {HEADER_SIZE} bytes at least, found {size}")
         fields = unpack_header(batch)
-        _, length, _, magic, crc, attributes, delta, base_ms, max_ms = fields[:9]
+        base_offset, length, _, magic, crc, attributes, delta, base_ms, max_ms = fields[:9]
         producer_id, producer_epoch, base_sequence, count = fields[9:]
         if magic != MAGIC:
             raise _why_not_format(magic)
@@ -161,8 +161,8 @@ class BatchRules:
         # Offsets are given by what a batch claims, so it may claim no more than it can hold.
         codec = attributes & CODEC_MASK
         room = BODY_SIZE_MAX if codec else size - HEADER_SIZE
-        if count < 1 or count != delta + 1 or count * RECORD_SIZE_MIN > room:
-            raise _why_not_count(count, delta + 1, room)
+        if base_offset or count < 1 or count != delta + 1 or count * RECORD_SIZE_MIN > room:
+            raise _why_not_offsets(base_offset, count, delta + 1, room)
         if attributes & ~_CLIENT_BITS or codec > _CODEC_MAX:
             raise _why_not_attributes(attributes)
         if producer_id == NO_PRODUCER_ID:
@@ -229,7 +229,9 @@ def _why_not_format(magic: int) -> RequestError:
     return InvalidBatch(f"batch format is {magic}, expected {MAGIC}")
 
 
-def _why_not_count(count: int, offsets: int, room: int) -> RequestError:
+def _why_not_offsets(base_offset: int, count: int, offsets: int, room: int) -> RequestError:
+    if base_offset:
+        return InvalidRecord(f"batch has base offset {base_offset}, expected 0")
     if count < 1:
         return InvalidRecord(f"batch claims {count} records, needs at least 1")
     if count != offsets:

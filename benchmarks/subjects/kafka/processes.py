@@ -1,0 +1,67 @@
+"""Servers in processes of their own, and what they cost: a node, and the limits beside it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMITS = Path(__file__).with_name("limits.py")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A server that listens on a port of this machine."""
+
+    pid: int
+    port: int
+
+    def cpu_seconds(self) -> float:
+        """What it has used of the processors up to now, all threads together, to the nanosecond."""
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+    def resident_bytes(self) -> int:
+        """What it holds of the machine's memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise LookupError(f"process {self.pid} has no VmRSS")
+
+
+@contextmanager
+def node(data: Path, *options: str) -> Iterator[ServerProcess]:
+    """Run a node, as a user would."""
+    command = [
+        *(str(Path(sys.executable).with_name("millstream")), "serve", "--data", str(data)),
+        *("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "error", *options),
+    ]
+    with _running(command, "kafka 127.0.0.1:") as server:
+        yield server
+
+
+@contextmanager
+def limit(kind: str, *arguments: str) -> Iterator[ServerProcess]:
+    """Run one of the servers of `limits.py`."""
+    with _running([sys.executable, str(LIMITS), kind, *arguments], "port ") as server:
+        yield server
+
+
+@contextmanager
+def _running(command: list[str], announcement: str) -> Iterator[ServerProcess]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(announcement):
+                yield ServerProcess(process.pid, int(line.removeprefix(announcement)))
+                break
+        else:
+            raise RuntimeError(f"{command} ended without saying where it listens")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
