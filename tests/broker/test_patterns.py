@@ -92,7 +92,7 @@ def test_a_refusal_does_not_repeat_all_of_a_long_pattern() -> None:
     ],
     ids=lambda source: source[:12],
 )
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(10)
 def test_no_pattern_takes_long(source: str) -> None:
     """On a clock that counts only our own work: 100 ms for compiling and a longest name."""
     start = time.process_time()

@@ -315,6 +315,16 @@ def test_an_overtaken_producer_cannot_write_even_where_its_successor_never_did(c
     assert committed(client, topic) == [b"c"]
 
 
+def test_an_overtaken_producer_cannot_write_where_its_successor_is_about_to(client, topic):
+    old = Producer(client, OLD)
+    new = Producer(client, OLD, old.name)
+    assert new.add(topic, 0) == [0]
+    assert old.send(topic, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert new.send(topic, b"a") == 0
+    new.finish(commit=True)
+    assert committed(client, topic) == [b"a"]
+
+
 def test_a_producer_that_is_not_known_is_refused(client, topic):
     producer = Producer(client)
     producer.id += 1_000_000

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,9 @@ COPIED = ("src", "tests", "pyproject.toml", "README.md")
 SECONDS_MAX = 900
 TEST_SECONDS_MAX = 120
 """A bug may make a test wait for ever; that is caught too."""
+
+MEMORY_BYTES_MAX = 8 * 1024**3
+"""A bug may make a test take all memory there is; that is caught too, and harms nobody else."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ def main() -> int:
     if not chosen:
         print(f"no such bug; there are: {', '.join(patch.name for patch in patches)}")
         return 2
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     if not is_sound(chosen):
         print("the tests fail without any bug planted")
         return 1

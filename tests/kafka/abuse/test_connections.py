@@ -204,3 +204,19 @@ def test_pipelined_requests_are_answered_in_order(node, piece):
             client.socket.sendall(sent[start : start + piece])
         numbers = [struct.unpack_from(">i", client.receive_frame())[0] for _ in range(100)]
         assert numbers == list(range(1, 101))
+
+
+def test_an_answer_that_has_to_wait_holds_back_those_behind_it(node):
+    with RawClient(node.bootstrap) as client:
+        topic = make_topic(client)
+        part = FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        wanted = FetchRequestTopic(topic=topic, partitions=(part,))
+        client.send(FetchRequest(max_wait_ms=300, min_bytes=1, topics=(wanted,)), 4)
+        for number in range(10):
+            client.send(produce_request(topic, batch_of(b"%d" % number)), 9)
+            client.send(MetadataRequest(topics=()), 12)
+        client.receive()  # It raises where an answer is not that of the oldest request.
+        for number in range(10):
+            (produced,) = client.receive().responses
+            assert produced.partition_responses[0].base_offset == number
+            client.receive()
