@@ -28,10 +28,10 @@ demo: setup ## A node, a Kafka client, a crash, a recovery: the story, step by s
 	@$(BIN)/python examples/demo.py
 
 test: setup clients ## Run all tests.
-	@$(BIN)/python -m pytest -n auto $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test-long: setup clients ## Run the campaigns that take longer than CI may.
-	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n auto --timeout 7200 $(ARGS)
+	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 $(ARGS)
 
 planted: setup clients ## Plant each known bug and show that the suite catches it.
 	@$(BIN)/python tests/planted/plant.py $(ARGS)
