@@ -24,13 +24,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from millstream.broker.transactions.transaction import Producer
+from millstream.broker.transactions.transaction import Producer, State
 from millstream.config import BrokerConfig
 from millstream.errors import (
     ConcurrentTransaction,
     DiskFull,
     InvalidProducerEpoch,
     InvalidProducerMapping,
+    InvalidTransactionState,
     LogOffline,
     MillstreamError,
     ProducerFenced,
@@ -130,12 +131,21 @@ class TransactionsMachine(RuleBasedStateMachine):
             pass  # It may try again.
         except LogOffline:
             pass
+        except InvalidTransactionState as error:
+            # Its transaction took too long and was aborted; its library gives up on a commit then.
+            if not (client.decision and client.is_bumping and self.is_aborted(client)):
+                self.failures.append(f"{client}: {error!r}")
+            client.is_gone = True
         except MillstreamError as error:
             if not was_overtaken:
                 self.failures.append(f"{client}: {error!r}")
         else:
             if was_overtaken and client.generation < newest:
                 self.failures.append(f"{client} was overtaken and not refused")
+
+    def is_aborted(self, client: Client) -> bool:
+        state = self.node.transactions.describe(client.transactional_id).state
+        return state in (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
     # What clients do.
 
