@@ -132,7 +132,7 @@ def test_a_name_that_cannot_be_is_refused(name):
 @in_loop
 async def test_a_name_may_have_all_that_is_allowed():
     async with running() as topics:
-        for name in ("x" * 249, "...", "a.B-c_9", "__consumer_offsets"):
+        for name in ("x" * 249, "...", "a.B-c_9", "__my_offsets"):
             await topics.create(name)
 
 

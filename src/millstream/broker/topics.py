@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+KAFKAS_OWN = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics in which Kafka keeps what this node keeps in state logs: nobody can make one."""
+
 MakePartition = Callable[[Topic, int], "Partition"]
 
 
@@ -232,6 +235,8 @@ class Topics:
         id 0 and no partitions.
         """
         check_topic(name)
+        if name in KAFKAS_OWN:
+            raise InvalidName(f"{name} is a name of Kafka's own: this node keeps that elsewhere")
         config = self._parse(configs or {})
         count = self._config.num_partitions if partitions is None else partitions
         if count < 1:
@@ -262,6 +267,8 @@ class Topics:
         """Return a topic, and create it with the defaults of the node where there is none."""
         if topic := self._topics.get(name):
             return topic
+        if name in KAFKAS_OWN:
+            return self.get(name)  # Tools ask for these; an empty topic would mislead them.
         try:
             return await self.create(name)
         except TopicExists:  # Someone else was faster.
