@@ -212,9 +212,6 @@ class KafkaConfig(_Limited):
     request_size_max: int = 100 * MIB
     """Larger requests end the connection. Kafka's own limit."""
 
-    request_size_max_before_login: int = 64 * KIB
-    """The same as long as a client has not shown who it is, where it has to."""
-
     connections_max: int = 20_000
     """Connections at once; beyond, new ones are closed."""
 
@@ -251,7 +248,6 @@ class KafkaConfig(_Limited):
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "request_size_max": (1 * KIB, 1 * GIB),
-        "request_size_max_before_login": (1 * KIB, 1 * GIB),
         "connections_max": (1, 1_000_000),
         "connections_per_address_max": (1, 1_000_000),
         "idle_ms_max": (100, 2**31 - 1),

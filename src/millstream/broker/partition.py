@@ -311,15 +311,13 @@ class Partition:
 
     def append_for(
         self, waiter: Waiter, batch: Bytes, *, timeout_ms: int | None = None, is_early: bool = False
-    ) -> bool:
-        """Append one batch as `append` does, and tell `waiter`, if nothing but that is to be done.
+    ) -> None:
+        """Append one batch as `append` does, and tell `waiter`.
 
-        Returns whether it was; else `append` has to be called. It is for the many batches that
-        have no producer id, of topics that ask for nothing to be looked at or changed.
+        It raises, or tells, what is wrong. For the many batches that have no producer id, of
+        topics that ask for nothing to be looked at or changed, no turn of the loop comes between.
         """
-        return self._usable().appends.append_for(
-            waiter, batch, timeout_ms=timeout_ms, is_early=is_early
-        )
+        self._usable().appends.append_for(waiter, batch, timeout_ms=timeout_ms, is_early=is_early)
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a producer has a transaction open here, in this epoch."""

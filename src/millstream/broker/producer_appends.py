@@ -92,12 +92,47 @@ class ProducerAppends:
         guard: int | None = None,
     ) -> asyncio.Future[Appended]:
         """Append one batch; see `Partition.append`."""
+        header, now_ms = self._checked(batch)
+        timeout = _seconds(timeout_ms)
+        return self._take(
+            header, batch, now_ms=now_ms, timeout=timeout, is_early=is_early, guard=guard
+        )
+
+    def append_for(
+        self, waiter: Waiter, batch: Bytes, *, timeout_ms: int | None, is_early: bool
+    ) -> None:
+        """Append one batch and tell `waiter`; see `Partition.append_for`."""
+        header, now_ms = self._checked(batch)
+        timeout = _seconds(timeout_ms)
+        rules = self.rules
+        has_more = header.producer_id >= 0 or rules.is_append_time or rules.has_work(header)
+        if not has_more and not self._line:
+            self._log.submit_for(waiter, batch, header, timeout=timeout, is_early=is_early)
+            return
+        future = self._take(
+            header, batch, now_ms=now_ms, timeout=timeout, is_early=is_early, guard=None
+        )
+        future.add_done_callback(partial(_tell, waiter))
+
+    def _checked(self, batch: Bytes) -> tuple[BatchHeader, int]:
+        """Return the header of a batch that may be appended, and when it came; else raise."""
         if self.refusal is not None:
             raise self.refusal
         now_ms = self._clock.wall_ms()
+        return self.rules.check(batch, now_ms), now_ms
+
+    def _take(
+        self,
+        header: BatchHeader,
+        batch: Bytes,
+        *,
+        now_ms: int,
+        timeout: float | None,
+        is_early: bool,
+        guard: int | None,
+    ) -> asyncio.Future[Appended]:
+        """Append a batch that was checked, once its records are looked into where that is asked."""
         rules = self.rules
-        header = rules.check(batch, now_ms)
-        timeout = None if timeout_ms is None else max(0, timeout_ms) / 1000
         has_work = rules.has_work(header)
         if not has_work and not self._line:
             return self._submit(
@@ -109,20 +144,6 @@ class ProducerAppends:
         if not self._line and len(batch) <= INLINE_SIZE_MAX:
             return submit(*rules.work(header, batch))
         return self._stand_in_line(header, batch, submit, has_work=has_work)
-
-    def append_for(
-        self, waiter: Waiter, batch: Bytes, *, timeout_ms: int | None, is_early: bool
-    ) -> bool:
-        """Append one batch where there is no more to it; see `Partition.append_for`."""
-        if self.refusal is not None:
-            raise self.refusal
-        rules = self.rules
-        header = rules.check(batch, self._clock.wall_ms())
-        if header.producer_id >= 0 or rules.is_append_time or self._line or rules.has_work(header):
-            return False
-        timeout = None if timeout_ms is None else max(0, timeout_ms) / 1000
-        self._log.submit_for(waiter, batch, header, timeout=timeout, is_early=is_early)
-        return True
 
     def _submit(
         self,
@@ -297,6 +318,19 @@ def _pass_on(source: asyncio.Future[Appended], answer: asyncio.Future[Appended])
         end(source)
     else:
         source.add_done_callback(end)
+
+
+def _tell(waiter: Waiter, done: asyncio.Future[Appended]) -> None:
+    """Tell who waits how the future ended."""
+    error = done.exception()
+    if error is None:
+        waiter.set_result(done.result())
+    elif isinstance(error, Exception):
+        waiter.set_exception(error)
+
+
+def _seconds(timeout_ms: int | None) -> float | None:
+    return None if timeout_ms is None else max(0, timeout_ms) / 1000
 
 
 def _fail(answer: asyncio.Future[Appended], error: MillstreamError) -> None:

@@ -33,10 +33,6 @@ class Block:
         self.users = 0
         self._give_back = give_back
 
-    def use(self) -> None:
-        """Count one more user."""
-        self.users += 1
-
     def release(self) -> None:
         """Count one user less; with the last, the block is free."""
         self.users -= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from types import CoroutineType
@@ -15,10 +14,11 @@ from millstream.kafka.blocks import Block
 from millstream.kafka.context import Context
 from millstream.kafka.counters import DoorCounters, RequestCounter
 from millstream.kafka.deferred import Deferred
-from millstream.kafka.exchange import Exchange, start_task
+from millstream.kafka.exchange import Exchange
 from millstream.kafka.fetch_session import FetchSessions
 from millstream.kafka.handlers.versions import unsupported_version
 from millstream.kafka.plain_produce import PlainExchange, begin_plain
+from millstream.storage.tasks import Tasks
 from millstream.wire.apis import API_VERSIONS_KEY, APIS, PRODUCE_KEY
 from millstream.wire.header import decode_request_header
 from millstream.wire.message import decode
@@ -48,7 +48,7 @@ class Dispatcher:
         self._broker = broker
         self._config = config
         self._fetch_sessions = fetch_sessions
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._routes = {
             key: (APIS[key], handler, RequestCounter()) for key, handler in handlers.items()
         }
@@ -96,7 +96,7 @@ class Dispatcher:
             return exchange
         if type(result) is CoroutineType:
             session.hold()
-            start_task(self._tasks, exchange.run(result))
+            self._tasks.start(exchange.run(result))
             return exchange
         exchange.busy_seconds = time.perf_counter() - began
         if type(result) is Deferred:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 import time
@@ -125,13 +124,6 @@ class Exchange:
         if self._block is not None:
             block, self._block = self._block, None
             block.release()
-
-
-def start_task(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` on the loop, and hold on to it until it is done."""
-    task = asyncio.get_running_loop().create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 def framed(api: Api, version: int, correlation_id: int, response: object) -> list[Bytes]:

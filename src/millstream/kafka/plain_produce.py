@@ -6,7 +6,6 @@ whatever is not plain goes the long way. Measured, it halves what a small reques
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from millstream.kafka.blocks import Block
 from millstream.kafka.counters import RequestCounter
 from millstream.kafka.exchange import framed
 from millstream.kafka.handlers.produce import ALL, LEADER, NONE, refused
-from millstream.records.batch import HEADER_SIZE, MAGIC, TRANSACTIONAL_BIT, Bytes
+from millstream.records.batch import CRC_END, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
 from millstream.storage.append import Appended
 from millstream.wire.apis import APIS, PRODUCE_KEY
 from millstream.wire.messages.produce import ProduceResponse, ProduceResponseTopic
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from millstream.kafka.session import Session
 
 _API = APIS[PRODUCE_KEY]
-_MAGIC_AT = 16
-_ATTRIBUTES_AT = 22
+_ATTRIBUTES_AT = CRC_END + 1
+"""Where the low byte of a batch's attributes is."""
 
 
 def begin_plain(
@@ -47,11 +46,10 @@ def begin_plain(
     That includes everything that is wrong with it: the long way finds the same, and says so.
     """
     began = time.perf_counter()
-    request = read_plain(frame)
-    if request is None or not broker.quotas.is_empty:
+    if not broker.quotas.is_empty or (request := read_plain(frame)) is None:
         return None
     batch, acks = request.batch, request.acks
-    if len(batch) < HEADER_SIZE or batch[_MAGIC_AT] != MAGIC or acks not in (ALL, LEADER, NONE):
+    if len(batch) < HEADER_SIZE or acks not in (ALL, LEADER, NONE):
         return None
     if batch[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
         return None
@@ -60,10 +58,7 @@ def begin_plain(
         if partition is None or not partition.is_open:
             return None
         exchange = PlainExchange(session, block, request, partition, counter, began)
-        timeout_ms, is_early = request.timeout_ms, acks != ALL
-        if not partition.append_for(exchange, batch, timeout_ms=timeout_ms, is_early=is_early):
-            future = partition.append(batch, timeout_ms=timeout_ms, is_early=is_early)
-            future.add_done_callback(exchange.appended)
+        partition.append_for(exchange, batch, timeout_ms=request.timeout_ms, is_early=acks != ALL)
     except MillstreamError:
         return None
     counter.loop_seconds += time.perf_counter() - began
@@ -127,14 +122,6 @@ class PlainExchange:
             raise error
         self._answer([] if self._request.acks == NONE else self._refusal(error))
 
-    def appended(self, done: asyncio.Future[Appended]) -> None:
-        """Answer as the future ended."""
-        error = done.exception()
-        if error is None:
-            self.set_result(done.result())
-        elif isinstance(error, Exception):
-            self.set_exception(error)
-
     def _answer(self, parts: list[Bytes]) -> None:
         self._block.release()
         self.parts = parts
@@ -158,7 +145,4 @@ class PlainExchange:
         return framed(_API, request.version, request.correlation_id, response)
 
     def cancel(self) -> None:
-        """Let the append run to its end: it still needs the request's bytes."""
-
-    def release(self) -> None:
-        """Leave the request's bytes alone: the append needs them, and gives them back."""
+        """Let the append run to its end: it still needs the request's bytes, and frees them."""

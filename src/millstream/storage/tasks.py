@@ -1,4 +1,4 @@
-"""The tasks that belong to one log, and a way to wait until something about it has changed."""
+"""Tasks that belong to one thing, as to a log, and a way to wait until it has changed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from millstream.errors import (
 from millstream.kafka.context import Context
 from millstream.kafka.deferred import Deferred
 from millstream.kafka.errors import code_of
-from millstream.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC, TRANSACTIONAL_BIT
+from millstream.records.batch import HEADER_SIZE, MAGIC, BatchHeader, unpack_header
 from millstream.records.compression import Codec
 from millstream.storage.append import Appended
 from millstream.storage.names import check_topic
@@ -82,11 +82,13 @@ def _result_of(
 class _Slot:
     """One partition of the request, and what became of its batch."""
 
-    __slots__ = ("batch", "error", "guard", "index", "partition", "result")
+    __slots__ = ("batch", "error", "guard", "header", "index", "partition", "result")
 
     def __init__(self, index: int, batch: memoryview | None) -> None:
         self.index = index
         self.batch = batch
+        self.header: BatchHeader | None = None
+        """What its batch says of itself, as far as it looks like one."""
         self.partition: Partition | None = None
         self.error: MillstreamError | None = None
         self.guard: int | None = None
@@ -115,7 +117,7 @@ class Produce:
         topics = self._context.broker.topics
         for slot in slots:
             try:
-                check_records(slot.batch, self._context.version)
+                slot.header = check_records(slot.batch, self._context.version)
                 if self._context.version >= TOPIC_ID_SINCE:
                     slot.partition = topics.by_id(topic.topic_id).partition(slot.index)
                 else:
@@ -137,10 +139,10 @@ class Produce:
 
     def _has_to_join(self, slot: _Slot) -> bool:
         """Whether a batch's partition is not part of its producer's open transaction."""
-        if slot.batch is None or slot.partition is None or not _is_transactional(slot.batch):
+        if slot.header is None or slot.partition is None or not slot.header.is_transactional:
             return False
         return not self._context.broker.transactions.is_ongoing(
-            *_producer_of(slot.batch), slot.partition.topic, slot.partition.index
+            *_producer_of(slot.header), slot.partition.topic, slot.partition.index
         )
 
     async def prepare_and_begin(self) -> object:
@@ -154,8 +156,8 @@ class Produce:
             except MillstreamError as error:
                 slot.error = error
                 continue
-            if slot.batch is not None and self._has_to_join(slot):
-                joining.setdefault(_producer_of(slot.batch), []).append(slot)
+            if slot.header is not None and self._has_to_join(slot):
+                joining.setdefault(_producer_of(slot.header), []).append(slot)
         for producer, slots in joining.items():
             await self._join_transaction(*producer, slots)
         return self.begin()
@@ -277,26 +279,22 @@ def _failed(
     )
 
 
-def check_records(records: memoryview | None, version: int) -> None:
-    """Raise unless `records` look like exactly one batch of the present format."""
+def check_records(records: memoryview | None, version: int) -> BatchHeader:
+    """Return the header of what looks like exactly one batch of the present format; else raise."""
     if records is None or len(records) < HEADER_SIZE:
         found = 0 if records is None else len(records)
         raise InvalidRecord(f"a batch has at least {HEADER_SIZE} bytes, found {found}")
-    if records[16] != MAGIC:
-        raise InvalidRecord(f"batch format is {records[16]}, allowed is {MAGIC}")
-    size = int.from_bytes(records[8:LENGTH_END], signed=True) + LENGTH_END
-    if HEADER_SIZE <= size < len(records):
-        raise InvalidRecord(f"one batch of {size} bytes is allowed, found {len(records)} bytes")
-    if version < ZSTD_SINCE and records[22] & CODEC_MASK == Codec.ZSTD:
+    header = BatchHeader._make(unpack_header(records))
+    if header.magic != MAGIC:
+        raise InvalidRecord(f"batch format is {header.magic}, allowed is {MAGIC}")
+    if HEADER_SIZE <= header.size < len(records):
+        raise InvalidRecord(
+            f"one batch of {header.size} bytes is allowed, found {len(records)} bytes"
+        )
+    if version < ZSTD_SINCE and header.codec == Codec.ZSTD:
         raise UnsupportedCompression(f"zstd needs version {ZSTD_SINCE} or newer, found {version}")
+    return header
 
 
-def _is_transactional(batch: memoryview) -> bool:
-    return bool(batch[22] & TRANSACTIONAL_BIT)
-
-
-def _producer_of(batch: memoryview) -> tuple[int, int]:
-    return (
-        int.from_bytes(batch[43:51], signed=True),
-        int.from_bytes(batch[51:53], signed=True),
-    )
+def _producer_of(header: BatchHeader) -> tuple[int, int]:
+    return header.producer_id, header.producer_epoch
