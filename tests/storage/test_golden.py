@@ -15,42 +15,15 @@ import pytest
 from millstream.records.record import Record, StoredRecord
 from millstream.storage.checkpoint import Synced, decode_checkpoint
 from millstream.storage.seal import decode_seal
-from millstream.storage.store import Store
 from millstream.storage.verify import verify_store
-from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing import SimulatedFilesystem
 
-from .golden.make import AFTER_EPOCH, BATCHES, CONFIG, FOLDER, NOW_MS, PACKED, ROOT, make
+from .golden.disk import golden_disk, golden_files, open_store
+from .golden.make import AFTER_EPOCH, BATCHES, FOLDER, NOW_MS, PACKED, ROOT, make
 
-FILES = {
-    str(path.relative_to(FOLDER)): path.read_bytes()
-    for path in sorted(FOLDER.rglob("*"))
-    if path.is_file()
-}
+FILES = golden_files(FOLDER)
 WRITTEN_ALIKE = [name for name in FILES if not name.startswith("topics/packed/")]
 """Compressed bytes may differ between versions of a codec's library, so those are only read."""
-
-
-def golden_disk() -> SimulatedFilesystem:
-    contents: dict[str, bytes | None] = {ROOT: None}
-    for name, content in FILES.items():
-        for parent in reversed(Path(ROOT, name).parents):
-            if parent.is_relative_to(ROOT):
-                contents.setdefault(str(parent), None)
-        contents[f"{ROOT}/{name}"] = content
-    return SimulatedFilesystem(contents)
-
-
-def open_store(disk: SimulatedFilesystem) -> Store:
-    store = Store(
-        ROOT,
-        log_config=CONFIG,
-        filesystem=disk,
-        clock=ManualClock(wall_ms=NOW_MS),
-        background=SeededBackground(0),
-    )
-    store.open()
-    return store
 
 
 def stored(batches: Sequence[Sequence[Record]]) -> list[StoredRecord]:
@@ -83,7 +56,7 @@ def test_the_golden_files_are_all_there():
 @pytest.mark.parametrize("topic", EXPECTED)
 def test_golden_files_give_exactly_the_records_that_went_in(topic):
     async def read() -> list[StoredRecord]:
-        store = open_store(golden_disk())
+        store = open_store(golden_disk(FILES, ROOT), ROOT)
         assert store.damage() == {}
         found = list((await store.log(topic)).records())
         await store.close()
@@ -93,7 +66,7 @@ def test_golden_files_give_exactly_the_records_that_went_in(topic):
 
 
 def test_golden_files_that_were_closed_cleanly_are_trusted_without_a_scan():
-    store = open_store(golden_disk())
+    store = open_store(golden_disk(FILES, ROOT), ROOT)
     assert store.recovered() == {}
     scanned = {name.topic: store._found[name].scanned_bytes for name in store.names()}
     assert scanned == {
@@ -105,7 +78,7 @@ def test_golden_files_that_were_closed_cleanly_are_trusted_without_a_scan():
 
 def test_golden_files_are_found_by_time():
     async def find() -> list[object]:
-        log = await open_store(golden_disk()).log("sealed")
+        log = await open_store(golden_disk(FILES, ROOT), ROOT).log("sealed")
         return [log.find_timestamp(NOW_MS + later) for later in (-9_000, 1, 9_000, 9_001)]
 
     found = asyncio.run(find())
@@ -114,11 +87,11 @@ def test_golden_files_are_found_by_time():
 
 def test_golden_logs_can_be_appended_to():
     async def go_on(topic: str) -> list[StoredRecord]:
-        disk = golden_disk()
-        store = open_store(disk)
+        disk = golden_disk(FILES, ROOT)
+        store = open_store(disk, ROOT)
         await (await store.log(topic)).append_records([Record(b"today", timestamp_ms=1)])
         await store.close()
-        again = open_store(disk)
+        again = open_store(disk, ROOT)
         assert (again.damage(), again.recovered()) == ({}, {})
         return list((await again.log(topic)).records())
 
@@ -128,14 +101,16 @@ def test_golden_logs_can_be_appended_to():
 
 
 def test_golden_files_are_sound_to_the_last_byte():
-    assert [found for found in verify_store(golden_disk(), ROOT) if found.is_damage] == []
+    assert [
+        found for found in verify_store(golden_disk(FILES, ROOT), ROOT) if found.is_damage
+    ] == []
 
 
 def test_reading_golden_files_changes_none_of_them():
-    disk = golden_disk()
+    disk = golden_disk(FILES, ROOT)
 
     async def read() -> None:
-        store = open_store(disk)
+        store = open_store(disk, ROOT)
         for topic in ("sealed", "packed"):
             assert list((await store.log(topic)).records()) == EXPECTED[topic]
         await store.close()

@@ -9,43 +9,15 @@ import pytest
 
 from millstream.errors import OffsetOutOfRange
 from millstream.records.record import Record
-from millstream.storage.store import Store
 from millstream.storage.verify import verify_store
-from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
 
-from .golden.make import AFTER_EPOCH, BATCHES, CONFIG, NOW_MS
+from .golden.disk import golden_disk, golden_files, open_store
+from .golden.make import AFTER_EPOCH, BATCHES
 from .golden.make_v2 import FOLDER, ROOT, START, make
 from .logs import in_loop
 
-FILES = {
-    str(path.relative_to(FOLDER)): path.read_bytes()
-    for path in sorted(FOLDER.rglob("*"))
-    if path.is_file()
-}
+FILES = golden_files(FOLDER)
 RECORDS = [record for batch in [*BATCHES, *AFTER_EPOCH] for record in batch]
-
-
-def golden_disk() -> SimulatedFilesystem:
-    contents: dict[str, bytes | None] = {ROOT: None}
-    for name, content in FILES.items():
-        for parent in reversed(Path(ROOT, name).parents):
-            if parent.is_relative_to(ROOT):
-                contents.setdefault(str(parent), None)
-        contents[f"{ROOT}/{name}"] = content
-    return SimulatedFilesystem(contents)
-
-
-def open_store(disk: SimulatedFilesystem) -> Store:
-    store = Store(
-        ROOT,
-        log_config=CONFIG,
-        filesystem=disk,
-        clock=ManualClock(wall_ms=NOW_MS),
-        background=SeededBackground(0),
-    )
-    store.open()
-    return store
 
 
 def test_the_golden_log_starts_inside_its_first_segment() -> None:
@@ -56,8 +28,8 @@ def test_the_golden_log_starts_inside_its_first_segment() -> None:
 
 @in_loop
 async def test_the_golden_log_gives_what_was_not_deleted_and_can_be_appended_to() -> None:
-    disk = golden_disk()
-    store = open_store(disk)
+    disk = golden_disk(FILES, ROOT)
+    store = open_store(disk, ROOT)
     assert (store.damage(), store.recovered()) == ({}, {})
     log = await store.log("deleted")
     assert (log.start_offset, log.end_offset) == (START, len(RECORDS))

@@ -6,15 +6,12 @@ It builds its requests once and sends the same bytes again and again.
 from __future__ import annotations
 
 import os
-import random
 import selectors
 import socket
 import struct
 import time
 from collections.abc import Sequence
 
-from millstream.records.build import build_batch
-from millstream.records.record import Record
 from millstream.wire.apis import APIS
 from millstream.wire.message import decode, encode
 from millstream.wire.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
@@ -34,12 +31,8 @@ PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 RECEIVE_SIZE = 4 * 1024 * 1024
 
-
-def make_batch(size: int, *, record_size: int = 1000) -> bytes:
-    """Return a batch of about `size` bytes that do not compress."""
-    count = max(1, size // (record_size + 10))
-    records = [Record(random.Random(i).randbytes(record_size)) for i in range(count)]
-    return build_batch(records, now_ms=time.time_ns() // 1_000_000)
+LONE_SIZE = 171
+"""A batch of one record of 100 bytes."""
 
 
 def framed(request: object, version: int) -> bytes:

@@ -12,9 +12,9 @@ from pathlib import Path
 from measure.experiment import Arm, Experiment, Figures, Row, Scale, ratio_at_least, ratio_at_most
 
 from subjects.kafka.client import (
+    LONE_SIZE,
     answer_size,
     fetch_all,
-    make_batch,
     make_topic,
     pour,
     produce_frame,
@@ -22,8 +22,8 @@ from subjects.kafka.client import (
     send_pipelined,
 )
 from subjects.kafka.processes import limit, node
+from subjects.log.common import MIB, make_batch
 
-MIB = 1024 * 1024
 FETCH_SIZE = 8 * MIB
 
 
@@ -93,7 +93,7 @@ CONSUME = Experiment(
 @contextmanager
 def _lone_arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     count = scale.pick(smoke=20, quick=500, full=2000)
-    batch = make_batch(100, record_size=100)
+    batch = make_batch(LONE_SIZE, value_size=100)
     with ExitStack() as stack:
         server = stack.enter_context(node(folder / "data"))
         topic = make_topic(server.port)

@@ -19,20 +19,19 @@ from measure.experiment import (
 )
 
 from subjects.kafka.client import (
+    LONE_SIZE,
     answer_size,
     connect,
     delete_topic,
-    make_batch,
     make_topic,
     produce_frame,
     send_in_turns,
     send_pipelined,
 )
 from subjects.kafka.processes import ServerProcess, limit, node
+from subjects.log.common import KIB, MIB, make_batch
 
 GB = 1_000_000_000
-KIB = 1024
-MIB = 1024 * KIB
 
 ALL = -1
 LEADER = 1
@@ -122,7 +121,7 @@ PRODUCE_16_KB = _bytes_experiment(16 * KIB, "16 KB", 3.0)
 def _request_arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     count = scale.pick(smoke=200, quick=20_000, full=50_000)
     connections = 32
-    batch = make_batch(100, record_size=100)
+    batch = make_batch(LONE_SIZE, value_size=100)
     with ExitStack() as stack:
         server = stack.enter_context(node(folder / "data"))
         topic = make_topic(server.port)
