@@ -8,7 +8,6 @@ lie; nothing of them is copied or looked into.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from uuid import UUID
@@ -94,23 +93,21 @@ def _wanted(
         for topic in request.topics
         for part in topic.partitions
     ]
-    sessions = context.fetch_sessions
+    sessions, now = context.fetch_sessions, context.broker.clock.monotonic()
     epoch = request.session_epoch if context.version >= SESSION_SINCE else FINAL_EPOCH
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id != NO_SESSION:
             sessions.end(request.session_id, principal=context.principal)
         if epoch == FINAL_EPOCH:
             return named, None
-        begun = sessions.begin(
-            named, principal=context.principal, uses_topic_ids=uses_ids, now=time.monotonic()
-        )
+        begun = sessions.begin(named, principal=context.principal, uses_topic_ids=uses_ids, now=now)
         return named, begun
     session = sessions.go_on(
         request.session_id,
         epoch,
         principal=context.principal,
         uses_topic_ids=uses_ids,
-        now=time.monotonic(),
+        now=now,
     )
     if isinstance(session, ErrorCode):
         raise _Refused(session)
