@@ -18,7 +18,8 @@ to unpack or sum the records again.
       - - ----+-----------+----------+----------+---------+----- - -
 
 `length` counts the bytes that follow it. Attributes, from the lowest bit: three for the codec,
-one for log-append time, one for "part of a transaction", one for "control batch".
+one for log-append time, one for "part of a transaction", one for "control batch", one for
+"horizon": the base timestamp is then the moment from which tombstones of the batch may go.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from millstream.errors import CorruptBatch
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_UNSUMMED = struct.Struct(">qiibI")
+_SUMMED = struct.Struct(">hiqqqhii")
 _PREFIX = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
@@ -58,6 +61,7 @@ CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+HORIZON_BIT = 0x40
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -117,6 +121,11 @@ class BatchHeader(NamedTuple):
         """Whether the records are transaction markers, which no application should see."""
         return bool(self.attributes & CONTROL_BIT)
 
+    @property
+    def has_horizon(self) -> bool:
+        """Whether `base_timestamp` says from when on tombstones may go; set by compaction only."""
+        return bool(self.attributes & HORIZON_BIT)
+
 
 def decode_header(data: Bytes, position: int = 0) -> BatchHeader:
     """Read the header at `position` in `data`, trusting nothing it says."""
@@ -143,6 +152,15 @@ def check_batch(header: BatchHeader, batch: Bytes) -> None:
         raise CorruptBatch(f"batch claims {header.size} bytes, found {len(batch)}")
     if (found := crc32c(memoryview(batch)[CRC_END:])) != header.crc:
         raise CorruptBatch(f"batch sums to {found:08x}, header says {header.crc:08x}")
+
+
+def seal(header: BatchHeader, body: Bytes) -> bytes:
+    """Return the batch of this header and body, with the length and the sum that they give."""
+    base_offset, _, leader_epoch, magic, _, *rest = header
+    summed = _SUMMED.pack(*rest)
+    length = HEADER_SIZE - LENGTH_END + len(body)
+    crc = crc32c(body, crc32c(summed))
+    return b"".join((_UNSUMMED.pack(base_offset, length, leader_epoch, magic, crc), summed, body))
 
 
 def stamped_prefix(header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:

@@ -19,8 +19,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from crc32c import crc32c
-
 from millstream.errors import BatchTooLarge, InvalidBatch
 from millstream.records.batch import (
     BATCH_SIZE_MAX,
@@ -32,13 +30,13 @@ from millstream.records.batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
+    BatchHeader,
+    seal,
 )
 from millstream.records.compression import BODY_SIZE_MAX, Codec, compress
 from millstream.records.record import Header, Record
 from millstream.records.varint import encode_varint, encode_varlong
 
-_UNSUMMED = struct.Struct(">qiibI")
-_SUMMED = struct.Struct(">hiqqqhii")
 _NO_LEADER_EPOCH = -1
 
 _ZERO = b"\0"
@@ -67,30 +65,26 @@ def build_batch(
     try:
         stamps = [now_ms if (at := r.timestamp_ms) is None else at for r in records]
         body = _encode_body(records, stamps, codec)
-        summed = _SUMMED.pack(
-            attributes,
-            len(records) - 1,
-            stamps[0],
-            max(stamps),
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            len(records),
+        header = BatchHeader(
+            base_offset=0,
+            length=HEADER_SIZE - LENGTH_END + len(body),
+            leader_epoch=_NO_LEADER_EPOCH,
+            magic=MAGIC,
+            crc=0,
+            attributes=attributes,
+            last_offset_delta=len(records) - 1,
+            base_timestamp=stamps[0],
+            max_timestamp=max(stamps),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(records),
         )
+        if header.size > BATCH_SIZE_MAX:
+            raise BatchTooLarge(f"batch has {header.size} bytes, limit is {BATCH_SIZE_MAX}")
+        return seal(header, body)
     except (struct.error, OverflowError, UnicodeEncodeError) as error:
         raise InvalidBatch(f"a number or a text does not fit its field: {error}") from error
-    return _seal(summed, body)
-
-
-def _seal(summed: bytes, body: bytes) -> bytes:
-    """Put the checksum and the length before what they describe."""
-    size = HEADER_SIZE + len(body)
-    if size > BATCH_SIZE_MAX:
-        raise BatchTooLarge(f"batch has {size} bytes, limit is {BATCH_SIZE_MAX}")
-    crc = crc32c(body, crc32c(summed))
-    return b"".join(
-        (_UNSUMMED.pack(0, size - LENGTH_END, _NO_LEADER_EPOCH, MAGIC, crc), summed, body)
-    )
 
 
 def _encode_body(records: Sequence[Record], stamps: list[int], codec: Codec) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Header = tuple[str, bytes | None]
 
@@ -27,3 +28,13 @@ class StoredRecord:
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
+
+
+class Gap(NamedTuple):
+    """Records that a reader will never see, because they went before it came."""
+
+    from_offset: int
+    to_offset: int
+    """The last that is gone."""
+    reason: str
+    """What took them: "retention"."""

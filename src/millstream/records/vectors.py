@@ -1,7 +1,6 @@
 """Groups of batches to Arrow, through the kernels. Needs Numba; `columns.py` decides on it.
 
-All bodies of a group lie in one source: the data itself where nothing was packed, else a buffer
-into which they were unpacked. A binary column of Arrow is three buffers:
+A binary column of Arrow is three buffers:
 
     validity   one bit per row, 0 for null               (none where there are no nulls)
     offsets    rows + 1 int32; row i has the bytes offsets[i] to offsets[i + 1]
@@ -20,11 +19,12 @@ from millstream.records import kernels
 from millstream.records.batch import BatchHeader, Bytes
 from millstream.records.bodies import Body
 from millstream.records.kernels import Fields, Int64s, Octets, Table
+from millstream.records.sources import lay_out
 
 
 def decode(data: Bytes, group: Sequence[Body], columns: Sequence[str]) -> list[pa.Array]:
     """Return the asked columns of all records in `group`, whose bodies were opened in `data`."""
-    source, batches = _source(data, group)
+    source, batches = lay_out(data, group)
     rows = sum(body.header.record_count for body in group)
     table = Table(
         np.empty(rows if "offset" in columns else 0, np.int64),
@@ -46,7 +46,7 @@ def decode(data: Bytes, group: Sequence[Body], columns: Sequence[str]) -> list[p
 
 def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
     """Return the index of the first record without a key, once all records were checked."""
-    source, batches = _source(body, [Body(header, body, 0)])
+    source, batches = lay_out(body, [Body(header, body, 0)])
     nothing = Fields.empty(0)
     keys = Fields.empty(header.record_count)
     none = np.empty(0, np.int64)
@@ -57,33 +57,6 @@ def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
         raise _broken(header, position)
     keyless = keys.starts < 0
     return int(keyless.argmax()) if keyless.any() else None
-
-
-def _source(data: Bytes, group: Sequence[Body]) -> tuple[Octets, Int64s]:
-    """Lay all bodies into one buffer, and describe them to the kernel."""
-    if all(body.position >= 0 for body in group):
-        buffer, starts = data, [body.position for body in group]
-    else:
-        buffer = b"".join(body.records for body in group)
-        ends = np.cumsum([0, *(len(body.records) for body in group)])
-        starts = ends[:-1].tolist()
-    source = np.frombuffer(buffer, np.uint8)
-    source.setflags(write=False)  # One type for the compiler, whether `data` may change or not.
-    return source, np.array([_row(*pair) for pair in zip(group, starts, strict=True)], np.int64)
-
-
-def _row(body: Body, start: int) -> tuple[int, ...]:
-    header = body.header
-    return (
-        start,
-        start + len(body.records),
-        header.base_offset,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        header.is_log_append_time,
-        header.record_count,
-    )
 
 
 def _broken(header: BatchHeader, position: int) -> CorruptBatch:
