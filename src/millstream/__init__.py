@@ -6,12 +6,12 @@ with millstream.open("data") as store:
 
 from __future__ import annotations
 
-from millstream.config import Durability, LogConfig, StoreConfig
+from millstream.config import Discard, Durability, LogConfig, StoreConfig
 from millstream.embedded import EmbeddedLog, EmbeddedStore
 from millstream.embedded import open_store as open  # noqa: A004 - `millstream.open` reads best.
 from millstream.errors import MillstreamError
 from millstream.records.compression import Codec
-from millstream.records.record import Record, StoredRecord
+from millstream.records.record import Gap, Record, StoredRecord
 from millstream.storage.append import Appended
 from millstream.storage.log import Log
 from millstream.storage.reader import Address, Slice
@@ -21,9 +21,11 @@ __all__ = [
     "Address",
     "Appended",
     "Codec",
+    "Discard",
     "Durability",
     "EmbeddedLog",
     "EmbeddedStore",
+    "Gap",
     "Log",
     "LogConfig",
     "MillstreamError",

@@ -36,14 +36,28 @@ class Durability(enum.Enum):
     """Acknowledged once the disk has it: survives a power cut at any instant."""
 
 
+class Discard(enum.Enum):
+    """What happens when a log holds as many bytes or records as it may."""
+
+    OLD = "old"
+    """The oldest segments go."""
+
+    REJECT = "reject"
+    """What does not fit is refused; only age and deletion make room."""
+
+
 class _Limited:
     """Checks every whole number of a config against its limits, and names what is allowed."""
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {}
+    _optional: ClassVar[frozenset[str]] = frozenset()
+    """Numbers that may be `None`, for no limit."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in self._limits.items():
-            _check_number(name, getattr(self, name), least, most)
+            value = getattr(self, name)
+            if value is not None or name not in self._optional:
+                _check_number(name, value, least, most)
 
 
 def _check_number(name: str, value: Any, least: int, most: int) -> None:
@@ -51,6 +65,22 @@ def _check_number(name: str, value: Any, least: int, most: int) -> None:
         raise InvalidConfig(f"{name} is {value!r}, a whole number is needed")
     if not least <= value <= most:
         raise InvalidConfig(f"{name} is {value}, allowed is {least} to {most}")
+
+
+def _check_member(name: str, value: Any, kind: type[enum.Enum]) -> None:
+    if not isinstance(value, kind):
+        allowed = ", ".join(one.value for one in kind)
+        raise InvalidConfig(f"{name} is {value!r}, allowed is {allowed}")
+
+
+def _check_switch(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"{name} is {value!r}, allowed is True or False")
+
+
+def _check_ratio(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidConfig(f"{name} is {value!r}, allowed is a number from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +108,40 @@ class LogConfig(_Limited):
     unflushed_bytes_max: int = 64 * MIB
     """How much may wait for the disk before appenders have to wait too."""
 
+    retention_ms: int | None = None
+    """A segment goes when it was closed longer ago than this, by a clock that nobody can set."""
+
+    retention_bytes: int | None = None
+    """The oldest segments go while the rest still holds so many bytes: never less is kept, and up
+    to a segment more. A log that rejects never holds more."""
+
+    retention_records: int | None = None
+    """The same, counted in records."""
+
+    discard: Discard = Discard.OLD
+    """What happens when there is more than `retention_bytes` or `retention_records` allow: the
+    oldest segments go, or appends are refused."""
+
+    is_compacted: bool = False
+    """Whether only the latest record of each key is kept, once the log was cleaned."""
+
+    tombstone_ms: int = DAY_MS
+    """How long a record without a value stays in a compacted log once all older ones of its key
+    are gone, for readers to see that the key was deleted."""
+
+    dirty_ratio_min: float = 0.5
+    """A compacted log is cleaned when so much of it was appended since it was cleaned last."""
+
+    compaction_lag_ms_min: int = 0
+    """Compaction leaves a segment alone until it was closed so long ago."""
+
+    compaction_lag_ms_max: int | None = None
+    """A compacted log is cleaned when a segment waits for so long, whatever `dirty_ratio_min`."""
+
+    _optional: ClassVar[frozenset[str]] = frozenset(
+        {"retention_ms", "retention_bytes", "retention_records", "compaction_lag_ms_max"}
+    )
+
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         # A segment's positions fit 31 bits, as Kafka's tools expect of a `.log` file.
         "segment_bytes_max": (1 * KIB, 2 * GIB - 1),
@@ -86,13 +150,26 @@ class LogConfig(_Limited):
         "index_interval_bytes": (64, 16 * MIB),
         "batch_size_max": (61, 64 * MIB),
         "unflushed_bytes_max": (1, 16 * GIB),
+        "retention_ms": (0, 2**53),
+        "retention_bytes": (0, 2**63 - 1),
+        "retention_records": (0, 2**63 - 1),
+        "tombstone_ms": (0, 2**53),
+        "compaction_lag_ms_min": (0, 2**53),
+        "compaction_lag_ms_max": (1, 2**53),
     }
 
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
-        if not isinstance(self.durability, Durability):
-            allowed = ", ".join(kind.value for kind in Durability)
-            raise InvalidConfig(f"durability is {self.durability!r}, allowed is {allowed}")
+        _check_member("durability", self.durability, Durability)
+        _check_member("discard", self.discard, Discard)
+        _check_switch("is_compacted", self.is_compacted)
+        _check_ratio("dirty_ratio_min", self.dirty_ratio_min)
+        least, most = self.compaction_lag_ms_min, self.compaction_lag_ms_max
+        if most is not None and least > most:
+            raise InvalidConfig(
+                f"compaction_lag_ms_min is {least}, allowed is up to compaction_lag_ms_max,"
+                f" which is {most}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +192,21 @@ class StoreConfig(_Limited):
     ephemeral_bytes_max: int = 256 * MIB
     """What all `ephemeral` logs together may hold."""
 
+    upkeep_interval_ms: int = 30_000
+    """How often all logs are looked after: what has to go by age or size goes, and logs are
+    cleaned. 0 is never."""
+
+    cleaning_bytes_per_second_max: int = 64 * MIB
+    """How fast cleaning reads and writes, so that it leaves the disk to others. 0 is as fast as it
+    can."""
+
+    cleaning_memory_bytes_max: int = 256 * MIB
+    """What compaction may use to remember keys; with more keys than fit, it takes more turns."""
+
+    deletions_max: int = 10_000
+    """How many deletions by key may wait in one log for their bytes to be reclaimed; beyond, more
+    are refused until some are."""
+
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "sync_threads": (1, 64),
         "writers_open_max": (1, 1_000_000),
@@ -122,6 +214,10 @@ class StoreConfig(_Limited):
         "maps_open_max": (1, 32_768),
         "unflushed_bytes_max": (1, 64 * GIB),
         "ephemeral_bytes_max": (1 * KIB, 1024 * GIB),
+        "upkeep_interval_ms": (0, 2**31 - 1),
+        "cleaning_bytes_per_second_max": (0, 64 * GIB),
+        "cleaning_memory_bytes_max": (1 * MIB, 64 * GIB),
+        "deletions_max": (1, 1_000_000),
     }
 
 
@@ -193,10 +289,7 @@ class BrokerConfig(_Limited):
 
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
-        if not isinstance(self.auto_create_topics, bool):
-            raise InvalidConfig(
-                f"auto_create_topics is {self.auto_create_topics!r}, allowed is True or False"
-            )
+        _check_switch("auto_create_topics", self.auto_create_topics)
         least, most = self.group_session_timeout_ms_min, self.group_session_timeout_ms_max
         if least > most:
             raise InvalidConfig(
@@ -346,6 +439,6 @@ def durability_named(name: str) -> Durability:
 
 
 def settings_of(config: LogConfig | StoreConfig) -> dict[str, Any]:
-    """Return the settings of `config` by name, as plain values."""
+    """Return the settings of `config` by name, as plain values; `None` is no limit."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
-    return {k: v.value if isinstance(v, Durability) else v for k, v in values.items()}
+    return {k: v.value if isinstance(v, enum.Enum) else v for k, v in values.items()}

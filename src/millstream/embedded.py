@@ -23,14 +23,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.config import Durability, LogConfig, StoreConfig, durability_named
-from millstream.errors import LogClosed
+from millstream.errors import LogClosed, OffsetOutOfRange
 from millstream.records.columns import COLUMNS, arrow_batches
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
-from millstream.records.record import Record, StoredRecord
+from millstream.records.record import Gap, Record, StoredRecord
 from millstream.storage.append import Appended
+from millstream.storage.cleaning import Cleaned
 from millstream.storage.log import Log
 from millstream.storage.reader import Found
+from millstream.storage.retention import Eviction
 from millstream.storage.store import LogName, Store
 
 if TYPE_CHECKING:
@@ -79,7 +81,9 @@ class Opening:
         self._embedded.close()
 
     async def __aenter__(self) -> Store:
-        return await self._store.__aenter__()
+        store = await self._store.__aenter__()
+        store.start_upkeep()
+        return store
 
     async def __aexit__(
         self,
@@ -98,6 +102,7 @@ class EmbeddedStore:
         self.inner = store
         """The store itself, which belongs to the loop; its metrics may be read from anywhere."""
         self._loop = _LoopThread()
+        self._loop.run(_begin_upkeep(store))
 
     def log(
         self,
@@ -132,6 +137,11 @@ class EmbeddedStore:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the store's event loop, and return its result."""
         return self._loop.run(work)
+
+
+async def _begin_upkeep(store: Store) -> None:
+    """Have the logs of a store looked after by the loop that this runs on."""
+    store.start_upkeep()
 
 
 class EmbeddedLog:
@@ -175,20 +185,36 @@ class EmbeddedLog:
 
     def read(
         self, offset: int | None = None, *, until: int | None = None
-    ) -> Iterator[StoredRecord]:
-        """Go over the committed records from `offset` on, or from the first."""
+    ) -> Iterator[StoredRecord | Gap]:
+        """Go over the committed records from `offset` on, or from the first.
+
+        Where records were evicted that it had not come to, a `Gap` says which.
+        """
         return self.inner.records(offset, until=until)
 
-    def follow(self, offset: int | None = None) -> Iterator[StoredRecord]:
-        """Go over the records from `offset` on, or from the first, for ever, waiting for more."""
+    def follow(self, offset: int | None = None) -> Iterator[StoredRecord | Gap]:
+        """Go over the records from `offset` on, or from the first, for ever, waiting for more.
+
+        Gaps are told as by `read`, also to one who waited at the end and was too slow.
+        """
         position = self.start_offset if offset is None else offset
         while True:
             self._store.run(self.inner.wait_for(position))
-            found = self.inner.read(position)
+            try:
+                found = self.inner.read(position)
+            except OffsetOutOfRange:
+                gap, position = self.inner.overtaken(position)
+                if gap is not None:
+                    yield gap
+                continue
             for record in read_all(found.data):
                 if record.offset >= position:
                     yield record
             position = found.next_offset
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """Return what a reader misses who comes to `offset`, where records were evicted there."""
+        return self.inner.gap_at(offset)
 
     def find_timestamp(self, timestamp_ms: int) -> Found | None:
         """Return the first record that is as late as `timestamp_ms` or later."""
@@ -202,6 +228,37 @@ class EmbeddedLog:
         """Delete all records before `offset`; durable when this returns."""
         self._store.run(self.inner.delete_before(offset))
 
+    def delete_keys(
+        self,
+        *,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        before: int | None = None,
+    ) -> int:
+        """Delete all records with this key, or with a key that begins so; returns how many.
+
+        Only those before the offset `before`, where that is given. Durable when this returns.
+        """
+        return self._store.run(self.inner.delete_keys(key=key, prefix=prefix, before=before))
+
+    def evict(self, *, dry_run: bool = False) -> Eviction | None:
+        """Let go what has to by the settings of the log, and return what that is."""
+        plan = self.inner.plan_eviction()
+        if plan is not None and not dry_run:
+            self._store.run(self.inner.evict_before(plan.before_offset))
+        return plan
+
+    def compact(self) -> Cleaned | None:
+        """Rewrite the log without what is deleted or, where it is compacted, superseded.
+
+        All that was committed counts, whether that is worth it or not. Returns what was done.
+        """
+        return self._store.run(self._compact())
+
+    async def _compact(self) -> Cleaned | None:
+        await self.inner.roll()  # Only sealed segments are rewritten.
+        return await self._store.inner.upkeep.clean(self.inner, is_forced=True)
+
     def read_arrow(
         self,
         offset: int | None = None,
@@ -209,19 +266,33 @@ class EmbeddedLog:
         until: int | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Go over the committed records as Arrow batches; needs `pip install millstream[arrow]`."""
-        first = self.start_offset if offset is None else offset
+        """Go over the committed records as Arrow batches; needs `pip install millstream[arrow]`.
+
+        There is no place for a gap in a table: where records were evicted that it had not come
+        to, it ends with `OffsetOutOfRange`, which names them.
+        """
+        position = self.start_offset if offset is None else offset
         end = self.end_offset if until is None else until
-        position = first
+        is_cut = True
         while position < end:
-            found = self.inner.read(position, is_checked=False)
+            try:
+                found = self.inner.read(position, is_checked=False)
+            except OffsetOutOfRange as error:
+                gap, after = self.inner.overtaken(position)
+                if gap is not None:
+                    error.add_note(f"offsets {gap.from_offset} to {gap.to_offset}: {gap.reason}")
+                    raise
+                position, is_cut = after, True
+                continue
             if not found.data:
                 return
-            is_inside = found.next_offset <= end and position != first
-            wanted = columns if is_inside else ["offset", *(c for c in columns if c != "offset")]
+            is_cut |= found.next_offset > end
+            wanted = ["offset", *(c for c in columns if c != "offset")] if is_cut else columns
             for batch in arrow_batches(found.data, columns=wanted):
-                yield batch if is_inside else _between(batch, first, end).select(columns)
-            position = found.next_offset
+                cut = _between(batch, position, end).select(columns) if is_cut else batch
+                if cut.num_rows:
+                    yield cut
+            position, is_cut = found.next_offset, False
 
 
 def _between(batch: pyarrow.RecordBatch, first: int, end: int) -> pyarrow.RecordBatch:

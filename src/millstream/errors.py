@@ -36,6 +36,10 @@ class BatchTooLarge(RequestError):
     """A batch exceeds the limit of its log."""
 
 
+class LogFull(RequestError):
+    """The log holds as much as it may, and is set to refuse what does not fit."""
+
+
 class InvalidAddress(RequestError):
     """No batch starts at the given physical address."""
 

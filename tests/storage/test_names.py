@@ -144,11 +144,20 @@ def test_a_directory_in_other_digits_is_not_a_partition(name):
 # Segments.
 
 
-@given(st.integers(0, 2**63 - 1), st.sampled_from(["log", "index", "seal"]))
-def test_the_name_of_a_segments_file_reads_back(base_offset, suffix):
-    name = segment_file(base_offset, suffix)
-    assert len(name) == 21 + len(suffix)
-    assert parse_segment_file(name) == (base_offset, suffix)
+@given(
+    st.integers(0, 2**63 - 1),
+    st.sampled_from(["log", "index", "seal", "keys"]),
+    st.integers(0, 10**18 - 1),
+)
+def test_the_name_of_a_segments_file_reads_back(base_offset, suffix, generation):
+    name = segment_file(base_offset, suffix, generation)
+    assert parse_segment_file(name) == (base_offset, generation, suffix)
+    assert parse_segment_file(name).id == (base_offset, generation)
+
+
+def test_a_segment_that_was_never_rewritten_is_called_by_its_offset_alone():
+    assert segment_file(7, "log") == segment_file(7, "log", 0) == "00000000000000000007.log"
+    assert segment_file(7, "log", 3) == "00000000000000000007.3.log"
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
@@ -168,6 +177,13 @@ def test_the_names_of_segments_sort_as_their_offsets_do(one, other):
         " 00000000000000000000.log",
         "-0000000000000000001.log",
         "00000000000000000000.LOG",
+        "00000000000000000000.0.log",
+        "00000000000000000000.01.log",
+        "00000000000000000000.-1.log",
+        "00000000000000000000..log",
+        "00000000000000000000.1.2.log",
+        "00000000000000000000.1.log.tmp",
+        "00000000000000000000.1000000000000000000.log",
         "partition.json",
         "checkpoint",
         "",
@@ -181,3 +197,4 @@ def test_a_file_is_not_that_of_a_segment(name):
 def test_a_file_in_other_digits_is_not_that_of_a_segment():
     """Else it would stand for the file in plain digits, which may not be there."""
     assert parse_segment_file("0000000000000000000٣.log") is None
+    assert parse_segment_file("00000000000000000000.٣.log") is None

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from millstream.config import Durability
 from millstream.errors import CorruptFile, UnknownFormat
+from millstream.records.matching import Match
 from millstream.storage.document import encode_document
-from millstream.storage.partition import Epoch, Partition, read_partition, write_partition
+from millstream.storage.partition import (
+    Deletion,
+    Epoch,
+    Partition,
+    read_partition,
+    write_partition,
+)
 from millstream.testing import SimulatedFilesystem
 
 THREE_EPOCHS = Partition(epochs=(Epoch(0, 0), Epoch(4, 100), Epoch(5, 130)))
@@ -20,6 +27,25 @@ GOLDEN = (
 GOLDEN_DELETED = (
     b'{"content":{"durability":"disk","leader_epochs":[[0,0],[7,90]],"start_offset":40},'
     b'"crc32c":"ef3e11a6","format":"millstream-partition","version":2}\n'
+)
+GOLDEN_REWRITTEN = (
+    b'{"content":{"cleaned_offset":60,'
+    b'"deletions":[["key","6b31",70,5],["prefix","00ff",80,0]],"durability":"disk",'
+    b'"eviction_floor":30,"is_rewritten":true,"leader_epochs":[[0,0],[7,90]],"start_offset":40},'
+    b'"crc32c":"153705dc","format":"millstream-partition","version":3}\n'
+)
+RULES = (
+    Deletion(Match(b"k1", is_prefix=False), 70, made_ms=5),
+    Deletion(Match(b"\x00\xff", is_prefix=True), 80),
+)
+REWRITTEN = Partition(
+    Durability.DISK,
+    40,
+    (Epoch(0, 0), Epoch(7, 90)),
+    eviction_floor=30,
+    cleaned_offset=60,
+    is_rewritten=True,
+    deletions=RULES,
 )
 CONTENT = {"durability": "fsync", "start_offset": 0, "leader_epochs": [[0, 0]]}
 
@@ -101,6 +127,21 @@ def test_deleting_forgets_the_epochs_that_no_segment_bears_any_more(first_base, 
     assert partition.epoch_at(first_base) == THREE_EPOCHS.epoch_at(first_base)
 
 
+def test_deleting_leaves_what_was_evicted_and_evicting_says_so():
+    assert REWRITTEN.starting_at(50, first_base=41).eviction_floor == 30
+    evicted = REWRITTEN.starting_at(50, first_base=41, eviction_floor=50)
+    assert (evicted.start_offset, evicted.eviction_floor) == (50, 50)
+    assert (evicted.deletions, evicted.is_rewritten) == (RULES, True)
+
+
+def test_what_was_lost_at_the_end_is_hit_by_no_rule_when_its_offsets_are_given_again():
+    shorter = REWRITTEN.ending_at(75)
+    assert [rule.before for rule in shorter.deletions] == [70, 75]
+    assert [rule.match for rule in shorter.deletions] == [rule.match for rule in RULES]
+    assert (shorter.cleaned_offset, REWRITTEN.ending_at(55).cleaned_offset) == (60, 55)
+    assert REWRITTEN.ending_at(80) == REWRITTEN
+
+
 # The file.
 
 
@@ -116,7 +157,37 @@ def test_a_partition_of_which_something_was_deleted_is_of_a_version_that_older_r
     assert filesystem.content("/p/partition.json") == GOLDEN_DELETED
 
 
-@pytest.mark.parametrize("version", [1, 2])
+def test_a_partition_with_rewritten_segments_lies_as_it_is_described():
+    filesystem = disk()
+    write_partition(filesystem, "/p", REWRITTEN)
+    assert filesystem.content("/p/partition.json") == GOLDEN_REWRITTEN
+    assert read_partition(filesystem, "/p") == REWRITTEN
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"start_offset": 9, "eviction_floor": 9},
+        {"cleaned_offset": 1},
+        {"is_rewritten": True},
+        {"deletions": RULES[:1]},
+    ],
+    ids=str,
+)
+def test_what_older_releases_know_nothing_of_they_must_not_open(what):
+    filesystem = disk()
+    write_partition(filesystem, "/p", Partition(**what))
+    assert b'"version":3' in filesystem.content("/p/partition.json")
+
+
+def test_once_there_is_nothing_left_that_older_releases_do_not_know_they_may_open_it():
+    filesystem = disk()
+    write_partition(filesystem, "/p", Partition(deletions=RULES))
+    write_partition(filesystem, "/p", Partition())
+    assert b'"version":1' in filesystem.content("/p/partition.json")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_every_known_version_says_the_same(version):
     content = CONTENT | {"start_offset": 7}
     assert read_partition(disk_with(content, version=version), "/p") == Partition(start_offset=7)
@@ -126,10 +197,31 @@ def test_every_known_version_says_the_same(version):
     durability=st.sampled_from(Durability),
     start_offset=st.integers(0, 2**63 - 1),
     epochs=st.lists(st.builds(Epoch, *[st.integers(0, 2**63 - 1)] * 2), min_size=1, max_size=5),
+    floor=st.floats(0, 1),
+    cleaned_offset=st.integers(0, 2**63 - 1),
+    is_rewritten=st.booleans(),
+    deletions=st.lists(
+        st.builds(
+            Deletion,
+            st.builds(Match, st.binary(max_size=5), is_prefix=st.booleans()),
+            st.integers(0, 2**63 - 1),
+        ),
+        max_size=3,
+    ),
 )
-def test_a_partition_reads_back_as_it_was_written(durability, start_offset, epochs):
+def test_a_partition_reads_back_as_it_was_written(
+    durability, start_offset, epochs, floor, cleaned_offset, is_rewritten, deletions
+):
     filesystem = disk()
-    partition = Partition(durability, start_offset, tuple(epochs))
+    partition = Partition(
+        durability,
+        start_offset,
+        tuple(epochs),
+        min(int(start_offset * floor), start_offset),
+        cleaned_offset,
+        is_rewritten,
+        tuple(deletions),
+    )
     write_partition(filesystem, "/p", partition)
     assert read_partition(filesystem, "/p") == partition
 
@@ -146,8 +238,8 @@ def test_a_partition_that_is_not_there_is_not_found():
 
 
 def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
-    with pytest.raises(UnknownFormat, match="version 3, known is millstream-partition 1-2"):
-        read_partition(disk_with(CONTENT, version=3), "/p")
+    with pytest.raises(UnknownFormat, match="version 4, known is millstream-partition 1-3"):
+        read_partition(disk_with(CONTENT, version=4), "/p")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +255,14 @@ def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
         {"leader_epochs": [[0, 0, 0]]},
         {"leader_epochs": [0, 0]},
         {"leader_epochs": [[None, 0]]},
+        {"eviction_floor": 1},
+        {"eviction_floor": -1},
+        {"cleaned_offset": "far"},
+        {"deletions": [["key", "6b", 7]]},
+        {"deletions": [["word", "6b", 7, 0]]},
+        {"deletions": [["key", "6", 7, 0]]},
+        {"deletions": [["key", "6b", None, 0]]},
+        {"deletions": 7},
     ],
     ids=str,
 )

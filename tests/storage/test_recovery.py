@@ -426,11 +426,11 @@ def test_an_unknown_version_is_refused_and_nothing_is_touched() -> None:
     async def check() -> None:
         disk = await closed()
         path = DIRECTORY + "partition.json"
-        disk.replace_content(path, encode_document("millstream-partition", 3, {"new": 1}))
+        disk.replace_content(path, encode_document("millstream-partition", 4, {"new": 1}))
         disk.create(DIRECTORY + "leftover.tmp")
         before = disk.contents()
         store = make_store(disk)
-        with pytest.raises(UnknownFormat, match="version 3, known is millstream-partition 1-2"):
+        with pytest.raises(UnknownFormat, match="version 4, known is millstream-partition 1-3"):
             await store.log("a")
         await store.close()
         assert disk.contents() == before

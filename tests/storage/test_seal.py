@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from millstream.errors import CorruptFile, UnknownFormat
 from millstream.records.batch import HEADER_SIZE, decode_header, stamp
 from millstream.records.build import build_batch
 from millstream.records.record import Record
+from millstream.records.sifting import filler, strip
 from millstream.storage.index import NO_TIME
 from millstream.storage.seal import (
     EMPTY_DIGEST,
@@ -174,6 +176,34 @@ def test_timestamps_may_jump_in_both_directions(timestamps):
     batches = [batch(10 + number, at) for number, at in enumerate(timestamps)]
     counted = tally(*batches)
     assert (counted.timestamp_min, counted.timestamp_max) == (100, 900)
+
+
+EMPTY = strip(batch(13, 9), array("q", [13]))
+"""What a rewrite leaves of a batch that has to stay: its header, with its old timestamps."""
+
+
+@pytest.mark.parametrize("empty", [EMPTY, filler(13, 14, leader_epoch=3)], ids=["batch", "filler"])
+@pytest.mark.parametrize("place", range(3))
+def test_a_batch_without_records_dates_nothing_and_is_counted_all_the_same(empty, place):
+    batches = [batch(10 + number, at) for number, at in enumerate((300, 100))]
+    batches.insert(place, empty)
+    counted = tally(*batches)
+    assert (counted.timestamp_min, counted.timestamp_max) == (100, 300)
+    assert (counted.batch_count, counted.record_count, counted.next_offset) == (3, 2, 13)
+    assert counted.digest != tally(*(data for data in batches if data is not empty)).digest
+
+
+def test_a_tally_of_empty_batches_alone_has_no_time():
+    counted = tally(filler(10, 20, leader_epoch=3))
+    assert (counted.timestamp_min, counted.timestamp_max) == (tally().timestamp_min, NO_TIME)
+    assert (counted.next_offset, counted.record_count) == (20, 0)
+
+
+@pytest.mark.parametrize("at", [-5, 5])
+def test_the_first_record_after_empty_batches_alone_sets_both_timestamps(at):
+    resumed = tally_of(tally(filler(10, 20, leader_epoch=3)).seal(sealed_ms=150))
+    add(resumed, batch(20, at))
+    assert (resumed.timestamp_min, resumed.timestamp_max) == (at, at)
 
 
 def test_offsets_are_counted_on_whatever_a_batch_that_is_not_stamped_yet_says():

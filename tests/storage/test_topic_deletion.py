@@ -35,6 +35,7 @@ def entries(disk: SimulatedFilesystem) -> set[str]:
     """All below the data directory that is not the store's own."""
     return set(disk.contents()) - {
         "/data",
+        "/data/clock.json",
         "/data/lock",
         "/data/node.json",
         "/data/topics",

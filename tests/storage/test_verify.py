@@ -261,7 +261,7 @@ def node_of_another_version(disk: Disk) -> str:
 
 
 def partition_of_another_version(disk: Disk) -> str:
-    return replace(disk, PARTITION, encode_document("millstream-partition", 3, {}))
+    return replace(disk, PARTITION, encode_document("millstream-partition", 4, {}))
 
 
 def seal_of_another_version(disk: Disk) -> str:

@@ -4,13 +4,15 @@
 written or locked, so a running node may own the directory at the same time. Its checkpoint is
 read before the names and its epochs after them: then every segment that the checkpoint speaks of
 is listed, and every epoch that a listed segment bears is known.
+
+Where there are several generations of a segment, it is said of each what recovery would make of it.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from millstream.config import Durability
@@ -22,6 +24,7 @@ from millstream.storage.checkpoint import (
     decode_checkpoint,
 )
 from millstream.storage.filesystem import Filesystem, join
+from millstream.storage.generations import Candidate, Choice, choose
 from millstream.storage.names import (
     CHECKPOINT_FILE,
     LOCK_FILE,
@@ -30,13 +33,14 @@ from millstream.storage.names import (
     STATE_DIRECTORY,
     TEMPORARY_SUFFIX,
     TOPICS_DIRECTORY,
+    SegmentId,
     is_topic,
     parse_partition,
     parse_segment_file,
     segment_file,
 )
-from millstream.storage.partition import Partition, read_partition
-from millstream.storage.scan import scan
+from millstream.storage.partition import Deletion, Partition, read_partition
+from millstream.storage.scan import Scan, scan
 from millstream.storage.seal import SEAL_SIZE, Seal, decode_seal
 from millstream.storage.store import LogName
 
@@ -73,12 +77,36 @@ class Finding:
         return self.kind is not Kind.UNFINISHED
 
 
+class Fate(enum.Enum):
+    """What recovery would make of the files of a segment."""
+
+    LIVE = "live"
+    """They are part of the log, or should be."""
+
+    ORPHANED = "orphaned"
+    """They belong to a log that is gone, and describe it only: they are removed."""
+
+    DELETED = "deleted"
+    """They lie before the segment that holds the first offset: they are removed."""
+
+    SUPERSEDED = "superseded"
+    """A rewritten segment has taken their place: they are removed, if that is sound."""
+
+    UNFINISHED = "unfinished"
+    """They are of a rewrite that never counted: they are removed, if what they were made from is
+    sound."""
+
+    OVERLAPPING = "overlapping"
+    """They share offsets with a rewritten segment that holds not all of them: nothing is done."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFiles:
-    """The files of one segment, and what must be true of its log."""
+    """The files of one generation of a segment, and what must be true of its log."""
 
     directory: str
     base_offset: int
+    generation: int = 0
     suffixes: frozenset[str]
     size: int
     """Bytes of the log when it was listed."""
@@ -92,12 +120,28 @@ class SegmentFiles:
     """Whether it has a seal, or must have had one."""
     is_attested: bool
     """Whether it is known that all before it was synced, and its name too."""
-    is_deleted: bool = False
-    """Whether it lies before the segment that holds the first offset: the next start removes it."""
+    fate: Fate = Fate.LIVE
+    rivals: tuple[SegmentId, ...] = ()
+    """What holds the same offsets, for fates that depend on others."""
+
+    @property
+    def id(self) -> SegmentId:
+        """The segment, and which generation of it."""
+        return SegmentId(self.base_offset, self.generation)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is part of the log, or should be."""
+        return self.fate is Fate.LIVE
+
+    @property
+    def has_log(self) -> bool:
+        """Whether it is a part of the log that can be read."""
+        return self.is_live and "log" in self.suffixes
 
     def path(self, suffix: str) -> str:
         """Return the path of one of the files."""
-        return join(self.directory, segment_file(self.base_offset, suffix))
+        return segment_path(self.directory, self.id, suffix)
 
     def may_be_torn(self, position: int) -> bool:
         """Whether a bad byte there can be what an unfinished write left."""
@@ -111,12 +155,14 @@ class PartitionFiles:
     directory: str
     names: Sequence[str]
     segments: Sequence[SegmentFiles]
-    """In the order of the log, with those of which only a seal or an index is left."""
+    """In the order of the log, with those that are not part of it, or not any more."""
     synced: Synced
     start_offset: int | None
     """The first offset, which the first segment holds; `None` where that cannot be read."""
     is_start_attested: bool
     """Whether all before the first offset was synced: the class of the log is `fsync`."""
+    deletions: Sequence[Deletion]
+    """Which records were deleted by their keys, and may still be in the files."""
     findings: Sequence[Finding]
     """What is wrong with `partition.json` and the checkpoint."""
 
@@ -157,65 +203,143 @@ def log_names(filesystem: Filesystem, path: str) -> list[LogName]:
     return sorted(found)
 
 
+def segment_path(directory: str, segment: SegmentId, suffix: str) -> str:
+    """Return the path of one file of a segment."""
+    return join(directory, segment_file(segment.base_offset, suffix, segment.generation))
+
+
 def survey(filesystem: Filesystem, directory: str) -> PartitionFiles:
-    """Look at the directory of a partition: its names and its small files."""
+    """Look at the directory of a partition: its names and its small files.
+
+    Logs are read only where several generations of a segment are there and one has no sound seal.
+    """
     synced, checkpoint_findings = _read_checkpoint(filesystem, join(directory, CHECKPOINT_FILE))
     names = filesystem.list(directory)
-    suffixes: dict[int, set[str]] = {}
-    for base, suffix in filter(None, map(parse_segment_file, names)):
-        suffixes.setdefault(base, set()).add(suffix)
+    suffixes: dict[SegmentId, set[str]] = {}
+    for found in filter(None, map(parse_segment_file, names)):
+        suffixes.setdefault(found.id, set()).add(found.suffix)
     partition, partition_findings = _read_partition(filesystem, directory, has_data=bool(suffixes))
-    segments = list(_segments(filesystem, directory, suffixes, synced))
+    look = _Look(filesystem, directory, suffixes, partition, synced)
     return PartitionFiles(
         directory=directory,
         names=names,
-        segments=_placed(segments, partition) if partition else segments,
+        segments=list(look.segments()),
         synced=synced,
         start_offset=partition.start_offset if partition else None,
         is_start_attested=partition is not None and partition.durability is Durability.FSYNC,
+        deletions=partition.deletions if partition else (),
         findings=[*partition_findings, *checkpoint_findings],
     )
 
 
-def _placed(segments: Sequence[SegmentFiles], partition: Partition) -> list[SegmentFiles]:
-    """Say of each segment what `partition.json` says of it."""
-    logs = [files.base_offset for files in segments if "log" in files.suffixes]
-    first = max((base for base in logs if base <= partition.start_offset), default=0)
-    return [
-        replace(
-            files,
-            leader_epoch=partition.epoch_at(files.base_offset),
-            is_deleted=files.base_offset < first,
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at the segments of a partition, with what seals and checkpoint attest of each."""
+
+    filesystem: Filesystem
+    directory: str
+    suffixes: Mapping[SegmentId, Collection[str]]
+    partition: Partition | None
+    synced: Synced
+
+    def segments(self) -> Iterator[SegmentFiles]:
+        """Yield the segments in their order.
+
+        They are sealed in their order. So one without a seal that lies before a sealed one, or
+        before the last two without a seal, has lost it; and so has a rewritten one.
+        """
+        choice = self._choose()
+        fates = _fates(self.suffixes, choice, self._start_offset)
+        live = sorted([*choice.live, *choice.lost])
+        sealed = [s for s in live if "seal" in self.suffixes[s] or s.generation > 0]
+        growing = [s for s in live if not sealed or s > sealed[-1]][-UNSEALED_MAX:]
+        for segment, found in sorted(self.suffixes.items()):
+            base, generation = segment
+            is_sealed = fates[segment] is Fate.LIVE and segment not in growing
+            yield SegmentFiles(
+                directory=self.directory,
+                base_offset=base,
+                generation=generation,
+                suffixes=frozenset(found),
+                size=_size(self.filesystem, self._path(segment, "log")),
+                leader_epoch=self._leader_epoch(segment),
+                is_whole=is_sealed or generation > 0 or base < self.synced.base_offset,
+                synced=self.synced.size if segment == (self.synced.base_offset, 0) else 0,
+                is_sealed=is_sealed,
+                is_attested=is_sealed or base <= self.synced.base_offset,
+                fate=fates[segment],
+                rivals=_rivals(choice, segment),
+            )
+
+    def _choose(self) -> Choice:
+        has_rewritten = any(segment.generation > 0 for segment in self.suffixes)
+        candidates = [
+            self._candidate(segment, found, is_seal_read=has_rewritten)
+            for segment, found in self.suffixes.items()
+            if "log" in found or "seal" in found
+        ]
+        return choose(candidates, start_offset=self._start_offset, read_end=self._read_end)
+
+    def _candidate(
+        self, segment: SegmentId, found: Collection[str], *, is_seal_read: bool
+    ) -> Candidate:
+        """Return a segment to choose from; where there is no choice, no one asks for seals."""
+        log = self._path(segment, "log")
+        return Candidate(
+            id=segment,
+            log_size=_size(self.filesystem, log) if "log" in found else None,
+            has_seal="seal" in found,
+            seal=self._read_seal(segment) if is_seal_read and "seal" in found else None,
         )
-        for files in segments
-    ]
+
+    def _read_seal(self, segment: SegmentId) -> Seal | None:
+        path = self._path(segment, "seal")
+        try:
+            return _decode_seal(self.filesystem, path, segment.base_offset)
+        except (MillstreamError, OSError):
+            return None  # Whoever needs it will say what is wrong.
+
+    def _read_end(self, segment: SegmentId) -> int:
+        base = segment.base_offset
+        try:
+            view = _read_log(self.filesystem, self._path(segment, "log"))
+        except OSError:
+            return base
+        epoch = self._leader_epoch(segment)
+        return _scan_all(view, base_offset=base, leader_epoch=epoch).tally.next_offset
+
+    def _leader_epoch(self, segment: SegmentId) -> int | None:
+        return self.partition.epoch_at(segment.base_offset) if self.partition else None
+
+    @property
+    def _start_offset(self) -> int:
+        return self.partition.start_offset if self.partition else 0
+
+    def _path(self, segment: SegmentId, suffix: str) -> str:
+        return segment_path(self.directory, segment, suffix)
 
 
-def _segments(
-    filesystem: Filesystem, directory: str, suffixes: dict[int, set[str]], synced: Synced
-) -> Iterator[SegmentFiles]:
-    """Yield the segments, with what seals and checkpoint attest of each.
+def _fates(
+    segments: Iterable[SegmentId], choice: Choice, start_offset: int
+) -> dict[SegmentId, Fate]:
+    first = max((s.base_offset for s in choice.live if s.base_offset <= start_offset), default=0)
+    chosen = {
+        **dict.fromkeys((*choice.live, *choice.lost), Fate.LIVE),
+        **dict.fromkeys(choice.superseded, Fate.SUPERSEDED),
+    }
+    fates = {
+        s: Fate.DELETED if s.base_offset < first else chosen.get(s, Fate.ORPHANED) for s in segments
+    }
+    fates.update(dict.fromkeys(choice.unfinished, Fate.UNFINISHED))
+    fates.update(dict.fromkeys(choice.overlapping, Fate.OVERLAPPING))
+    return fates
 
-    Segments are sealed in their order. So one without a seal that lies before a sealed one, or
-    before the last two without a seal, has lost it.
-    """
-    bases = sorted(base for base, found in suffixes.items() if found != {"index"})
-    sealed = [base for base in bases if "seal" in suffixes[base]]
-    unsealed = [base for base in bases if not sealed or base > sealed[-1]]
-    growing = unsealed[-UNSEALED_MAX:]
-    for base, found in sorted(suffixes.items()):
-        is_sealed = base in bases and base not in growing
-        yield SegmentFiles(
-            directory=directory,
-            base_offset=base,
-            suffixes=frozenset(found),
-            size=_size(filesystem, join(directory, segment_file(base, "log"))),
-            leader_epoch=None,
-            is_whole=is_sealed or base < synced.base_offset,
-            synced=synced.size if base == synced.base_offset else 0,
-            is_sealed=is_sealed,
-            is_attested=is_sealed or base <= synced.base_offset,
-        )
+
+def _rivals(choice: Choice, segment: SegmentId) -> tuple[SegmentId, ...]:
+    if sources := choice.unfinished.get(segment):
+        return tuple(sources)
+    rival = choice.superseded.get(segment) or choice.overlapping.get(segment)
+    return (rival,) if rival else ()
 
 
 def _size(filesystem: Filesystem, path: str) -> int:
@@ -279,16 +403,23 @@ def read_file(filesystem: Filesystem, path: str, *, size_max: int) -> bytes:
 
 def read_seal_of(filesystem: Filesystem, files: SegmentFiles) -> Seal:
     """Read the seal of a segment, and check that it is its own."""
-    path = files.path("seal")
+    return _decode_seal(filesystem, files.path("seal"), files.base_offset)
+
+
+def _decode_seal(filesystem: Filesystem, path: str, base_offset: int) -> Seal:
     seal = decode_seal(read_file(filesystem, path, size_max=SEAL_SIZE))
-    if seal.base_offset != files.base_offset:
+    if seal.base_offset != base_offset:
         raise CorruptFile(f"{path}: is the seal of base offset {seal.base_offset}")
     return seal
 
 
 def read_growing(filesystem: Filesystem, files: SegmentFiles) -> memoryview:
     """Return a copy of a log that may be written meanwhile: such a one must not be mapped."""
-    file = filesystem.open_readonly(files.path("log"))
+    return _read_log(filesystem, files.path("log"))
+
+
+def _read_log(filesystem: Filesystem, path: str) -> memoryview:
+    file = filesystem.open_readonly(path)
     try:
         return memoryview(file.read_at(0, file.size()))
     finally:
@@ -302,11 +433,17 @@ def describe(filesystem: Filesystem, files: SegmentFiles) -> Seal:
             return read_seal_of(filesystem, files)
         except (MillstreamError, FileNotFoundError):
             pass  # Damaged, or taken away to write on.
-    found = scan(
-        read_growing(filesystem, files),
-        base_offset=files.base_offset,
-        created_ms=0,
-        index_interval_bytes=files.size + 1,  # No one looks at the index.
-        leader_epoch=files.leader_epoch,
-    )
+    view = read_growing(filesystem, files)
+    found = _scan_all(view, base_offset=files.base_offset, leader_epoch=files.leader_epoch)
     return found.tally.seal(sealed_ms=0)
+
+
+def _scan_all(view: memoryview, *, base_offset: int, leader_epoch: int | None) -> Scan:
+    """Walk over a log of which no one wants to know the index or the dates."""
+    return scan(
+        view,
+        base_offset=base_offset,
+        created_ms=0,
+        index_interval_bytes=len(view) + 1,
+        leader_epoch=leader_epoch,
+    )

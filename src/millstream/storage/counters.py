@@ -19,5 +19,23 @@ class Counters:
     seals: int = 0
     refusals_full: int = 0
     refusals_busy: int = 0
+    refusals_limit: int = 0
     recovered_bytes: int = 0
     offline: int = 0
+
+    # What went because of its age or of how much there was.
+    evicted_segments: int = 0
+    evicted_bytes: int = 0
+    evicted_records: int = 0
+
+    # What was deleted by key: how often, and how many records it hid.
+    deletions: int = 0
+    deleted_records: int = 0
+
+    # What cleaning did: runs that replaced something, and those that ended early by an error.
+    cleanings: int = 0
+    cleaning_failures: int = 0
+    cleaning_seconds: float = 0.0
+    cleaned_bytes_read: int = 0
+    cleaned_bytes_written: int = 0
+    removed_records: int = 0

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any, TypeVar
 
 from millstream.storage.background import Background
 from millstream.storage.partition import Partition, write_partition
 from millstream.storage.segment import Place
 from millstream.storage.tasks import Tasks
+
+T = TypeVar("T")
 
 
 class Description:
@@ -35,20 +38,29 @@ class Description:
         self._check = check
         self._turn = asyncio.Lock()
 
-    async def change(self, work: Coroutine[None, None, None]) -> None:
-        """Do `work`, which may `write`, when no other change is under way."""
-        await asyncio.shield(self._tasks.start(self._in_turn(work)))
+    async def change(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work`, which may `write`, when no other change is under way, and return its result.
 
-    async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
+        Which files make up the log is changed here too where others may replace them.
+        """
+        return await asyncio.shield(self._tasks.start(self._in_turn(work)))
+
+    async def _in_turn(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             async with self._turn:
                 self._check()
-                await work
+                return await work
         finally:
             work.close()  # It may not have been begun.
 
-    async def write(self, partition: Partition) -> None:
-        """Replace the file. After an `OSError` it may say the one or the other."""
-        filesystem, directory = self._place.filesystem, self._place.directory
-        await self._background.run(partial(write_partition, filesystem, directory, partition))
+    async def write(self, partition: Partition, *, sets_free: bool = False) -> None:
+        """Replace the file. After an `OSError` it may say the one or the other.
+
+        With `sets_free` files will go, so on a full disk the spare file of the store is used.
+        """
+        place = self._place
+        spare = place.spare if sets_free else None
+        await self._background.run(
+            partial(write_partition, place.filesystem, place.directory, partition, spare=spare)
+        )
         self.partition = partition

@@ -12,14 +12,18 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
 from millstream.errors import CorruptFile, UnknownFormat
 from millstream.records.batch import Bytes
+from millstream.storage.failure import is_full
 from millstream.storage.filesystem import Filesystem, join, write_all
 from millstream.storage.names import TEMPORARY_SUFFIX
+
+if TYPE_CHECKING:
+    from millstream.storage.spare import Spare
 
 DOCUMENT_SIZE_MAX = 16 * 1024 * 1024
 """Thousands of times what these files hold; keeps a damaged one from filling the memory."""
@@ -80,9 +84,18 @@ def write_document(
     *,
     kind: str,
     version: int,
+    spare: Spare | None = None,
 ) -> None:
-    """Replace a document; it is durable when this returns."""
-    replace_file(filesystem, directory, name, [encode_document(kind, version, content)])
+    """Replace a document; it is durable when this returns.
+
+    Where the disk is full, the `spare` makes room for one that is there already.
+    """
+    data = encode_document(kind, version, content)
+    try:
+        replace_file(filesystem, directory, name, [data])
+    except OSError as error:
+        if spare is None or not is_full(error) or not spare.replace_file(directory, name, data):
+            raise
     filesystem.sync_directory(directory)
 
 

@@ -10,9 +10,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
+def is_full(error: OSError) -> bool:
+    """Whether the disk has no room, for anyone or for this user."""
+    return error.errno in _FULL
+
+
 def passing_error(name: str, error: OSError) -> Unavailable | None:
     """Return what to tell those who use log `name`, if trying again later can help."""
-    if error.errno in _FULL:
+    if is_full(error):
         return DiskFull(f"{name}: the disk is full: {error}")
     if error.errno in _PASSING:
         return Unavailable(f"{name}: {error}")

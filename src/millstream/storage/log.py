@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from millstream.clock import Clock
 from millstream.config import LogConfig
@@ -17,17 +17,22 @@ from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
-from millstream.records.record import Record, StoredRecord
+from millstream.records.record import Gap, Record, StoredRecord
 from millstream.storage.append import Appended, OnAdmit, Waiter
 from millstream.storage.background import Background
 from millstream.storage.budget import Budget
+from millstream.storage.cleaning import Cleaned
 from millstream.storage.commit import Committer
-from millstream.storage.contents import Contents, Mark
+from millstream.storage.contents import Contents, Mark, Mask, State
 from millstream.storage.counters import Counters
+from millstream.storage.deletion import DELETIONS_MAX, match_of, resolve
+from millstream.storage.guard import Guard
 from millstream.storage.partition import Partition
 from millstream.storage.reader import Address, Found, Slice
 from millstream.storage.recovery import Recovered
-from millstream.storage.segment import Place, Segment
+from millstream.storage.retention import Eviction, plan_eviction, record_count
+from millstream.storage.segment import Place, SealedSegment, Segment
+from millstream.storage.throttle import Throttle
 from millstream.storage.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -37,7 +42,11 @@ READ_SIZE_MAX = 1024 * 1024
 
 
 class Log:
-    """The log of one partition."""
+    """The log of one partition.
+
+    Made in a thread, because that can take a while: where deletions by key wait to be reclaimed,
+    it is looked up what they hit.
+    """
 
     def __init__(
         self,
@@ -50,6 +59,8 @@ class Log:
         committer: Committer,
         budget: Budget,
         recovered: Recovered,
+        steady: Callable[[], int] | None = None,
+        deletions_max: int = DELETIONS_MAX,
         on_open: Callable[[Log], None] = lambda _: None,
     ) -> None:
         self.name = name
@@ -57,15 +68,22 @@ class Log:
         """Where its files lie; others may keep theirs beside them."""
         self.config = config
         self.recovered = recovered
+        self.guard: Guard | None = None
+        """Whoever knows which records belong together; set once, by who opens the log."""
         self._clock = clock
+        self._steady = steady or clock.wall_ms
+        """The time by which data ages."""
         self._arrival: asyncio.Future[None] | None = None
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_closed = False
+        partition, end = recovered.partition, _end_of(recovered)
         self._contents = Contents(
             place.directory,
             recovered.segments,
-            _end_of(recovered),
-            start_offset=recovered.partition.start_offset,
+            end,
+            start_offset=partition.start_offset,
+            eviction_floor=partition.eviction_floor,
+            masks=resolve(recovered.segments, partition, end.offset),
         )
         self._contents.lost = recovered.offline
         self._writer = Writer(
@@ -78,9 +96,13 @@ class Log:
             budget=budget,
             contents=self._contents,
             recovered=recovered,
+            steady=self._steady,
+            deletions_max=deletions_max,
+            guard=lambda: self.guard,
             on_change=self._tell,
             on_open=lambda: on_open(self),
         )
+        self._intake = self._writer.intake
 
     # What it is.
 
@@ -100,9 +122,48 @@ class Log:
         return self._writer.next_offset
 
     @property
+    def eviction_floor(self) -> int:
+        """All before this offset went without anyone asking for that; at most `start_offset`."""
+        return self._contents.eviction_floor
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """Return what a reader misses who comes to `offset`, where records were evicted there."""
+        return _gap(offset, self._contents.state)
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments, oldest first."""
         return self._contents.state.segments
+
+    @property
+    def sealed(self) -> list[SealedSegment]:
+        """The segments that no one writes any more, oldest first."""
+        return [segment for segment in self.segments if isinstance(segment, SealedSegment)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, with what was deleted in them and is not reclaimed yet."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def record_count(self) -> int:
+        """Records in all segments, with those that were deleted and are not reclaimed yet."""
+        return sum(map(record_count, self.segments))
+
+    @property
+    def masks(self) -> Mapping[int, Mask]:
+        """What was deleted by key and is not reclaimed yet, by base offset of the segment."""
+        return self._contents.state.masks
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """About how many bytes rewriting would give back of what was deleted by key."""
+        return sum(mask.bytes for mask in self.masks.values())
+
+    @property
+    def deleted_records(self) -> int:
+        """Records that were deleted by key and are not reclaimed yet."""
+        return sum(len(mask.offsets) for mask in self.masks.values())
 
     @property
     def counters(self) -> Counters:
@@ -121,7 +182,7 @@ class Log:
 
     @property
     def partition(self) -> Partition:
-        """Its leader epochs."""
+        """What `partition.json` says: its leader epochs, its floors, its deletions."""
         return self._writer.partition
 
     @property
@@ -149,7 +210,7 @@ class Log:
         runs to its end. `batch` must not change before this returns. Its checksum is verified
         unless `is_checked` says that the caller did.
         """
-        return await self._writer.submit(batch, is_checked=is_checked, timeout=timeout)
+        return await self._intake.submit(batch, is_checked=is_checked, timeout=timeout)
 
     def submit(
         self,
@@ -171,7 +232,7 @@ class Log:
         process then, and readers see it no earlier than they would. Who passes the batch's own
         `header` vouches for the whole of it: its sum, its size and its count.
         """
-        return self._writer.submit(
+        return self._intake.submit(
             batch,
             is_checked=is_checked,
             on_admit=on_admit,
@@ -193,14 +254,14 @@ class Log:
 
         It is told at once, where a future takes a turn of the loop.
         """
-        self._writer.submit_for(waiter, batch, header, timeout=timeout, is_early=is_early)
+        self._intake.submit_for(waiter, batch, header, timeout=timeout, is_early=is_early)
 
     def try_append(self, batch: Bytes, *, is_checked: bool = False) -> asyncio.Future[Appended]:
         """Append one batch if it can be admitted now; else raise `WouldBlock` with the reason.
 
         The future ends when the durability class of the log is met.
         """
-        return self._writer.submit_now(batch, is_checked=is_checked)
+        return self._intake.submit_now(batch, is_checked=is_checked)
 
     async def append_records(
         self,
@@ -222,9 +283,70 @@ class Log:
 
         Never past `end_offset`, which raises `OffsetOutOfRange`, and never back, which does
         nothing. Files of which nothing is left are removed afterwards, save the last that holds a
-        record, which goes when another follows it. Slices that were read stay valid.
+        record, which goes when another follows it. Slices that were read stay valid. Readers go on
+        at the first offset that is left: nobody is told of a gap.
         """
-        await self._writer.delete_before(offset)
+        await self._writer.front.delete_before(offset)
+
+    async def evict_before(self, offset: int) -> None:
+        """Let all records before `offset` go, though nobody asked for that. Durable on return.
+
+        As `delete_before`, save that readers who come to an offset below are told of a gap. The
+        guard of the log is asked first.
+        """
+        await self._writer.front.evict_before(offset)
+
+    def plan_eviction(self) -> Eviction | None:
+        """Return what has to go now by the settings of the log; nothing goes by this."""
+        state = self._contents.state
+        return plan_eviction(
+            state.segments,
+            start=state.start,
+            committed=state.committed.offset,
+            config=self.config,
+            now_ms=self._steady(),
+        )
+
+    async def delete_keys(
+        self,
+        *,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        before: int | None = None,
+    ) -> int:
+        """Delete all records with this key, or with a key that begins so; returns how many.
+
+        Only those before the offset `before`, or all that were admitted when this was called.
+        Durable and invisible when this returns; the bytes are reclaimed later, and slices that
+        were read stay valid. The key may be appended again at once. `Unavailable` says that too
+        many deletions wait to be reclaimed. After `StorageFailed` it is not known whether they are
+        deleted, until the log is opened again or they are deleted once more; so it is after
+        `DiskFull`.
+        """
+        return await self._writer.delete_keys(match_of(key=key, prefix=prefix), before=before)
+
+    async def roll(self) -> None:
+        """Seal the growing segment, if it holds anything. The next append begins another."""
+        await self._writer.roll()
+
+    async def clean(
+        self,
+        *,
+        background: Background,
+        throttle: Throttle,
+        memory_bytes_max: int,
+        seed: int,
+        is_forced: bool = False,
+    ) -> Cleaned | None:
+        """Compact, reclaim and merge what is worth it; see `Cleaning.clean`."""
+        return await self._writer.cleaning.clean(
+            self.config,
+            background=background,
+            throttle=throttle,
+            memory_bytes_max=memory_bytes_max,
+            seed=seed,
+            is_forced=is_forced,
+        )
 
     async def reconfigure(self, config: LogConfig) -> None:
         """Go by other settings from here on; batches that were admitted may still go by the old.
@@ -261,21 +383,40 @@ class Log:
 
     def records(
         self, offset: int | None = None, *, until: int | None = None
-    ) -> Iterator[StoredRecord]:
+    ) -> Iterator[StoredRecord | Gap]:
         """Go over the committed records from `offset` on, or from the first, up to `until`.
 
-        It ends where the log ended when it got there; markers of transactions are left out.
+        It ends where the log ended when it got there; markers of transactions are left out. Where
+        records were evicted that it had not come to, a `Gap` says which; what was deleted is left
+        out without a word.
         """
         position = self.start_offset if offset is None else offset
         end = self.end_offset if until is None else until
         while position < end:
-            found = self.read(position)
+            try:
+                found = self.read(position)
+            except OffsetOutOfRange:
+                gap, position = self.overtaken(position)
+                if gap is not None:
+                    yield gap._replace(to_offset=min(gap.to_offset, end - 1))
+                continue
             if not found.data:
                 return
             for record in read_all(found.data):
                 if position <= record.offset < end:
                     yield record
             position = found.next_offset
+
+    def overtaken(self, offset: int) -> tuple[Gap | None, int]:
+        """Say what went before a reader came to `offset`, and where it can go on.
+
+        To be asked when `read` raised `OffsetOutOfRange`, which this raises too where nothing was
+        deleted or evicted there. Without a gap, all that went was deleted.
+        """
+        state = self._contents.state
+        if not 0 <= offset < state.start:
+            raise OffsetOutOfRange(offset, start=state.start, end=state.committed.offset)
+        return _gap(offset, state), state.start
 
     def headers(
         self, offset: int, *, until: int | None = None
@@ -331,7 +472,11 @@ class Log:
             await asyncio.shield(self._arrival)
 
     async def follow(self, offset: int, *, size_max: int = READ_SIZE_MAX) -> AsyncIterator[Slice]:
-        """Yield batches from `offset` on, for ever, as they are committed."""
+        """Yield batches from `offset` on, for ever, as they are committed.
+
+        Where records go before it has come to them it ends with `OffsetOutOfRange`; `gap_at` says
+        whether they were evicted.
+        """
         if offset > self.end_offset:
             raise OffsetOutOfRange(offset, start=self.start_offset, end=self.end_offset)
         while True:
@@ -343,8 +488,9 @@ class Log:
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every change of what can be read. Watching twice is watching once.
 
-        That is after a commit that moved `end_offset`, after `delete_before`, when the log goes
-        offline and when it is closed; on the event loop, so it should only take note and return.
+        That is after a commit that moved `end_offset`, after records were deleted or evicted, when
+        the log goes offline and when it is closed; on the event loop, so it should only take note
+        and return.
         """
         self._watchers[callback] = None
 
@@ -406,3 +552,10 @@ def _end_of(recovered: Recovered) -> Mark:
     if last is None or last.next_offset < start:
         return Mark(start, -1, 0)
     return Mark(last.next_offset, last.base_offset, last.size)
+
+
+def _gap(offset: int, state: State) -> Gap | None:
+    """Return what was evicted from `offset` on."""
+    if not 0 <= offset < state.eviction_floor:
+        return None
+    return Gap(offset, state.eviction_floor - 1, "retention")

@@ -7,6 +7,7 @@ nothing that could leave the data directory.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from millstream.errors import InvalidName
 
@@ -21,12 +22,17 @@ STATE_DIRECTORY = "__state"
 """A store of its own, beside the topics: what a node keeps about groups and transactions."""
 LOCK_FILE = "lock"
 NODE_FILE = "node.json"
+CLOCK_FILE = "clock.json"
+SPARE_FILE = "spare"
 PARTITION_FILE = "partition.json"
 CHECKPOINT_FILE = "checkpoint"
 TEMPORARY_SUFFIX = ".tmp"
 
+SEGMENT_SUFFIXES = ("seal", "index", "keys", "log")
+"""What a segment may consist of, in the order in which it is removed."""
+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_SEGMENT = re.compile(r"([0-9]{20})\.(log|index|seal)")
+_SEGMENT = re.compile(r"([0-9]{20})(?:\.([1-9][0-9]{0,17}))?\.(log|index|seal|keys)")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -58,12 +64,38 @@ def is_topic(name: str) -> bool:
     return name not in (".", "..") and bool(_TOPIC.fullmatch(name))
 
 
-def segment_file(base_offset: int, suffix: str) -> str:
-    """Return the name of a segment's file; padded, so that names sort as offsets do."""
-    return f"{base_offset:020d}.{suffix}"
+class SegmentId(NamedTuple):
+    """One generation of a segment: what its files are called by."""
+
+    base_offset: int
+    generation: int
+    """How often the records in it were rewritten; 0 for what was appended as it is."""
 
 
-def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """Return base offset and suffix of a segment's file, if `name` is one."""
+class SegmentName(NamedTuple):
+    """What the name of a segment's file says."""
+
+    base_offset: int
+    generation: int
+    suffix: str
+
+    @property
+    def id(self) -> SegmentId:
+        """The segment, and which generation of it."""
+        return SegmentId(self.base_offset, self.generation)
+
+
+def segment_file(base_offset: int, suffix: str, generation: int = 0) -> str:
+    """Return the name of a segment's file; padded, so that names sort as offsets do.
+
+    Generation 0 has no number: most segments are never rewritten.
+    """
+    if generation == 0:
+        return f"{base_offset:020d}.{suffix}"
+    return f"{base_offset:020d}.{generation}.{suffix}"
+
+
+def parse_segment_file(name: str) -> SegmentName | None:
+    """Return what the name of a segment's file says, if `name` is one."""
     match = _SEGMENT.fullmatch(name)
-    return (int(match[1]), match[2]) if match else None
+    return SegmentName(int(match[1]), int(match[2] or 0), match[3]) if match else None

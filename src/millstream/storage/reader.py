@@ -4,6 +4,7 @@ Every function takes `limit`, the end of the bytes that are committed, and retur
 it: what is written but not committed may vanish in a crash, and a consumer that saw it would be
 ahead of the log. Those that look for records also take `start`, the first offset that was not
 deleted, which may lie inside the segment and even inside a batch, and find nothing before it.
+Where records of the segment were deleted by key, `masked` says which; those are never returned.
 Nothing here holds a position, so threads may share a segment.
 """
 
@@ -30,6 +31,7 @@ from millstream.records.batch import (
 from millstream.records.iterate import first_offset_at, read_records
 from millstream.storage.scan import check_place
 from millstream.storage.segment import Segment
+from millstream.storage.stripped import Masked
 
 _WALK_BYTES = 256 * 1024
 """How much is read at once when batches are looked through rather than returned."""
@@ -59,6 +61,19 @@ class Slice:
         return Address(self.address.segment, self.address.position + len(self.data))
 
 
+@dataclass(frozen=True, slots=True)
+class StrippedSlice(Slice):
+    """One batch without the records that were deleted from it."""
+
+    stored_size: int
+    """Bytes that it takes where it lies."""
+
+    @property
+    def next_address(self) -> Address:
+        """Where the batch that follows it lies."""
+        return Address(self.address.segment, self.address.position + self.stored_size)
+
+
 class Found(NamedTuple):
     """The answer to a question about a time."""
 
@@ -74,16 +89,23 @@ def read_slice(
     size_max: int,
     records_max: int | None,
     is_checked: bool,
+    masked: Masked | None = None,
 ) -> Slice:
     """Return batches from the one that holds `offset` on.
 
     One batch comes back even where it alone exceeds a limit, so that a consumer with small
-    limits still moves.
+    limits still moves. One that holds masked records comes alone.
     """
     entry = segment.index().for_offset(offset)
     window = _Window(segment, limit, entry.position, _WALK_BYTES + size_max)
     position, header = window.find(entry.position, entry.offset, offset)
     start = position
+    if masked is not None:
+        hidden = masked.next_at(header.base_offset)
+        if hidden is not None and hidden <= header.last_offset:
+            return _strip(window, position, header, masked)
+        if hidden is not None:
+            size_max = min(size_max, _distance(window, position, header, hidden, size_max))
     records = 0
     while True:
         if is_checked:
@@ -106,7 +128,7 @@ def read_slice(
     return Slice(window.bytes(start, position), next_offset, address)
 
 
-def read_at(segment: Segment, position: int, *, limit: int) -> Slice:
+def read_at(segment: Segment, position: int, *, limit: int, masked: Masked | None = None) -> Slice:
     """Return the one batch that starts at `position`, without an index and always checked."""
     where = f"byte {position} of {segment.path}"
     if not 0 <= position < limit:
@@ -121,18 +143,29 @@ def read_at(segment: Segment, position: int, *, limit: int) -> Slice:
         check_batch(header, batch)
     except CorruptBatch as error:
         raise InvalidAddress(f"{where}: no sound batch starts here: {error}") from error
+    if masked is not None and masked.within(header):
+        return _strip(window, position, header, masked)
     return Slice(batch, header.next_offset, Address(segment.base_offset, position))
 
 
-def find_timestamp(segment: Segment, timestamp_ms: int, *, start: int, limit: int) -> Found | None:
+def find_timestamp(
+    segment: Segment,
+    timestamp_ms: int,
+    *,
+    start: int,
+    limit: int,
+    masked: Masked | None = None,
+) -> Found | None:
     """Return the first record of the segment that is as late as `timestamp_ms` or later."""
-    for batch in batches_since(segment, timestamp_ms, start=start, limit=limit):
+    for batch in batches_since(segment, timestamp_ms, start=start, limit=limit, masked=masked):
         if found := _first_at(batch, timestamp_ms, start):
             return found
     return None
 
 
-def find_latest(segment: Segment, *, start: int, limit: int) -> Found | None:
+def find_latest(
+    segment: Segment, *, start: int, limit: int, masked: Masked | None = None
+) -> Found | None:
     """Return the record of the segment with the greatest timestamp; of several, the first.
 
     Nearly always the greatest that a header speaks of is that of a record, and the index leads
@@ -140,13 +173,12 @@ def find_latest(segment: Segment, *, start: int, limit: int) -> Found | None:
     hold a later one than was found so far.
     """
     greatest = segment.timestamp_max if limit == segment.size else _timestamp_max(segment, limit)
-    if found := find_timestamp(segment, greatest, start=start, limit=limit):
+    if found := find_timestamp(segment, greatest, start=start, limit=limit, masked=masked):
         return found
     latest: Found | None = None
     for window, position, header in _headers(segment, start=start, limit=limit):
         if latest is None or header.max_timestamp > latest.timestamp_ms:
-            window.check(position, header)
-            for record in read_records(window.bytes(position, position + header.size)):
+            for record in read_records(_shown(window, position, header, masked)):
                 is_later = latest is None or record.timestamp_ms > latest.timestamp_ms
                 if record.offset >= start and is_later:
                     latest = Found(record.offset, record.timestamp_ms)
@@ -154,7 +186,12 @@ def find_latest(segment: Segment, *, start: int, limit: int) -> Found | None:
 
 
 def batches_since(
-    segment: Segment, timestamp_ms: int, *, start: int, limit: int
+    segment: Segment,
+    timestamp_ms: int,
+    *,
+    start: int,
+    limit: int,
+    masked: Masked | None = None,
 ) -> Iterator[memoryview]:
     """Go over the batches that hold a record of `timestamp_ms` or later.
 
@@ -163,8 +200,46 @@ def batches_since(
     first = max(segment.index().for_timestamp(timestamp_ms).offset, start)
     for window, position, header in _headers(segment, start=first, limit=limit):
         if header.max_timestamp >= timestamp_ms:
-            window.check(position, header)
-            yield window.bytes(position, position + header.size)
+            yield _shown(window, position, header, masked)
+
+
+def _shown(
+    window: _Window, position: int, header: BatchHeader, masked: Masked | None
+) -> memoryview:
+    """Return the batch at `position`, once it was checked, without its masked records."""
+    if masked is not None and masked.within(header):
+        return _strip(window, position, header, masked).data
+    window.check(position, header)
+    return window.bytes(position, position + header.size)
+
+
+def _strip(window: _Window, position: int, header: BatchHeader, masked: Masked) -> StrippedSlice:
+    """Return the batch at `position` without its masked records.
+
+    It is checked whatever the caller wants: it gets a sum of its own, which would make damage
+    look sound.
+    """
+    window.check(position, header)
+    batch = window.bytes(position, position + header.size)
+    segment = window.segment
+    shown = masked.stripped.get(segment.path, position, batch, masked.within(header))
+    address = Address(segment.base_offset, position)
+    return StrippedSlice(shown, header.next_offset, address, header.size)
+
+
+def _distance(
+    window: _Window, position: int, header: BatchHeader, offset: int, size_max: int
+) -> int:
+    """Return how far behind `position` the batch lies that holds a later `offset`.
+
+    Where that is further than `size_max`, it may be any number that is not less.
+    """
+    entry = window.segment.index().for_offset(offset)
+    if entry.position - position >= size_max:
+        return size_max
+    if entry.position <= position:
+        return window.find(position, header.base_offset, offset)[0] - position
+    return window.find(entry.position, entry.offset, offset)[0] - position
 
 
 def _headers(
@@ -215,10 +290,10 @@ class _Window:
     one positional read brought.
     """
 
-    __slots__ = ("_limit", "_segment", "_size", "_start", "_view")
+    __slots__ = ("_limit", "_size", "_start", "_view", "segment")
 
     def __init__(self, segment: Segment, limit: int, start: int, size: int) -> None:
-        self._segment = segment
+        self.segment = segment
         self._limit = limit
         self._size = size
         self._start = start
@@ -230,14 +305,14 @@ class _Window:
         if not is_in_sight:
             self._start = start
             wanted = max(end, start + self._size)
-            self._view = self._segment.view(start, min(self._limit, wanted))
+            self._view = self.segment.view(start, min(self._limit, wanted))
         return self._view[start - self._start : end - self._start]
 
     def header(self, position: int, offset: int) -> BatchHeader:
         """Return the header at `position`, whose batch must start with `offset`."""
         try:
             header = decode_header(self.bytes(position, position + HEADER_SIZE))
-            check_place(header, offset, self._segment.leader_epoch)
+            check_place(header, offset, self.segment.leader_epoch)
             if (end := position + header.size) > self._limit:
                 raise CorruptBatch(f"batch ends at byte {end}, committed are {self._limit}")
         except CorruptBatch as error:
@@ -257,7 +332,7 @@ class _Window:
         Returns where it stopped, and leaves it to `header` and `check` to say why. Nearly every
         batch that is ever read passes here, so it does in one go what these do in several.
         """
-        view, leader_epoch = self._view, self._segment.leader_epoch
+        view, leader_epoch = self._view, self.segment.leader_epoch
         at, in_sight = position - self._start, min(len(self._view), end - self._start)
         while at + HEADER_SIZE <= in_sight:
             base_offset, length, epoch, magic, crc, _, delta, *_, count = unpack_header(view, at)
@@ -282,4 +357,4 @@ class _Window:
         return position, header
 
     def _located(self, position: int, error: CorruptBatch) -> CorruptBatch:
-        return CorruptBatch(f"{self._segment.path}: byte {position}: {error}")
+        return CorruptBatch(f"{self.segment.path}: byte {position}: {error}")

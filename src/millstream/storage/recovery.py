@@ -18,12 +18,17 @@ that lies before the segment which holds that offset is removed here, whatever a
 it. In a log of class `fsync` the first offset attests all before it, like a checkpoint; where a log
 of a weaker class has lost bytes that far back, it goes on at its first offset.
 
+Replaced is not lost either. A rewritten segment with its seal has taken the place of those that it
+was made from, and one that never got its seal has not (`generations.py`). Either way one of the two
+sets is removed here, once the other was read and is sound; where it is not, both stay.
+
 What is sound but not attested may sit in the kernel's cache only, after a failed sync even marked
 as clean. In a log of class `fsync` it is written once more and synced before any reader sees it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from millstream.clock import Clock
@@ -36,23 +41,23 @@ from millstream.storage.checkpoint import (
     decode_checkpoint,
 )
 from millstream.storage.filesystem import File, Filesystem, join, write_all
-from millstream.storage.maps import map_file
+from millstream.storage.generations import choose
+from millstream.storage.inventory import Inventory, Scanned
 from millstream.storage.names import (
     CHECKPOINT_FILE,
     PARTITION_FILE,
-    TEMPORARY_SUFFIX,
-    parse_segment_file,
+    SegmentId,
     segment_file,
 )
 from millstream.storage.partition import Epoch, Partition, read_partition, write_partition
-from millstream.storage.scan import Scan, scan
+from millstream.storage.replaced import Replaced
+from millstream.storage.scan import Damage, Scan
 from millstream.storage.seal import Seal
 from millstream.storage.segment import (
     GrowingSegment,
     Place,
     SealedSegment,
     Segment,
-    read_seal,
     write_seal,
 )
 
@@ -85,71 +90,75 @@ class Recovered:
         return [*self.sealed, *([self.growing] if self.growing else [])]
 
 
-@dataclass(frozen=True, slots=True)
-class _Unsealed:
-    """A segment without a seal, scanned."""
+def recover(place: Place, clock: Clock, *, now_ms: Callable[[], int] | None = None) -> Recovered:
+    """Open the log in `place`, repair what a crash left unfinished and report what is damaged.
 
-    base_offset: int
-    file_size: int
-    scan: Scan
-
-
-def recover(place: Place, clock: Clock) -> Recovered:
-    """Open the log in `place`, repair what a crash left unfinished and report what is damaged."""
-    return _Recovery(place, clock).run()
+    What has to be dated is dated by `now_ms`, or else by the wall clock.
+    """
+    return _Recovery(place, now_ms or clock.wall_ms).run()
 
 
 class _Recovery:
-    def __init__(self, place: Place, clock: Clock) -> None:
+    def __init__(self, place: Place, now_ms: Callable[[], int]) -> None:
         self._place = place
         self._filesystem: Filesystem = place.filesystem
-        self._clock = clock
-        self._files: list[tuple[int, str]] = []
-        self._bases: list[int] = []
-        self._dead: list[int] = []
-        self._doomed: list[int] = []
-        self._leftovers: list[str] = []
-        self._names: set[str] = set()
-        self._synced = NOTHING_SYNCED
-        self._outgrown: dict[int, int] = {}
-        self._has_epochs = True
+        self._now_ms = now_ms
         self._found = Recovered(Partition())
+        self._has_epochs = self._read_partition()
+        self._inventory = Inventory(place, leader_epoch_at=self._leader_epoch_at, now_ms=now_ms)
+        self._choice = choose(
+            list(self._inventory.candidates.values()),
+            start_offset=self._start_offset,
+            read_end=self._inventory.read_end,
+        )
+        self._dead = self._find_dead()
+        self._replaced = Replaced(place, self._inventory, self._choice, dead=self._dead)
+        dead = set(self._dead)
+        self._live = {s.base_offset: s for s in self._choice.live if s not in dead}
+        self._bases = list(self._live)
+        self._doomed: list[SegmentId] = []
+        self._synced = self._read_checkpoint()
+        self._outgrown: dict[int, int] = {}
 
     def run(self) -> Recovered:
         """Go through all steps."""
-        self._list()
-        self._read_partition()
-        self._sort_out()
-        self._synced = self._read_checkpoint()
-        unsealed = self._go_through(self._read_seals())
+        self._check_partition()
+        self._check_lost()
+        unsealed = self._go_through(self._seals())
+        if not self._found.offline:
+            self._check_overlaps(unsealed)
         if not self._found.offline:
             self._check_checkpoint(unsealed)
         if not self._found.offline:
             self._check_start(unsealed)
         if not self._found.offline:
             self._finish(unsealed)
+        self._found.actions += self._inventory.actions
+        self._found.scanned_bytes = self._inventory.scanned_bytes
         return self._found
 
-    def _go_through(self, seals: dict[int, Seal]) -> list[_Unsealed]:
+    def _go_through(self, seals: dict[int, Seal]) -> list[Scanned]:
         """Take up the segments in order, and return those at the end that have no seal.
 
         What follows a gap that nothing attests was never acknowledged: it is left for `_finish`
         to remove.
         """
-        last_sealed = max(seals, default=-1)
-        unsealed: list[_Unsealed] = []
+        last_sealed = max(
+            (b for b in self._bases if b in seals or self._is_rewritten(b)), default=-1
+        )
+        unsealed: list[Scanned] = []
         for base in self._bases:
             if self._found.offline:
                 break
             expected = self._next_offset(unsealed)
             if expected is not None and base != expected:
                 if unsealed or base > max(last_sealed, self._synced.base_offset):
-                    self._doomed = [later for later in self._bases if later >= base]
+                    self._doomed = [self._live[later] for later in self._bases if later >= base]
                     break
                 self._report_hole(expected, base)
             if base in seals:
-                self._found.sealed.append(SealedSegment(self._place, seals[base]))
-            elif base < last_sealed:
+                self._add_sealed(seals[base], self._live[base])
+            elif base < last_sealed or self._is_rewritten(base):
                 self._seal_again(base)
             else:
                 unsealed.append(self._scan(base, self._attested(base)))
@@ -157,51 +166,53 @@ class _Recovery:
 
     # What is there.
 
-    def _list(self) -> None:
-        names = self._filesystem.list(self._place.directory)
-        self._names = set(names)
-        self._leftovers = [name for name in names if name.endswith(TEMPORARY_SUFFIX)]
-        self._files = [found for found in map(parse_segment_file, names) if found]
-        self._bases = sorted(base for base, suffix in self._files if suffix == "log")
-
-    def _sort_out(self) -> None:
-        """Set aside what was deleted: all before the segment that holds the first offset."""
-        start = self._found.partition.start_offset if self._has_epochs else 0
-        first = max((base for base in self._bases if base <= start), default=0)
-        known = set(self._bases)
-        for base, suffix in self._files:
-            if base in known:
-                continue
-            if base < first or suffix != "seal":
-                self._leftovers.append(segment_file(base, suffix))
-            else:
-                self._miss_log(base)
-        self._dead = [base for base in self._bases if base < first]
-        self._bases = [base for base in self._bases if base >= first]
-
-    def _miss_log(self, base: int) -> None:
-        """Report a seal without its log: a hole in the log, or its end."""
-        path = self._place.path(base, "seal")
-        missing = CorruptFile(f"{path}: the log that it seals is missing")
-        if self._bases and base < self._bases[-1]:
-            self._found.damage.append(missing)
-        else:
-            self._found.offline = missing
-
-    def _read_partition(self) -> None:
+    def _read_partition(self) -> bool:
+        """Read `partition.json`, and say whether it is there and sound."""
         try:
             self._found.partition = read_partition(self._filesystem, self._place.directory)
         except FileNotFoundError:
-            self._has_epochs = False
-            self._found.is_new = not self._bases
-            if self._bases:
-                self._found.damage.append(self._damaged(PARTITION_FILE, "is missing"))
+            return False
         except CorruptFile as error:
-            self._has_epochs = False
             self._found.damage.append(error)
+            return False
+        return True
+
+    def _check_partition(self) -> None:
+        if self._has_epochs or self._found.damage:
+            return
+        self._found.is_new = not self._inventory.has_logs
+        if not self._found.is_new:
+            path = join(self._place.directory, PARTITION_FILE)
+            self._found.damage.append(CorruptFile(f"{path}: is missing"))
+
+    @property
+    def _start_offset(self) -> int:
+        return self._found.partition.start_offset if self._has_epochs else 0
+
+    def _leader_epoch_at(self, base: int) -> int | None:
+        return self._found.partition.epoch_at(base) if self._has_epochs else None
+
+    def _find_dead(self) -> list[SegmentId]:
+        """Return what was deleted: all before the segment that holds the first offset."""
+        choice, start = self._choice, self._start_offset
+        first = max((s.base_offset for s in choice.live if s.base_offset <= start), default=0)
+        known = (*choice.live, *choice.lost, *choice.superseded)
+        return [segment for segment in known if segment.base_offset < first]
+
+    def _check_lost(self) -> None:
+        """Report seals without their logs: a hole in the log, or its end."""
+        for segment in self._choice.lost:
+            if segment in self._dead:
+                continue
+            path = self._path(segment, "seal")
+            missing = CorruptFile(f"{path}: the log that it seals is missing")
+            if self._bases and segment.base_offset < self._bases[-1]:
+                self._found.damage.append(missing)
+            else:
+                self._found.offline = missing
 
     def _read_checkpoint(self) -> Synced:
-        if CHECKPOINT_FILE not in self._names:
+        if CHECKPOINT_FILE not in self._inventory.names:
             return NOTHING_SYNCED
         file = self._filesystem.open_readonly(join(self._place.directory, CHECKPOINT_FILE))
         try:
@@ -209,35 +220,32 @@ class _Recovery:
         finally:
             file.close()
 
-    def _read_seals(self) -> dict[int, Seal]:
+    def _seals(self) -> dict[int, Seal]:
+        """Return the seals of the log that can be trusted, and report those that cannot."""
         seals = {}
-        for base in self._bases:
-            try:
-                seal = read_seal(self._place, base)
-            except FileNotFoundError:
-                continue
-            except CorruptFile as error:
+        for base, segment in self._live.items():
+            found = self._inventory.candidates[segment]
+            seal, size = found.seal, found.log_size or 0
+            if error := self._inventory.bad_seals.get(segment):
                 self._found.actions.append(f"derived anew: {error}")
+            elif seal is None:
                 continue
-            size = self._filesystem.size(self._place.path(base, "log"))
-            if size < seal.size:
-                path = self._place.path(base, "log")
-                self._found.damage.append(
-                    CorruptFile(f"{path}: has {size} bytes, its seal says {seal.size}")
-                )
-            if size <= seal.size:
-                seals[base] = seal
-            else:
+            elif found.sealed_end is None:
                 self._outgrown[base] = seal.size
-                path = self._place.path(base, "seal")
+                path = self._path(segment, "seal")
                 self._found.actions.append(
                     f"derived anew: {path}: seals {seal.size} bytes, the log has {size}"
                 )
+            else:
+                seals[base] = seal
+                if size != seal.size:
+                    what = f"has {size} bytes, its seal says {seal.size}"
+                    self._found.damage.append(CorruptFile(f"{self._path(segment)}: {what}"))
         return seals
 
     # What it means.
 
-    def _next_offset(self, unsealed: list[_Unsealed]) -> int | None:
+    def _next_offset(self, unsealed: list[Scanned]) -> int | None:
         """Offset that the next segment has to start with, if that is known."""
         if unsealed:
             last = unsealed[-1].scan
@@ -247,56 +255,66 @@ class _Recovery:
         return min(self._found.partition.start_offset, self._bases[0]) if self._has_epochs else None
 
     def _attested(self, base: int) -> int:
-        """How many bytes of a segment the checkpoint, or a seal from before, attests."""
-        if base < self._synced.base_offset:
-            return self._filesystem.size(self._place.path(base, "log"))
+        """How many bytes of a segment the checkpoint, or a seal from before, attests.
+
+        A rewritten one was synced before it got its name.
+        """
+        if base < self._synced.base_offset or self._is_rewritten(base):
+            return self._inventory.size(self._live[base])
         checkpoint = self._synced.size if base == self._synced.base_offset else 0
         return max(checkpoint, self._outgrown.get(base, 0))
 
-    def _scan(self, base: int, attested: int) -> _Unsealed:
-        path = self._place.path(base, "log")
-        view = map_file(self._filesystem, path)
-        found = scan(
-            view,
-            base_offset=base,
-            created_ms=self._clock.wall_ms(),
-            index_interval_bytes=self._place.index_interval_bytes,
-            leader_epoch=self._found.partition.epoch_at(base) if self._has_epochs else None,
-        )
-        self._found.scanned_bytes += len(view)
-        if found.tally.size < attested:
-            reason = found.damage.reason if found.damage else "the file ends there"
+    def _path(self, segment: SegmentId, suffix: str = "log") -> str:
+        return self._inventory.path(segment, suffix)
+
+    def _is_rewritten(self, base: int) -> bool:
+        return self._live[base].generation > 0
+
+    def _scan(self, base: int, attested: int) -> Scanned:
+        """Read a segment of the log, of which so many bytes must be sound."""
+        found = self._inventory.read(self._live[base])
+        size, damage = found.scan.tally.size, found.scan.damage
+        if size < attested:
+            reason = damage.reason if damage else "the file ends there"
             self._found.offline = CorruptFile(
-                f"{path}: sound up to byte {found.tally.size}, synced up to byte {attested}:"
-                f" {reason}"
+                f"{self._path(found.id)}: sound up to byte {size},"
+                f" synced up to byte {attested}: {reason}"
             )
-            self._keep_readable(found)
-        return _Unsealed(base, len(view), found)
+            self._keep_readable(found.scan)
+        return found
 
     def _keep_readable(self, found: Scan) -> None:
         """Let the sound part of a segment be read; nothing on the disk is touched."""
         self._found.growing = GrowingSegment(self._place, found.tally, found.index, None)
 
     def _seal_again(self, base: int) -> None:
-        """Derive the seal of a segment that a later sealed one attests.
+        """Derive the seal of a segment that must have had one.
 
-        Where the segment is damaged it gets none, and is read as far as it goes.
+        A later sealed one attests that, or that it was rewritten. Where the segment is damaged it
+        gets none, and is read as far as it goes.
         """
         found = self._scan(base, 0)
-        if found.scan.damage is None:
+        if found.scan.damage:
+            self._add_damaged(found, found.scan.damage)
+        elif self._replaced.is_doubtful(found.id):
+            self._add_sealed(found.scan.tally.seal(self._now_ms()), found.id)
+        else:
             self._seal(found)
-            return
-        path = self._place.path(base, "log")
-        damage = found.scan.damage
-        self._found.damage.append(CorruptFile(f"{path}: byte {damage.position}: {damage.reason}"))
-        following = next(later for later in self._bases if later > base)
-        seal = replace(
-            found.scan.tally.seal(0),
-            next_offset=following,
-            size=found.file_size,
-            timestamp_max=_ANY_TIME,
-        )
-        self._found.sealed.append(SealedSegment(self._place, seal))
+
+    def _add_damaged(self, found: Scanned, damage: Damage) -> None:
+        error = CorruptFile(f"{self._path(found.id)}: byte {damage.position}: {damage.reason}")
+        following = next((later for later in self._bases if later > found.base_offset), None)
+        seal = found.scan.tally.seal(0)
+        if following is None:
+            self._found.offline = error
+        else:
+            self._found.damage.append(error)
+            size = found.file_size
+            seal = replace(seal, next_offset=following, size=size, timestamp_max=_ANY_TIME)
+        self._add_sealed(seal, found.id)
+
+    def _add_sealed(self, seal: Seal, segment: SegmentId) -> None:
+        self._found.sealed.append(SealedSegment(self._place, seal, segment.generation))
 
     def _report_hole(self, expected: int, base: int) -> None:
         if base > expected:
@@ -305,23 +323,40 @@ class _Recovery:
             what = f"a segment starts at {base}, the one before it ends at {expected}"
         self._found.damage.append(CorruptFile(f"{self._place.directory}: {what}"))
 
-    def _check_checkpoint(self, unsealed: list[_Unsealed]) -> None:
-        """A segment that the checkpoint speaks of, or a later one, must be there."""
+    def _check_overlaps(self, unsealed: list[Scanned]) -> None:
+        """No crash leaves a segment half inside a rewritten one: which is right, no one knows."""
+        if not self._choice.overlapping:
+            return
+        segment, other = min(self._choice.overlapping.items())
+        self._found.offline = CorruptFile(
+            f"{self._path(segment)}: shares offsets with {self._path(other)}, and"
+            " neither holds all of the other"
+        )
+        if unsealed:
+            self._keep_readable(unsealed[-1].scan)
+
+    def _check_checkpoint(self, unsealed: list[Scanned]) -> None:
+        """A segment that the checkpoint speaks of, or a later one, must be there.
+
+        Or one that it was rewritten into, which holds the offset that it started with.
+        """
         if self._synced.size == 0:
             return
-        if not self._bases or self._bases[-1] < self._synced.base_offset:
+        sealed_end = self._found.sealed[-1].next_offset if self._found.sealed else -1
+        last_base = self._bases[-1] if self._bases else -1
+        if max(last_base, sealed_end - 1) < self._synced.base_offset:
             path = self._place.path(self._synced.base_offset, "log")
             self._found.offline = CorruptFile(f"{path}: is missing, but was synced")
         elif unsealed and unsealed[-1].base_offset < self._synced.base_offset:
             last = unsealed[-1]
-            path = self._place.path(last.base_offset, "log")
+            path = self._path(last.id)
             self._found.offline = CorruptFile(
                 f"{path}: ends at offset {last.scan.tally.next_offset}, but synced is"
                 f" the segment that starts at {self._synced.base_offset}"
             )
             self._keep_readable(last.scan)
 
-    def _check_start(self, unsealed: list[_Unsealed]) -> None:
+    def _check_start(self, unsealed: list[Scanned]) -> None:
         """A log of class `fsync` was synced up to its first offset before it started there."""
         if self._ends_early(unsealed) and self._found.partition.durability is Durability.FSYNC:
             start = self._found.partition.start_offset
@@ -332,12 +367,12 @@ class _Recovery:
             if unsealed:
                 self._keep_readable(unsealed[-1].scan)
 
-    def _ends_early(self, unsealed: list[_Unsealed]) -> bool:
+    def _ends_early(self, unsealed: list[Scanned]) -> bool:
         """Whether the last segment ends before the first offset of the log."""
         end = self._end(unsealed)
         return self._has_epochs and end is not None and end < self._found.partition.start_offset
 
-    def _end(self, unsealed: list[_Unsealed]) -> int | None:
+    def _end(self, unsealed: list[Scanned]) -> int | None:
         """Offset after the last sound record; nothing where there is no segment."""
         if unsealed:
             return unsealed[-1].scan.tally.next_offset
@@ -345,11 +380,12 @@ class _Recovery:
 
     # What is done about it.
 
-    def _finish(self, unsealed: list[_Unsealed]) -> None:
-        for name in self._leftovers:
-            self._remove(name)
-        self._drop_segments(self._dead)
-        self._drop_segments(self._doomed)
+    def _finish(self, unsealed: list[Scanned]) -> None:
+        for name in self._inventory.leftovers:
+            self._inventory.remove(name)
+        self._inventory.drop(self._dead)
+        self._inventory.drop(self._doomed)
+        self._found.damage += self._replaced.drop()
         if unsealed:
             self._cut(unsealed[-1])
         if self._ends_early(unsealed):
@@ -361,21 +397,11 @@ class _Recovery:
             self._seal(found)
         if unsealed:
             self._grow(unsealed[-1])
-        elif CHECKPOINT_FILE in self._names:
-            self._remove(CHECKPOINT_FILE)
+        elif CHECKPOINT_FILE in self._inventory.names:
+            self._inventory.remove(CHECKPOINT_FILE)
         if not self._has_epochs and self._bases:
             self._derive_partition()
-        self._clamp_epochs()
-
-    def _drop_segments(self, bases: list[int]) -> None:
-        """Remove segments, durably, the last first: what remains is a log at every moment."""
-        for base in reversed(bases):
-            for suffix in ("seal", "index", "log"):
-                name = segment_file(base, suffix)
-                if name in self._names:
-                    self._remove(name)
-        if bases:
-            self._filesystem.sync_directory(self._place.directory)
+        self._clamp_partition()
 
     def _drop_last(self, base: int) -> None:
         """Remove a segment at the end that holds nothing which counts.
@@ -383,18 +409,20 @@ class _Recovery:
         Where it is the only one, what attests it, or one that was deleted, goes first: a crash in
         between must not leave that speaking of a segment which is gone.
         """
-        witnesses = {CHECKPOINT_FILE, segment_file(base, "seal")} & self._names
+        segment = self._live[base]
+        seal = segment_file(base, "seal", segment.generation)
+        witnesses = {CHECKPOINT_FILE, seal} & self._inventory.names
         if self._bases[0] == base and witnesses:
             for name in sorted(witnesses):
-                self._remove(name)
+                self._inventory.remove(name)
             self._filesystem.sync_directory(self._place.directory)
-        self._drop_segments([base])
+        self._inventory.drop([segment])
 
-    def _cut(self, found: _Unsealed) -> None:
+    def _cut(self, found: Scanned) -> None:
         size = found.scan.tally.size
         if size == found.file_size:
             return
-        path = self._place.path(found.base_offset, "log")
+        path = self._path(found.id)
         file = self._filesystem.open(path)
         try:
             file.truncate(size)
@@ -406,30 +434,30 @@ class _Recovery:
             f"cut off: {path}: {found.file_size - size} bytes after {size}: {reason}"
         )
 
-    def _seal(self, found: _Unsealed) -> None:
+    def _seal(self, found: Scanned) -> None:
         """Seal a segment that was left without one, because the next had already begun."""
         self._make_durable(found)
-        seal = found.scan.tally.seal(self._clock.wall_ms())
-        write_seal(self._place, seal, found.scan.index)
-        self._found.sealed.append(SealedSegment(self._place, seal))
-        self._found.actions.append(f"sealed: {self._place.path(found.base_offset, 'log')}")
+        seal = found.scan.tally.seal(self._now_ms())
+        write_seal(self._place, seal, found.scan.index, found.id.generation)
+        self._add_sealed(seal, found.id)
+        self._found.actions.append(f"sealed: {self._path(found.id)}")
 
-    def _grow(self, found: _Unsealed) -> None:
+    def _grow(self, found: Scanned) -> None:
         """Make the last segment the one that is written, with all that it holds durable."""
         if self._found.partition.durability is Durability.FSYNC:
             self._make_durable(found)
             self._filesystem.sync_directory(self._place.directory)
         self._keep_readable(found.scan)
 
-    def _make_durable(self, found: _Unsealed) -> None:
-        file = self._filesystem.open(self._place.path(found.base_offset, "log"))
+    def _make_durable(self, found: Scanned) -> None:
+        file = self._filesystem.open(self._path(found.id))
         try:
             self._write_again(file, found)
             file.sync()
         finally:
             file.close()
 
-    def _write_again(self, file: File, found: _Unsealed) -> None:
+    def _write_again(self, file: File, found: Scanned) -> None:
         end = found.scan.tally.size
         attested = min(self._attested(found.base_offset), end)
         for start in range(attested, end, REWRITE_CHUNK):
@@ -443,25 +471,31 @@ class _Recovery:
             if not epochs or segment.leader_epoch > epochs[-1].number:
                 epochs.append(Epoch(segment.leader_epoch, segment.base_offset))
         if epochs:
-            start_offset = self._found.segments[0].base_offset
-            self._found.partition = Partition(start_offset=start_offset, epochs=tuple(epochs))
+            self._found.partition = Partition(
+                start_offset=self._found.segments[0].base_offset,
+                epochs=tuple(epochs),
+                is_rewritten=self._has_rewritten,
+            )
             write_partition(self._filesystem, self._place.directory, self._found.partition)
             self._found.actions.append(f"derived anew: {self._place.directory}/{PARTITION_FILE}")
 
-    def _clamp_epochs(self) -> None:
-        """Let the newest epoch begin where the log ends, if what was before it was lost."""
-        partition = self._found.partition
-        segments = self._found.segments
+    def _clamp_partition(self) -> None:
+        """Let nothing that is written down reach behind the end of the log.
+
+        Where the end was lost, the newest epoch begins at what is left; and offsets that are given
+        again are hit by no deletion and were seen by no compaction.
+        """
+        partition, segments = self._found.partition, self._found.segments
         end = segments[-1].next_offset if segments else partition.start_offset
-        if partition.epochs[-1].start_offset > end:
-            self._found.partition = partition.with_epoch(partition.leader_epoch, end)
-            write_partition(self._filesystem, self._place.directory, self._found.partition)
+        clamped = partition.ending_at(end)
+        if clamped.epochs[-1].start_offset > end:
+            clamped = clamped.with_epoch(clamped.leader_epoch, end)
+        if self._has_rewritten:
+            clamped = replace(clamped, is_rewritten=True)
+        if clamped != partition:
+            self._found.partition = clamped
+            write_partition(self._filesystem, self._place.directory, clamped)
 
-    def _remove(self, name: str) -> None:
-        path = join(self._place.directory, name)
-        self._filesystem.remove(path)
-        self._names.discard(name)
-        self._found.actions.append(f"removed: {path}")
-
-    def _damaged(self, name: str, reason: str) -> CorruptFile:
-        return CorruptFile(f"{join(self._place.directory, name)}: {reason}")
+    @property
+    def _has_rewritten(self) -> bool:
+        return any(segment.generation > 0 for segment in self._found.sealed)

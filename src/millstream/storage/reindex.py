@@ -1,10 +1,12 @@
 """Deriving indexes and seals anew from the logs that they describe, while no node runs.
 
-An index is written for every sealed segment whose own is missing or wrong. A seal is written for
+An index is written for every sealed segment whose own is missing or wrong, and an index of keys
+where it is wrong: it is made when it is needed, so it may be missing. A seal is written for
 a segment that has lost its own or has an old one, by the rule of recovery: only where a later
 segment goes on where it ends, and only if its every byte is sound. A damaged log is reported and
 never touched, and so is what another version wrote. The end of the log belongs to recovery: a
-segment that no other follows, or that waits for its first seal, is left to the next start.
+segment that no other follows, or that waits for its first seal, is left to the next start. So are
+files that a rewrite has replaced or not finished.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from millstream.storage.catalog import (
     read_seal_of,
     survey,
 )
-from millstream.storage.document import read_document
+from millstream.storage.document import read_document, replace_file
 from millstream.storage.filesystem import Filesystem, join
+from millstream.storage.key_building import build_key_index
 from millstream.storage.maps import Recent, map_file
-from millstream.storage.names import LOCK_FILE, NODE_FILE
+from millstream.storage.names import LOCK_FILE, NODE_FILE, segment_file
 from millstream.storage.scan import Scan, scan
 from millstream.storage.segment import Place, write_index, write_seal
 from millstream.storage.store import STORE_KIND, STORE_VERSION
@@ -89,17 +92,15 @@ class _Reindex:
 
     def run(self, partitions: list[PartitionFiles], progress: Progress) -> None:
         """Go over all segments."""
-        total = sum(files.size for partition in partitions for files in partition.segments)
+        total = sum(
+            files.size for partition in partitions for files in partition.segments if files.is_live
+        )
         size = 0
         for partition in partitions:
             self.done.findings.extend(found for found in partition.findings if found.is_damage)
             if any(found.kind is Kind.UNKNOWN for found in partition.findings):
                 continue
-            segments = [
-                files
-                for files in partition.segments
-                if files.suffixes != {"index"} and not files.is_deleted
-            ]
+            segments = [files for files in partition.segments if files.is_live]
             for files, following in zip_longest(segments, segments[1:]):
                 self._segment(files, following)
                 size += files.size
@@ -126,13 +127,28 @@ class _Reindex:
                 self._derive_seal(files)
         elif self._is_all or result.is_damaged("index"):
             self._derive_index(files)
+        if result.is_damaged("keys"):
+            self._derive_keys(files)
 
     def _derive_index(self, files: SegmentFiles) -> None:
         log = self._scan(files, read_seal_of(self._filesystem, files).leader_epoch)
-        size = log.tally.size
-        write_index(self._place(files), log.index, base_offset=files.base_offset, log_size=size)
+        write_index(
+            self._place(files),
+            log.index,
+            base_offset=files.base_offset,
+            log_size=log.tally.size,
+            generation=files.generation,
+        )
         self._filesystem.sync_directory(files.directory)
         self.done.written.append(files.path("index"))
+
+    def _derive_keys(self, files: SegmentFiles) -> None:
+        log = map_file(self._filesystem, files.path("log"))
+        data = build_key_index(log, base_offset=files.base_offset)
+        name = segment_file(files.base_offset, "keys", files.generation)
+        replace_file(self._filesystem, files.directory, name, [data])
+        self._filesystem.sync_directory(files.directory)
+        self.done.written.append(files.path("keys"))
 
     def _derive_seal(self, files: SegmentFiles) -> None:
         log = self._scan(files, files.leader_epoch)
@@ -141,7 +157,8 @@ class _Reindex:
             file.sync()
         finally:
             file.close()
-        write_seal(self._place(files), log.tally.seal(self._clock.wall_ms()), log.index)
+        seal = log.tally.seal(self._clock.wall_ms())
+        write_seal(self._place(files), seal, log.index, files.generation)
         self.done.written.extend((files.path("index"), files.path("seal")))
 
     def _has_rival_seal(self, files: SegmentFiles, size: int) -> bool:

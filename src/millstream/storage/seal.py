@@ -17,6 +17,8 @@ Little-endian. The sum covers all before it. `digest` chains the headers of all 
 holds the checksum of its own records, so two `.log` files with one digest hold the same bytes.
 The chain can go on from where it stood, so a segment that is opened again is not read again.
 
+The seal of a rewritten segment is what makes the rewrite count (`generations.py`).
+
 A segment has a seal exactly while no one writes it. Sealing the last segment is what makes a
 shutdown clean; taking its seal away, durably, is what must happen before it is written again.
 """
@@ -52,7 +54,8 @@ class Seal:
     batch_count: int
     record_count: int
     timestamp_min: int
-    """Smallest base timestamp of a batch. A record may be older: its delta may be negative."""
+    """Smallest base timestamp of a batch with records. A record may be older: its delta may be
+    negative."""
     timestamp_max: int
     created_ms: int
     sealed_ms: int
@@ -91,16 +94,18 @@ class Tally:
     def add(self, header: BatchHeader, size: int, header_bytes: Bytes) -> None:
         """Count the batch that follows; `header_bytes` are those that stand in the `.log`.
 
-        Of `header` only what no one stamps is used. This runs for every batch there is, on every
-        path, so it does no more than it must.
+        Of `header` only what no one stamps is used. A batch without records, as a rewrite leaves
+        them, dates nothing. This runs for every batch there is, on every path, so it does no more
+        than it must.
         """
         self.next_offset += header.last_offset_delta + 1
         self.size += size
-        if header.base_timestamp < self.timestamp_min or self.batch_count == 0:
-            self.timestamp_min = header.base_timestamp
-        self.timestamp_max = max(self.timestamp_max, header.max_timestamp)
+        if header.record_count:
+            if header.base_timestamp < self.timestamp_min or self.record_count == 0:
+                self.timestamp_min = header.base_timestamp
+            self.timestamp_max = max(self.timestamp_max, header.max_timestamp)
+            self.record_count += header.record_count
         self.batch_count += 1
-        self.record_count += header.record_count
         self.digest = xxh3_128_digest(self.digest + header_bytes)
 
     def seal(self, sealed_ms: int) -> Seal:

@@ -63,8 +63,10 @@ def unseal_segment(place: Place, sealed: SealedSegment) -> tuple[File, Index, Ch
 
     The checkpoint takes over from the seal before that goes, so after a crash it is still known
     how much must be there. The seal goes before a byte is added, so it never speaks of less than
-    the file holds.
+    the file holds. The keys of the log as it was go too; where they stay, their size gives them
+    away. A rewritten segment stays as it is: what counts of it hangs on its seal.
     """
+    assert sealed.generation == 0, f"{sealed.path} was rewritten and does not grow"
     index = sealed.index().growing()
     checkpoint, _ = open_checkpoint(place)
     checkpoint.write(Synced(sealed.base_offset, sealed.size))
@@ -73,6 +75,8 @@ def unseal_segment(place: Place, sealed: SealedSegment) -> tuple[File, Index, Ch
     if (size := file.size()) != sealed.size:
         raise CorruptFile(f"{sealed.path}: has {size} bytes, its seal says {sealed.size}")
     remove_seal(place, sealed.base_offset)
+    with contextlib.suppress(OSError):
+        place.filesystem.remove(sealed.keys_path)
     return file, index, checkpoint
 
 

@@ -18,9 +18,10 @@ from millstream.storage.document import replace_file
 from millstream.storage.filesystem import File, Filesystem, join
 from millstream.storage.index import Index, decode_index, encode_index
 from millstream.storage.maps import Recent, map_file
-from millstream.storage.names import segment_file
+from millstream.storage.names import SEGMENT_SUFFIXES, segment_file
 from millstream.storage.scan import scan
 from millstream.storage.seal import SEAL_SIZE, Seal, Tally, decode_seal, encode_seal
+from millstream.storage.spare import Spare
 
 logger = logging.getLogger(__name__)
 
@@ -81,25 +82,37 @@ class Place:
     maps: Recent[memoryview]
     indexes: Recent[Index]
     index_interval_bytes: int
+    spare: Spare | None = None
+    """Room that is kept for deleting on a full disk; ephemeral logs have none."""
 
-    def path(self, base_offset: int, suffix: str) -> str:
+    def path(self, base_offset: int, suffix: str, generation: int = 0) -> str:
         """Return the path of one file of a segment."""
-        return join(self.directory, segment_file(base_offset, suffix))
+        return join(self.directory, segment_file(base_offset, suffix, generation))
 
 
 class SealedSegment:
-    """A segment that no one writes any more."""
+    """A segment that no one writes any more.
 
-    def __init__(self, place: Place, seal: Seal) -> None:
-        self._place = place
+    One of generation 1 or more was rewritten, and is never written again: whatever is to be
+    changed in it goes into a segment of the next generation.
+    """
+
+    def __init__(self, place: Place, seal: Seal, generation: int = 0) -> None:
+        self.place = place
         self.seal = seal
+        self.generation = generation
         self.base_offset = seal.base_offset
         self.next_offset = seal.next_offset
         self.size = seal.size
         self.timestamp_max = seal.timestamp_max
         self.leader_epoch = seal.leader_epoch
-        self.path = place.path(seal.base_offset, "log")
-        self._index_path = place.path(seal.base_offset, "index")
+        self.path = place.path(seal.base_offset, "log", generation)
+        self._index_path = place.path(seal.base_offset, "index", generation)
+
+    @property
+    def keys_path(self) -> str:
+        """Its index of keys, which may be missing: it is made when it is needed."""
+        return self.place.path(self.base_offset, "keys", self.generation)
 
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the `.log`, out of its map."""
@@ -107,23 +120,24 @@ class SealedSegment:
 
     def index(self) -> Index:
         """Return its index, read from its file, or derived from the log where that is damaged."""
-        return self._place.indexes.get(self._index_path, self._load_index)
+        return self.place.indexes.get(self._index_path, self._load_index)
 
     def forget(self) -> None:
         """Drop maps of its files, because they are about to change, or gone."""
-        self._place.maps.forget(self.path)
-        self._place.indexes.forget(self._index_path)
+        self.place.maps.forget(self.path)
+        self.place.maps.forget(self.keys_path)
+        self.place.indexes.forget(self._index_path)
 
     def _map(self) -> memoryview:
-        return self._place.maps.get(self.path, self._load_map)
+        return self.place.maps.get(self.path, self._load_map)
 
     def _load_map(self) -> memoryview:
-        return map_file(self._place.filesystem, self.path)
+        return map_file(self.place.filesystem, self.path)
 
     def _load_index(self) -> Index:
         path = self._index_path
         try:
-            data = map_file(self._place.filesystem, path)
+            data = map_file(self.place.filesystem, path)
             return decode_index(data, base_offset=self.base_offset, log_size=self.size)
         except (CorruptFile, FileNotFoundError) as error:
             logger.warning("deriving %s anew: %s", path, error)
@@ -136,7 +150,7 @@ class SealedSegment:
             self._map()[: self.size],
             base_offset=self.base_offset,
             created_ms=self.seal.created_ms,
-            index_interval_bytes=self._place.index_interval_bytes,
+            index_interval_bytes=self.place.index_interval_bytes,
             leader_epoch=self.leader_epoch,
         )
         if found.damage is None:
@@ -146,7 +160,13 @@ class SealedSegment:
     def _keep_index(self, index: Index) -> None:
         """Write a derived index back. It is a convenience, so a disk that refuses is no error."""
         try:
-            write_index(self._place, index, base_offset=self.base_offset, log_size=self.size)
+            write_index(
+                self.place,
+                index,
+                base_offset=self.base_offset,
+                log_size=self.size,
+                generation=self.generation,
+            )
         except OSError as error:
             logger.warning("index of %s not written back: %s", self.path, error)
 
@@ -236,47 +256,58 @@ class GrowingSegment:
         tally.add(header, size, header_bytes)
 
 
-def write_index(place: Place, index: Index, *, base_offset: int, log_size: int) -> None:
+def write_index(
+    place: Place, index: Index, *, base_offset: int, log_size: int, generation: int = 0
+) -> None:
     """Write the index file of a segment. Its name is durable after the directory was synced."""
     data = encode_index(index, base_offset=base_offset, log_size=log_size)
-    replace_file(place.filesystem, place.directory, segment_file(base_offset, "index"), [data])
+    name = segment_file(base_offset, "index", generation)
+    replace_file(place.filesystem, place.directory, name, [data])
 
 
-def write_seal(place: Place, seal: Seal, index: Index) -> None:
+def write_seal(place: Place, seal: Seal, index: Index, generation: int = 0) -> None:
     """Seal a segment whose `.log` was synced. Durable when this returns.
 
     The names of log and index are made durable before the seal appears, so a seal never speaks
-    of files that a crash could take away.
+    of files that a crash could take away. With its seal a rewritten segment takes the place of
+    those that it was made from: where this raises, the seal may be there or not, and neither set
+    of files may be touched before recovery has decided.
     """
-    write_index(place, index, base_offset=seal.base_offset, log_size=seal.size)
+    write_index(
+        place, index, base_offset=seal.base_offset, log_size=seal.size, generation=generation
+    )
     place.filesystem.sync_directory(place.directory)
-    name = segment_file(seal.base_offset, "seal")
+    name = segment_file(seal.base_offset, "seal", generation)
     replace_file(place.filesystem, place.directory, name, [encode_seal(seal)])
     place.filesystem.sync_directory(place.directory)
 
 
 def remove_seal(place: Place, base_offset: int) -> None:
-    """Take the seal of a segment away, durably, so that it may be written again."""
+    """Take the seal of a segment away, durably, so that it may be written again.
+
+    Only one of generation 0 can be.
+    """
     with contextlib.suppress(FileNotFoundError):
         place.filesystem.remove(place.path(base_offset, "seal"))
     place.filesystem.sync_directory(place.directory)
 
 
 def remove_segment(place: Place, segment: SealedSegment) -> None:
-    """Remove the files of a segment that lies below the first offset of its log.
+    """Remove the files of a segment that no one needs, and only those of its generation.
 
-    Any of them may come back in a crash, or the removal end halfway: whatever is found below the
-    first offset is removed when the log is opened. Who has the log mapped keeps it.
+    It lies below the first offset of its log, or inside a rewritten segment that has its seal. Any
+    file may come back in a crash, or the removal end halfway: opening the log knows by the first
+    offset, or by the seal, that it has to go. Who has the log mapped keeps it.
     """
-    for suffix in ("seal", "index", "log"):
+    for suffix in SEGMENT_SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            place.filesystem.remove(place.path(segment.base_offset, suffix))
+            place.filesystem.remove(place.path(segment.base_offset, suffix, segment.generation))
     segment.forget()
 
 
-def read_seal(place: Place, base_offset: int) -> Seal:
+def read_seal(place: Place, base_offset: int, generation: int = 0) -> Seal:
     """Read the seal of a segment; raises `CorruptFile` or `FileNotFoundError`."""
-    path = place.path(base_offset, "seal")
+    path = place.path(base_offset, "seal", generation)
     file = place.filesystem.open_readonly(path)
     try:
         seal = decode_seal(file.read_at(0, SEAL_SIZE + 1))

@@ -3,6 +3,7 @@
     <data>/
       lock                     held by the one process that has the store open
       node.json                format and version of the store, and its id
+      clock.json  spare        how old data is; room that is kept for deleting
       topics/<topic>/<partition>/
         00000000000000000000.log  .index  .seal
         partition.json  checkpoint
@@ -11,6 +12,8 @@
 Opening walks every directory once and recovers what needs it; a log that was closed cleanly is
 trusted by its seals and not scanned. Damage stays where it is: a log that cannot be opened raises
 when it is asked for, and its neighbours know nothing of it.
+
+From `start_upkeep` on, logs are looked after: what is too old or too much goes, others are cleaned.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
-from millstream.clock import Clock, SystemClock
+from millstream.clock import Clock, SystemClock, Timers
 from millstream.config import Durability, LogConfig, StoreConfig
 from millstream.errors import (
     InvalidConfig,
@@ -49,6 +52,7 @@ from millstream.storage.memory import MemoryFilesystem
 from millstream.storage.names import (
     LOCK_FILE,
     NODE_FILE,
+    SPARE_FILE,
     TOPICS_DIRECTORY,
     check_partition,
     check_topic,
@@ -57,10 +61,14 @@ from millstream.storage.names import (
 )
 from millstream.storage.partition import Partition, write_partition
 from millstream.storage.recovery import Recovered, recover
+from millstream.storage.retention import Eviction
 from millstream.storage.sealing import SyncFailed, sync_all
 from millstream.storage.segment import Place
+from millstream.storage.spare import Spare
+from millstream.storage.steady import SteadyTime, load_steady, save_steady
 from millstream.storage.syncer import Syncer, probe_syncer
 from millstream.storage.trash import empty_trash, move_to_trash, remove_trash
+from millstream.storage.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +77,9 @@ STORE_VERSION = 1
 
 PARKING_SECONDS = 0.1
 """How soon logs that were too busy to park are looked at again."""
+
+CLOCK_SAVING_SECONDS = 60.0
+"""How often steady time is written down: by so much at the most it falls back in a power cut."""
 
 _EPHEMERAL_ROOT = "/ephemeral"
 """Where logs of class `ephemeral` lie, in a file system that is memory only."""
@@ -108,6 +119,7 @@ class Store:
         self._committer = Committer(self._background, syncer)
         self._is_probing = filesystem is None and syncer is None
         self._budget = Budget(self.config.unflushed_bytes_max)
+        self._spare = Spare(self._filesystem, join(path, SPARE_FILE))
         self._maps: Recent[memoryview] = Recent(self.config.maps_open_max)
         self._indexes: Recent[Index] = Recent(self.config.maps_open_max)
         self._memory = MemoryFilesystem(self.config.ephemeral_bytes_max)
@@ -117,14 +129,23 @@ class Store:
         self._failed: dict[LogName, MillstreamError] = {}
         self._logs: dict[LogName, Log] = {}
         self._configs: dict[LogName, LogConfig] = {}
+        self._borrowed: set[LogName] = set()
         self._opening: WeakValueDictionary[LogName, asyncio.Lock] = WeakValueDictionary()
         self._deleting: dict[str, asyncio.Future[None]] = {}
         self._emptying: set[asyncio.Future[None]] = set()
         self._writers: OrderedDict[Log, None] = OrderedDict()
         self._parking: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._steady: SteadyTime | None = None
+        self._clock_saved = 0.0
         self.store_id = ""
         """What tells this data from all other, once it is open: a UUID."""
+        # Cleaning blocks a thread for long, so it has one of its own.
+        self._cleaning_background = background or Threads(1, name="millstream-upkeep")
+        self.upkeep = Upkeep(
+            self, background=self._cleaning_background, monotonic=self._clock.monotonic
+        )
+        """What happens to logs though nobody asks for it."""
 
     # Opening.
 
@@ -135,6 +156,8 @@ class Store:
         try:
             self._take()
             self._check_format()
+            self._steady = load_steady(self._filesystem, self.path, self._clock)
+            self._clock_saved = self._clock.monotonic()
             empty_trash(self._filesystem, self.path)
             self._walk()
         except OSError as error:
@@ -187,6 +210,11 @@ class Store:
         self._filesystem.make_directory(topics)
         self._filesystem.sync_directory(self.path)
 
+    def now_ms(self) -> int:
+        """Steady time: what the ages of data are measured by. The store must be open."""
+        assert self._steady is not None, "the store is open"
+        return self._steady.now_ms()
+
     def _walk(self) -> None:
         topics = join(self.path, TOPICS_DIRECTORY)
         for topic in filter(is_topic, self._filesystem.list(topics)):
@@ -199,17 +227,27 @@ class Store:
         self._failed.pop(name, None)
         self._found.pop(name, None)
         try:
-            found = recover(self._place(name, config), self._clock)
+            found = recover(self._place(name, config), self._clock, now_ms=self.now_ms)
         except MillstreamError as error:
             self._failed[name] = error
         except OSError as error:
             self._failed[name] = StorageFailed(f"{name} cannot be opened: {error}")
         else:
-            self._found[name] = found
+            self._found[name] = self._dated(found)
             for action in found.actions:
                 logger.info("%s: %s", name, action)
             for damage in found.damage:
                 logger.error("%s: damaged: %s", name, damage)
+
+    def _dated(self, found: Recovered) -> Recovered:
+        """Let no segment be older than steady time itself: dates before it mean nothing."""
+        assert self._steady is not None, "the store is open"
+        since_ms = self._steady.since_ms
+        for segment in found.sealed:
+            seal = segment.seal
+            if max(seal.created_ms, seal.sealed_ms) < since_ms:
+                segment.seal = replace(seal, created_ms=since_ms, sealed_ms=since_ms)
+        return found
 
     def _place(self, name: LogName, config: LogConfig) -> Place:
         is_ephemeral = config.durability is Durability.EPHEMERAL
@@ -220,6 +258,7 @@ class Store:
             maps=self._maps,
             indexes=self._indexes,
             index_interval_bytes=config.index_interval_bytes,
+            spare=None if is_ephemeral else self._spare,
         )
 
     # Logs.
@@ -236,6 +275,9 @@ class Store:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
                 self._logs[name] = await self._open_log(name, config)
+            elif name in self._borrowed:
+                await self._give(self._logs[name], config)
+            self._borrowed.discard(name)
             return self._logs[name]
 
     @contextlib.asynccontextmanager
@@ -248,6 +290,38 @@ class Store:
                     yield
                     return
 
+    async def borrow(self, name: LogName) -> Log:
+        """Return a log for upkeep, open or not; raises `UnknownLog` where there is none.
+
+        It is as if nobody had opened it: whoever asks for it first still decides its settings.
+        """
+        async with self._turn(name):
+            if self._is_closed:
+                raise LogClosed(f"{self.path} is closed")
+            if name not in self._logs:
+                if name not in self._found and name not in self._failed:
+                    raise UnknownLog(f"{name} does not exist")
+                self._logs[name] = await self._open_log(name, self._configs.get(name))
+                self._borrowed.add(name)
+            return self._logs[name]
+
+    async def _give(self, log: Log, config: LogConfig | None) -> None:
+        """Let a log that upkeep has opened go by the settings of whoever asks for it first."""
+        if config is not None and config != log.config and log.offline is None:
+            await log.reconfigure(config)
+
+    def find(self, name: LogName) -> Log | None:
+        """Return a log if it is open."""
+        return self._logs.get(name)
+
+    def found(self, name: LogName) -> Recovered | None:
+        """Return what opening the store found of a log, which holds until the log is opened."""
+        return self._found.get(name)
+
+    def config_of(self, name: LogName) -> LogConfig:
+        """Return the settings by which a log is looked after while nobody has opened it."""
+        return self._configs.get(name) or self.log_config
+
     def get(self, topic: str, partition: int = 0) -> Log:
         """Return a log that is open; raises `UnknownLog` where there is none."""
         name = LogName(topic, partition)
@@ -257,7 +331,11 @@ class Store:
 
     def names(self) -> list[LogName]:
         """Return the names of all logs, open or not, sorted."""
-        return sorted({*self._found, *self._failed, *self._logs})
+        return sorted(self.unsorted_names())
+
+    def unsorted_names(self) -> set[LogName]:
+        """Return the names of all logs; sorting a hundred thousand holds up the event loop."""
+        return {*self._found, *self._failed, *self._logs}
 
     @property
     def maps_open(self) -> int:
@@ -359,6 +437,7 @@ class Store:
             self._found.pop(name, None)
             self._failed.pop(name, None)
             self._configs.pop(name, None)
+            self._borrowed.discard(name)
         if moved is not None:
             self._empty(moved)
 
@@ -411,6 +490,8 @@ class Store:
             committer=self._committer,
             budget=self._budget,
             recovered=found,
+            steady=self.now_ms,
+            deletions_max=self.config.deletions_max,
             on_open=self._note_writer,
         )
 
@@ -434,6 +515,33 @@ class Store:
             loop = asyncio.get_running_loop()
             self._parking = loop.call_later(PARKING_SECONDS, self._park_idle)
 
+    # Upkeep.
+
+    def start_upkeep(self, timers: Timers | None = None) -> None:
+        """Look after all logs every `upkeep_interval_ms` from here on, until the store is closed.
+
+        Call it on the event loop of the store, which is also what calls back unless `timers` are
+        given. Once is enough.
+        """
+        self.upkeep.start(timers or asyncio.get_running_loop())
+
+    def plan_evictions(self) -> list[tuple[LogName, Eviction]]:
+        """Say what would go if all logs were looked after now. Nothing is touched."""
+        return self.upkeep.plan_evictions()
+
+    async def keep_house(self) -> None:
+        """Write down the time, now and then, and make the spare file again where it was used."""
+        assert self._steady is not None, "the store is open"
+        if self._clock.monotonic() - self._clock_saved >= CLOCK_SAVING_SECONDS:
+            self._clock_saved = self._clock.monotonic()
+            await self._background.run(
+                partial(save_steady, self._filesystem, self.path, self._steady)
+            )
+        try:
+            await self._background.run(self._spare.keep)
+        except OSError as error:
+            logger.warning("%s: no room is kept for deleting: %s", self.path, error)
+
     # Closing.
 
     async def close(self) -> None:
@@ -446,6 +554,7 @@ class Store:
         self._is_closed = True
         if self._parking is not None:
             self._parking.cancel()
+        await self.upkeep.stop()
         await asyncio.gather(*self._deleting.values(), return_exceptions=True)
         await self._adopt_unsealed()
         results = await asyncio.gather(
@@ -453,6 +562,11 @@ class Store:
         )
         failures = [result for result in results if isinstance(result, BaseException)]
         await asyncio.gather(*self._emptying)
+        if self._steady is not None:
+            await self._background.run(
+                partial(save_steady, self._filesystem, self.path, self._steady)
+            )
+        self._cleaning_background.close()
         self._background.close()
         self._release()
         if failures:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Tasks:
     """Tasks that no caller can cancel, so that what was begun is ended. Belongs to one loop."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._changed: asyncio.Future[None] | None = None
 
     @property
@@ -18,7 +21,7 @@ class Tasks:
         """Whether nothing is under way."""
         return not self._running
 
-    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work`, and tell those who wait for a change when it has ended."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
@@ -37,6 +40,6 @@ class Tasks:
             changed, self._changed = self._changed, None
             changed.set_result(None)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         self.notify()

@@ -51,6 +51,8 @@ class Unsynced:
         self._is_stopped = False
         self.is_directory_dirty = False
         self.checkpoint: Checkpoint | None = None
+        self._is_more_synced = False
+        """Whether something was synced otherwise that no commit has covered."""
 
         # The commit that is under way.
         self._syncing: Mark | None = None
@@ -69,9 +71,13 @@ class Unsynced:
         self._request()
 
     def discard(self, segment: GrowingSegment) -> None:
-        """Take note that a segment was synced otherwise."""
+        """Take note that a segment was synced otherwise, by sealing it.
+
+        If it waited for a commit, another one is under way, at whose end that is told.
+        """
         if segment in self._segments:
             self._segments.remove(segment)
+            self._is_more_synced = True
 
     def stop(self) -> None:
         """Begin no other commit, and tell no one of the one that is under way."""
@@ -92,6 +98,7 @@ class Unsynced:
     def begin_plain_sync(self) -> list[File]:
         """Begin a commit of what was written up to now, and return the files to sync."""
         self._syncing = self._mark()
+        self._is_more_synced = False
         self._started = self._clock.monotonic()
         files = [segment.open() for segment in self._segments]
         self._segments = []
@@ -122,6 +129,9 @@ class Unsynced:
         self._on_end(mark, error)
         if self._segments:
             self._request()
+        elif self._is_more_synced and not self._is_stopped:
+            self._is_more_synced = False
+            self._on_end(self._mark(), None)
 
     # The checkpoint.
 

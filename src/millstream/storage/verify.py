@@ -29,6 +29,7 @@ from millstream.errors import (
     UnknownFormat,
 )
 from millstream.storage.catalog import (
+    Fate,
     Finding,
     Kind,
     PartitionFiles,
@@ -37,19 +38,23 @@ from millstream.storage.catalog import (
     log_directory,
     log_names,
     problem,
+    segment_path,
     survey,
 )
 from millstream.storage.checkpoint import NOTHING_SYNCED
 from millstream.storage.document import read_document
 from millstream.storage.filesystem import Filesystem, OsFilesystem, join
 from millstream.storage.names import (
+    CLOCK_FILE,
     NODE_FILE,
     TEMPORARY_SUFFIX,
     TOPICS_DIRECTORY,
+    SegmentId,
     is_topic,
     parse_partition,
     segment_file,
 )
+from millstream.storage.steady import read_clock
 from millstream.storage.store import STORE_KIND, STORE_VERSION
 from millstream.storage.verify_segment import SegmentResult, verify_segment
 
@@ -58,6 +63,9 @@ Progress = Callable[[int, int], None]
 
 POOL_BYTES_MIN = 512 * 1024 * 1024
 """Below this, starting processes takes longer than the work."""
+
+_NOTHING = SegmentId(-1, 0)
+"""What comes last in a log without segments."""
 
 
 # A store.
@@ -91,7 +99,7 @@ def verify_store(
     for partition_files in partitions:
         found = {}
         for files in partition_files.segments:
-            found[files.base_offset] = next(results)
+            found[files.id] = next(results)
             done += files.size
             progress(done, total)
         yield from _believe(filesystem, partition_files, found)
@@ -111,7 +119,18 @@ def _verify_node(filesystem: Filesystem, path: str) -> Iterator[Finding]:
             yield Finding(node, None, "will be written at the next start", Kind.UNFINISHED)
     except (CorruptFile, OSError) as error:
         yield problem(node, error)
+    yield from _verify_clock(filesystem, path)
     yield from _strangers(filesystem, join(path, TOPICS_DIRECTORY))
+
+
+def _verify_clock(filesystem: Filesystem, path: str) -> Iterator[Finding]:
+    """Check how old data is said to be. Where that was never said, the next start says it."""
+    try:
+        read_clock(filesystem, path)
+    except FileNotFoundError:
+        return
+    except (CorruptFile, UnknownFormat, OSError) as error:
+        yield problem(join(path, CLOCK_FILE), error)
 
 
 def _strangers(filesystem: Filesystem, topics: str) -> Iterator[Finding]:
@@ -162,16 +181,16 @@ def verify_partition(filesystem: Filesystem, directory: str) -> list[Finding]:
 
 
 def _results(
-    filesystem: Filesystem, files: PartitionFiles, known: Mapping[int, SegmentResult]
-) -> dict[int, SegmentResult]:
+    filesystem: Filesystem, files: PartitionFiles, known: Mapping[SegmentId, SegmentResult]
+) -> dict[SegmentId, SegmentResult]:
     return {
-        segment.base_offset: known.get(segment.base_offset) or verify_segment(filesystem, segment)
+        segment.id: known.get(segment.id) or verify_segment(filesystem, segment)
         for segment in files.segments
     }
 
 
 def _believe(
-    filesystem: Filesystem, files: PartitionFiles, results: Mapping[int, SegmentResult]
+    filesystem: Filesystem, files: PartitionFiles, results: Mapping[SegmentId, SegmentResult]
 ) -> list[Finding]:
     """Return what was found, once damage was seen a second time."""
     first = list(_judge(files, results))
@@ -179,25 +198,49 @@ def _believe(
     if not suspects:
         return first
     again = survey(filesystem, files.directory)
-    sound = {base: result for base, result in results.items() if not result.is_damaged()}
+    fates = {segment.id: segment.fate for segment in again.segments}
+    sound = {
+        segment.id: results[segment.id]
+        for segment in files.segments
+        if not results[segment.id].is_damaged() and fates.get(segment.id) is segment.fate
+    }
     second = _judge(again, _results(filesystem, again, sound))
     return [found for found in second if not found.is_damage or found.path in suspects]
 
 
-def _judge(files: PartitionFiles, results: Mapping[int, SegmentResult]) -> Iterator[Finding]:
+def _judge(files: PartitionFiles, results: Mapping[SegmentId, SegmentResult]) -> Iterator[Finding]:
     yield from files.findings
     yield from _temporaries(files.directory, files.names)
-    for result in results.values():
-        yield from result.findings
-    chain = [
-        segment
-        for segment in files.segments
-        if segment.suffixes != {"index"} and not segment.is_deleted
-    ]
+    for segment in files.segments:
+        yield from results[segment.id].findings
+        yield from _check_rivals(segment, results)
+    chain = [segment for segment in files.segments if segment.is_live]
     yield from _check_start(files, chain, results)
     for before, after in pairwise(chain):
-        yield from _check_joint(before, results[before.base_offset], after)
-    yield from _check_synced(files, [results[segment.base_offset] for segment in chain])
+        yield from _check_joint(before, results[before.id], after)
+    yield from _check_synced(files, [results[segment.id] for segment in chain])
+
+
+def _check_rivals(
+    files: SegmentFiles, results: Mapping[SegmentId, SegmentResult]
+) -> Iterator[Finding]:
+    """Say what becomes of a segment whose offsets others have: by recovery's rules."""
+    path = files.path(min(files.suffixes))
+    others = ", ".join(segment_path(files.directory, rival, "log") for rival in files.rivals)
+    is_unsound = any(results[s].is_damaged("log") for s in (files.id, *files.rivals))
+    removal = (
+        "is kept, because not all are sound" if is_unsound else "will be removed at the next start"
+    )
+    if files.fate is Fate.SUPERSEDED:
+        what = f"was rewritten into {others}; {removal}"
+        yield Finding(path, None, what, Kind.UNFINISHED)
+    elif files.fate is Fate.UNFINISHED:
+        what = f"was to take the place of {others}, and has no seal; {removal}"
+        yield Finding(path, None, what, Kind.UNFINISHED)
+    elif files.fate is Fate.OVERLAPPING:
+        yield Finding(
+            path, None, f"shares offsets with {others}, and neither holds all of the other"
+        )
 
 
 def _temporaries(directory: str, names: Iterable[str]) -> Iterator[Finding]:
@@ -212,7 +255,7 @@ def _temporaries(directory: str, names: Iterable[str]) -> Iterator[Finding]:
 
 
 def _check_start(
-    files: PartitionFiles, chain: Sequence[SegmentFiles], results: Mapping[int, SegmentResult]
+    files: PartitionFiles, chain: Sequence[SegmentFiles], results: Mapping[SegmentId, SegmentResult]
 ) -> Iterator[Finding]:
     """Check that the log holds the offset that it starts with, or ends there."""
     start = files.start_offset
@@ -220,7 +263,7 @@ def _check_start(
         return
     if chain[0].base_offset > start:
         yield _hole(start, chain[0])
-    last = results[chain[-1].base_offset]
+    last = results[chain[-1].id]
     end = last.end_offset if last.next_offset is None else last.next_offset
     if end is not None and end < start:
         what = f"ends at offset {end}, before the first offset of the log, {start}"
@@ -259,10 +302,15 @@ def _never_synced(files: SegmentFiles) -> Finding:
 
 
 def _check_synced(files: PartitionFiles, chain: Sequence[SegmentResult]) -> Iterator[Finding]:
-    """Check that the segment of which the checkpoint speaks is there, or nothing of it is lost."""
+    """Check that the segment of which the checkpoint speaks is there, or nothing of it is lost.
+
+    Or one that it was rewritten into, which holds the offset that it started with.
+    """
     synced = files.synced
-    last = chain[-1] if chain else SegmentResult(0, 0, files.start_offset or 0, ())
-    if synced == NOTHING_SYNCED or (chain and last.base_offset >= synced.base_offset):
+    last = chain[-1] if chain else SegmentResult(_NOTHING, 0, files.start_offset or 0, ())
+    if synced == NOTHING_SYNCED or last.id.base_offset >= synced.base_offset:
+        return
+    if last.id.generation > 0 and (last.next_offset or 0) > synced.base_offset:
         return
     if synced.size > 0 or last.next_offset != synced.base_offset:
         path = join(files.directory, segment_file(synced.base_offset, "log"))

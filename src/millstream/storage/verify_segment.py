@@ -6,9 +6,10 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from millstream.errors import CorruptBatch, MillstreamError
+from millstream.errors import CorruptBatch, MillstreamError, UnknownFormat
 from millstream.records.batch import HEADER_SIZE, decode_header
 from millstream.storage.catalog import (
+    Fate,
     Finding,
     Kind,
     SegmentFiles,
@@ -19,7 +20,8 @@ from millstream.storage.catalog import (
 )
 from millstream.storage.filesystem import File, Filesystem, join
 from millstream.storage.index import ENTRY_SIZE, INDEX_HEADER_SIZE, Index, decode_index
-from millstream.storage.names import PARTITION_FILE
+from millstream.storage.key_file import check_key_index
+from millstream.storage.names import PARTITION_FILE, SegmentId
 from millstream.storage.scan import Scan, check_at, scan
 from millstream.storage.seal import Seal
 
@@ -46,7 +48,7 @@ known to the seal alone."""
 class SegmentResult:
     """What was found in one segment."""
 
-    base_offset: int
+    id: SegmentId
     size: int
     next_offset: int | None
     """Where the next segment has to start; `None` where that cannot be told."""
@@ -73,11 +75,8 @@ class _SegmentCheck:
 
     def run(self) -> SegmentResult:
         files = self.files
-        if files.is_deleted:
-            self._note(min(files.suffixes), None, "was deleted; will be removed at the next start")
-            return self._result(0, None)
-        if files.suffixes == {"index"}:
-            self._note("index", None, "has no log; will be removed at the next start")
+        if not files.is_live:
+            self._check_leftover()
             return self._result(0, None)
         seal = self._seal()
         if "log" not in files.suffixes:
@@ -85,6 +84,7 @@ class _SegmentCheck:
             return self._result(0, seal.next_offset if seal else None)
         log = self._scan(seal)
         self._check_index(seal, log)
+        self._check_keys()
         if log is None:
             return self._result(0, seal.next_offset if seal else None)
         ends = [seal.next_offset] if seal else []
@@ -94,7 +94,7 @@ class _SegmentCheck:
         return replace(result, end_offset=log.tally.next_offset)
 
     def _result(self, size: int, next_offset: int | None) -> SegmentResult:
-        return SegmentResult(self.files.base_offset, size, next_offset, tuple(self.findings))
+        return SegmentResult(self.files.id, size, next_offset, tuple(self.findings))
 
     def _damage(self, suffix: str, position: int | None, what: str) -> None:
         self.findings.append(Finding(self.files.path(suffix), position, what))
@@ -102,11 +102,28 @@ class _SegmentCheck:
     def _note(self, suffix: str, position: int | None, what: str) -> None:
         self.findings.append(Finding(self.files.path(suffix), position, what, Kind.UNFINISHED))
 
+    # What is not part of the log.
+
+    def _check_leftover(self) -> None:
+        """Say what becomes of files that are only waiting to be removed.
+
+        What depends on other segments is left to whoever has looked at those.
+        """
+        some = min(self.files.suffixes)
+        if self.files.fate is Fate.DELETED:
+            self._note(some, None, "was deleted; will be removed at the next start")
+        elif self.files.fate is Fate.ORPHANED:
+            self._note(some, None, "has no log; will be removed at the next start")
+        elif self.files.fate is Fate.UNFINISHED:
+            self._scan(None)  # It was synced before it got its name.
+
     # The seal.
 
     def _seal(self) -> Seal | None:
         if "seal" not in self.files.suffixes:
-            if self.files.is_sealed:
+            if self.files.generation > 0:
+                self._damage("seal", None, "is missing, though the segment was rewritten")
+            elif self.files.is_sealed:
                 self._damage("seal", None, "is missing, though later segments are there")
             return None
         try:
@@ -158,8 +175,7 @@ class _SegmentCheck:
         try:
             if seal is None or (size := file.size()) > seal.size:
                 return read_growing(self.filesystem, self.files)
-            _read_through(file, size)
-            return file.map(size)
+            return _map(file, size)
         finally:
             file.close()
 
@@ -200,10 +216,7 @@ class _SegmentCheck:
                 self._damage("index", None, "is missing")
             return
         if found := self._index_problem(seal, log):
-            if not self.files.is_sealed:  # Recovery does not look at it.
-                what = f"{found.what}; will be written anew"
-                found = replace(found, what=what, kind=Kind.UNFINISHED)
-            self.findings.append(found)
+            self.findings.append(self._derivable(found))
 
     def _index_problem(self, seal: Seal | None, log: Scan | None) -> Finding | None:
         path = self.files.path("index")
@@ -234,6 +247,36 @@ class _SegmentCheck:
             memoryview(data), base_offset=self.files.base_offset, log_size=max(sizes)
         )
 
+    # The keys.
+
+    def _check_keys(self) -> None:
+        """Check the keys, where there are any: they are made when they are needed."""
+        if "keys" in self.files.suffixes and (found := self._keys_problem()):
+            self.findings.append(self._derivable(found))
+
+    def _keys_problem(self) -> Finding | None:
+        """Check their sum. Those of an earlier log, or another version, are only made anew."""
+        path = self.files.path("keys")
+        try:
+            file = self.filesystem.open_readonly(path)
+            try:
+                check_key_index(_map(file, file.size()))
+            finally:
+                file.close()
+        except _Unreadable as error:
+            return Finding(path, error.position, str(error))
+        except (FileNotFoundError, UnknownFormat):
+            return None
+        except (MillstreamError, OSError) as error:
+            return problem(path, error)
+        return None
+
+    def _derivable(self, found: Finding) -> Finding:
+        """Return a finding about a file that recovery does not look at before it is sealed."""
+        if self.files.is_sealed:
+            return found
+        return replace(found, what=f"{found.what}; will be written anew", kind=Kind.UNFINISHED)
+
 
 class _Unreadable(Exception):
     """The disk does not give bytes of a file back."""
@@ -243,13 +286,14 @@ class _Unreadable(Exception):
         self.position = position
 
 
-def _read_through(file: File, size: int) -> None:
-    """Read all of a file once: where the disk fails, a map of it would end the process."""
+def _map(file: File, size: int) -> memoryview:
+    """Map a file after reading all of it: where the disk fails, a map would end the process."""
     for position in range(0, size, _CHUNK):
         try:
             file.read_at(position, _CHUNK)
         except OSError as error:
             raise _Unreadable(position, error) from error
+    return file.map(size)
 
 
 def _bears_other_epoch(view: memoryview, log: Scan) -> bool:

@@ -12,7 +12,7 @@ Rules that everything here keeps:
 3. A batch in a segment counts only when all before it is durable too: a commit syncs every
    segment with unsynced bytes, and the directory if a name in it is new.
 4. After a failed sync nothing more is acknowledged. The log is offline until it is opened anew.
-5. At most two segments have no seal. A third is not begun; appenders wait.
+5. At most two segments have no seal (see `rolling.py`). Appenders wait for a third.
 6. What `partition.json` says is durable before anything rests on it: an epoch before a batch bears
    it, a first offset before a segment below it goes. The last segment with a committed batch stays,
    deleted or not, so the end of the log is in a file for as long as there is one.
@@ -28,50 +28,46 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 
 from millstream.clock import Clock
 from millstream.config import Durability, LogConfig
 from millstream.errors import (
     InvalidConfig,
     LogClosed,
+    LogFull,
     LogOffline,
     MillstreamError,
     RequestError,
     StorageFailed,
-    Unavailable,
 )
-from millstream.records.batch import HEADER_SIZE, PREFIX_SIZE, BatchHeader, Bytes, stamped_prefix
+from millstream.records.matching import Match
 from millstream.storage.admission import Admission
-from millstream.storage.append import Append, Appended, OnAdmit, Waiter, inspect, total_size
+from millstream.storage.append import Append, total_size
 from millstream.storage.background import Background
 from millstream.storage.budget import Budget
+from millstream.storage.cleaning import Cleaning
 from millstream.storage.commit import Committer
 from millstream.storage.contents import Contents, Mark
 from millstream.storage.counters import Counters
+from millstream.storage.deletion import Deletions
 from millstream.storage.description import Description
 from millstream.storage.failure import passing_error
-from millstream.storage.filesystem import File, write_all
+from millstream.storage.filesystem import File
 from millstream.storage.front import Front
-from millstream.storage.index import Index
+from millstream.storage.guard import Guard
+from millstream.storage.intake import Intake
 from millstream.storage.partition import Partition
-from millstream.storage.reader import Address
+from millstream.storage.parts import Parts
 from millstream.storage.recovery import Recovered
-from millstream.storage.seal import Seal, Tally, tally_of
-from millstream.storage.sealing import (
-    SyncFailed,
-    remove_checkpoint,
-    seal_segment,
-    sync_all,
-    unseal_segment,
-)
-from millstream.storage.segment import GrowingSegment, Place, SealedSegment
+from millstream.storage.rolling import Rolling
+from millstream.storage.room import Room, can_be_full
+from millstream.storage.sealing import SyncFailed, sync_all
+from millstream.storage.segment import GrowingSegment, Place
 from millstream.storage.tasks import Tasks
 from millstream.storage.unsynced import Unsynced
+from millstream.storage.writing import gather, note_written, write
 
 logger = logging.getLogger(__name__)
-
-_REST_OF_HEADER = HEADER_SIZE - PREFIX_SIZE
 
 
 class Writer:
@@ -89,18 +85,20 @@ class Writer:
         budget: Budget,
         contents: Contents,
         recovered: Recovered,
+        steady: Callable[[], int],
+        deletions_max: int,
+        guard: Callable[[], Guard | None],
         on_change: Callable[[], None],
         on_open: Callable[[], None],
     ) -> None:
         self._name = name
         self._place = place
         self._config = config
-        self._clock = clock
         self._background = background
         self._contents = contents
         self._on_change = on_change
-        self._on_open = on_open
         self.counters = Counters(recovered_bytes=recovered.scanned_bytes)
+        self.note_open = on_open
         self.offline: MillstreamError | None = None
         self.on_rewind: Callable[[int], None] | None = None
         self._admission = Admission(
@@ -109,17 +107,18 @@ class Writer:
             admit=self._admit,
             why_stalled=self._why_stalled,
         )
+        self.intake = Intake(
+            self._admission,
+            batch_size_max=config.batch_size_max,
+            counters=self.counters,
+            check=self._refuse_if_unwritable,
+        )
+        self._room = Room(name, contents, config) if can_be_full(config) else None
 
         # Batches, by how far they are; offsets rise from `_written` to `_pending`.
         self._next = contents.end_offset
         self._pending: deque[Append] = deque()
         self._written: deque[Append] = deque()
-
-        # Segments without a seal.
-        self._growing = None if recovered.offline else recovered.growing
-        self._sealing: GrowingSegment | None = None
-        self._has_seal_failed = False
-        self._can_reopen = not recovered.damage
 
         self._tasks = Tasks()
         self._unsynced = Unsynced(
@@ -138,21 +137,41 @@ class Writer:
             tasks=self._tasks,
             check=self._refuse_if_unwritable,
         )
-        self._front = Front(
+        parts = Parts(
             name=name,
             place=place,
             background=background,
             tasks=self._tasks,
             contents=contents,
             description=self._description,
+            counters=self.counters,
             on_change=on_change,
+        )
+        self._rolling = Rolling(
+            parts,
+            self,
+            config=config,
+            steady=steady,
+            unsynced=self._unsynced,
+            recovered=recovered,
+        )
+        self.front = Front(parts, guard=guard)
+        self._deletions = Deletions(
+            parts, now_ms=steady, deletions_max=deletions_max, roll=self._roll_soon
+        )
+        self.cleaning = Cleaning(
+            parts,
+            guard=guard,
+            now_ms=steady,
+            monotonic=clock.monotonic,
+            retire=self._rolling.retire,
         )
 
         self._is_flush_scheduled = False
         self._is_held = False
         self._is_closing = False
         if recovered.offline:
-            self._go_offline(recovered.offline)
+            self.go_offline(recovered.offline)
 
     # Admission.
 
@@ -166,74 +185,6 @@ class Writer:
         """The offset that the next admitted batch gets."""
         return self._next
 
-    def submit(
-        self,
-        batch: Bytes,
-        *,
-        is_checked: bool,
-        on_admit: OnAdmit | None = None,
-        timeout: float | None = None,
-        is_early: bool = False,
-        header: BatchHeader | None = None,
-    ) -> asyncio.Future[Appended]:
-        """Take a batch in, now or when there is room; the future ends with its commit.
-
-        Where `is_early`, it ends when the batch is written, if that comes first. A caller that
-        gives the `header` has checked the batch as `inspect` would.
-        """
-        self._refuse_if_unwritable()
-        if header is None:
-            header = self._inspect(batch, is_checked=is_checked)
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        append = Append(header, batch, future, on_admit, is_early=is_early)
-        self._admission.enter(append)
-        if (alarm := self._alarm(append, timeout)) is not None:
-            future.add_done_callback(lambda _: alarm.cancel())
-        return future
-
-    def submit_for(
-        self,
-        waiter: Waiter,
-        batch: Bytes,
-        header: BatchHeader,
-        *,
-        timeout: float | None,
-        is_early: bool,
-    ) -> None:
-        """Take in a batch that was checked as `inspect` would, and tell `waiter` of its commit."""
-        self._refuse_if_unwritable()
-        append = Append(header, batch, waiter, is_early=is_early)
-        self._admission.enter(append)
-        if append.offset < 0:
-            self._alarm(append, timeout)
-
-    def submit_now(self, batch: Bytes, *, is_checked: bool) -> asyncio.Future[Appended]:
-        """Take a batch in now, or raise `WouldBlock`."""
-        self._refuse_if_unwritable()
-        header = self._inspect(batch, is_checked=is_checked)
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        try:
-            self._admission.enter_now(Append(header, batch, future))
-        except Unavailable:
-            self.counters.refusals_busy += 1
-            raise
-        return future
-
-    def _alarm(self, append: Append, timeout: float | None) -> asyncio.TimerHandle | None:
-        """Have a batch refused that still has not been admitted after `timeout` seconds."""
-        if timeout is None or append.offset >= 0 or append.waiter.done():
-            return None
-        loop = asyncio.get_running_loop()
-        return loop.call_later(timeout, self._give_up_waiting, append, timeout)
-
-    def _give_up_waiting(self, append: Append, seconds: float) -> None:
-        if append.offset < 0 and not append.waiter.done():
-            self._admission.give_up(append.waiter, seconds)
-            self.counters.refusals_busy += append.waiter.done()
-
-    def _inspect(self, batch: Bytes, *, is_checked: bool) -> BatchHeader:
-        return inspect(batch, size_max=self._config.batch_size_max, is_checked=is_checked)
-
     def _refuse_if_unwritable(self) -> None:
         if self._is_closing:
             raise LogClosed(f"{self._name} is closed")
@@ -241,18 +192,30 @@ class Writer:
             raise self.offline
 
     def _why_stalled(self) -> str | None:
-        if self._sealing and self._pending:
+        if self._pending and self._rolling.is_stalled:
             return "two segments wait to be sealed"
         return None
 
     def _admit(self, append: Append) -> bool:
-        """Give a batch its offset, unless its appender refuses that; returns whether it has one."""
-        if append.on_admit is not None:
-            try:
+        """Give a batch its offset; returns whether it has one.
+
+        It has none where the log is full, or where its appender refuses that.
+        """
+        try:
+            # A full log still takes the ends of transactions, or its readers would wait for ever.
+            if self._room is not None and not append.header.is_control:
+                self._room.check(
+                    unflushed=self._admission.unflushed,
+                    next_offset=self._next,
+                    size=append.size,
+                    records=append.header.record_count,
+                )
+            if append.on_admit is not None:
                 append.on_admit(self._next)
-            except Exception as error:  # noqa: BLE001 - handed to the appender, whose own it is.
-                append.refuse(error)
-                return False
+        except Exception as error:  # noqa: BLE001 - handed to the appender, whose own it is.
+            self.counters.refusals_limit += isinstance(error, LogFull)
+            append.refuse(error)
+            return False
         append.offset = self._next
         append.next_offset = self._next = self._next + append.header.last_offset_delta + 1
         self._pending.append(append)
@@ -273,83 +236,24 @@ class Writer:
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         while self._pending and not self._is_held:
-            segment = self._segment_for(self._pending[0])
+            first = self._pending[0]
+            segment = self._rolling.segment_for(first.header, first.offset)
             if segment is None:
                 break
             self._write(segment)
         self._tasks.notify()
 
-    def _segment_for(self, append: Append) -> GrowingSegment | None:
-        """Return the segment that takes `append`; nothing where it has to wait for one."""
-        growing = self._growing
-        if growing is None and (sealed := self._reopenable(append.header)):
-            self._hold_until(self._reopen(sealed))
-            return None
-        if growing and growing.size == 0:
-            growing.tally.leader_epoch = self.partition.leader_epoch
-        if growing and self._fits(growing.tally, append.header):
-            return growing
-        return self._roll(append.offset)
-
-    def _fits(self, tally: Tally, header: BatchHeader) -> bool:
-        """Whether a batch may go into a segment."""
-        if tally.leader_epoch != self.partition.leader_epoch:
-            return False
-        if tally.size == 0:
-            return True
-        config = self._config
-        return (
-            tally.size + header.size <= config.segment_bytes_max
-            and tally.record_count + header.record_count <= config.segment_records_max
-            and self._clock.wall_ms() - tally.created_ms <= config.segment_age_ms_max
-        )
-
     def _write(self, segment: GrowingSegment) -> None:
-        appends = self._gather(segment)
-        epoch = segment.leader_epoch
-        pieces: list[Bytes] = []
-        for append in appends:
-            pieces += (
-                stamped_prefix(append.header, base_offset=append.offset, leader_epoch=epoch),
-                memoryview(append.batch)[PREFIX_SIZE:],
-            )
+        appends = gather(self._pending, segment, self._config)
         try:
-            file = self._open(segment)
-            segment.reserve(segment.size + total_size(appends))
-            write_all(file, segment.size, pieces)
+            pieces = write(self._open(segment), segment, appends)
         except OSError as error:
             self._undo_write(segment, error)
             return
-        self._count(segment, appends, pieces)
-        self._after_write(segment, appends)
-
-    def _gather(self, segment: GrowingSegment) -> list[Append]:
-        """Return the pending batches that go into `segment` in one write; at least one."""
-        appends = [self._pending[0]]
-        room = self._config.segment_bytes_max - segment.size - appends[0].size
-        slots = self._config.segment_records_max - segment.tally.record_count
-        slots -= appends[0].header.record_count
-        for append in islice(self._pending, 1, None):
-            room -= append.size
-            slots -= append.header.record_count
-            if room < 0 or slots < 0:
-                break
-            appends.append(append)
-        return appends
-
-    def _count(self, segment: GrowingSegment, appends: list[Append], pieces: list[Bytes]) -> None:
-        """Take note of what was written; `pieces` are two for each batch."""
-        counters = self.counters
-        base_offset, records = segment.base_offset, segment.tally.record_count
-        size = segment.size
-        for append, prefix, rest in zip(appends, pieces[::2], pieces[1::2], strict=True):
+        note_written(segment, appends, pieces, self.counters)
+        for _ in appends:
             self._pending.popleft()
-            append.address = Address(base_offset, segment.tally.size)
-            segment.add(append.header, append.size, b"".join((prefix, rest[:_REST_OF_HEADER])))
-        counters.writes += 1
-        counters.appends += len(appends)
-        counters.records += segment.tally.record_count - records
-        counters.bytes += segment.size - size
+        self._after_write(segment, appends)
 
     def _undo_write(self, segment: GrowingSegment, error: OSError) -> None:
         """Take back what part of a write may have been kept, and refuse its batches."""
@@ -357,10 +261,10 @@ class Writer:
             if segment.file is not None:
                 segment.file.truncate(segment.size)
         except OSError as worse:
-            self._go_offline(worse)
+            self.go_offline(worse)
             return
         segment.forget_reserve()
-        self._refuse_pending(error)
+        self.refuse_pending(error)
 
     def _after_write(self, segment: GrowingSegment, appends: list[Append]) -> None:
         self._written.extend(appends)
@@ -381,15 +285,16 @@ class Writer:
         is_open = segment.file is not None
         file = segment.open()
         if not is_open:
-            self._on_open()
+            self.note_open()
         return file
 
     def park(self) -> bool:
         """Give the descriptors back if the log is idle; the next write opens the files again."""
-        if not self.is_open or self._pending or self._written or self._sealing:
+        growing = self._rolling.growing
+        if not self.is_open or self._pending or self._written or self._rolling.sealing:
             return False
-        assert self._growing is not None
-        self._growing.file = None
+        assert growing is not None
+        growing.file = None
         self._unsynced.checkpoint = None
         return True
 
@@ -401,92 +306,53 @@ class Writer:
     @property
     def is_open(self) -> bool:
         """Whether a descriptor is held for writing."""
-        return self._growing is not None and self._growing.file is not None
+        growing = self._rolling.growing
+        return growing is not None and growing.file is not None
 
-    # Segments: begin one, seal it, open it again.
+    # Segments.
 
-    def _roll(self, base_offset: int) -> GrowingSegment | None:
-        """Begin a segment, and have the one before sealed in the background."""
-        if self._sealing:
-            if self._has_seal_failed:
-                self._start_sealing(self._sealing)
-            return None
+    async def roll(self) -> None:
+        """Seal the growing segment, if it holds anything; the next batch begins another."""
+        await self._description.change(self._roll())
+        while self._rolling.is_sealing and not self.offline:
+            await self._tasks.change()
+        if self.offline:
+            raise self.offline
+        if error := self._rolling.seal_error:
+            failed = StorageFailed(f"{self._name}: a segment was not sealed: {error}")
+            raise passing_error(self._name, error) or failed from error
+
+    def _roll_soon(self) -> None:
+        self._tasks.start(self._try_roll())
+
+    async def _try_roll(self) -> None:
         try:
-            file = self._place.filesystem.create(self._place.path(base_offset, "log"))
-        except OSError as error:
-            self._refuse_pending(error)
-            return None
-        self._unsynced.is_directory_dirty = True
-        epoch, now_ms = self.partition.leader_epoch, self._clock.wall_ms()
-        tally = Tally(base_offset, leader_epoch=epoch, created_ms=now_ms)
-        full, self._growing = self._growing, GrowingSegment(self._place, tally, Index(), file)
-        self._contents.replace_segments([*self._contents.state.segments, self._growing])
-        self.counters.rolls += 1
-        self._on_open()
-        if full:
-            self._start_sealing(full)
-        return self._growing
+            await self._description.change(self._roll())
+        except MillstreamError as error:
+            logger.warning("%s: no segment was sealed: %s", self._name, error)
 
-    def _start_sealing(self, segment: GrowingSegment) -> None:
-        self._sealing = segment
-        self._has_seal_failed = False
-        self._tasks.start(self._seal(segment))
+    async def _roll(self) -> None:
+        self._rolling.seal_again()
+        while self._is_held or self._rolling.is_sealing:
+            await self._tasks.change()
+            self._refuse_if_unwritable()
+        await self.hold_until(self._detach())
 
-    async def _seal(self, segment: GrowingSegment) -> None:
-        work = partial(seal_segment, segment, now_ms=self._clock.wall_ms())
-        try:
-            seal = await self._background.run(work)
-        except SyncFailed as failed:
-            self._go_offline(failed.cause)
-            return
-        except OSError as error:
-            # On a full disk this can wait: the next append that needs it tries again.
-            self._has_seal_failed = True
-            self._refuse_pending(error)
-            return
-        self._unsynced.discard(segment)
-        self._publish_sealed(segment, seal)
-        self._sealing = None
-        self._front.drop_dead()
+    async def _detach(self) -> None:
+        await self._commit_written()
+        if not self.offline:
+            self._rolling.detach()
+
+    def note_sealed(self) -> None:
+        """Go on, after a segment was sealed."""
+        self.front.drop_dead()
         self._schedule_flush()
         self._admission.admit_waiting()
-
-    def _publish_sealed(self, segment: GrowingSegment, seal: Seal) -> None:
-        sealed = SealedSegment(self._place, seal)
-        segments = self._contents.state.segments
-        self._contents.replace_segments([sealed if s is segment else s for s in segments])
-        segment.file = None
-        self.counters.seals += 1
-
-    def _reopenable(self, header: BatchHeader) -> SealedSegment | None:
-        """Return the last segment if it is sealed, whole, and has room for a batch."""
-        segments = self._contents.state.segments
-        last = segments[-1] if segments else None
-        if not self._can_reopen or not isinstance(last, SealedSegment):
-            return None
-        return last if self._fits(tally_of(last.seal), header) else None
-
-    async def _reopen(self, sealed: SealedSegment) -> None:
-        try:
-            file, index, self._unsynced.checkpoint = await self._background.run(
-                partial(unseal_segment, self._place, sealed)
-            )
-        except OSError as error:
-            self._refuse_pending(error)
-            return
-        except MillstreamError as error:
-            self._go_offline(error)
-            return
-        sealed.forget()
-        self._growing = GrowingSegment(self._place, tally_of(sealed.seal), index, file)
-        segments = self._contents.state.segments
-        self._contents.replace_segments([*segments[:-1], self._growing])
-        self._on_open()
 
     # Committing.
 
     def _mark(self) -> Mark:
-        growing = self._growing
+        growing = self._rolling.growing
         assert growing is not None, "what was written is in a growing segment"
         return Mark(growing.next_offset, growing.base_offset, growing.size)
 
@@ -496,7 +362,7 @@ class Writer:
         if self.offline:
             return
         if error is not None:
-            self._go_offline(error)
+            self.go_offline(error)
             return
         self._commit(mark)
 
@@ -508,19 +374,19 @@ class Writer:
             append = self._written.popleft()
             flushed += append.size
             append.acknowledge()
-        if self._front.has_dead:
-            self._front.drop_dead()
+        if self.front.has_dead:
+            self.front.drop_dead()
         if flushed:
             self._on_change()
         self._admission.leave(flushed)
 
     # Failing.
 
-    def _refuse_pending(self, error: OSError) -> None:
+    def refuse_pending(self, error: OSError) -> None:
         """Refuse what is not written yet, and take back the offsets that it would have had."""
         refusal = passing_error(self._name, error)
         if refusal is None:
-            self._go_offline(error)
+            self.go_offline(error)
             return
         self.counters.refusals_full += len(self._pending)
         if self._pending and self._config.durability is Durability.MEMORY:
@@ -538,7 +404,8 @@ class Writer:
             if self.on_rewind is not None:
                 self.on_rewind(offset)
 
-    def _go_offline(self, cause: Exception) -> None:
+    def go_offline(self, cause: Exception) -> None:
+        """Take nothing more, because it is in doubt what is on the disk."""
         if self.offline:
             return
         logger.error("%s is offline: %s", self._name, cause)
@@ -582,7 +449,7 @@ class Writer:
             self._refuse_if_unwritable()
             self._flush()
         # What is admitted from here on is held until the epoch is durable, and then bears it.
-        await self._hold_until(self._write_epoch(self.partition.with_epoch(number, self._next)))
+        await self.hold_until(self._write_epoch(self.partition.with_epoch(number, self._next)))
         if self.offline:
             raise self.offline
 
@@ -591,11 +458,21 @@ class Writer:
             await self._description.write(partition)
         except OSError as error:
             # The file may hold either epoch now: no batch may be written until that is known.
-            self._go_offline(error)
+            self.go_offline(error)
 
-    async def delete_before(self, offset: int) -> None:
-        """Let the log start at `offset`. Durable when this returns; files go afterwards."""
-        await self._front.delete_before(offset)
+    async def delete_keys(self, match: Match, *, before: int | None) -> int:
+        """Hide all records that match and lie before `before`; returns how many it hid.
+
+        Where that is not given, all count that were admitted by now: whoever was told of one, by
+        whatever class, must not find it again.
+        """
+        self._refuse_if_unwritable()
+        admitted = self._next
+        while before is None and self._contents.end_offset < min(admitted, self._next):
+            await self._tasks.change()
+            self._refuse_if_unwritable()
+        end = min(admitted, self._next)
+        return await self._deletions.delete(match, before=end if before is None else before)
 
     async def reconfigure(self, config: LogConfig) -> None:
         """Go by other settings from here on. A change of the durability class is durable first."""
@@ -613,7 +490,7 @@ class Writer:
         while self._is_held:
             await self._tasks.change()
             self._refuse_if_unwritable()
-        await self._hold_until(self._change_durability(config))
+        await self.hold_until(self._change_durability(config))
         if self.offline:
             raise self.offline
 
@@ -623,29 +500,36 @@ class Writer:
         What a weaker class wrote is synced before the log is of class `fsync`: an acknowledgement
         of that class, and its first offset, attest all before them.
         """
-        while (self._written or self._unsynced.is_under_way) and not self.offline:
-            await self._tasks.change()
+        await self._commit_written()
         if self.offline:
             return
         partition = replace(self.partition, durability=config.durability)
         try:
             if config.durability is Durability.FSYNC:
-                files = [self._open(s) for s in (self._sealing, self._growing) if s]
+                files = [self._open(segment) for segment in self._rolling.unsealed]
                 await self._background.run(partial(sync_all, self._place, files))
                 self._unsynced.is_directory_dirty = False
             await self._description.write(partition)
         except SyncFailed as failed:
-            self._go_offline(failed.cause)
+            self.go_offline(failed.cause)
         except OSError as error:
             if refusal := passing_error(self._name, error):
                 raise refusal from error
-            self._go_offline(error)
+            self.go_offline(error)
         else:
             self._go_by(config)
+
+    async def _commit_written(self) -> None:
+        """Wait until nothing that was written is without a commit. To be called while held."""
+        while (self._written or self._unsynced.is_under_way) and not self.offline:
+            await self._tasks.change()
 
     def _go_by(self, config: LogConfig) -> None:
         self._config = config
         self._place = replace(self._place, index_interval_bytes=config.index_interval_bytes)
+        self._rolling.go_by(config, self._place)
+        self._room = Room(self._name, self._contents, config) if can_be_full(config) else None
+        self.intake.batch_size_max = config.batch_size_max
         self._admission.unflushed_bytes_max = config.unflushed_bytes_max
         self._admission.admit_waiting()
 
@@ -656,42 +540,34 @@ class Writer:
         if self._is_closing:
             return
         self._is_closing = True
+        self.cleaning.stop()
         self._admission.refuse_waiting(LogClosed(f"{self._name} is closed"))
         while (self._pending or self._written) and not self.offline:
             await self._tasks.change()
         while self._unsynced.is_under_way or not self._tasks.is_idle:
             await self._tasks.change()
-        unsealed = [segment for segment in (self._sealing, self._growing) if segment]
-        self._growing = self._sealing = self._unsynced.checkpoint = None
-        if not self.offline and self._config.durability is not Durability.EPHEMERAL:
-            await self._seal_rest(unsealed)
+        unsealed = self._rolling.let_go()
+        if self.offline or self._config.durability is Durability.EPHEMERAL:
+            return
+        try:
+            await self._rolling.seal_rest(unsealed)
+        except (OSError, SyncFailed) as error:
+            self.go_offline(error)
+            raise StorageFailed(f"{self._name} was not closed cleanly: {error}") from error
 
     async def discard(self) -> None:
         """Stop without a commit or a seal, because the files are about to go."""
         self._is_closing = True
+        self.cleaning.stop()
         if not self.offline:
             self._end_with(LogClosed(f"{self._name} is closed"))
         while self._unsynced.is_under_way or not self._tasks.is_idle:
             await self._tasks.change()
-        self._growing = self._sealing = self._unsynced.checkpoint = None
-
-    async def _seal_rest(self, unsealed: list[GrowingSegment]) -> None:
-        """Seal what has no seal: with that, the next start has nothing to scan."""
-        try:
-            for segment in unsealed:
-                if segment.size == 0:
-                    self._place.filesystem.remove(segment.path)
-                    continue
-                work = partial(seal_segment, segment, now_ms=self._clock.wall_ms())
-                self._publish_sealed(segment, await self._background.run(work))
-            await self._background.run(partial(remove_checkpoint, self._place))
-        except (OSError, SyncFailed) as error:
-            self._go_offline(error)
-            raise StorageFailed(f"{self._name} was not closed cleanly: {error}") from error
+        self._rolling.let_go()
 
     # Holding.
 
-    def _hold_until(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def hold_until(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Write nothing until `work` is done."""
         self._is_held = True
         return self._tasks.start(self._hold(work))

@@ -12,13 +12,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from os import PathLike, fspath
+from typing import Any, TypeVar
 
 import uvloop
 
-from millstream.config import BrokerConfig, Endpoint, KafkaConfig, LogConfig, NodeConfig
+from millstream.config import (
+    BrokerConfig,
+    Endpoint,
+    KafkaConfig,
+    LogConfig,
+    NodeConfig,
+    StoreConfig,
+)
 from millstream.server import Server
+
+T = TypeVar("T")
 
 _ANY_PORT = Endpoint("127.0.0.1", 0)
 
@@ -48,11 +58,15 @@ class RunningBroker:
         """The node itself, which belongs to its own thread."""
         return self._server
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have something done on the loop of the node, and return what came of it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
     def start(self) -> None:
         """Start the node, and return when it serves."""
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result()
+            self.run(self._server.start())
         except BaseException:
             self._end()
             raise
@@ -60,7 +74,7 @@ class RunningBroker:
     def stop(self) -> None:
         """Stop the node cleanly, and return when its files are closed."""
         try:
-            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+            self.run(self._server.stop())
         finally:
             self._end()
 
@@ -81,6 +95,7 @@ def running_broker(
     broker: BrokerConfig | None = None,
     door: KafkaConfig | None = None,
     log: LogConfig | None = None,
+    store: StoreConfig | None = None,
     kafka: Endpoint = _ANY_PORT,
 ) -> Iterator[RunningBroker]:
     """Run a broker with its data in the directory `data` for as long as the block lasts."""
@@ -91,6 +106,7 @@ def running_broker(
         broker=broker or BrokerConfig(),
         door=door or KafkaConfig(),
         log=log or LogConfig(),
+        store=store or StoreConfig(),
     )
     running = RunningBroker(config)
     running.start()

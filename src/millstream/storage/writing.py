@@ -1,0 +1,64 @@
+"""One write: the batches that go into a segment together, each stamped with its place."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from millstream.config import LogConfig
+from millstream.records.batch import HEADER_SIZE, PREFIX_SIZE, Bytes, stamped_prefix
+from millstream.storage.append import Append, total_size
+from millstream.storage.counters import Counters
+from millstream.storage.filesystem import File, write_all
+from millstream.storage.reader import Address
+from millstream.storage.segment import GrowingSegment
+
+_REST_OF_HEADER = HEADER_SIZE - PREFIX_SIZE
+
+
+def gather(pending: deque[Append], segment: GrowingSegment, config: LogConfig) -> list[Append]:
+    """Return the pending batches that go into `segment` in one write; at least one."""
+    appends = [pending[0]]
+    room = config.segment_bytes_max - segment.size - appends[0].size
+    slots = config.segment_records_max - segment.tally.record_count
+    slots -= appends[0].header.record_count
+    for append in islice(pending, 1, None):
+        room -= append.size
+        slots -= append.header.record_count
+        if room < 0 or slots < 0:
+            break
+        appends.append(append)
+    return appends
+
+
+def write(file: File, segment: GrowingSegment, appends: list[Append]) -> list[Bytes]:
+    """Write batches behind what the segment holds; returns the pieces written, two for each.
+
+    Stamping costs no copy: the first piece is made anew, the second is the rest of the batch. After
+    an `OSError` any part of them may be in the file.
+    """
+    epoch = segment.leader_epoch
+    pieces: list[Bytes] = []
+    for append in appends:
+        pieces += (
+            stamped_prefix(append.header, base_offset=append.offset, leader_epoch=epoch),
+            memoryview(append.batch)[PREFIX_SIZE:],
+        )
+    segment.reserve(segment.size + total_size(appends))
+    write_all(file, segment.size, pieces)
+    return pieces
+
+
+def note_written(
+    segment: GrowingSegment, appends: list[Append], pieces: list[Bytes], counters: Counters
+) -> None:
+    """Take note of batches that were written, in the segment and in themselves."""
+    base_offset, records = segment.base_offset, segment.tally.record_count
+    size = segment.size
+    for append, prefix, rest in zip(appends, pieces[::2], pieces[1::2], strict=True):
+        append.address = Address(base_offset, segment.tally.size)
+        segment.add(append.header, append.size, b"".join((prefix, rest[:_REST_OF_HEADER])))
+    counters.writes += 1
+    counters.appends += len(appends)
+    counters.records += segment.tally.record_count - records
+    counters.bytes += segment.size - size
