@@ -9,6 +9,7 @@ import pytest
 from millstream.config import (
     PORT_MAX,
     BrokerConfig,
+    Discard,
     Durability,
     Endpoint,
     KafkaConfig,
@@ -24,7 +25,7 @@ from millstream.errors import InvalidConfig
 
 CONFIGS = [LogConfig, StoreConfig, BrokerConfig, KafkaConfig, NodeConfig]
 NO_NUMBERS = {
-    LogConfig: {"durability"},
+    LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
     BrokerConfig: {"auto_create_topics"},
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "log", "store",
@@ -36,14 +37,23 @@ LIMITS = [
     for name, (least, most) in config._limits.items()
 ]
 
-NO_WHOLE_NUMBER = [None, "1024", 1024.0, float("nan"), True, [1024], Durability.FSYNC]
+OPTIONAL = [
+    pytest.param(config, name, id=f"{config.__name__}.{name}")
+    for config in CONFIGS
+    for name in sorted(config._optional)
+]
+
+NO_WHOLE_NUMBER = ["1024", 1024.0, float("nan"), True, [1024], Durability.FSYNC]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_every_whole_number_has_limits(config):
-    numbers = {field.name for field in dataclasses.fields(config) if field.type == "int"}
+    kinds = {field.name: field.type for field in dataclasses.fields(config)}
+    numbers = {name for name, kind in kinds.items() if kind in ("int", "int | None")}
+    optional = {name for name, kind in kinds.items() if kind == "int | None"}
     others = {field.name for field in dataclasses.fields(config)} - numbers
     assert numbers == set(config._limits)
+    assert optional == config._optional
     assert others == NO_NUMBERS.get(config, set())
 
 
@@ -78,6 +88,60 @@ def test_what_is_no_whole_number_is_refused_with_key_and_value(config, name, lea
     assert str(caught.value) == f"{name} is {value!r}, a whole number is needed"
 
 
+@pytest.mark.parametrize(("config", "name", "least", "most"), LIMITS)
+def test_a_number_that_must_be_there_is_missed(config, name, least, most):
+    if name not in config._optional:
+        with pytest.raises(InvalidConfig, match=f"{name} is None, a whole number is needed"):
+            config(**{name: None})
+
+
+@pytest.mark.parametrize(("config", "name"), OPTIONAL)
+def test_a_limit_that_may_be_left_out_is_left_out_unless_it_is_set(config, name):
+    assert getattr(config(), name) is None
+    assert getattr(config(**{name: None}), name) is None
+
+
+@pytest.mark.parametrize("value", ["old", "OLD", None, 1, Durability.FSYNC], ids=repr)
+def test_a_discard_that_is_none_is_refused_with_all_that_are(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LogConfig(discard=value)
+    assert str(caught.value) == f"discard is {value!r}, allowed is old, reject"
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 0.5, 1, 1.0])
+def test_a_ratio_may_be_anything_from_0_to_1(value):
+    assert LogConfig(dirty_ratio_min=value).dirty_ratio_min == value
+
+
+@pytest.mark.parametrize("value", [-0.01, 1.01, float("nan"), float("inf"), "0.5", None, True])
+def test_what_is_no_ratio_is_refused(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LogConfig(dirty_ratio_min=value)
+    assert str(caught.value) == (f"dirty_ratio_min is {value!r}, allowed is a number from 0 to 1")
+
+
+def test_a_log_is_compacted_or_not():
+    with pytest.raises(InvalidConfig, match="is_compacted is 1, allowed is True or False"):
+        LogConfig(is_compacted=1)
+
+
+def test_compaction_cannot_have_to_wait_longer_than_it_may():
+    LogConfig(compaction_lag_ms_min=5, compaction_lag_ms_max=5)
+    with pytest.raises(InvalidConfig) as caught:
+        LogConfig(compaction_lag_ms_min=6, compaction_lag_ms_max=5)
+    assert str(caught.value) == (
+        "compaction_lag_ms_min is 6, allowed is up to compaction_lag_ms_max, which is 5"
+    )
+
+
+def test_the_default_removes_nothing():
+    config = LogConfig()
+    limits = (config.retention_ms, config.retention_bytes, config.retention_records)
+    assert limits == (None, None, None)
+    assert config.discard is Discard.OLD
+    assert not config.is_compacted
+
+
 @pytest.mark.parametrize("value", ["fsync", "FSYNC", None, 1, True], ids=repr)
 def test_a_durability_that_is_none_is_refused_with_all_that_are(value):
     with pytest.raises(InvalidConfig) as caught:
@@ -105,7 +169,8 @@ def test_an_unknown_durability_is_refused_with_all_that_are_known(name):
 def test_the_defaults_are_within_their_limits(config):
     default = config()
     for name, (least, most) in config._limits.items():
-        assert least <= getattr(default, name) <= most
+        value = getattr(default, name)
+        assert value is None or least <= value <= most
 
 
 def test_the_default_loses_no_data():
@@ -138,11 +203,17 @@ def test_a_config_takes_its_settings_by_name_only(config):
 def test_settings_come_out_as_plain_values(config):
     settings = settings_of(config())
     assert list(settings) == [field.name for field in dataclasses.fields(config)]
-    assert {type(value) for value in settings.values()} <= {int, str}
+    assert {type(value) for value in settings.values()} <= {int, str, float, bool, type(None)}
 
 
-def test_settings_name_the_durability_as_it_is_written():
-    assert settings_of(LogConfig(durability=Durability.DISK))["durability"] == "disk"
+def test_settings_name_what_can_be_chosen_as_it_is_written():
+    settings = settings_of(LogConfig(durability=Durability.DISK, discard=Discard.REJECT))
+    assert (settings["durability"], settings["discard"]) == ("disk", "reject")
+
+
+def test_a_limit_that_was_left_out_comes_out_as_nothing():
+    settings = settings_of(LogConfig(retention_bytes=5))
+    assert (settings["retention_ms"], settings["retention_bytes"]) == (None, 5)
 
 
 # Where a node is reached.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,8 @@ from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Record
 from millstream.storage.filesystem import Filesystem
-from millstream.storage.store import Store
+from millstream.storage.log import Log
+from millstream.storage.store import LogName, Store
 from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.background import SeededBackground
 from millstream.wire.message import decode, encode
@@ -88,6 +90,19 @@ class Bench:
         await self.partition.close()
         await self.store.close()
 
+    async def upkeep(self, *, is_forced: bool = False) -> None:
+        """Have the log looked after, as the broker does it."""
+
+        async def open_log(name: LogName) -> Log:
+            await self.partition.open()
+            return self.store.get(*name)
+
+        self.store.upkeep.opener = open_log
+        self.store.upkeep.config_of = lambda _: self.partition.config.log_config()
+        failures = self.store.upkeep.counters.failures
+        await self.store.upkeep.run_once(is_forced=is_forced)
+        assert self.store.upkeep.counters.failures == failures
+
     async def again(self, *, seed: int | None = None, is_clean: bool = False) -> Bench:
         """Open the same disk again, after a power cut or a clean end."""
         assert isinstance(self.filesystem, SimulatedFilesystem)
@@ -124,9 +139,11 @@ def batch(
     timestamp_ms: int = NOW_MS,
     codec: Codec = Codec.NONE,
     key: bytes | None = None,
+    keys: Sequence[bytes] | None = None,
 ) -> bytes:
+    values = values or (b"v",)
     return build_batch(
-        [Record(value, key=key) for value in values or (b"v",)],
+        [Record(value, key=k) for value, k in zip(values, keys or repeat(key), strict=False)],
         now_ms=timestamp_ms,
         codec=codec,
         producer_id=producer_id,

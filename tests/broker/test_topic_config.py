@@ -16,8 +16,14 @@ from millstream.broker.topic_config import (
     setting_named,
 )
 from millstream.broker.topic_configs import LONG_MAX, VALUE_SIZE_MAX, Effect, Kind, Setting
-from millstream.broker.topic_configs_table import DURABILITY, REMOVED_CONFIGS, TOPIC_CONFIGS
-from millstream.config import DAY_MS, GIB, MIB, Durability, LogConfig
+from millstream.broker.topic_configs_table import (
+    DISCARD,
+    DURABILITY,
+    REMOVED_CONFIGS,
+    RETENTION_RECORDS,
+    TOPIC_CONFIGS,
+)
+from millstream.config import DAY_MS, GIB, MIB, Discard, Durability, LogConfig
 from millstream.errors import InvalidConfig
 
 KAFKA_DEFAULTS = {
@@ -87,7 +93,7 @@ def samples(setting: Setting) -> tuple[list[str], list[str]]:
 
 
 def test_every_config_of_kafka_is_there_with_its_default_or_says_which_kafka_has():
-    ours = {DURABILITY}
+    ours = {DURABILITY, DISCARD, RETENTION_RECORDS}
     assert TOPIC_CONFIGS.keys() - ours == KAFKA_DEFAULTS.keys()
     for name, default in KAFKA_DEFAULTS.items():
         setting = TOPIC_CONFIGS[name]
@@ -111,8 +117,7 @@ def test_every_config_has_a_meaning_and_says_what_is_allowed(setting: Setting) -
     assert setting.meaning[0].isupper() or setting.meaning[0].isdigit()
     assert setting.meaning.endswith(".")
     assert setting.allowed
-    if setting.effect is Effect.ACCEPTED:
-        assert "ithout effect" in setting.meaning or "akes effect when" in setting.meaning
+    assert ("ithout effect" in setting.meaning) == (setting.effect is Effect.ACCEPTED)
 
 
 @EVERY
@@ -189,6 +194,8 @@ def test_the_typed_values():
             "index.interval.bytes": "100",
             "retention.ms": "4",
             "retention.bytes": "5",
+            RETENTION_RECORDS: "9",
+            DISCARD: "reject",
             "delete.retention.ms": "6",
             "min.compaction.lag.ms": "7",
             "max.compaction.lag.ms": "8",
@@ -213,6 +220,8 @@ def test_the_typed_values():
         "index_interval_bytes": 100,
         "retention_ms": 4,
         "retention_bytes": 5,
+        "retention_records": 9,
+        "discard": Discard.REJECT,
         "delete_retention_ms": 6,
         "compaction_lag_min_ms": 7,
         "compaction_lag_max_ms": 8,
@@ -226,6 +235,15 @@ def test_the_typed_values():
         segment_age_ms_max=3,
         index_interval_bytes=100,
         batch_size_max=5000,
+        retention_ms=4,
+        retention_bytes=5,
+        retention_records=9,
+        discard=Discard.REJECT,
+        is_compacted=True,
+        tombstone_ms=6,
+        dirty_ratio_min=0.25,
+        compaction_lag_ms_min=7,
+        compaction_lag_ms_max=8,
     )
 
 
@@ -234,7 +252,7 @@ def test_a_topic_that_sets_nothing_is_as_safe_as_can_be():
     assert config.durability is Durability.FSYNC
     assert not config.is_compacted
     assert not config.is_log_append_time
-    assert config.log_config() == LogConfig(batch_size_max=1048588)
+    assert config.log_config() == LogConfig(batch_size_max=1048588, retention_ms=7 * DAY_MS)
 
 
 def test_the_marker_of_a_transaction_fits_however_small_batches_have_to_be():
@@ -298,6 +316,14 @@ def test_the_node_gives_the_defaults_of_what_it_can_set():
         segment_age_ms_max=99,
         index_interval_bytes=128,
         unflushed_bytes_max=5000,
+        retention_ms=1000,
+        retention_bytes=2000,
+        retention_records=3000,
+        discard=Discard.REJECT,
+        tombstone_ms=10,
+        dirty_ratio_min=0.75,
+        compaction_lag_ms_min=20,
+        compaction_lag_ms_max=30,
     )
     config = TopicConfig.parse({"segment.bytes": "2048"}, node)
     assert config.log_config() == dataclasses.replace(
@@ -307,8 +333,53 @@ def test_the_node_gives_the_defaults_of_what_it_can_set():
     assert config.value("segment.bytes") == "2048"
     assert config.value("segment.ms") == "99"
     assert config.value("index.interval.bytes") == "128"
+    assert config.value("retention.ms") == "1000"
+    assert config.value(DISCARD) == "reject"
+    assert config.value("min.cleanable.dirty.ratio") == "0.75"
     deleted = config.changed([ConfigChange("segment.bytes", Operation.DELETE)])
     assert deleted.value("segment.bytes") == "4096"
+
+
+def test_a_node_without_limits_leaves_topics_with_those_that_kafka_has():
+    config = TopicConfig.parse({}, LogConfig(retention_ms=None, compaction_lag_ms_max=None))
+    assert config.value("retention.ms") == str(7 * DAY_MS)
+    assert config.value("max.compaction.lag.ms") == str(LONG_MAX)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_limited", "is_compacted"),
+    [
+        ("delete", True, False),
+        ("compact", False, True),
+        ("compact,delete", True, True),
+        ("", False, False),
+    ],
+)
+def test_the_policy_decides_how_old_data_goes(policy, is_limited, is_compacted):
+    limits = {"retention.ms": "1", "retention.bytes": "2", RETENTION_RECORDS: "3"}
+    log = TopicConfig.parse({"cleanup.policy": policy, **limits}).log_config()
+    found = (log.retention_ms, log.retention_bytes, log.retention_records)
+    assert found == ((1, 2, 3) if is_limited else (None, None, None))
+    assert log.is_compacted is is_compacted
+
+
+def test_minus_one_is_no_limit_and_zero_is_one():
+    limits = ("retention.ms", "retention.bytes", RETENTION_RECORDS)
+    for text, value in (("-1", None), ("0", 0)):
+        log = TopicConfig.parse(dict.fromkeys(limits, text)).log_config()
+        assert (log.retention_ms, log.retention_bytes, log.retention_records) == (value,) * 3
+
+
+def test_a_time_that_no_log_lives_to_see_is_none():
+    far = str(LONG_MAX)
+    names = ("retention.ms", "delete.retention.ms", "min.compaction.lag.ms")
+    log = TopicConfig.parse({"cleanup.policy": "compact,delete", **dict.fromkeys(names, far)})
+    assert log.log_config() == dataclasses.replace(
+        TopicConfig.parse({"cleanup.policy": "compact,delete"}).log_config(),
+        retention_ms=None,
+        tombstone_ms=2**53,
+        compaction_lag_ms_min=2**53,
+    )
 
 
 def test_our_segments_are_smaller_than_kafkas():

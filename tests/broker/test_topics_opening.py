@@ -123,7 +123,7 @@ async def test_logs_of_an_embedded_store_become_topics():
     async with running(metadata, disk) as topics:
         found = {topic.name: topic for topic in topics.all()}
         assert {name: topic.partition_count for name, topic in found.items()} == {"a": 3, "b": 1}
-        assert found["a"].config.overrides == {}
+        assert found["a"].config.overrides == {"retention.ms": "-1"}
         await found["a"].partitions[2].open()
         assert found["a"].partitions[2].log.end_offset == 1
     async with running(metadata, disk) as topics:
@@ -136,7 +136,7 @@ async def test_adopted_logs_keep_their_durability_and_take_the_settings_of_topic
     await embed(disk, ("a", 0), config=LogConfig(durability=Durability.MEMORY))
     async with running(metadata, disk) as topics:
         topic = topics.get("a")
-        assert topic.config.overrides == {DURABILITY: "memory"}
+        assert topic.config.overrides == {DURABILITY: "memory", "retention.ms": "-1"}
         await topic.partitions[0].open()
         assert topic.partitions[0].log.config == topic.config.log_config()
 

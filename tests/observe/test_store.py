@@ -6,13 +6,14 @@ import asyncio
 import errno
 import functools
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from millstream.config import Durability, LogConfig
-from millstream.errors import DiskFull, LogOffline, WouldBlock
+from millstream.config import Discard, Durability, LogConfig
+from millstream.errors import DiskFull, LogFull, LogOffline, WouldBlock
 from millstream.observe.metrics import LISTED_MAX
 from millstream.observe.store import LOG_METRICS, LOGS, STORE_METRICS, StoreCollector
 from millstream.records.build import build_batch
@@ -201,6 +202,20 @@ async def test_refusals_are_counted_by_their_reason():
 
 
 @in_loop
+async def test_batches_that_a_full_log_refuses_are_counted():
+    limited = LogConfig(retention_records=3, discard=Discard.REJECT)
+    store = open_store(SimulatedFilesystem(), log_config=limited)
+    log = await store.log("a")
+    await log.append(BATCH)
+    for _ in range(2):
+        with pytest.raises(LogFull):
+            await log.append(BATCH)
+    scraped = Scraped(store)
+    assert scraped.log("refused_appends_total", reason="limit") == 2
+    assert scraped.log("appends_total") == 1
+
+
+@in_loop
 async def test_every_batch_that_a_full_disk_refuses_is_counted():
     disk = SimulatedFilesystem()
     store = open_store(disk)
@@ -258,6 +273,71 @@ async def test_bytes_that_recovery_scanned_are_told():
     await again.log("a")
     assert Scraped(again).log("recovered_bytes") == 2 * len(BATCH)
     assert Scraped(again).log("appends_total") == 0
+
+
+@in_loop
+async def test_what_retention_took_is_counted():
+    limited = replace(SMALL, retention_records=2)
+    store = open_store(SimulatedFilesystem(), log_config=limited)
+    log = await store.log("a")
+    each = SMALL.segment_bytes_max // len(BATCH)
+    for _ in range(3 * each):
+        await log.append(BATCH)
+    await log.roll()
+    await store.upkeep.run_once()
+    scraped = Scraped(store)
+    assert scraped.log("evicted_segments_total") == 2
+    assert scraped.log("evicted_records_total") == 2 * 2 * each
+    assert scraped.log("evicted_bytes_total") == 2 * each * len(BATCH)
+    assert scraped.log("eviction_floor_offset") == scraped.log("start_offset") == 2 * 2 * each
+    assert scraped.log("held_records") == 2 * each
+    assert scraped.log("held_bytes") == each * len(BATCH)
+    assert scraped.store("upkeep_runs_total") == 1
+    assert scraped.store("upkeep_failures_total") == 0
+
+
+KEYED = build_batch([Record(b"x" * 50, key=b"k"), Record(b"y" * 50, key=b"l")], now_ms=0)
+
+
+@in_loop
+async def test_what_was_deleted_by_key_is_counted_until_it_is_reclaimed():
+    store = open_store(SimulatedFilesystem())
+    log = await store.log("a")
+    for _ in range(3):
+        await log.append(KEYED)
+    assert await log.delete_keys(key=b"k") == 3
+    assert await log.delete_keys(key=b"nothing") == 0
+    scraped = Scraped(store)
+    assert scraped.log("deletions_total") == 1
+    assert scraped.log("deleted_records_total") == 3
+    assert scraped.log("unreclaimed_records") == scraped.store("unreclaimed_records") == 3
+    assert 3 * 50 < scraped.log("reclaimable_bytes") < 3 * len(KEYED)
+    await store.upkeep.run_once(is_forced=True)
+    assert scraped.log("cleanings_total") >= 1
+    assert scraped.log("cleaning_failures_total") == 0
+    assert scraped.log("cleaning_removed_records_total") == 3
+    assert scraped.log("cleaning_read_bytes_total") >= 3 * len(KEYED)
+    assert 0 < scraped.log("cleaning_written_bytes_total") < 3 * len(KEYED)
+    assert scraped.log("unreclaimed_records") == scraped.store("unreclaimed_records") == 0
+    assert scraped.log("reclaimable_bytes") == 0
+    assert scraped.log("deleted_records_total") == 3, "a counter only goes up"
+    assert scraped.log("held_records") == 3
+
+
+@in_loop
+async def test_a_log_that_cannot_be_looked_after_is_counted():
+    limited = replace(SMALL, retention_records=1)
+    fault = Fault(call=2, only={"rename"}, path="partition.json", error=errno.EIO)
+    store = open_store(FaultyFilesystem(SimulatedFilesystem(), fault), log_config=limited)
+    log = await store.log("a")
+    for _ in range(20):
+        await log.append(BATCH)
+    await log.roll()
+    await store.upkeep.run_once()
+    assert fault.hits, "the start of the log could not be written down"
+    scraped = Scraped(store)
+    assert scraped.store("upkeep_failures_total") == 1
+    assert scraped.log("evicted_segments_total") == 0
 
 
 @in_loop

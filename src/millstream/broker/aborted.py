@@ -55,13 +55,25 @@ class AbortedIndex:
 
     def between(self, offset: int, end_offset: int) -> tuple[Aborted, ...]:
         """Return the transactions with records from `offset` on and before `end_offset`."""
-        found = []
+        return tuple(
+            Aborted(self._producer_ids[at], self._firsts[at])
+            for at in self._overlapping(offset, end_offset)
+        )
+
+    def ranges(self, offset: int, end_offset: int) -> list[AbortedRange]:
+        """Return the same with all that is known of them."""
+        columns = (self._producer_ids, self._firsts, self._lasts, self._stables)
+        return [
+            AbortedRange._make(column[at] for column in columns)
+            for at in self._overlapping(offset, end_offset)
+        ]
+
+    def _overlapping(self, offset: int, end_offset: int) -> Iterator[int]:
         for at in range(bisect_left(self._lasts, offset), len(self._lasts)):
             if self._firsts[at] < end_offset:
-                found.append(Aborted(self._producer_ids[at], self._firsts[at]))
+                yield at
             if self._stables[at] >= end_offset:
                 break
-        return tuple(found)
 
     def before(self, offset: int) -> list[AbortedRange]:
         """Return those whose marker lies before `offset`."""

@@ -131,6 +131,19 @@ class Broker:
         )
         self.transactions.start()
         stack.push_async_callback(self.transactions.close)
+        self._start_upkeep(stack)
+
+    def _start_upkeep(self, stack: AsyncExitStack) -> None:
+        """Have logs looked after by the settings of their topics, until the broker is closed.
+
+        A log is opened as a partition: only that knows which transactions are open, and which
+        producers a record is the last trace of. What groups and transactions keep is theirs.
+        """
+        upkeep = self.store.upkeep
+        upkeep.opener = self.topics.open_log
+        upkeep.config_of = self.topics.log_config_of
+        self.store.start_upkeep(self.timers)
+        stack.push_async_callback(upkeep.stop)
 
     async def close(self) -> None:
         """Stop in the reverse order; every log is committed and sealed."""

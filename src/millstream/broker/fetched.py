@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.records.batch import split
+from millstream.records.record import Gap
 from millstream.storage.append import Appended
 
 __all__ = [
@@ -12,10 +12,10 @@ __all__ = [
     "Appended",
     "Fetched",
     "Found",
+    "PartitionView",
     "ProducerView",
     "Stamped",
     "append_time_of",
-    "cut_at",
 ]
 
 
@@ -45,16 +45,18 @@ class Aborted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Whole batches in the order of the log, as they lie there."""
+    """Whole batches in the order of the log, as they lie there, save for deleted records."""
 
     parts: tuple[memoryview, ...]
     """At least one for each segment that was read; bytes of a sealed one are not copied."""
     next_offset: int
-    """Where to read on; the asked offset itself where nothing was there."""
+    """Where to read on; where nothing was there, that is where the reading began."""
     size: int
     """Bytes of all parts together."""
     aborted: tuple[Aborted, ...] = ()
     """Aborted transactions with records among these; empty for readers of everything."""
+    is_blank: bool = False
+    """Whether there is no record among these: one empty batch that takes the reader to the end."""
 
 
 class Found(NamedTuple):
@@ -79,12 +81,26 @@ class ProducerView(NamedTuple):
     """-1 where no transaction is open here."""
 
 
-def cut_at(data: memoryview, end_offset: int) -> tuple[memoryview, int]:
-    """Return the batches of `data` before `end_offset`, which lies between two of them."""
-    size, next_offset = 0, end_offset
-    for header, batch in split(data):
-        if header.base_offset >= end_offset:
-            break
-        size += len(batch)
-        next_offset = header.next_offset
-    return data[:size], next_offset
+class PartitionView(NamedTuple):
+    """What a partition holds and what went from it, for those who administrate."""
+
+    start_offset: int
+    """The first offset that can be read."""
+    eviction_floor: int
+    """All before it went by retention; what lies between it and the start was deleted."""
+    high_watermark: int
+    """The offset after the last that can be read."""
+    leader_epoch: int
+    cleaned_offset: int
+    """Compaction has seen everything before it."""
+    segments: int
+    bytes: int
+    """Of all its segments."""
+    records: int
+    """In all its segments, without those that were deleted by their key."""
+    deleted_records: int
+    """Deleted by their key, and still in a file."""
+    reclaimable_bytes: int
+    """What these take."""
+    gaps: tuple[Gap, ...]
+    """What a reader that comes too late is told of, oldest first."""

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from millstream.broker.fetched import Aborted, Appended, Fetched, Found, ProducerView, cut_at
+from millstream.broker.fetched import Appended, Fetched, Found, PartitionView, ProducerView
+from millstream.broker.guard import PartitionGuard
 from millstream.broker.producer_appends import ProducerAppends
 from millstream.broker.producer_recovery import recover_producers
 from millstream.broker.producer_saving import SnapshotSaving
 from millstream.broker.producers import ProducerStates
+from millstream.broker.reading import read_batches
 from millstream.broker.validation import BatchRules, PartitionConfig
 from millstream.clock import Clock
 from millstream.config import DAY_MS
@@ -173,6 +175,9 @@ class Partition:
         )
         known_offset = found.known_offset if found.damage else None
         self._opened = _Opened(log, found.states, appends, saving, known_offset)
+        log.guard = PartitionGuard(
+            stable_offset=lambda: self.last_stable_offset, states=found.states, saving=saving
+        )
         log.on_rewind = appends.rewind
         log.watch(self._note_change)
 
@@ -380,28 +385,23 @@ class Partition:
         small limit still moves. Nothing comes back at the end, which for readers of committed
         records is the last stable offset, nor between there and where the next batch goes: a
         producer may know of records, by `is_early`, that readers do not see yet.
+
+        Who asks for something that retention took is told so, by `OffsetOutOfRange`. What was
+        deleted is passed over in silence: someone wanted nobody to see it.
         """
         log, states, *_ = self._usable()
-        start_offset, high_watermark = log.start_offset, self.high_watermark
-        if not start_offset <= offset <= log.next_offset:
-            raise OffsetOutOfRange(offset, start=start_offset, end=high_watermark)
-        end_offset = self.last_stable_offset if is_committed_only else high_watermark
-        parts: list[memoryview] = []
-        position, size = offset, 0
-        while position < end_offset and (size < size_max or (is_first and not parts)):
-            found = log.read(position, size_max=max(0, size_max - size))
-            data, next_offset = found.data, found.next_offset
-            if next_offset > end_offset:
-                data, next_offset = cut_at(data, end_offset)
-            is_too_large = size + len(data) > size_max and (parts or not is_first)
-            if is_too_large or not data:
-                break
-            parts.append(data)
-            position, size = next_offset, size + len(data)
-        aborted: tuple[Aborted, ...] = ()
-        if is_committed_only and parts:
-            aborted = states.aborted.between(offset, position)
-        return Fetched(tuple(parts), position, size, aborted)
+        if not log.eviction_floor <= offset <= log.next_offset:
+            raise OffsetOutOfRange(offset, start=log.start_offset, end=self.high_watermark)
+        got = read_batches(
+            log,
+            offset,
+            end_offset=self.last_stable_offset if is_committed_only else self.high_watermark,
+            size_max=size_max,
+            is_first=is_first,
+        )
+        if is_committed_only and got.parts:
+            return got._replace(aborted=states.aborted.between(offset, got.next_offset))
+        return got
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever more or less can be read, or when nothing can any more.
@@ -501,6 +501,8 @@ class Partition:
         before = [item.number for item in epochs if item.number <= epoch]
         return before[-1] if before else epoch, after.start_offset
 
+    # Deleting.
+
     async def delete_before(self, offset: int) -> int:
         """Let what lies before `offset` go, -1 for all that can; return the new first offset.
 
@@ -517,3 +519,32 @@ class Partition:
             await opened.saving.save()  # What goes may be all that the log knows of a producer.
         await log.delete_before(offset)
         return log.start_offset
+
+    async def delete_keys(
+        self, *, key: bytes | None = None, prefix: bytes | None = None, before: int | None = None
+    ) -> int:
+        """Delete the records with this key, or whose key begins so; return how many that were.
+
+        Exactly one of the two is needed. Only records before the offset `before` go, where it is
+        given, and never ones that are appended later. When this returns they are gone for good,
+        and nobody sees them; their bytes leave the disk when the log is cleaned.
+        """
+        return await self._usable().log.delete_keys(key=key, prefix=prefix, before=before)
+
+    def describe(self) -> PartitionView:
+        """Return what the partition holds, and what went from it."""
+        log = self._usable().log
+        gap = log.gap_at(0)
+        return PartitionView(
+            start_offset=log.start_offset,
+            eviction_floor=log.eviction_floor,
+            high_watermark=self.high_watermark,
+            leader_epoch=log.partition.leader_epoch,
+            cleaned_offset=log.partition.cleaned_offset,
+            segments=len(log.segments),
+            bytes=log.size_bytes,
+            records=log.record_count - log.deleted_records,
+            deleted_records=log.deleted_records,
+            reclaimable_bytes=log.reclaimable_bytes,
+            gaps=() if gap is None else (gap,),
+        )

@@ -28,7 +28,7 @@ from millstream.broker.producers import DuplicateBatch, ProducerStates
 from millstream.broker.validation import BatchRules
 from millstream.clock import Clock
 from millstream.config import Durability
-from millstream.errors import MillstreamError, Unavailable
+from millstream.errors import LogFull, MillstreamError, Unavailable
 from millstream.records.batch import BatchHeader, Bytes, decode_header, with_append_time
 from millstream.records.control import Marker, build_marker
 from millstream.storage.append import Waiter
@@ -171,14 +171,14 @@ class ProducerAppends:
         if log.next_offset != expected and not is_append_time:
             return future
         # It was refused, or waits to be admitted and may turn out to be a duplicate then.
-        return self._follow(future, now_ms if is_append_time else None)
+        return self._follow(future, header, now_ms if is_append_time else None)
 
     def _admit(self, header: BatchHeader, guard: int | None, base_offset: int) -> None:
         now_ms = int(self._clock.monotonic() * 1000)
         self._states.admit(header, base_offset, now_ms=now_ms, guard=guard)
 
     def _follow(
-        self, future: asyncio.Future[Appended], append_time_ms: int | None
+        self, future: asyncio.Future[Appended], header: BatchHeader, append_time_ms: int | None
     ) -> asyncio.Future[Appended]:
         """Return what ends as `future` does, save where that finds a duplicate: then well."""
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -195,6 +195,8 @@ class ProducerAppends:
                 answer.set_result(appended)
             elif isinstance(error, DuplicateBatch):
                 self._repeat(error.kept, answer)
+            elif isinstance(error, LogFull) and (kept := self._states.kept(header)):
+                self._repeat(kept, answer)  # It needs no room: it is there.
             else:
                 answer.set_exception(error)
 

@@ -10,10 +10,13 @@ from typing import NamedTuple
 
 from millstream.broker.producers import EVERYONE, ProducersAt, ProducerStates
 from millstream.broker.snapshot import read_snapshot, remove_snapshot, write_snapshot
-from millstream.errors import CorruptData, CorruptFile, OffsetOutOfRange, StorageFailed
+from millstream.errors import CorruptData, CorruptFile, StorageFailed
+from millstream.records.batch import decode_header
 from millstream.records.control import read_marker
 from millstream.storage.filesystem import Filesystem
 from millstream.storage.log import Log
+from millstream.storage.reader import read_slice
+from millstream.storage.segment import SealedSegment, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +24,7 @@ NO_SNAPSHOT = -1
 """The offset of a snapshot that is not there."""
 
 _NO_TAIL = 0
-"""The tail crc of a snapshot before which there is no batch."""
+"""The tail crc of a snapshot before which there is no batch, or none as it was written."""
 
 
 class RecoveredProducers(NamedTuple):
@@ -91,7 +94,7 @@ def _find_snapshot(
     else:
         if not log.start_offset <= found.offset <= log.end_offset:
             reason = f"it is of offset {found.offset}, outside the log"
-        elif found.offset > log.start_offset and _tail_crc(log, found.offset) != tail_crc:
+        elif _has_tail(log, found.offset) and _tail_crc(log, found.offset) != tail_crc:
             reason = f"the batch before offset {found.offset} is another one, or damaged"
         else:
             return found
@@ -103,14 +106,39 @@ def _find_snapshot(
     return None
 
 
+def _has_tail(log: Log, offset: int) -> bool:
+    """Whether the log should have the batch that ends right before `offset` as it was written.
+
+    Not if that was deleted, nor if its segment was rewritten: its checksum may be another one then.
+    Nor is it needed there: what was rewritten had been sealed before, and a log that lost its end,
+    and grew again, lost nothing that was.
+    """
+    segment = _segment_before(log, offset)
+    is_rewritten = isinstance(segment, SealedSegment) and segment.generation > 0
+    return offset > log.start_offset and not is_rewritten
+
+
 def _tail_crc(log: Log, offset: int) -> int:
-    """Return the checksum of the batch that ends right before `offset`."""
-    if offset <= log.start_offset:
+    """Return the checksum of the batch that ends right before `offset`, as it was written."""
+    segment = _segment_before(log, offset)
+    if segment is None or not _has_tail(log, offset):
         return _NO_TAIL
     try:
-        for header, _ in log.headers(offset - 1, until=offset):
-            if header.next_offset == offset:
-                return header.crc
-    except (OffsetOutOfRange, CorruptData):  # Deleted in this moment; or nobody can tell.
-        pass
-    return _NO_TAIL
+        found = read_slice(
+            segment,
+            offset - 1,
+            limit=segment.size,
+            size_max=0,
+            records_max=None,
+            is_checked=True,
+        )
+    except (OSError, CorruptData):  # Replaced or removed in this moment; or nobody can tell.
+        return _NO_TAIL
+    header = decode_header(found.data)
+    return header.crc if header.next_offset == offset else _NO_TAIL
+
+
+def _segment_before(log: Log, offset: int) -> Segment | None:
+    """Return the segment that holds the batch before `offset`."""
+    holding = (s for s in log.segments if s.base_offset < offset <= s.next_offset)
+    return next(holding, None)

@@ -160,6 +160,14 @@ class ProducerStates:
             self._ending.append((offset, entry.first_offset))
         self._end(header, marker, offset, now_ms)
 
+    def kept(self, header: BatchHeader) -> KeptBatch | None:
+        """Return what is remembered of this batch, if it was appended before."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            return None
+        last_sequence = next_sequence(header.base_sequence, header.last_offset_delta)
+        return entry.kept(header.base_sequence, last_sequence)
+
     def replay(self, header: BatchHeader, marker: Marker | None, *, now_ms: int) -> None:
         """Take a batch that is in the log already, as it is; `marker` if it is a control batch."""
         if marker is not None:

@@ -31,7 +31,7 @@ from millstream.config import MIB, Durability
 from millstream.errors import BatchTooLarge, CorruptData, LogClosed, MillstreamError
 from millstream.records.batch import HEADER_SIZE
 from millstream.records.build import build_batch
-from millstream.records.record import Record
+from millstream.records.record import Gap, Record
 from millstream.storage.append import Appended
 from millstream.storage.log import Log
 from millstream.storage.store import Store
@@ -145,6 +145,10 @@ class StateLog:
 
     def _replay(self) -> None:
         for record in self._log.records():
+            if isinstance(record, Gap):
+                raise CorruptData(
+                    f"{self._log.name}: offsets {record.from_offset} to {record.to_offset} are gone"
+                )
             if record.key is None:
                 raise CorruptData(f"{self._log.name}: record {record.offset} has no key")
             self._apply_entry(record.key, record.value)

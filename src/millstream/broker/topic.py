@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from millstream.broker.topic_config import TopicConfig
+from millstream.config import LogConfig
 from millstream.errors import CorruptFile, Stopping, UnknownFormat, UnknownTopic
 from millstream.metadata.interface import ABSENT, Entry
 
@@ -72,6 +73,7 @@ class Topic:
     def __init__(self, name: str, row: TopicRow, revision: int, config: TopicConfig) -> None:
         self.name = name
         self.config = config
+        self._log_config = (config, config.log_config())
         self.partitions: list[Partition] = []
         self.row = row
         self.revision = revision
@@ -91,6 +93,15 @@ class Topic:
     def is_created(self) -> bool:
         """Whether it was created, and not only checked."""
         return self.revision != ABSENT
+
+    @property
+    def log_config(self) -> LogConfig:
+        """What its logs are set to. Worked out once: upkeep asks for every log there is."""
+        config, found = self._log_config
+        if config is not self.config:
+            found = self.config.log_config()
+            self._log_config = (self.config, found)
+        return found
 
     def partition(self, index: int) -> Partition:
         """Return one of its partitions; raises `UnknownTopic` where it has no such."""

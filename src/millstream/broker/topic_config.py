@@ -10,8 +10,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from millstream.broker.topic_configs import Kind, Setting, split_list
-from millstream.broker.topic_configs_table import DURABILITY, REMOVED_CONFIGS, TOPIC_CONFIGS
-from millstream.config import Durability, LogConfig
+from millstream.broker.topic_configs_table import (
+    DISCARD,
+    DURABILITY,
+    REMOVED_CONFIGS,
+    RETENTION_MS,
+    RETENTION_RECORDS,
+    TOPIC_CONFIGS,
+)
+from millstream.config import Discard, Durability, LogConfig
 from millstream.errors import InvalidConfig
 
 LOG_APPEND_TIME = "LogAppendTime"
@@ -19,8 +26,11 @@ CREATE_TIME = "CreateTime"
 COMPACT = "compact"
 DELETE = "delete"
 
-SEGMENT_AGE_MS_MAX = 2**53
+TIME_MS_MAX = 2**53
 """The most that a log takes. Kafka's limit, in effect the same, is three hundred million years."""
+
+NO_LIMIT = -1
+"""How a config says that there is no limit."""
 
 BATCH_SIZE_MAX_LEAST = 1024
 """However small `max.message.bytes` is, the marker that ends a transaction fits."""
@@ -67,8 +77,11 @@ class TopicConfig:
     segment_bytes: int
     segment_ms: int
     index_interval_bytes: int
-    retention_ms: int
-    retention_bytes: int
+    retention_ms: int | None
+    """`None` for ever; that, the bytes and the records hold where `cleanup_policy` has `delete`."""
+    retention_bytes: int | None
+    retention_records: int | None
+    discard: Discard
     delete_retention_ms: int
     compaction_lag_min_ms: int
     compaction_lag_max_ms: int
@@ -98,8 +111,10 @@ class TopicConfig:
             segment_bytes=values["segment.bytes"],
             segment_ms=values["segment.ms"],
             index_interval_bytes=values["index.interval.bytes"],
-            retention_ms=values["retention.ms"],
-            retention_bytes=values["retention.bytes"],
+            retention_ms=_limit(values[RETENTION_MS]),
+            retention_bytes=_limit(values["retention.bytes"]),
+            retention_records=_limit(values[RETENTION_RECORDS]),
+            discard=Discard(values[DISCARD]),
             delete_retention_ms=values["delete.retention.ms"],
             compaction_lag_min_ms=values["min.compaction.lag.ms"],
             compaction_lag_max_ms=values["max.compaction.lag.ms"],
@@ -126,13 +141,23 @@ class TopicConfig:
         age = self.segment_ms
         if self.is_compacted:
             age = min(age, self.compaction_lag_max_ms)
+        is_limited = DELETE in self.cleanup_policy
         return replace(
             self.node,
             durability=self.durability,
             segment_bytes_max=self.segment_bytes,
-            segment_age_ms_max=min(age, SEGMENT_AGE_MS_MAX),
+            segment_age_ms_max=min(age, TIME_MS_MAX),
             index_interval_bytes=self.index_interval_bytes,
             batch_size_max=max(self.message_bytes_max, BATCH_SIZE_MAX_LEAST),
+            retention_ms=_time(self.retention_ms) if is_limited else None,
+            retention_bytes=self.retention_bytes if is_limited else None,
+            retention_records=self.retention_records if is_limited else None,
+            discard=self.discard,
+            is_compacted=self.is_compacted,
+            tombstone_ms=min(self.delete_retention_ms, TIME_MS_MAX),
+            dirty_ratio_min=self.cleanable_dirty_ratio_min,
+            compaction_lag_ms_min=min(self.compaction_lag_min_ms, TIME_MS_MAX),
+            compaction_lag_ms_max=_time(self.compaction_lag_max_ms),
         )
 
     def changed(self, changes: Sequence[ConfigChange]) -> Self:
@@ -187,6 +212,15 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"flush.messages is 1 and {DURABILITY} is ephemeral: what is kept in memory only"
             " cannot be flushed"
         )
+
+
+def _limit(value: int) -> int | None:
+    return None if value == NO_LIMIT else value
+
+
+def _time(limit_ms: int | None) -> int | None:
+    """Return a limit as logs take it: one so far away that it is none, as none."""
+    return None if limit_ms is None or limit_ms >= TIME_MS_MAX else limit_ms
 
 
 def _durability(values: Mapping[str, Any]) -> Durability:

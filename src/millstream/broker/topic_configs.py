@@ -80,10 +80,13 @@ class Setting:
     """The field of the node's `LogConfig` that has this default, where the node can set it."""
 
     def default_of(self, node: LogConfig) -> str:
-        """Return what a topic has that does not set it, on a node with these settings."""
-        if self.log_field is None:
+        """Return what a topic has that does not set it, on a node with these settings.
+
+        A node that sets no limit of its own leaves topics with the one that is built in.
+        """
+        value = None if self.log_field is None else getattr(node, self.log_field)
+        if value is None:
             return self.default
-        value = getattr(node, self.log_field)
         return str(value.value if isinstance(value, enum.Enum) else value)
 
     @property

@@ -1,7 +1,7 @@
 """Every topic config of Kafka 4, and ours: the one place that says what each means here.
 
-Where a meaning speaks of retention, compaction or replicas in the future tense, that part of
-Millstream is not built yet: the value is checked, kept and shown, and takes effect with it.
+Where a meaning says that a config is without effect, its value is checked, kept and shown, and
+nothing else; the meaning says why.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from millstream.broker.topic_configs import INT_MAX, LONG_MAX, Effect, Kind, Setting
-from millstream.config import DAY_MS, GIB, KIB, MIB, Durability, LogConfig
+from millstream.config import DAY_MS, GIB, KIB, MIB, Discard, Durability, LogConfig
 
 APPLIED, ACCEPTED, FIXED = Effect.APPLIED, Effect.ACCEPTED, Effect.FIXED
 
 DURABILITY = "millstream.durability"
+DISCARD = "millstream.discard"
+RETENTION_MS = "retention.ms"
+RETENTION_RECORDS = "millstream.retention.records"
 
 _LOG = LogConfig()
 _WITHOUT_REPLICAS = "Without effect: there is one replica of each partition, so nothing is copied."
@@ -35,51 +38,83 @@ _SETTINGS = (
         values=("compact", "delete"),
         server_name="log.cleanup.policy",
         meaning="How old data goes: `delete` by age and size, `compact` by key, both, or (empty)"
-        " not at all. A record without a key is refused by a topic that has `compact`. Removing"
-        " data itself comes with retention and compaction: until then all data is kept.",
+        " not at all. A record without a key is refused by a topic that has `compact`.",
     ),
     Setting(
-        "retention.ms",
+        RETENTION_MS,
         Kind.LONG,
         str(7 * DAY_MS),
-        ACCEPTED,
+        APPLIED,
         least=-1,
         most=LONG_MAX,
         server_name="log.retention.ms",
-        meaning="How long records are kept at least; -1 is for ever. Takes effect when retention"
-        " is built: until then all data is kept.",
+        log_field="retention_ms",
+        meaning="How long records are kept at least, where `cleanup.policy` has `delete`; -1 is for"
+        " ever. The age of a record counts from when its segment was closed here, by a clock that"
+        " does not jump, and not from its timestamp. Segments go whole, so it may live longer:"
+        " one is closed when it is as old as this, if `segment.ms` did not close it before.",
     ),
     Setting(
         "retention.bytes",
         Kind.LONG,
         "-1",
-        ACCEPTED,
+        APPLIED,
         least=-1,
         most=LONG_MAX,
         server_name="log.retention.bytes",
-        meaning="How large a partition may grow before its oldest segments go; -1 is without"
-        " limit. Takes effect when retention is built: until then all data is kept.",
+        log_field="retention_bytes",
+        meaning="How large a partition may grow before its oldest segments go, where"
+        " `cleanup.policy` has `delete`; -1 is without limit. Whole segments go, and never so many"
+        f" that less than this is left. `{DISCARD}` can have batches refused instead.",
+    ),
+    Setting(
+        RETENTION_RECORDS,
+        Kind.LONG,
+        "-1",
+        APPLIED,
+        least=-1,
+        most=LONG_MAX,
+        server_name=RETENTION_RECORDS,
+        log_field="retention_records",
+        meaning="The same as `retention.bytes`, counted in records. Not a config of Kafka.",
+    ),
+    Setting(
+        DISCARD,
+        Kind.STRING,
+        _LOG.discard.value,
+        APPLIED,
+        values=tuple(kind.value for kind in Discard),
+        server_name=DISCARD,
+        log_field="discard",
+        meaning="What happens when a partition holds as much as `retention.bytes` or"
+        f" `{RETENTION_RECORDS}` allow: `old` lets its oldest segments go, `reject` refuses batches"
+        " that do not fit, with POLICY_VIOLATION, until something is deleted or too old. Not a"
+        " config of Kafka.",
     ),
     Setting(
         "delete.retention.ms",
         Kind.LONG,
         str(DAY_MS),
-        ACCEPTED,
+        APPLIED,
         least=0,
         most=LONG_MAX,
         server_name="log.cleaner.delete.retention.ms",
-        meaning="How long the mark of a deleted key stays readable. Takes effect when compaction"
-        " is built.",
+        log_field="tombstone_ms",
+        meaning="How long a record with a key and no value, the mark of a deleted key, stays"
+        " readable in a compacted topic. It counts from when compaction first met the record, by a"
+        " clock that does not jump.",
     ),
     Setting(
         "min.compaction.lag.ms",
         Kind.LONG,
         "0",
-        ACCEPTED,
+        APPLIED,
         least=0,
         most=LONG_MAX,
         server_name="log.cleaner.min.compaction.lag.ms",
-        meaning="How long a record stays as it was written. Takes effect when compaction is built.",
+        log_field="compaction_lag_ms_min",
+        meaning="How long a record stays as it was written at least, counted from when its segment"
+        " was closed.",
     ),
     Setting(
         "max.compaction.lag.ms",
@@ -89,20 +124,21 @@ _SETTINGS = (
         least=1,
         most=LONG_MAX,
         server_name="log.cleaner.max.compaction.lag.ms",
+        log_field="compaction_lag_ms_max",
         meaning="How soon a record can be compacted at the latest: a segment of a compacted topic"
-        " is closed at this age, if `segment.ms` does not close it before. Compacting it takes"
-        " effect when compaction is built.",
+        " is closed at this age, if `segment.ms` does not close it before, and a segment that"
+        " waits for so long is compacted whatever `min.cleanable.dirty.ratio` says.",
     ),
     Setting(
         "min.cleanable.dirty.ratio",
         Kind.DOUBLE,
         "0.5",
-        ACCEPTED,
+        APPLIED,
         least=0,
         most=1,
         server_name="log.cleaner.min.cleanable.ratio",
-        meaning="Which share of a log must be uncompacted before it is worth compacting. Takes"
-        " effect when compaction is built.",
+        log_field="dirty_ratio_min",
+        meaning="Which share of a log must be uncompacted before it is worth compacting.",
     ),
     Setting(
         "file.delete.delay.ms",

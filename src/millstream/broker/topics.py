@@ -6,7 +6,8 @@ What there is stands in metadata, one row per topic; the logs follow it. Rules:
 2. Deleting marks the row, durably, and from then on the topic is gone for everyone; then its logs
    go, then its row. Whoever finds a marked row finishes the job.
 3. A log without a row, or beyond the partitions of its row, was made by an embedded store: the row
-   follows it.
+   follows it. Nothing says how long that would keep its records, so a topic without a row keeps
+   them for ever, until it is set to something else.
 
 Changes of one topic happen one after the other, each to its end, even if who asked for it goes
 away. What is in memory is changed only after what is on the disk.
@@ -36,8 +37,8 @@ from millstream.broker.topic import (
     make_topic_id,
     topic_key,
 )
-from millstream.broker.topic_config import ConfigChange, TopicConfig
-from millstream.broker.topic_configs_table import DURABILITY
+from millstream.broker.topic_config import NO_LIMIT, ConfigChange, TopicConfig
+from millstream.broker.topic_configs_table import DURABILITY, RETENTION_MS
 from millstream.config import BrokerConfig, Durability, LogConfig
 from millstream.errors import (
     InvalidConfig,
@@ -52,7 +53,7 @@ from millstream.errors import (
 from millstream.metadata.interface import ABSENT, Compare, Metadata
 from millstream.storage.log import Log
 from millstream.storage.names import check_topic
-from millstream.storage.store import Store
+from millstream.storage.store import LogName, Store
 
 if TYPE_CHECKING:
     from millstream.broker.partition import Partition
@@ -144,7 +145,9 @@ class Topics:
         log = await self._any_log(name, partitions)
         node = self._store.log_config.durability
         kept = node if log is None else log.config.durability
-        configs = {} if kept is node else {DURABILITY: kept.value}
+        configs = {RETENTION_MS: str(NO_LIMIT)}
+        if kept is not node:
+            configs[DURABILITY] = kept.value
         row = TopicRow(id=self._new_id(), partitions=count, configs=configs)
         topic = Topic(name, row, await self._put(name, row, ABSENT), self._parse(configs))
         if log is not None:
@@ -198,6 +201,18 @@ class Topics:
     def all(self) -> list[Topic]:
         """Return all topics, sorted by name."""
         return [self._topics[name] for name in sorted(self._topics)]
+
+    def log_config_of(self, name: LogName) -> LogConfig | None:
+        """Return what a log is set to; `None` where it belongs to no topic, and is left alone."""
+        topic = self._topics.get(name.topic)
+        if topic is None or name.partition >= len(topic.partitions):
+            return None
+        return topic.log_config
+
+    async def open_log(self, name: LogName) -> Log:
+        """Open the partition of a log, which then guards it, and return the log."""
+        await self.partition(name.topic, name.partition).open()
+        return self._store.get(name.topic, name.partition)
 
     @property
     def log_config(self) -> LogConfig:

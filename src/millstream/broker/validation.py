@@ -7,7 +7,6 @@ needs a key, and a topic with a codec of its own stores nothing else.
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Protocol
 
 from crc32c import crc32c
@@ -35,6 +34,7 @@ from millstream.records.batch import (
     BatchHeader,
     Bytes,
     decode_header,
+    seal,
     unpack_header,
 )
 from millstream.records.bodies import RECORD_SIZE_MIN, open_body
@@ -47,9 +47,6 @@ dullest of it to a fiftieth; a bomb to a thousandth."""
 
 _CLIENT_BITS = CODEC_MASK | TRANSACTIONAL_BIT
 """What a client may set. The rest is the broker's, or has no meaning yet."""
-
-_UNSUMMED = struct.Struct(">qiibI")
-_SUMMED = struct.Struct(">hiqqqhii")
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -268,8 +265,4 @@ def recompressed(
     """Return the same batch with its records packed by another codec."""
     body = open_body(header, batch, size_max=size_max)
     packed = bytes(body) if codec == Codec.NONE else compress(codec, body)
-    summed = _SUMMED.pack(header.attributes & ~CODEC_MASK | codec, *header[6:])
-    length = HEADER_SIZE + len(packed) - LENGTH_END
-    crc = crc32c(packed, crc32c(summed))
-    prefix = _UNSUMMED.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc)
-    return b"".join((prefix, summed, packed))
+    return seal(header._replace(attributes=header.attributes & ~CODEC_MASK | codec), packed)

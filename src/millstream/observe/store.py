@@ -71,12 +71,70 @@ LOG_METRICS: Sequence[Declared[Log]] = (
     Declared(
         name="millstream_log_refused_appends_total",
         kind=Kind.COUNTER,
-        help="Batches that were not taken: the disk was full, or too much waited for it already.",
+        help="Batches that were not taken: the disk was full, too much waited for it already, or"
+        " the log holds as much as it may.",
         labels=("reason",),
         samples=(
             Sample(labels=("full",), read=lambda log: log.counters.refusals_full),
             Sample(labels=("busy",), read=lambda log: log.counters.refusals_busy),
+            Sample(labels=("limit",), read=lambda log: log.counters.refusals_limit),
         ),
+    ),
+    counter(
+        "millstream_log_evicted_segments_total",
+        "Segments that retention took.",
+        lambda log: log.counters.evicted_segments,
+    ),
+    counter(
+        "millstream_log_evicted_bytes_total",
+        "Bytes of the segments that retention took.",
+        lambda log: log.counters.evicted_bytes,
+    ),
+    counter(
+        "millstream_log_evicted_records_total",
+        "Records in the segments that retention took.",
+        lambda log: log.counters.evicted_records,
+    ),
+    counter(
+        "millstream_log_deletions_total",
+        "Deletions by key or by the start of a key.",
+        lambda log: log.counters.deletions,
+    ),
+    counter(
+        "millstream_log_deleted_records_total",
+        "Records that went by such deletions.",
+        lambda log: log.counters.deleted_records,
+    ),
+    counter(
+        "millstream_log_cleanings_total",
+        "Runs of compaction, of merging, or of reclaiming what was deleted, that wrote segments"
+        " anew.",
+        lambda log: log.counters.cleanings,
+    ),
+    counter(
+        "millstream_log_cleaning_failures_total",
+        "Such runs that were ended by an error; what they had not replaced stayed as it was.",
+        lambda log: log.counters.cleaning_failures,
+    ),
+    counter(
+        "millstream_log_cleaning_seconds_total",
+        "How long such runs took, with the pauses that leave the disk to others.",
+        lambda log: log.counters.cleaning_seconds,
+    ),
+    counter(
+        "millstream_log_cleaning_read_bytes_total",
+        "Bytes that such runs read.",
+        lambda log: log.counters.cleaned_bytes_read,
+    ),
+    counter(
+        "millstream_log_cleaning_written_bytes_total",
+        "Bytes that such runs wrote.",
+        lambda log: log.counters.cleaned_bytes_written,
+    ),
+    counter(
+        "millstream_log_cleaning_removed_records_total",
+        "Records that such runs left out of what they wrote.",
+        lambda log: log.counters.removed_records,
     ),
     gauge(
         "millstream_log_unflushed_bytes",
@@ -89,6 +147,11 @@ LOG_METRICS: Sequence[Declared[Log]] = (
         lambda log: log.start_offset,
     ),
     gauge(
+        "millstream_log_eviction_floor_offset",
+        "The offset before which retention took everything.",
+        lambda log: log.eviction_floor,
+    ),
+    gauge(
         "millstream_log_end_offset",
         "The offset after the last committed record.",
         lambda log: log.end_offset,
@@ -97,6 +160,26 @@ LOG_METRICS: Sequence[Declared[Log]] = (
         "millstream_log_segments",
         "Segments that the log consists of.",
         lambda log: len(log.segments),
+    ),
+    gauge(
+        "millstream_log_held_bytes",
+        "Bytes of these segments.",
+        lambda log: log.size_bytes,
+    ),
+    gauge(
+        "millstream_log_held_records",
+        "Records in these segments, with those that were deleted and are still in a file.",
+        lambda log: log.record_count,
+    ),
+    gauge(
+        "millstream_log_unreclaimed_records",
+        "Records that were deleted by key and are still in a file.",
+        lambda log: log.deleted_records,
+    ),
+    gauge(
+        "millstream_log_reclaimable_bytes",
+        "Bytes that these records take up.",
+        lambda log: log.reclaimable_bytes,
     ),
     gauge(
         "millstream_log_offline_flag",
@@ -125,6 +208,21 @@ STORE_METRICS: Sequence[Declared[Store]] = (
         "millstream_store_offline_logs",
         "Open logs that take no appends until they are opened again, listed or not.",
         lambda store: sum(log.offline is not None for log in store.open_logs),
+    ),
+    gauge(
+        "millstream_store_unreclaimed_records",
+        "Records of open logs, listed or not, that were deleted by key and are still in a file.",
+        lambda store: sum(log.deleted_records for log in store.open_logs),
+    ),
+    counter(
+        "millstream_store_upkeep_runs_total",
+        "How often all logs were looked after: what was too old or too much went.",
+        lambda store: store.upkeep.counters.runs,
+    ),
+    counter(
+        "millstream_store_upkeep_failures_total",
+        "How often something went wrong with one log on the way; the others were looked after.",
+        lambda store: store.upkeep.counters.failures,
     ),
     Declared(
         name="millstream_store_sync_backend_info",

@@ -3,6 +3,10 @@
 A fetch that finds too little waits, without polling: each of its partitions calls back when
 something can be read, and only those that did are read again. Records are sent from where they
 lie; nothing of them is copied or looked into.
+
+Where a partition has no more records, but its end is further on, an empty batch takes the consumer
+there. Nobody is in a hurry for that, so it does not end the wait: a client that makes nothing of
+such a batch would ask again at once, for ever.
 """
 
 from __future__ import annotations
@@ -142,6 +146,7 @@ class Fetch:
         self._results: list[FetchResponsePartition | None] = []
         """What was read. While the fetch waits, records are let go and read again at its end."""
         self._sizes: list[int] = []
+        """How many bytes of records were read; an empty batch counts for nothing."""
         self._changed: set[int] = set()
         self._watchers: list[tuple[Partition, partial[None]]] = []
         self._deferred = Deferred(self._stop_waiting)
@@ -221,7 +226,7 @@ class Fetch:
             aborted_transactions=aborted,
             records=got.parts,
         )
-        return result, got.size
+        return result, 0 if got.is_blank else got.size
 
     def _is_enough(self) -> bool:
         if self._wait_ms == 0 or not self._wanted or sum(self._sizes) >= self._size_min:
@@ -306,7 +311,7 @@ class Fetch:
         topics: dict[tuple[str, UUID], list[FetchResponsePartition]] = {}
         for wanted, result, size in zip(self._wanted, self._results, self._sizes, strict=True):
             assert result is not None, "what was let go was read again"
-            if not self._is_full and not _is_news(wanted, result, size):
+            if not self._is_full and not _is_news(wanted, result):
                 continue
             wanted.told_high_watermark = result.high_watermark
             wanted.told_log_start = result.log_start_offset
@@ -324,10 +329,10 @@ class Fetch:
         )
 
 
-def _is_news(wanted: Wanted, result: FetchResponsePartition, size: int) -> bool:
+def _is_news(wanted: Wanted, result: FetchResponsePartition) -> bool:
     """Whether a partition belongs into the answer of a session that goes on."""
     return bool(
-        size
+        result.records
         or result.error_code
         or result.diverging_epoch.epoch >= 0
         or result.high_watermark != wanted.told_high_watermark
