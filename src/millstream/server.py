@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -21,14 +22,20 @@ from typing import NoReturn, Self
 import uvloop
 
 from millstream.broker.broker import Broker
-from millstream.config import Endpoint, NodeConfig
+from millstream.config import Endpoint, NodeConfig, is_loopback
 from millstream.errors import InvalidConfig, MillstreamError
-from millstream.http.app import Health, make_app
+from millstream.http.app import make_app
+from millstream.http.health import Health
 from millstream.http.listener import HttpListener
 from millstream.kafka.listener import Listener
 from millstream.observe.node import NodeMetrics
 
 logger = logging.getLogger(__name__)
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter while another wants it. With Python's own 5 ms, a
+thread that cleans in the background would be what the slowest requests wait for: the loop lets go
+of the interpreter with every system call, and each time it may wait that long to have it back."""
 
 DRAIN_SHARE = 0.4
 """How much of the time to stop may be spent on requests; the rest is for the disk."""
@@ -59,6 +66,7 @@ class Server:
         """Open the data and then the doors. Where one step fails, those before are taken back."""
         config = self.config
         raise_descriptor_limit()
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._state = _STARTING
         try:
             self._broker = await Broker.open(
@@ -70,7 +78,9 @@ class Server:
             self.kafka = Endpoint(config.kafka.host, port)
             self._broker.advertised = advertised(config, port)
             metrics = NodeMetrics(self._broker, self._kafka)
-            self._http = HttpListener(make_app(self.health, metrics.scrape))
+            is_local = is_loopback(config.http.host)
+            app = make_app(self.health, metrics.scrape, self._broker, is_local=is_local)
+            self._http = HttpListener(app)
             with _clear_errors("http", config.http):
                 port = await self._http.listen(*config.http)
             self.http = Endpoint(config.http.host, port)

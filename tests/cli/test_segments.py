@@ -84,7 +84,7 @@ def commands(
 EVERY_COMMAND = pytest.mark.parametrize(
     ("name", "command"), [pytest.param(*found, id=found[0]) for found in commands()]
 )
-VERBS = ["list", "dump --topic orders", "verify", "reindex"]
+VERBS = ["list", "dump --topic orders", "verify", "reindex", "compact"]
 EVERY_VERB = pytest.mark.parametrize("verb", VERBS)
 
 
@@ -116,13 +116,13 @@ def test_every_example_uses_options_that_exist(name: str, command: click.Command
     found.make_context("millstream", words)
 
 
-@pytest.mark.parametrize("verb", ["dump", "verify", "reindex"])
+@pytest.mark.parametrize("verb", ["dump", "verify", "reindex", "compact"])
 def test_the_help_documents_exit_statuses(verb: str) -> None:
     text = run("segments", verb, "--help").stdout
     assert all(f"\n      {status}  " in text for status in (0, 1, 2))
 
 
-@pytest.mark.parametrize("verb", ["list", "verify", "reindex"])
+@pytest.mark.parametrize("verb", ["list", "verify", "reindex", "compact"])
 def test_what_lists_has_json(verb: str) -> None:
     assert "--json" in run("segments", verb, "--help").stdout
 
@@ -209,9 +209,9 @@ def test_list_shows_a_table(killed: Path) -> None:
     header, *rows = [line.split() for line in result.stdout.splitlines()]
     assert header[:4] == ["TOPIC", "PARTITION", "BASE", "NEXT"]
     assert " ".join(rows[0]) == (
-        "orders 0 0 10 10 5 930 2023-11-14T22:13:20.000Z 2023-11-14T22:13:20.838Z yes 0"
+        "orders 0 0 10 10 5 930 2023-11-14T22:13:20.000Z 2023-11-14T22:13:20.838Z yes 0 0"
     )
-    assert [row[-2] for row in rows] == ["yes"] * 5 + ["no", "no"]
+    assert [row[-3] for row in rows] == ["yes"] * 5 + ["no", "no"]
 
 
 def test_list_prints_json(killed: Path) -> None:
@@ -230,6 +230,7 @@ def test_list_prints_json(killed: Path) -> None:
         "last_timestamp_ms": 1700000000436,
         "sealed": False,
         "leader_epoch": 3,
+        "generation": 0,
     }
 
 
@@ -274,6 +275,7 @@ def test_dump_prints_every_batch(data: Path) -> None:
         "last_offset": 13,
         "count": 2,
         "segment": 10,
+        "generation": 0,
         "position": BATCH,
         "bytes": BATCH,
         "codec": "none",

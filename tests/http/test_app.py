@@ -8,7 +8,8 @@ import http.client
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 
-from millstream.http.app import Health, make_app
+from millstream.http.app import make_app
+from millstream.http.health import Health
 from millstream.http.listener import HttpListener
 
 GOOD = Health(is_started=True, is_ready=True)
@@ -67,8 +68,11 @@ def test_problems_are_named_also_by_a_node_that_is_ready():
 def test_what_is_not_there_is_not_found_and_nothing_can_be_changed():
     async def live() -> None:
         async with listening() as port:
-            assert (await asyncio.to_thread(get, port, "/"))[0] == 404
-            assert (await asyncio.to_thread(get, port, "/metrics", "POST"))[0] == 405
+            missing = await asyncio.to_thread(get, port, "/")
+            refused = await asyncio.to_thread(get, port, "/metrics", "POST")
+            for (status, kind, body), code in ((missing, 404), (refused, 405)):
+                assert (status, kind) == (code, "application/json")
+                assert json.loads(body)["error"].keys() == {"code", "message", "detail"}
 
     asyncio.run(live())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from millstream.cli.walk import Batch, walk
 from millstream.errors import CorruptBatch, UnknownLog
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_records
+from millstream.records.matching import Match, Matcher
 from millstream.records.record import StoredRecord
 from millstream.storage.catalog import (
     Finding,
@@ -24,6 +25,7 @@ from millstream.storage.catalog import (
     survey,
 )
 from millstream.storage.filesystem import OsFilesystem
+from millstream.storage.partition import Deletion
 from millstream.storage.store import LogName
 
 
@@ -101,6 +103,7 @@ class _Output:
         self._start = start
         self._until = until
         self._is_records = is_records
+        self._deleted = Matcher({})
         self.is_damaged = False
 
     def lines(self, data: str, name: LogName) -> Iterator[dict[str, Any]]:
@@ -111,6 +114,7 @@ class _Output:
             raise UnknownLog(f"{data} has no log {name}")
         files = survey(filesystem, log_directory(data, name))
         self._start = max(self._start, files.start_offset or 0)
+        self._deleted = _matcher(files.deletions)
         for segment, found in walk(filesystem, files, self._start):
             if isinstance(found, Finding):
                 self._report(found)
@@ -128,9 +132,12 @@ class _Output:
             except CorruptBatch as error:
                 self._report(Finding(segment.path("log"), batch.position, str(error)))
                 return
+            is_control = batch.header.is_control
             for record in records:
-                if record.offset >= self._start and self._is_before(record.offset):
-                    yield _record_line(record, is_control=batch.header.is_control)
+                is_deleted = not is_control and record.offset < self._deleted.before(record.key)
+                is_wanted = record.offset >= self._start and self._is_before(record.offset)
+                if is_wanted and not is_deleted:
+                    yield _record_line(record, is_control=is_control)
 
     def _is_before(self, offset: int) -> bool:
         return self._until is None or offset < self._until
@@ -140,6 +147,13 @@ class _Output:
         click.echo(finding_line(found), err=True)
 
 
+def _matcher(deletions: Iterable[Deletion]) -> Matcher:
+    limits: dict[Match, int] = {}
+    for deletion in deletions:
+        limits[deletion.match] = max(deletion.before, limits.get(deletion.match, 0))
+    return Matcher(limits)
+
+
 def _batch_line(batch: Batch) -> dict[str, Any]:
     header = batch.header
     return {
@@ -147,6 +161,7 @@ def _batch_line(batch: Batch) -> dict[str, Any]:
         "last_offset": header.last_offset,
         "count": header.record_count,
         "segment": batch.segment,
+        "generation": batch.generation,
         "position": batch.position,
         "bytes": header.size,
         "codec": _codec_name(header.codec),

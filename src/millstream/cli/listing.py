@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -34,7 +33,11 @@ _COLUMNS = {
     "last_timestamp_ms": "LAST TIME",
     "sealed": "SEALED",
     "leader_epoch": "EPOCH",
+    "generation": "GENERATION",
 }
+
+_TRIES_MAX = 5
+"""How often the files of a partition are listed anew where a running node changes them."""
 
 
 @click.command("list")
@@ -50,9 +53,10 @@ _COLUMNS = {
 def list_segments(data: str, topic: str | None, partition: int | None, *, as_json: bool) -> None:
     """List segments: which offsets, how much, of what time.
 
-    A segment without a seal is read through to tell; of a damaged one, what is sound counts. What
-    a node keeps for itself is listed behind the topics, as `__state/NAME`. Reads only, and works
-    beside a running node.
+    A segment without a seal is read through to tell; of a damaged one, what is sound counts. One
+    that was compacted or otherwise rewritten has a generation above 0; what it was made from is
+    not listed. What a node keeps for itself is listed behind the topics, as `__state/NAME`. Reads
+    only, and works beside a running node.
 
     \b
     Example:
@@ -82,18 +86,28 @@ def _shown(name: LogName, *, is_state: bool) -> str:
 
 def _rows(
     filesystem: Filesystem, directory: str, topic: str, partition: int
-) -> Iterator[dict[str, Any]]:
-    for files in survey(filesystem, directory).segments:
-        if "log" in files.suffixes and not files.is_deleted:
-            try:
-                yield {"topic": topic, "partition": partition, **_row(filesystem, files)}
-            except FileNotFoundError:
-                continue  # Removed by a running node since it was listed.
+) -> list[dict[str, Any]]:
+    """Return what the segments of a partition hold.
+
+    One that is gone since it was listed was deleted, or rewritten into another: only a fresh list
+    tells.
+    """
+    for _ in range(_TRIES_MAX):
+        segments = [files for files in survey(filesystem, directory).segments if files.has_log]
+        rows = [_row(filesystem, files) for files in segments]
+        found = [{"topic": topic, "partition": partition, **row} for row in rows if row]
+        if all(rows):
+            break
+    return found
 
 
-def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any]:
-    found = describe(filesystem, files)
-    is_empty = found.batch_count == 0
+def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any] | None:
+    """Return what a segment holds; nothing where it is gone."""
+    try:
+        found = describe(filesystem, files)
+    except FileNotFoundError:
+        return None
+    is_empty = found.record_count == 0
     return {
         "base_offset": found.base_offset,
         "next_offset": found.next_offset,
@@ -104,6 +118,7 @@ def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any]:
         "last_timestamp_ms": None if is_empty else found.timestamp_max,
         "sealed": "seal" in files.suffixes,
         "leader_epoch": found.leader_epoch,
+        "generation": files.generation,
     }
 
 

@@ -7,6 +7,7 @@ import click
 import millstream
 from millstream.cli.segments import segments
 from millstream.cli.serve import serve
+from millstream.cli.topic import topic
 
 
 @click.group(context_settings={"help_option_names": ["--help"], "max_content_width": 100})
@@ -30,3 +31,4 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(segments)
+main.add_command(topic)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     default="127.0.0.1:8080",
     show_default=True,
     show_envvar=True,
-    help="Where health and metrics are served. Port 0 picks a free one.",
+    help="Where HTTP clients connect, health and metrics among it. Port 0 picks a free one.",
 )
 @click.option(
     "--advertise",

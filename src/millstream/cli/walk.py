@@ -1,7 +1,8 @@
 """Walking over the batches of a log on disk, past what is damaged.
 
 Behind a damaged batch it goes on with the one that follows, if that is sound where it should
-start; else with the next that the index names; else with the next segment.
+start; else with the next that the index names; else with the next segment. Where a running node
+has rewritten a segment meanwhile, it goes on in what has taken its place.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from dataclasses import dataclass
 
 from millstream.errors import CorruptBatch, MillstreamError
 from millstream.records.batch import HEADER_SIZE, BatchHeader, check_batch, decode_header
-from millstream.storage.catalog import Finding, Kind, PartitionFiles, SegmentFiles, read_file
+from millstream.storage.catalog import (
+    Finding,
+    Kind,
+    PartitionFiles,
+    SegmentFiles,
+    read_file,
+    survey,
+)
 from millstream.storage.filesystem import File, Filesystem
 from millstream.storage.index import INDEX_HEADER_SIZE, Index, decode_index
 from millstream.storage.scan import check_place
@@ -26,6 +34,7 @@ class Batch:
     """A batch, and where it lies. Its header can be believed only if it is sound."""
 
     segment: int
+    generation: int
     position: int
     header: BatchHeader
     data: bytes
@@ -36,14 +45,30 @@ def walk(
     filesystem: Filesystem, files: PartitionFiles, start: int
 ) -> Iterator[tuple[SegmentFiles, Batch | Finding]]:
     """Yield the batches from the one that holds `start` on, and what is wrong between them."""
-    logs = [s for s in files.segments if "log" in s.suffixes and not s.is_deleted]
-    first = max((n for n, log in enumerate(logs) if log.base_offset <= start), default=0)
-    for segment in logs[first:]:
+    logs = _logs_from(files, start)
+    while logs:
+        segment = logs.pop(0)
         try:
-            for found in _Walk(filesystem, segment).run(start):
-                yield segment, found
+            batches = _Walk(filesystem, segment).run(start)
         except FileNotFoundError:
-            continue  # Removed by a running node since it was listed.
+            # Deleted or rewritten by a running node since it was listed.
+            again = _logs_from(survey(filesystem, files.directory), start)
+            logs = again if segment.id not in {log.id for log in again} else logs
+            continue
+        for found in batches:
+            if isinstance(found, Finding):
+                yield segment, found
+            elif found.header.last_offset >= start:
+                yield segment, found
+                if found.is_sound:
+                    start = found.header.next_offset
+
+
+def _logs_from(files: PartitionFiles, start: int) -> list[SegmentFiles]:
+    """Return the segments from the one that holds `start` on."""
+    logs = [segment for segment in files.segments if segment.has_log]
+    first = max((n for n, log in enumerate(logs) if log.base_offset <= start), default=0)
+    return logs[first:]
 
 
 class _Walk:
@@ -85,8 +110,8 @@ class _Walk:
         try:
             check_batch(header, data)
         except CorruptBatch:
-            return Batch(self._files.base_offset, position, header, data, is_sound=False)
-        return Batch(self._files.base_offset, position, header, data, is_sound=True)
+            return Batch(*self._files.id, position, header, data, is_sound=False)
+        return Batch(*self._files.id, position, header, data, is_sound=True)
 
     def _next_indexed(self, position: int, size: int) -> int:
         places = (self._index[number].position for number in range(len(self._index)))

@@ -1,77 +1,55 @@
-"""The HTTP door: for now, what operators and their machines ask a node.
+"""The HTTP door: every route, in one table.
 
-GET /health/startup    200 once the node has opened its data
-GET /health/live       200 as long as the event loop answers
-GET /health/ready      200 while clients are served, with what is wrong where they are not
-GET /metrics           the numbers, as Prometheus reads them
+    GET    /health/startup              200 once the node has opened its data
+    GET    /health/live                 200 as long as the event loop answers
+    GET    /health/ready                200 while clients are served, with what is wrong where not
+    GET    /metrics                     the numbers, as Prometheus reads them
+    GET    /v1/topics/{topic}           a topic, and how far each of its partitions reaches
+    DELETE /v1/topics/{topic}/records   records go: by key, by the start of a key, before an offset
+
+A handler parses, makes its call to the broker, and answers. What goes wrong is raised, and becomes
+an answer in `errors.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Route
 
-PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-"""The format that every version of Prometheus reads."""
+from millstream.broker.broker import Broker
+from millstream.http.errors import EXCEPTION_HANDLERS
+from millstream.http.health import Health, health_routes
+from millstream.http.hosts import LocalNames
+from millstream.http.topics import delete_records, describe_topic
+
+ROUTES = (
+    Route("/v1/topics/{topic}", describe_topic, methods=["GET"]),
+    Route("/v1/topics/{topic}/records", delete_records, methods=["DELETE"]),
+)
+"""What needs a broker."""
 
 
-class Health(NamedTuple):
-    """Whether a node serves its clients, and what is in the way."""
+def make_app(
+    health: Callable[[], Health],
+    scrape: Callable[[], Iterable[str]],
+    broker: Broker | None = None,
+    *,
+    is_local: bool = False,
+) -> Starlette:
+    """Return the application; without a broker, it tells health and metrics only.
 
-    is_started: bool
-    is_ready: bool
-    problems: tuple[str, ...] = ()
-
-
-def make_app(health: Callable[[], Health], scrape: Callable[[], Iterable[str]]) -> Starlette:
-    """Return the application; `health` and `scrape` are asked for each answer.
-
-    `scrape` gives its text in pieces. The loop has a turn between two of them, so that no client
-    waits for a scrape of many partitions.
+    `is_local` has it answer to names of this machine only.
     """
-
-    def live(_: Request) -> Response:
-        return JSONResponse({"status": "live"})
-
-    def startup(_: Request) -> Response:
-        return _status(health().is_started, "started", "starting", ())
-
-    def ready(_: Request) -> Response:
-        found = health()
-        return _status(found.is_ready, "ready", "not ready", found.problems)
-
-    async def metrics(_: Request) -> Response:
-        pieces = []
-        for piece in scrape():
-            pieces.append(piece)
-            await asyncio.sleep(0)
-        return Response("".join(pieces), media_type=PROMETHEUS_TEXT)
-
-    return Starlette(
-        routes=[
-            Route("/health/live", _on_loop(live)),
-            Route("/health/startup", _on_loop(startup)),
-            Route("/health/ready", _on_loop(ready)),
-            Route("/metrics", metrics),
-        ]
+    routes: list[BaseRoute] = [*health_routes(health, scrape)]
+    if broker is not None:
+        routes += ROUTES
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(LocalNames)] if is_local else [],
+        exception_handlers=EXCEPTION_HANDLERS,
     )
-
-
-def _on_loop(endpoint: Callable[[Request], Response]) -> Callable[[Request], object]:
-    """Have an endpoint run on the event loop, to which all that it reads belongs."""
-
-    async def run(request: Request) -> Response:
-        return endpoint(request)
-
-    return run
-
-
-def _status(is_good: bool, good: str, bad: str, problems: tuple[str, ...]) -> Response:  # noqa: FBT001
-    body = {"status": good if is_good else bad, "problems": list(problems)}
-    return JSONResponse(body, status_code=200 if is_good else 503)
+    app.state.broker = broker
+    return app

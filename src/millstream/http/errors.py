@@ -1,0 +1,126 @@
+"""What an error looks like over HTTP: one table, one shape.
+
+    {"error": {"code": "unknown_topic", "message": "there is no topic 'orders'", "detail": null}}
+
+The code is the name of the error, as `docs/reference/errors.md` lists it. Where the node itself is
+at fault, the message says no more than that: what it would tell (paths, calls) is for the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ExceptionHandler
+
+from millstream import errors
+from millstream.errors import MillstreamError, OffsetOutOfRange
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS = 1
+"""When to come again to a node that was busy: commits, and turns of a topic, take less."""
+
+STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
+    {
+        MillstreamError: HTTPStatus.INTERNAL_SERVER_ERROR,
+        # The request is wrong.
+        errors.RequestError: HTTPStatus.BAD_REQUEST,
+        errors.BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        errors.UnknownLog: HTTPStatus.NOT_FOUND,
+        errors.UnknownTopic: HTTPStatus.NOT_FOUND,
+        errors.UnknownTopicId: HTTPStatus.NOT_FOUND,
+        errors.UnknownGroup: HTTPStatus.NOT_FOUND,
+        errors.UnknownTransaction: HTTPStatus.NOT_FOUND,
+        # The request is right, and what there is stands in its way.
+        errors.TopicExists: HTTPStatus.CONFLICT,
+        errors.GroupNotEmpty: HTTPStatus.CONFLICT,
+        errors.GroupSubscribed: HTTPStatus.CONFLICT,
+        errors.LogFull: HTTPStatus.CONFLICT,
+        errors.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+        # The client may try again.
+        errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+        errors.LogClosed: HTTPStatus.SERVICE_UNAVAILABLE,
+        errors.DiskFull: HTTPStatus.INSUFFICIENT_STORAGE,
+    }
+)
+"""The nearest listed ancestor of an error gives its status."""
+
+
+def status_of(kind: type[MillstreamError]) -> HTTPStatus:
+    """Return the status of the nearest listed ancestor."""
+    return next(STATUSES[above] for above in kind.__mro__ if above in STATUSES)
+
+
+def code_of(kind: type[Exception]) -> str:
+    """Return the code of an error: its name, in small letters."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer what Millstream raised on purpose."""
+    assert isinstance(error, MillstreamError)
+    status = status_of(type(error))
+    message = str(error)
+    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+        message = "the node cannot do this: what is wrong stands in its log"
+    headers = {}
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    return answer(status, code_of(type(error)), message, _detail(error), headers)
+
+
+async def _refuse_http(_: Request, error: Exception) -> Response:
+    """Answer what is wrong with the request before the broker is asked."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    return answer(status, status.name.lower(), error.detail, headers=error.headers)
+
+
+async def _fail(_: Request, __: Exception) -> Response:
+    """Answer where something of ours is broken; who calls this logs the error."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    message = "the node cannot do this: what is wrong stands in its log"
+    return answer(status, status.name.lower(), message)
+
+
+async def _forget(_: Request, __: Exception) -> Response:
+    """End a request whose client is gone."""
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
+def answer(
+    status: HTTPStatus,
+    code: str,
+    message: str,
+    detail: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return an error in the one shape that all have."""
+    body = {"error": {"code": code, "message": message, "detail": detail}}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
+    """Return what a program would want to know, where there is something."""
+    if isinstance(error, OffsetOutOfRange):
+        return {"offset": error.offset, "start": error.start, "end": error.end}
+    return None
+
+
+EXCEPTION_HANDLERS: Mapping[Any, ExceptionHandler] = MappingProxyType(
+    {
+        MillstreamError: _refuse,
+        HTTPException: _refuse_http,
+        ClientDisconnect: _forget,
+        Exception: _fail,
+    }
+)

@@ -1,0 +1,40 @@
+"""Which names a node answers to.
+
+A web page can point a name of its own at 127.0.0.1, and a browser then takes the node for that
+page's server: the page may read and delete as it likes. The browser still says which name it was
+that the page used, so a node that only this machine can reach answers to this machine's names only.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from millstream.config import is_loopback
+from millstream.http.errors import answer
+
+
+class LocalNames:
+    """Refuses requests that were sent to another name than one of this machine."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else "localhost"
+        if is_loopback(name_of(host)):
+            await self._app(scope, receive, send)
+            return
+        message = "asked for under another name than one of this machine, such as localhost"
+        status = HTTPStatus.MISDIRECTED_REQUEST
+        await answer(status, status.name.lower(), message)(scope, receive, send)
+
+
+def name_of(host: str) -> str:
+    """Return the name in a `Host` header, which may have a port behind it."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

@@ -1,0 +1,50 @@
+"""What tests of the HTTP door ask of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status, headers (by names in small letters) and body of an answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return self.json["error"]["code"]
+
+    @property
+    def message(self) -> str:
+        return self.json["error"]["message"]
+
+
+def ask(
+    url: str,
+    method: str,
+    path: str,
+    body: bytes | Iterable[bytes] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """Make one request; a body in pieces goes in chunks, without a word about its size."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        connection.request(method, path, body=body, headers=headers or {})
+        found = connection.getresponse()
+        names = {name.lower(): value for name, value in found.getheaders()}
+        return Answer(found.status, names, found.read())
+    finally:
+        connection.close()
