@@ -3,7 +3,8 @@
 `MILLSTREAM_TEST_BOOTSTRAP=host:port` runs the same tests against another broker. That is how they
 were made: each has to pass against Apache Kafka first, which shows that the test says what Kafka
 does, and only then against ours. Kafka has to run with one replica of its internal topics and with
-what `QUICK` says, under its own names: `group.initial.rebalance.delay.ms=0` and so on.
+what `QUICK` says, under its own names: `group.initial.rebalance.delay.ms=0` and so on; and with
+`log.retention.check.interval.ms=200` and `log.cleaner.backoff.ms=200`, so that old data goes soon.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.config import BrokerConfig
-from millstream.testing.broker import running_broker
+from millstream.testing.broker import RunningBroker, running_broker
 
 TIMEOUT_S = 30
 QUICK = BrokerConfig(
@@ -32,13 +33,19 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where clients connect to: "host:port"."""
-    if address := os.environ.get("MILLSTREAM_TEST_BOOTSTRAP"):
-        yield address
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker | None]:
+    """Our broker; nothing where the tests run against another."""
+    if "MILLSTREAM_TEST_BOOTSTRAP" in os.environ:
+        yield None
         return
     with running_broker(tmp_path_factory.mktemp("broker"), broker=QUICK) as broker:
-        yield broker.bootstrap
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def bootstrap(node: RunningBroker | None) -> str:
+    """Where clients connect to: "host:port"."""
+    return os.environ["MILLSTREAM_TEST_BOOTSTRAP"] if node is None else node.bootstrap
 
 
 @pytest.fixture(scope="session")

@@ -81,12 +81,17 @@ def read(consumer: Consumer, count: int, *, timeout_s: float = TIMEOUT_S) -> lis
 
 
 def read_all(
-    bootstrap: str, topic: str, settings: Settings | None = None, *, partition: int = 0
+    bootstrap: str,
+    topic: str,
+    settings: Settings | None = None,
+    *,
+    partition: int = 0,
+    offset: int = 0,
 ) -> list[Message]:
-    """Everything that a partition shows from its start to its end."""
+    """Everything that a partition shows from its start, or from an offset, to its end."""
     at_end = {"enable.partition.eof": True, "fetch.wait.max.ms": 20}
     reader = consumer(bootstrap, at_end | (settings or {}))
-    reader.assign([TopicPartition(topic, partition, 0)])
+    reader.assign([TopicPartition(topic, partition, offset)])
     messages: list[Message] = []
     deadline = time.monotonic() + TIMEOUT_S
     try:

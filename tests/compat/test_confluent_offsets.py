@@ -107,21 +107,6 @@ def test_a_seek_to_the_end_sees_only_what_comes_then(bootstrap, ten):
     reader.close()
 
 
-@pytest.mark.parametrize(("reset", "first"), [("earliest", b"3"), ("latest", b"new")])
-def test_a_place_that_is_gone_is_reset_as_the_consumer_wishes(bootstrap, admin, ten, reset, first):
-    admin.delete_records([TopicPartition(ten, 0, 3)])[TopicPartition(ten, 0)].result(TIMEOUT_S)
-    settings = {"auto.offset.reset": reset, "enable.partition.eof": True}
-    reader = consumer(bootstrap, settings)
-    reader.assign([TopicPartition(ten, 0, 1)])
-    if reset == "latest":
-        message = reader.poll(TIMEOUT_S)
-        assert message.error().code() == KafkaError._PARTITION_EOF
-        assert message.offset() == 10
-        send(producer(bootstrap), ten, [b"new"], partition=0)
-    assert values(read(reader, 1)) == [first]
-    reader.close()
-
-
 def test_a_place_past_the_end_is_an_error_for_who_wants_to_know(bootstrap, ten):
     reader = consumer(bootstrap, {"auto.offset.reset": "error"})
     reader.assign([TopicPartition(ten, 0, 1000)])

@@ -1,10 +1,11 @@
 // One scenario with KafkaJS: `node scenario.js NAME BOOTSTRAP UNIQUE` prints what it saw as JSON.
-// The tests in ../test_kafkajs.py say what that has to be.
+// The tests in ../test_kafkajs.py say what that has to be, and for `read`, which takes more
+// arguments, those in ../test_life.py.
 'use strict'
 
 const { Kafka, CompressionTypes, logLevel } = require('kafkajs')
 
-const [scenarioName, bootstrap, unique] = process.argv.slice(2)
+const [scenarioName, bootstrap, unique, ...more] = process.argv.slice(2)
 const DEADLINE_MS = 30000
 
 const kafka = new Kafka({
@@ -181,6 +182,27 @@ const scenarios = {
       seen: seen.map(message => message.value).sort(),
       all: all.map(message => message.value).sort(),
     }
+  },
+
+  // `read ... TOPIC OFFSET COUNT SETTINGS`: goes to an offset, and reads until it has seen so many
+  // messages and asked in vain for more.
+  async read () {
+    const [topic, offset, count, settings] = more
+    const { fromBeginning, ...others } = JSON.parse(settings)
+    const consumer = kafka.consumer({ ...group, ...others })
+    const messages = []
+    let asked = 0
+    consumer.on(consumer.events.FETCH, () => { asked++ })
+    await consumer.connect()
+    await consumer.subscribe({ topic, fromBeginning })
+    await consumer.run({ eachMessage: async ({ message }) => { messages.push(message) } })
+    consumer.seek({ topic, partition: 0, offset })
+    await until(() => messages.length >= Number(count))
+    const before = asked
+    await until(() => asked >= before + 3)
+    await consumer.disconnect()
+    const text = bytes => bytes === null ? null : bytes.toString()
+    return messages.map(({ offset, key, value }) => [Number(offset), text(key), text(value)])
   },
 
   async admin () {
