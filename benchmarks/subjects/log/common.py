@@ -56,6 +56,10 @@ class OpenStore:
         """Return a log, creating it where there is none."""
         return self.run(self._store.log(TOPIC, partition))
 
+    def look_after(self) -> None:
+        """Have the store evict and clean all that it can."""
+        self.run(self._store.upkeep.run_once(is_forced=True))
+
     def logs(self, count: int) -> list[Log]:
         """Return many logs at once."""
 
