@@ -10,14 +10,31 @@ import sys
 from pathlib import Path
 
 import pytest
+from starlette.routing import Route
 
 import millstream
 from millstream.broker.groups.group import GROUP_ID_LENGTH_MAX
 from millstream.broker.producers import PRODUCERS_MAX
 from millstream.broker.transactions.coordinator import GROUPS_MAX
-from millstream.config import MIB, BrokerConfig, KafkaConfig, LogConfig, NodeConfig
+from millstream.config import (
+    DAY_MS,
+    KIB,
+    MIB,
+    BrokerConfig,
+    KafkaConfig,
+    LogConfig,
+    NodeConfig,
+    StoreConfig,
+)
+from millstream.http.app import ROUTES, make_app
+from millstream.http.bodies import BODY_SECONDS_MAX
+from millstream.http.errors import STATUSES
+from millstream.http.health import Health
+from millstream.http.topics import DELETION_SIZE_MAX
 from millstream.kafka.handlers.fetch import WAIT_MS_MAX
 from millstream.observe.metrics import LISTED_MAX
+from millstream.storage.compaction import RECLAIM_MS_MAX, RECLAIM_RATIO_MIN
+from millstream.storage.deletion import PATTERN_SIZE_MAX
 from millstream.testing.broker import running_broker
 from millstream.wire.apis import APIS
 
@@ -33,7 +50,8 @@ SNIPPETS = [
 
 
 NODE = "localhost:9092"
-"""What the documentation calls a node that runs; here it has a port of its own."""
+NODE_URL = "http://localhost:8080"
+"""What the documentation calls a node that runs; here it has ports of its own."""
 
 
 THEIRS = ("-W", "ignore:read_text is deprecated", "-W", "ignore:open_text is deprecated")
@@ -45,7 +63,7 @@ def test_the_code_in_the_documentation_runs(code: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         if NODE in code:
             broker = stack.enter_context(running_broker(tmp_path / "node"))
-            code = code.replace(NODE, broker.bootstrap)
+            code = code.replace(NODE, broker.bootstrap).replace(NODE_URL, broker.url)
         result = subprocess.run(
             [sys.executable, "-W", "error", *THEIRS, "-c", code],
             cwd=tmp_path,
@@ -115,9 +133,27 @@ def test_what_is_said_not_to_be_served_is_not_served() -> None:
     assert not keys & APIS.keys()
 
 
+def test_every_route_is_described() -> None:
+    described = (ROOT / "docs/reference/http.md").read_text()
+    app = make_app(lambda: Health(is_started=True, is_ready=True), lambda: ())
+    for route in [*app.routes, *ROUTES]:
+        assert isinstance(route, Route)
+        (method,) = (route.methods or set()) - {"HEAD"}
+        assert f"`{method} {route.path}`" in described, route.path
+
+
+def test_every_status_that_an_error_has_is_described() -> None:
+    described = (ROOT / "docs/reference/http.md").read_text()
+    for status in STATUSES.values():
+        assert f"\n| {status.value} | " in described, status
+
+
 DIFFERENCES = "docs/reference/kafka-differences.md"
 SERVING = "docs/operating/serving.md"
-BROKER, DOOR = BrokerConfig(), KafkaConfig()
+RETENTION = "docs/concepts/retention.md"
+HTTP = "docs/reference/http.md"
+DELETING = "docs/guides/deleting.md"
+BROKER, DOOR, STORE = BrokerConfig(), KafkaConfig(), StoreConfig()
 
 
 @pytest.mark.parametrize(
@@ -132,6 +168,22 @@ BROKER, DOOR = BrokerConfig(), KafkaConfig()
         (DIFFERENCES, "1,000 groups", GROUPS_MAX, 1_000),
         (DIFFERENCES, "1,024 characters", GROUP_ID_LENGTH_MAX, 1_024),
         (DIFFERENCES, "5 minutes", WAIT_MS_MAX, 300_000),
+        (DIFFERENCES, "at most 64 MiB a second", STORE.cleaning_bytes_per_second_max, 64 * MIB),
+        (RETENTION, "Every 30 seconds", STORE.upkeep_interval_ms, 30_000),
+        (RETENTION, "at most 64 MiB a second", STORE.cleaning_bytes_per_second_max, 64 * MIB),
+        (RETENTION, "at most 256 MiB", STORE.cleaning_memory_bytes_max, 256 * MIB),
+        (RETENTION, "10,000 deletions by key", STORE.deletions_max, 10_000),
+        (RETENTION, "at most 64 KiB", PATTERN_SIZE_MAX, 64 * KIB),
+        (RETENTION, "a twentieth of a segment", RECLAIM_RATIO_MIN, 0.05),
+        (RETENTION, "after a day at the latest", RECLAIM_MS_MAX, DAY_MS),
+        (RETENTION, "one day by default", LogConfig().tombstone_ms, DAY_MS),
+        (RETENTION, "At least half of the log", LogConfig().dirty_ratio_min, 0.5),
+        (DELETING, "Up to 10,000 may wait", STORE.deletions_max, 10_000),
+        (DELETING, "after a day at the latest", RECLAIM_MS_MAX, DAY_MS),
+        (HTTP, "256 KiB", DELETION_SIZE_MAX, 256 * KIB),
+        (HTTP, "longer than 30 s", BODY_SECONDS_MAX, 30.0),
+        (SERVING, "every 30 seconds", STORE.upkeep_interval_ms, 30_000),
+        ("docs/operating/recovering.md", "within 30 seconds", STORE.upkeep_interval_ms, 30_000),
         (SERVING, "25 seconds", NodeConfig().drain_ms_max, 25_000),
         (SERVING, "100 MiB", DOOR.request_size_max, 100 * MIB),
         (SERVING, "20,000 connections", DOOR.connections_max, 20_000),
@@ -147,7 +199,7 @@ BROKER, DOOR = BrokerConfig(), KafkaConfig()
     ],
 )
 def test_the_numbers_in_the_documentation_are_those_of_the_code(
-    page: str, text: str, found: int, said: int
+    page: str, text: str, found: float, said: float
 ) -> None:
     assert text in words_of(page)
     assert found == said, f"{page} says {text!r}"

@@ -9,6 +9,7 @@ import ast
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from millstream.broker.topic_configs_node import BROKER_NAMES, DOOR_NAMES
 from millstream.broker.topic_configs_table import REMOVED_CONFIGS, TOPIC_CONFIGS
 from millstream.cli.main import main as command_line
 from millstream.config import BrokerConfig, KafkaConfig, LogConfig, NodeConfig, StoreConfig
+from millstream.http.errors import STATUSES
 from millstream.kafka.apis import HANDLERS
 from millstream.kafka.errors import CODES
 from millstream.kafka.handlers.versions import FEATURES
@@ -111,25 +113,33 @@ def config_page() -> str:
             rows.append(row + ([f"`{name}`" if name else ""] if names else []))
         parts.append(table(head, rows))
     parts.append("\n`NodeConfig` holds the others as `broker`, `door`, `log` and `store`.\n")
-    parts.append("\n## Durability\n\n")
-    words = _field_docstrings(config.Durability)
-    rows = [(f"`{member.value}`", words[member.name]) for member in config.Durability]
-    parts.append(table(["class", "what an acknowledgement promises"], rows))
+    parts += _members("Durability", config.Durability, "class", "what an acknowledgement promises")
+    parts += _members("Discard", config.Discard, "discard", "what happens when a log is full")
     return "".join(parts)
+
+
+def _members(title: str, kind: type[Enum], *head: str) -> list[str]:
+    words = _field_docstrings(kind)
+    rows = [(f"`{member.value}`", words[member.name]) for member in kind]
+    return [f"\n## {title}\n\n", table(head, rows)]
 
 
 def _default_and_allowed(kind: type[Any], name: str) -> tuple[str, str]:
     default = getattr(kind(), name)
     if isinstance(default, bool):
         return f"`{default}`", "`True`, `False`"
-    if isinstance(default, int):
+    if name in vars(kind)["_limits"]:
         least, most = vars(kind)["_limits"][name]
-        return f"{default:,}", f"{least:,} to {most:,}"
-    if isinstance(default, config.Durability):
-        return f"`{default.value}`", ", ".join(f"`{one.value}`" for one in config.Durability)
-    if isinstance(default, config.Endpoint) or default is None:
-        return f"`{default}`" if default else "that of `kafka`", "a host and a port"
-    return f"`{default}`", "a path"
+        is_optional = default is None
+        shown = "no limit" if is_optional else f"{default:,}"
+        return shown, f"{least:,} to {most:,}" + ", or `None`" * is_optional
+    if isinstance(default, float):
+        return str(default), "0 to 1"
+    if isinstance(default, Enum):
+        return f"`{default.value}`", ", ".join(f"`{one.value}`" for one in type(default))
+    if isinstance(default, str):
+        return f"`{default}`", "a path"
+    return f"`{default}`" if default else "that of `kafka`", "a host and a port"
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
@@ -154,16 +164,19 @@ def errors_page() -> str:
     """Every error, indented below the one that it is a kind of."""
     rows = _error_rows(errors.MillstreamError, 0)
     return (
-        f"{NOTE}# Errors\n\nCatch a branch to catch all below it. A Kafka client sees the code in"
-        " the last column, which is that of the nearest error above where there is none.\n\n"
-        + table(["error", "what it means", "Kafka's code"], rows)
+        f"{NOTE}# Errors\n\nCatch a branch to catch all below it. A Kafka client sees the code, an"
+        " HTTP client the status; where there is none, it is that of the nearest error above. [The"
+        " shape of an error over HTTP](http.md#errors).\n\n"
+        + table(["error", "what it means", "Kafka's code", "HTTP status"], rows)
     )
 
 
 def _error_rows(kind: type[errors.MillstreamError], depth: int) -> list[Sequence[str]]:
     indent = "&nbsp;&nbsp;" * depth
     code = f"`{CODES[kind].name}`" if kind in CODES else ""
-    rows: list[Sequence[str]] = [(f"{indent}`{kind.__name__}`", words_of(kind), code)]
+    status = str(STATUSES[kind].value) if kind in STATUSES else ""
+    name = f"{indent}`{kind.__name__}`"
+    rows: list[Sequence[str]] = [(name, words_of(kind), code, status)]
     for below in kind.__subclasses__():
         if below.__module__ == errors.__name__:
             rows += _error_rows(below, depth + 1)
