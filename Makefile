@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup clients demo test test-long planted check format bench docs clean
+.PHONY: help setup java clients demo test test-long planted check format bench docs clean
 
 help: ## Show what there is to do.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,19 +21,22 @@ $(STAMP): pyproject.toml tools/setup
 	@tools/setup "$(PYTHON)" "$(VENV)"
 	@touch $@
 
+java: ## Install the Java that Spark runs on, where there is none.
+	@tools/setup-java
+
 clients: ## Install the Kafka clients of other languages that the tests use.
 	@tools/setup-clients
 
-demo: setup ## A node, a Kafka client, a crash, a recovery: the story, step by step.
-	@$(BIN)/python examples/demo.py
+demo: setup java ## A node, a crash, a pipeline on Spark, a query, a plot: the story, step by step.
+	@$(BIN)/python examples/demo
 
-test: setup clients ## Run all tests.
+test: setup java clients ## Run all tests.
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-test-long: setup clients ## Run the campaigns that take longer than CI may.
+test-long: setup java clients ## Run the campaigns that take longer than CI may.
 	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 $(ARGS)
 
-planted: setup clients ## Plant each known bug and show that the suite catches it.
+planted: setup java clients ## Plant each known bug and show that the suite catches it.
 	@$(BIN)/python tests/planted/plant.py $(ARGS)
 
 check: setup ## Lint, types, imports.
@@ -46,7 +49,7 @@ format: setup ## Lay out the code as `make check` wants it.
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: setup ## Measure every claim, with the limit beside it. SUBJECT=log QUICK=1 narrow it.
+bench: setup java ## Measure every claim, with the limit beside it. SUBJECT=log QUICK=1 narrow it.
 	@$(BIN)/python benchmarks/run.py $(if $(SUBJECT),--subject $(SUBJECT)) $(if $(QUICK),--quick)
 
 docs: setup ## Write the generated pages of docs/reference anew.

@@ -24,6 +24,10 @@ class InvalidConfig(RequestError):
     """A setting has a value that is not allowed."""
 
 
+class InvalidPipeline(RequestError):
+    """A pipeline is described in a way in which it cannot run."""
+
+
 class InvalidName(RequestError):
     """A topic name or a partition number cannot be one."""
 
@@ -82,6 +86,10 @@ class InvalidRequest(RequestError):
 
 class InvalidRecord(RequestError):
     """The topic does not take this record: a key is missing, or it is not allowed there."""
+
+
+class BadRecord(RequestError):
+    """A record's value is not what its topic, or the reader, says that values are."""
 
 
 class UnsupportedCompression(RequestError):
@@ -239,6 +247,10 @@ def _out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRange:
     return OffsetOutOfRange(offset, start=start, end=end)
 
 
+class DataLost(RequestError):
+    """Records that were to be read are gone, and whoever reads wants to know."""
+
+
 # The caller may wait and try again.
 
 
@@ -281,6 +293,46 @@ class DiskFull(Unavailable):
     """The disk has no room. Reads go on; writes resume by themselves when space returns."""
 
 
+# The caller is a client, and the node at the other end is in its way.
+
+
+class NodeUnreachable(MillstreamError):
+    """A node cannot be reached, hung up, or did not answer in time."""
+
+    def __init__(self, address: str, reason: str, *, may_be_done: bool = False) -> None:
+        doubt = "; what was asked may have been done" if may_be_done else ""
+        super().__init__(f"{address}: {reason}{doubt}")
+        self.address = address
+        self.reason = reason
+        self.may_be_done = may_be_done
+        """Whether a request was on its way. Otherwise nothing of it can have taken effect."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unreachable, (self.address, self.reason, self.may_be_done)
+
+
+def _unreachable(address: str, reason: str, may_be_done: bool) -> NodeUnreachable:  # noqa: FBT001 - as it was pickled.
+    """Make the error anew in the process that it was sent to."""
+    return NodeUnreachable(address, reason, may_be_done=may_be_done)
+
+
+class NodeRefused(MillstreamError):
+    """A node refused a request for a reason that has no error of its own here."""
+
+    def __init__(self, code: int, name: str, message: str) -> None:
+        super().__init__(f"{name} ({code}): {message}")
+        self.code = code
+        self.name = name
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeRefused, (self.code, self.name, self.message)
+
+
+class MalformedAnswer(MillstreamError):
+    """What a node answered is not what its protocol says it must be."""
+
+
 # An operator has to act.
 
 
@@ -298,6 +350,14 @@ class StoreLocked(MillstreamError):
 
 class StorageFailed(MillstreamError):
     """The operating system failed a call on which the store depends."""
+
+
+class SparkMissing(MillstreamError):
+    """PySpark, or the Java that it runs on, is not installed here."""
+
+
+class SparkFailed(MillstreamError):
+    """What Spark was to do did not come to its end; what it had finished is kept."""
 
 
 class UnknownFormat(MillstreamError):

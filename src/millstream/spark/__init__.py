@@ -1,0 +1,1 @@
+"""Topics as Spark tables: a data source, sinks, pipelines and jobs."""
