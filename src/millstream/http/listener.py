@@ -48,6 +48,8 @@ class HttpListener:
 
     async def listen(self, host: str, port: int) -> int:
         """Take connections at `host`; return the port, which the system picks for 0."""
+        # Now, and not when the first client comes: there may be no descriptor left for it then.
+        self._server.config.load()
         listening = socket.create_server((host, port), family=_family(host), backlog=1024)
         port_taken: int = listening.getsockname()[1]
         serving = self._server.serve(sockets=[listening])
