@@ -273,7 +273,6 @@ class EmbeddedLog:
         """
         position = self.start_offset if offset is None else offset
         end = self.end_offset if until is None else until
-        is_cut = True
         while position < end:
             try:
                 found = self.inner.read(position, is_checked=False)
@@ -282,24 +281,12 @@ class EmbeddedLog:
                 if gap is not None:
                     error.add_note(f"offsets {gap.from_offset} to {gap.to_offset}: {gap.reason}")
                     raise
-                position, is_cut = after, True
+                position = after
                 continue
             if not found.data:
                 return
-            is_cut |= found.next_offset > end
-            wanted = ["offset", *(c for c in columns if c != "offset")] if is_cut else columns
-            for batch in arrow_batches(found.data, columns=wanted):
-                cut = _between(batch, position, end).select(columns) if is_cut else batch
-                if cut.num_rows:
-                    yield cut
-            position, is_cut = found.next_offset, False
-
-
-def _between(batch: pyarrow.RecordBatch, first: int, end: int) -> pyarrow.RecordBatch:
-    """Cut a batch to the offsets from `first` to before `end`; offsets rise in it."""
-    offsets = batch.column("offset").to_numpy()
-    start, stop = offsets.searchsorted([first, end])
-    return batch.slice(start, stop - start)
+            yield from arrow_batches(found.data, columns=columns, start=position, end=end)
+            position = found.next_offset
 
 
 class _LoopThread:

@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-from millstream.records import key_memory, key_table, sifting, twins
+from millstream.records import (
+    columns,
+    encoding,
+    key_memory,
+    key_table,
+    partitioner,
+    sifting,
+    twins,
+)
 from millstream.records.twins import Twins
 
 
@@ -44,7 +52,17 @@ def test_the_plain_one_is_called_for_good_where_numba_is_missing():
 
 
 @pytest.mark.parametrize(
-    "pair", [sifting._RESTS_OF, key_table._NOTE, key_memory._REHASH], ids=["sift", "note", "rehash"]
+    "pair",
+    [
+        sifting._RESTS_OF,
+        key_table._NOTE,
+        key_memory._REHASH,
+        columns._DECODE,
+        encoding._ENCODE,
+        partitioner._PARTITIONS_OF,
+        partitioner._ROWS_BY_PARTITION,
+    ],
+    ids=["sift", "note", "rehash", "decode", "encode", "partitions", "rows"],
 )
 def test_all_that_has_a_twin_has_one_here(pair):
     assert pair.compiled is not pair.plain
@@ -53,6 +71,7 @@ def test_all_that_has_a_twin_has_one_here(pair):
 def test_nothing_of_numba_is_loaded_before_it_is_needed():
     code = (
         "import sys; import millstream.records.sifting, millstream.records.key_table;"
+        "import millstream.records.columns, millstream.records.partitioner;"
         "print([name for name in ('numba', 'numpy') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,10 +1,11 @@
-"""The log engine: appending, committing, reading, decoding, opening, recovering."""
+"""The log engine: appending, committing, reading, decoding, encoding, opening, recovering."""
 
 from __future__ import annotations
 
 from subjects.log.append import APPEND
 from subjects.log.commit import GROUP_COMMIT, LONE_APPEND
 from subjects.log.decode import DECODE
+from subjects.log.encode import ENCODE
 from subjects.log.growth import GROWTH
 from subjects.log.opening import OPENING
 from subjects.log.partitions import PARTITIONS
@@ -18,6 +19,7 @@ EXPERIMENTS = (
     READ_1_MB,
     READ_16_KB,
     DECODE,
+    ENCODE,
     OPENING,
     RECOVERY_16_KB,
     RECOVERY_1_KB,

@@ -6,7 +6,7 @@ the same reasons before either looks at a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from millstream.errors import CorruptBatch
@@ -41,28 +41,56 @@ def open_body(header: BatchHeader, batch: Bytes, *, size_max: int) -> Bytes:
     return records
 
 
-def open_bodies(data: Bytes, *, check: bool, size_max: int) -> Iterator[Body]:
-    """Open every batch in `data`, with its sum verified first if `check`."""
+def open_bodies(
+    data: Bytes,
+    *,
+    check: bool,
+    size_max: int,
+    is_wanted: Callable[[BatchHeader], bool] | None = None,
+    is_opened: Callable[[BatchHeader], bool] | None = None,
+) -> Iterator[Body]:
+    """Open the batches in `data`, with each one's sum verified first if `check`.
+
+    Those that `is_wanted` says no to are left out; it is asked once for each, in order. Of those
+    that `is_opened` says no to, only the header comes back. Neither kind is unpacked.
+    """
     position = 0
     for header, batch in split(data):
         if check:
             check_batch(header, batch)
-        is_packed = header.codec != Codec.NONE
-        records = open_body(header, batch, size_max=size_max)
-        yield Body(header, records, -1 if is_packed else position + HEADER_SIZE)
-        position += header.size
+        if is_wanted is None or is_wanted(header):
+            if is_opened is None or is_opened(header):
+                is_packed = header.codec != Codec.NONE
+                records = open_body(header, batch, size_max=size_max)
+                yield Body(header, records, -1 if is_packed else position + HEADER_SIZE)
+            else:
+                yield Body(header, b"", -1)
+        position += len(batch)
 
 
-def grouped(bodies: Iterable[Body], *, size_max: int) -> Iterator[list[Body]]:
-    """Gather bodies in order into groups of at most `size_max` bytes, or of one larger body."""
+def grouped(
+    bodies: Iterable[Body],
+    *,
+    size_max: int,
+    is_first: Callable[[BatchHeader], bool] | None = None,
+    is_last: Callable[[BatchHeader], bool] | None = None,
+) -> Iterator[list[Body]]:
+    """Gather bodies in order into groups of at most `size_max` bytes, or of one larger body.
+
+    Those that `is_first` says yes to begin a group, and those that `is_last` says yes to end one.
+    """
     group: list[Body] = []
     size = 0
     for body in bodies:
-        if group and size + len(body.records) > size_max:
+        begins = is_first is not None and is_first(body.header)
+        if group and (begins or size + len(body.records) > size_max):
             yield group
             group, size = [], 0
         group.append(body)
         size += len(body.records)
+        if is_last is not None and is_last(body.header):
+            yield group
+            group, size = [], 0
     if group:
         yield group
 

@@ -26,6 +26,7 @@ from millstream.records.batch import (
     HEADER_SIZE,
     LENGTH_END,
     MAGIC,
+    NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -36,8 +37,6 @@ from millstream.records.batch import (
 from millstream.records.compression import BODY_SIZE_MAX, Codec, compress
 from millstream.records.record import Header, Record
 from millstream.records.varint import encode_varint, encode_varlong
-
-_NO_LEADER_EPOCH = -1
 
 _ZERO = b"\0"
 _NULL = encode_varint(-1)
@@ -68,7 +67,7 @@ def build_batch(
         header = BatchHeader(
             base_offset=0,
             length=HEADER_SIZE - LENGTH_END + len(body),
-            leader_epoch=_NO_LEADER_EPOCH,
+            leader_epoch=NO_LEADER_EPOCH,
             magic=MAGIC,
             crc=0,
             attributes=attributes,

@@ -25,6 +25,7 @@ from millstream.records.kernels import (
     read_varlong,
 )
 from millstream.records.table_kernels import Named
+from millstream.records.write_kernels import copy, number_size, write_number
 
 # Columns of what it finds: how many records are left, in how many bytes, how many of them are
 # tombstones, which is the latest timestamp, and how many bytes they would have with their deltas
@@ -61,29 +62,6 @@ class Asked(NamedTuple):
 
 
 @kernel
-def number_size(number: int) -> int:
-    """How many bytes a number has as a varint or varlong."""
-    folded = np.uint64(number << 1) ^ np.uint64(number >> 63)
-    size = 1
-    while folded >= np.uint64(0x80):
-        folded >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@kernel
-def write_number(target: Octets, position: int, number: int) -> int:
-    """Write a varint or varlong; return the position after it."""
-    folded = np.uint64(number << 1) ^ np.uint64(number >> 63)
-    while folded >= np.uint64(0x80):
-        target[np.uint64(position)] = np.uint8(folded & np.uint64(0x7F) | np.uint64(0x80))
-        folded >>= np.uint64(7)
-        position += 1
-    target[np.uint64(position)] = np.uint8(folded)
-    return position + 1
-
-
-@kernel
 def grown_size(delta: int, shift: int, others: int) -> int:
     """How many bytes a record has with another timestamp delta; -1 where that does not fit.
 
@@ -94,15 +72,6 @@ def grown_size(delta: int, shift: int, others: int) -> int:
         return -1
     fields = 1 + number_size(shifted) + others
     return number_size(fields) + fields
-
-
-@kernel
-def copy(source: Octets, start: int, end: int, target: Octets, position: int) -> int:
-    """Copy bytes; return the position after them. Unsigned indices let it be one block copy."""
-    distance = position - start
-    for index in range(start, end):
-        target[np.uint64(index + distance)] = source[np.uint64(index)]
-    return position + end - start
 
 
 @kernel

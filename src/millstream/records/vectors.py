@@ -18,7 +18,7 @@ from millstream.errors import CorruptBatch
 from millstream.records import kernels
 from millstream.records.batch import BatchHeader, Bytes
 from millstream.records.bodies import Body
-from millstream.records.kernels import Fields, Int64s, Octets, Table
+from millstream.records.kernels import Fields, Int32s, Int64s, Octets, Table
 from millstream.records.sources import lay_out
 
 
@@ -35,11 +35,12 @@ def decode(data: Bytes, group: Sequence[Body], columns: Sequence[str]) -> list[p
     if number != kernels.SOUND:
         raise _broken(group[number].header, position - int(batches[number, kernels.START]))
     made = {
-        "offset": lambda: pa.array(table.offsets),
-        "timestamp": lambda: pa.array(table.timestamps),
+        "offset": lambda: _numbers(pa.int64(), table.offsets),
+        "timestamp": lambda: _numbers(pa.int64(), table.timestamps),
         "key": lambda: _binary(source, table.keys),
         "value": lambda: _binary(source, table.values),
         "headers": lambda: _headers(source, table.headers),
+        "timestamp_type": lambda: _numbers(pa.int32(), _timestamp_types(batches)),
     }
     return [made[column]() for column in columns]
 
@@ -65,6 +66,17 @@ def _broken(header: BatchHeader, position: int) -> CorruptBatch:
     )
 
 
+def _timestamp_types(batches: Int64s) -> Int32s:
+    """1 for each record that is dated by the log, 0 for each that its producer dated."""
+    types = batches[:, kernels.IS_FIXED].astype(np.int32)
+    return np.repeat(types, batches[:, kernels.RECORD_COUNT])
+
+
+def _numbers(kind: pa.DataType, numbers: Int32s | Int64s) -> pa.Array:
+    """Wrap numbers. `pa.array` would do so too, but load pandas first, a quarter of a second."""
+    return pa.Array.from_buffers(kind, numbers.size, [None, pa.py_buffer(numbers)])
+
+
 def _binary(source: Octets, fields: Fields) -> pa.Array:
     rows = fields.starts.size
     target = np.empty(int(fields.ends[rows]), np.uint8)
@@ -85,7 +97,7 @@ def _headers(source: Octets, records: Fields) -> pa.Array:
     pairs = pa.StructArray.from_arrays(
         [_text(_binary(source, keys)), _binary(source, values)], names=["key", "value"]
     )
-    return pa.ListArray.from_arrays(pa.array(records.ends), pairs)
+    return pa.ListArray.from_arrays(_numbers(pa.int32(), records.ends), pairs)
 
 
 def _text(keys: pa.Array) -> pa.Array:

@@ -1,0 +1,30 @@
+"""The package itself: names that are there, and what is loaded for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import millstream
+
+
+@pytest.mark.parametrize("name", millstream.__all__)
+def test_every_public_name_is_found(name):
+    assert getattr(millstream, name).__module__.startswith("millstream.")
+    assert name in dir(millstream)
+
+
+def test_a_name_that_does_not_exist_is_refused():
+    with pytest.raises(AttributeError, match="module 'millstream' has no attribute 'colour'"):
+        _ = millstream.colour
+
+
+def test_reading_batches_loads_no_storage():
+    code = (
+        "import sys; import millstream.records.columns, millstream.records.encoding;"
+        "print([name for name in sys.modules if name.startswith('millstream.storage')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
