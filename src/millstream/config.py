@@ -267,6 +267,10 @@ class BrokerConfig(_Limited):
     transactional_id_expiration_ms: int = 7 * DAY_MS
     """How long an idle transactional id is remembered."""
 
+    publication_expiration_ms: int = 90 * DAY_MS
+    """How long the last publication of an idle publisher is remembered, in time that the machine
+    runs. A Spark query that is started again later than that may write its last batch twice."""
+
     producer_id_expiration_ms: int = 1 * DAY_MS
     """How long a partition remembers an idle producer."""
 
@@ -284,6 +288,7 @@ class BrokerConfig(_Limited):
         "offset_metadata_bytes_max": (0, 1 * MIB),
         "transaction_timeout_ms_max": (1_000, 2**31 - 1),
         "transactional_id_expiration_ms": (1, 2**53),
+        "publication_expiration_ms": (1, 2**53),
         "producer_id_expiration_ms": (1, 2**53),
     }
 

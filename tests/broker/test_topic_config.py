@@ -23,6 +23,7 @@ from millstream.broker.topic_configs_table import (
     RETENTION_RECORDS,
     TOPIC_CONFIGS,
 )
+from millstream.broker.topic_values import VALUE_FORMAT, VALUE_SCHEMA, DeclaredFormat
 from millstream.config import DAY_MS, GIB, MIB, Discard, Durability, LogConfig
 from millstream.errors import InvalidConfig
 
@@ -77,8 +78,11 @@ def samples(setting: Setting) -> tuple[list[str], list[str]]:
         return good, ["other", "delete,other", "delete;compact", "delete,delete", "delete,"]
     if setting.kind is Kind.LIST:
         return ["*", "0:1", "0:1,1:1", ""], ["0", "a:b", "0:1;1:1", "0:1,0:1", "-1:0"]
+    if setting.name == VALUE_SCHEMA:
+        return ["", "  "], ["x", "{}"]  # By itself: the values are raw, and have no schema.
     if setting.values:
-        return list(setting.values), ["", "other", setting.values[0].upper() + "x"]
+        good = ["raw"] if setting.name == VALUE_FORMAT else list(setting.values)
+        return good, ["", "other", setting.values[0].upper() + "x"]
     assert setting.least is not None
     assert setting.most is not None
     limits = [setting.least, setting.most]
@@ -93,7 +97,7 @@ def samples(setting: Setting) -> tuple[list[str], list[str]]:
 
 
 def test_every_config_of_kafka_is_there_with_its_default_or_says_which_kafka_has():
-    ours = {DURABILITY, DISCARD, RETENTION_RECORDS}
+    ours = {DURABILITY, DISCARD, RETENTION_RECORDS, VALUE_FORMAT, VALUE_SCHEMA}
     assert TOPIC_CONFIGS.keys() - ours == KAFKA_DEFAULTS.keys()
     for name, default in KAFKA_DEFAULTS.items():
         setting = TOPIC_CONFIGS[name]
@@ -200,6 +204,8 @@ def test_the_typed_values():
             "min.compaction.lag.ms": "7",
             "max.compaction.lag.ms": "8",
             "min.cleanable.dirty.ratio": "0.25",
+            VALUE_FORMAT: "json",
+            VALUE_SCHEMA: "id BIGINT",
         }
     )
     found = {
@@ -226,6 +232,8 @@ def test_the_typed_values():
         "compaction_lag_min_ms": 7,
         "compaction_lag_max_ms": 8,
         "cleanable_dirty_ratio_min": 0.25,
+        "value_format": DeclaredFormat.JSON,
+        "value_schema": "id BIGINT",
     }
     assert config.is_compacted
     assert config.is_log_append_time

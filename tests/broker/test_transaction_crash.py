@@ -117,6 +117,7 @@ class RealNode:
             self.groups,
             ProducerIds(self.metadata),  # type: ignore[arg-type]
             clock=self.clock,
+            steady=self.state,
             timers=self.timers,
             config=config,
         )

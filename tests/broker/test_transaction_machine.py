@@ -408,3 +408,83 @@ def test_every_refusal_leaves_the_value_as_it_was(state: State) -> None:
         with pytest.raises(MillstreamError):
             attempt()
     assert transaction == before
+
+
+# Publishing.
+
+
+def publish(transaction: Transaction | None, epoch: int, *, producer_id: int = 7) -> Transaction:
+    return machine.publish(transaction, Producer(producer_id, epoch), now_ms=LATER_MS)
+
+
+def test_a_publication_commits_in_an_epoch_of_its_own_and_leaves_nobody_to_go_on() -> None:
+    decided = publish(a_transaction(State.ONGOING), 5)
+    assert (decided.state, decided.producer) == (State.PREPARE_COMMIT, Producer(7, 6))
+    assert (decided.partitions, decided.previous, decided.update_ms) == (P0, None, LATER_MS)
+    done = machine.complete(decided, now_ms=LATER_MS)
+    for bump in (False, True):
+        for commit in (False, True):
+            with pytest.raises(ProducerFenced):
+                end(done, 5, commit=commit, bump=bump)
+    with pytest.raises(ProducerFenced):
+        init(done, expected=Producer(7, 5))
+    with pytest.raises(ProducerFenced):
+        add(done, 5)
+    assert init(done).producer == Producer(7, 7)
+
+
+@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+def test_only_what_is_open_is_published(state: State) -> None:
+    with pytest.raises(InvalidTransactionState, match=f"cannot commit what is {state.value}"):
+        publish(a_transaction(state), 5)
+
+
+def test_only_what_the_present_producer_has_open_is_published() -> None:
+    for epoch in (4, 6):
+        with pytest.raises(ProducerFenced):
+            publish(a_transaction(State.ONGOING), epoch)
+    with pytest.raises(InvalidProducerMapping):
+        publish(a_transaction(State.ONGOING), 5, producer_id=8)
+    with pytest.raises(InvalidProducerMapping):
+        publish(None, 5)
+    for state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+        with pytest.raises(ConcurrentTransaction):
+            publish(a_transaction(state), 5)
+    with pytest.raises(ProducerFenced):
+        publish(machine.time_out(a_transaction(State.ONGOING), now_ms=LATER_MS), 5)
+
+
+def test_what_is_abandoned_is_aborted_and_nobody_goes_on() -> None:
+    aborting = machine.abandon(a_transaction(State.ONGOING), now_ms=LATER_MS)
+    assert (aborting.state, aborting.producer) == (State.PREPARE_ABORT, Producer(7, 6))
+    assert (aborting.partitions, aborting.previous) == (P0, None)
+
+
+def test_who_has_not_begun_is_fenced_when_abandoned() -> None:
+    fenced = machine.abandon(a_transaction(State.EMPTY), now_ms=LATER_MS)
+    assert (fenced.state, fenced.producer) == (State.COMPLETE_ABORT, Producer(7, 6))
+    with pytest.raises(ProducerFenced):
+        add(fenced, 5)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [State.PREPARE_COMMIT, State.PREPARE_ABORT, State.COMPLETE_COMMIT, State.COMPLETE_ABORT],
+)
+def test_what_has_ended_is_not_abandoned_again(state: State) -> None:
+    transaction = a_transaction(state)
+    assert machine.abandon(transaction, now_ms=LATER_MS) is transaction
+
+
+@pytest.mark.parametrize("state", [State.EMPTY, State.ONGOING])
+def test_publishing_and_abandoning_have_an_epoch_left_after_the_last_of_a_client(
+    state: State,
+) -> None:
+    last = a_transaction(state, epoch=CLIENT_EPOCH_MAX)
+    ended = [machine.abandon(last, now_ms=LATER_MS)]
+    if state is State.ONGOING:
+        ended.append(publish(last, CLIENT_EPOCH_MAX))
+    for found in ended:
+        assert found.producer == Producer(7, EPOCH_MAX)
+        done = machine.complete(found, now_ms=LATER_MS) if found.is_ending else found
+        assert init(done).producer == Producer(FRESH, 0)

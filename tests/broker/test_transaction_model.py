@@ -7,7 +7,9 @@ must hold, whatever requests are lost, repeated or delayed and whatever time and
 - all partitions and groups show the same single outcome of a tag, and none stays without one;
 - a tag is committed only if its own client asked for that, and never after an abort was answered;
 - what was answered is what is shown;
-- after a producer was initialised, every request of an older one fails.
+- after a producer was initialised, every request of an older one fails;
+- of what is published together, all tags are committed or none, one set for each sequence, and none
+  under a sequence that is not above those that were answered.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from millstream.broker.transactions.publication import NO_SEQUENCE, Chosen, Proposal, Published
 from millstream.broker.transactions.transaction import Producer, State
 from millstream.config import BrokerConfig
 from millstream.errors import (
@@ -36,6 +39,7 @@ from millstream.errors import (
     MillstreamError,
     ProducerFenced,
     Unavailable,
+    UnknownTransaction,
 )
 from tests.broker.transaction_fakes import Data, Node, turns
 
@@ -43,7 +47,9 @@ EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 200
 STEPS = 40
 
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
-IDS = ["a", "b"]
+IDS = ["q/a", "q/b"]
+PREFIXES = ["", "q/a", "q/"]
+SEQUENCE_MAX = 3
 TIMEOUT_MS = 30_000
 EXPIRATION_MS = 200_000
 GONE = (ProducerFenced, InvalidProducerEpoch, InvalidProducerMapping)
@@ -65,6 +71,8 @@ class Client:
     announced: set[tuple[str, int]] = field(default_factory=set)
     has_group: bool = False
     is_open: bool = False
+    is_chosen: bool = False
+    """Whether its transaction is another's to end; it may go on writing, as a zombie would."""
     is_gone: bool = False
     generation: int = 0
     busy: asyncio.Task[None] | None = None
@@ -81,6 +89,17 @@ class Client:
         return (self.busy is None or self.busy.done()) and all(t.done() for t in self.sending)
 
 
+@dataclass(eq=False)
+class Attempt:
+    """What one run of a driver publishes, and asks for again as long as it likes."""
+
+    proposal: Proposal
+    tags: frozenset[int]
+    is_too_late: bool
+    """Whether its sequence, or one above, had been answered as published before it was made."""
+    answers: list[Published] = field(default_factory=list)
+
+
 class TransactionsMachine(RuleBasedStateMachine):
     """Clients, their node, and what is known of each tag."""
 
@@ -93,11 +112,16 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.answered: dict[int, bool] = {}
         self.generations = dict.fromkeys(IDS, 0)
         self.late_ends: list[tuple[str, Producer, bool]] = []
+        self.attempts: list[Attempt] = []
+        self.told_sequences: set[int] = set()
+        self.answered_sequence = -1
         self.failures: list[str] = []
 
     @initialize()
     def begin(self) -> None:
-        config = BrokerConfig(transactional_id_expiration_ms=EXPIRATION_MS)
+        config = BrokerConfig(
+            transactional_id_expiration_ms=EXPIRATION_MS, publication_expiration_ms=2**53
+        )
         self.node = Node(config)
         self.run(self.start())
 
@@ -144,7 +168,10 @@ class TransactionsMachine(RuleBasedStateMachine):
                 self.failures.append(f"{client} was overtaken and not refused")
 
     def is_aborted(self, client: Client) -> bool:
-        state = self.node.transactions.describe(client.transactional_id).state
+        try:
+            state = self.node.transactions.describe(client.transactional_id).state
+        except UnknownTransaction:
+            return True  # It was forgotten, and so had ended.
         return state in (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
     # What clients do.
@@ -232,7 +259,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     @rule(data=st.data(), is_commit=st.booleans())
     def end(self, data: st.DataObject, is_commit: bool) -> None:
         client = self.free(data)
-        if client.is_resuming:
+        if client.is_resuming or client.is_chosen:
             return
         if client.decision is not None:
             is_commit = client.decision  # It asks again for what it asked for.
@@ -280,7 +307,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     def go_on_after_an_error(self, data: st.DataObject) -> None:
         """KIP-360: the client keeps its place, and its open transaction is aborted."""
         client = self.free(data)
-        if client.decision is None or client.is_resuming:
+        if not client.is_chosen and (client.decision is None or client.is_resuming):
             client.decision, client.is_resuming = False, True
             self.begin_request(client, self.reinit(client))
 
@@ -295,6 +322,113 @@ class TransactionsMachine(RuleBasedStateMachine):
         if client.is_open:
             self.answered[client.tag] = False
         self.begin_next(client)
+
+    # What publishers do.
+
+    def publishable(self) -> list[Client]:
+        return [
+            c
+            for c in self.clients
+            if c.is_free and c.is_open and c.decision is None and not c.is_chosen
+        ]
+
+    @rule(
+        data=st.data(),
+        sequence=st.integers(0, SEQUENCE_MAX),
+        prefix=st.sampled_from(PREFIXES),
+        is_final=st.booleans(),
+    )
+    def publish(self, data: st.DataObject, sequence: int, prefix: str, is_final: bool) -> None:
+        found = self.publishable()
+        clients = data.draw(
+            st.lists(
+                st.sampled_from(found), unique_by=lambda c: c.transactional_id, max_size=len(IDS)
+            )
+            if found
+            else st.just([])
+        )
+        for client in clients:
+            client.is_chosen = True
+            self.wanted[client.tag].add(True)
+        chosen = tuple(Chosen(c.transactional_id, c.producer) for c in clients if c.producer)
+        proposal = Proposal(
+            publisher="q", sequence=sequence, chosen=chosen, prefix=prefix, is_final=is_final
+        )
+        attempt = Attempt(
+            proposal,
+            frozenset(client.tag for client in clients),
+            is_too_late=sequence <= self.answered_sequence,
+        )
+        self.attempts.append(attempt)
+        self.run(self.begin_publishing(attempt))
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data())
+    def publish_again(self, data: st.DataObject) -> None:
+        """The answer was lost; or the request was sent twice, and comes late."""
+        attempt = data.draw(st.sampled_from(self.attempts))
+        self.run(self.begin_publishing(attempt))
+
+    async def begin_publishing(self, attempt: Attempt) -> None:
+        asyncio.get_running_loop().create_task(self.ask_to_publish(attempt))
+        await turns()
+
+    async def ask_to_publish(self, attempt: Attempt) -> None:
+        is_first = not attempt.answers
+        try:
+            answer = await self.node.transactions.publish(attempt.proposal)
+        except (*GONE, Unavailable, LogOffline):
+            return
+        except MillstreamError as error:
+            self.failures.append(f"{attempt}: {error!r}")
+            return
+        sequence = attempt.proposal.sequence
+        if not answer.is_repeated:
+            if attempt.is_too_late or answer.last_sequence != sequence or not is_first:
+                self.failures.append(f"{attempt} was taken for a new one: {answer}")
+            self.answered_sequence = max(self.answered_sequence, sequence)
+            self.answered |= dict.fromkeys(attempt.tags, True)
+        elif answer.last_sequence < sequence:
+            self.failures.append(f"{attempt} was taken for a repetition: {answer}")
+        attempt.answers.append(answer)
+        self.told_sequences.add(answer.last_sequence)
+
+    @rule(
+        data=st.data(),
+        where=st.sampled_from(PARTITIONS),
+        is_cut=st.booleans(),
+        is_written_on=st.booleans(),
+    )
+    def run_a_batch(
+        self, data: st.DataObject, where: tuple[str, int], is_cut: bool, is_written_on: bool
+    ) -> None:
+        """What a Spark job does: tasks write, a driver publishes, and tasks may not know it."""
+        made = [Client(name, is_bumping=True) for name in IDS]
+        for client in made:
+            self.clients.append(client)
+            self.begin_request(client, self.init(client))
+            if client.producer is not None:
+                self.run(self.begin_sending(client, where))
+        if is_cut and self.publishable():
+            self.lose_power_amid_a_publication(data, where)
+        else:
+            self.publish(data, self.answered_sequence + 1, "q/", False)
+        for client in made:
+            if is_written_on and client.is_chosen:
+                self.run(self.begin_sending(client, where))
+
+    @rule(sequence=st.integers(0, SEQUENCE_MAX), prefix=st.sampled_from(PREFIXES))
+    def give_up(self, sequence: int, prefix: str) -> None:
+        async def ask() -> None:
+            proposal = Proposal(publisher="q", sequence=sequence, prefix=prefix, is_commit=False)
+            with contextlib.suppress(Unavailable, LogOffline):
+                await self.node.transactions.publish(proposal)
+
+        async def begin() -> None:
+            asyncio.get_running_loop().create_task(ask())
+            await turns()
+
+        self.run(begin())
 
     # What happens to the node.
 
@@ -338,6 +472,16 @@ class TransactionsMachine(RuleBasedStateMachine):
     def crash(self, data: st.DataObject) -> None:
         survivors = data.draw(st.integers(0, self.node.state_log.waiting))
         self.run(self.node.restart(survivors))
+
+    @precondition(lambda self: self.publishable())
+    @rule(data=st.data(), where=st.sampled_from(PARTITIONS))
+    def lose_power_amid_a_publication(self, data: st.DataObject, where: tuple[str, int]) -> None:
+        """It is on its way to the disk, with or without others, and may or may not get there."""
+        self.hold_the_disk(True)
+        self.lose_a_partition(where, True)
+        self.publish(data, self.answered_sequence + 1, "q/", False)
+        self.crash(data)
+        self.lose_a_partition(where, False)
 
     @precondition(lambda self: any(c.is_free and c.is_open for c in self.clients))
     @rule(data=st.data(), is_commit=st.booleans(), where=st.sampled_from(PARTITIONS))
@@ -386,10 +530,25 @@ class TransactionsMachine(RuleBasedStateMachine):
         if tag in self.answered and found:
             assert found == {self.answered[tag]}, f"{tag} was answered {self.answered[tag]}"
 
+    def check_publications(self, found: dict[int, set[bool | None]]) -> None:
+        committed: dict[int, Attempt] = {}
+        for attempt in self.attempts:
+            outcomes = {True in found[tag] for tag in attempt.tags}
+            assert len(outcomes) <= 1, f"{attempt} was published in part"
+            if True in outcomes:
+                assert not attempt.is_too_late, f"{attempt} was published late"
+                sequence = attempt.proposal.sequence
+                other = committed.setdefault(sequence, attempt)
+                assert other is attempt, f"{other} and {attempt} were published"
+        empty = {one.proposal.sequence for one in self.attempts if not one.tags}
+        known = committed.keys() | empty | {NO_SEQUENCE}
+        assert self.told_sequences <= known, "what was said to be published is there"
+
     def teardown(self) -> None:
         try:
             if hasattr(self, "node"):
                 self.run(self.heal())
+                self.check_publications(self.outcomes())
                 for tag, found in self.outcomes().items():
                     assert None not in found, f"{tag} hangs"
                     assert len(found) == 1, f"{tag} ended both ways"
@@ -409,6 +568,8 @@ class TransactionsMachine(RuleBasedStateMachine):
         await self.node.pass_time(TIMEOUT_MS / 1000 + 10)
         for name in IDS:
             await self.node.transactions.init_producer(name, TIMEOUT_MS)
+        nothing = Proposal(publisher="q", sequence=0, is_commit=False)
+        self.told_sequences.add((await self.node.transactions.publish(nothing)).last_sequence)
 
     async def stop(self) -> None:
         await self.node.transactions.close()

@@ -196,6 +196,19 @@ class FakeGroups:
                 self.ended.append((tag, is_commit))
 
 
+class FakeSteady:
+    """The time of a store: it goes by the monotonic clock, which here goes on over restarts."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        return round(self._clock.monotonic() * 1000)
+
+    def age_ms(self, date_ms: int) -> int:
+        return self.now_ms() - date_ms
+
+
 class Node:
     """A coordinator and all that it needs; `restart` is what a crash leaves."""
 
@@ -216,6 +229,7 @@ class Node:
             self.groups,
             ProducerIds(self.metadata),  # type: ignore[arg-type]
             clock=self.clock,
+            steady=FakeSteady(self.clock),
             timers=self.timers,
             config=self.config,
         )

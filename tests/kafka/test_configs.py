@@ -8,6 +8,7 @@ import pytest
 
 from millstream.broker.topic_configs import Kind
 from millstream.broker.topic_configs_table import DURABILITY, TOPIC_CONFIGS
+from millstream.broker.topic_values import VALUE_FORMAT, VALUE_SCHEMA, VALUE_SCHEMA_SIZE_MAX
 from millstream.config import BrokerConfig, Durability, LogConfig
 from millstream.kafka.handlers.configs import (
     KINDS,
@@ -92,6 +93,21 @@ def test_every_config_of_a_topic_is_shown(version):
                 if version >= 3:
                     assert config.config_type == KINDS[setting.kind]
                     assert config.documentation == setting.meaning
+
+    run()
+
+
+@each_version(DESCRIBE_CONFIGS)
+def test_the_longest_schema_is_shown_whole(version):
+    schema = "n STRING COMMENT '".ljust(VALUE_SCHEMA_SIZE_MAX - 1, "x") + "'"
+
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            await door.topics.create("a", configs={VALUE_FORMAT: "json", VALUE_SCHEMA: schema})
+            configs = by_name(await describe(door, TOPIC, "a", VALUE_SCHEMA, version=version))
+            assert configs[VALUE_SCHEMA].value == schema
+            assert configs[VALUE_SCHEMA].config_source == TOPIC_SOURCE
 
     run()
 

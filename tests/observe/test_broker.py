@@ -13,6 +13,7 @@ import pytest
 from millstream.broker.broker import Broker
 from millstream.broker.groups.values import Committer, Join, Offset, Sync, TopicPartition
 from millstream.broker.quota import Entity
+from millstream.broker.transactions.publication import Proposal
 from millstream.config import BrokerConfig
 from millstream.observe.broker import BROKER, GROUP_STATES, census_of
 from millstream.observe.lag import GROUPS, Progress, listed_progress
@@ -143,6 +144,18 @@ async def test_a_clock_that_was_set_back_makes_no_transaction_younger_than_nothi
     await broker.transactions.add_partitions("t", *producer, [("a", 0)])
     clock.jump_wall(-3_600_000)
     assert told(broker)["millstream_broker_oldest_transaction_seconds",] == 0
+
+
+@with_broker
+async def test_publications_are_counted_and_repeated_ones_apart(broker, clock):
+    for sequence in (0, 1, 1, 0):
+        await broker.transactions.publish(Proposal(publisher="q", sequence=sequence))
+    await broker.transactions.publish(Proposal(publisher="other", sequence=0))
+    await broker.transactions.publish(Proposal(publisher="q", sequence=9, is_commit=False))
+    found = told(broker)
+    assert found["millstream_broker_publishers",] == 2
+    assert found["millstream_broker_publications_total",] == 3
+    assert found["millstream_broker_repeated_publications_total",] == 2
 
 
 @with_broker

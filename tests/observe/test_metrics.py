@@ -16,8 +16,8 @@ from millstream.observe.node import SECTIONS
 DECLARED = [metric for section in SECTIONS for metric in section.metrics]
 UNITS = (
     "bytes", "connections", "evictions", "fetches", "flag", "groups", "ids", "info", "logs",
-    "maps", "members", "offset", "offsets", "partitions", "producers", "quotas", "records",
-    "requests", "seconds", "segments", "sessions", "topics",
+    "maps", "members", "offset", "offsets", "partitions", "producers", "publishers", "quotas",
+    "records", "requests", "seconds", "segments", "sessions", "topics",
 )  # fmt: skip
 """What gauges count or measure."""
 

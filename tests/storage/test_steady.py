@@ -294,3 +294,13 @@ def test_the_machine_names_its_boot_the_same_each_time():
 def test_a_machine_that_does_not_name_its_boot_has_no_name_for_it(monkeypatch, tmp_path):
     monkeypatch.setattr("millstream.clock._BOOT_FILE", str(tmp_path / "absent"))
     assert SystemClock().boot_id() == ""
+
+
+def test_the_age_of_a_date_is_never_more_than_what_has_passed_for_sure() -> None:
+    clock = ManualClock()
+    steady = SteadyTime(clock, start_ms=5_000, since_ms=4_000)
+    clock.advance(10)
+    assert steady.age_ms(7_000) == 8_000
+    assert steady.age_ms(4_000) == 11_000
+    assert steady.age_ms(0) == 11_000, "it is from another time, and counts as made then"
+    assert steady.age_ms(99_000) == 0, "it is from another time, too"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from kio.schema.index import api_key_map
 
-from millstream.wire.apis import APIS
+from millstream.wire.apis import APIS, PUBLISH_TRANSACTIONS_KEY
 from millstream.wire.declaration import versions_of
 
 # The table of the design: key, name, first and last version.
@@ -52,6 +53,7 @@ ANNOUNCED = """
     66 ListTransactions 0 0
     68 ConsumerGroupHeartbeat 0 1
     69 ConsumerGroupDescribe 0 1
+    1000 PublishTransactions 0 0
 """
 
 
@@ -67,6 +69,12 @@ def test_the_table_fits_its_messages(api):
     assert api.request.__name__ == f"{api.name}Request"
     assert api.response.__name__ == f"{api.name}Response"
     assert versions_of(api.request) == versions_of(api.response) == api.versions
+
+
+def test_what_is_ours_is_far_from_what_kafka_counts():
+    ours = [key for key in APIS if key not in api_key_map]
+    assert ours == [PUBLISH_TRANSACTIONS_KEY]
+    assert min(ours) > 5 * max(api_key_map)
 
 
 def test_only_produce_announces_what_it_does_not_speak():

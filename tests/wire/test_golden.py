@@ -24,6 +24,11 @@ from millstream.wire.messages.produce import (
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
+from millstream.wire.messages.publications import (
+    PublishTransactionsRequest,
+    PublishTransactionsRequestTransaction,
+    PublishTransactionsResponse,
+)
 from millstream.wire.messages.quotas import (
     DescribeClientQuotasResponse,
     DescribeClientQuotasResponseEntity,
@@ -74,6 +79,28 @@ GOLDEN = {
         HeartbeatRequest(group_id="g", generation_id=5, member_id="m"),
         4,
         "02 67  00000005  02 6d  00  00",
+    ),
+    "a publication of one transaction": (
+        PublishTransactionsRequest(
+            publisher="q",
+            sequence=7,
+            prefix="q/",
+            transactions=(
+                PublishTransactionsRequestTransaction(
+                    transactional_id="q/0", producer_id=5, producer_epoch=1
+                ),
+            ),
+            is_final=True,
+        ),
+        0,
+        "02 71  0000000000000007  03 712f"  # publisher, sequence, prefix
+        "02  04 712f30  0000000000000005 0001 00"  # one transaction + 1, its fields, its tags
+        "01 01 00",  # committed, final, no tags
+    ),
+    "what became of a publication": (
+        PublishTransactionsResponse(error_code=47, error_message="no", last_sequence=3),
+        0,
+        "00000000 002f  03 6e6f  00  0000000000000003  00",
     ),
     "numbers alone": (HeartbeatResponse(throttle_time_ms=9, error_code=27), 1, "00000009 001b"),
     "a null classic array": (MetadataRequest(topics=None), 1, "ffffffff"),

@@ -127,6 +127,7 @@ class Broker:
             self.producer_ids,
             config=self.config,
             clock=self.clock,
+            steady=self.store,
             timers=self.timers,
         )
         self.transactions.start()

@@ -18,6 +18,12 @@ from millstream.broker.topic_configs_table import (
     RETENTION_RECORDS,
     TOPIC_CONFIGS,
 )
+from millstream.broker.topic_values import (
+    VALUE_FORMAT,
+    VALUE_SCHEMA,
+    DeclaredFormat,
+    check_declared,
+)
 from millstream.config import Discard, Durability, LogConfig
 from millstream.errors import InvalidConfig
 
@@ -86,6 +92,9 @@ class TopicConfig:
     compaction_lag_min_ms: int
     compaction_lag_max_ms: int
     cleanable_dirty_ratio_min: float
+    value_format: DeclaredFormat
+    value_schema: str
+    """Empty where the values are raw."""
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str | None], node: LogConfig | None = None) -> Self:
@@ -119,6 +128,8 @@ class TopicConfig:
             compaction_lag_min_ms=values["min.compaction.lag.ms"],
             compaction_lag_max_ms=values["max.compaction.lag.ms"],
             cleanable_dirty_ratio_min=values["min.cleanable.dirty.ratio"],
+            value_format=DeclaredFormat(values[VALUE_FORMAT]),
+            value_schema=values[VALUE_SCHEMA],
         )
 
     @property
@@ -212,6 +223,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"flush.messages is 1 and {DURABILITY} is ephemeral: what is kept in memory only"
             " cannot be flushed"
         )
+    check_declared(DeclaredFormat(values[VALUE_FORMAT]), values[VALUE_SCHEMA])
 
 
 def _limit(value: int) -> int | None:

@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from millstream.broker.topic_configs import INT_MAX, LONG_MAX, Effect, Kind, Setting
+from millstream.broker.topic_values import (
+    VALUE_FORMAT,
+    VALUE_SCHEMA,
+    VALUE_SCHEMA_ALLOWED,
+    VALUE_SCHEMA_SIZE_MAX,
+    DeclaredFormat,
+)
 from millstream.config import DAY_MS, GIB, KIB, MIB, Discard, Durability, LogConfig
 
 APPLIED, ACCEPTED, FIXED = Effect.APPLIED, Effect.ACCEPTED, Effect.FIXED
@@ -236,6 +243,25 @@ _SETTINGS = (
         most=22,
         server_name="compression.zstd.level",
         meaning=_CODEC_LEVEL,
+    ),
+    Setting(
+        VALUE_FORMAT,
+        Kind.STRING,
+        DeclaredFormat.RAW.value,
+        APPLIED,
+        values=tuple(kind.value for kind in DeclaredFormat),
+        meaning="What the values of records are: bytes of which nothing is known, or what"
+        f" `{VALUE_SCHEMA}` describes. The Spark source makes typed columns of it. A node stores"
+        " and shows it, and checks no record against it. Not a config of Kafka.",
+    ),
+    Setting(
+        VALUE_SCHEMA,
+        Kind.STRING,
+        "",
+        APPLIED,
+        item_hint=VALUE_SCHEMA_ALLOWED,
+        meaning=f"The schema of the values, up to {VALUE_SCHEMA_SIZE_MAX:,} bytes. It has to be set"
+        f" together with `{VALUE_FORMAT}`, in one request. Not a config of Kafka.",
     ),
     # Durability.
     Setting(

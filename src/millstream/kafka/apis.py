@@ -21,6 +21,7 @@ from millstream.kafka.handlers import (
     offsets,
     produce,
     producers,
+    publications,
     quotas,
     records,
     sasl,
@@ -74,5 +75,6 @@ HANDLERS: Mapping[int, Handler] = MappingProxyType(
         66: transactions.list_transactions,
         68: consumer_groups.consumer_group_heartbeat,
         69: consumer_groups.consumer_group_describe,
+        1000: publications.publish_transactions,
     }
 )

@@ -1,7 +1,8 @@
 """What a broker holds, as Prometheus reads it: topics, groups, transactions, producers.
 
 These numbers are not kept anywhere; a scrape counts. It looks once at each topic, group, member,
-open partition and transactional id, which takes a millisecond for every few thousand of them.
+open partition and transactional id, which takes a millisecond for every few thousand of them. Only
+publications are counted as they happen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from millstream.broker.groups.consumer import ConsumerGroup, GroupState
 from millstream.broker.groups.group import Group
 from millstream.broker.groups.offsets import CommittedOffsets
 from millstream.broker.transactions.transaction import State, Transaction
-from millstream.observe.metrics import LISTED_MAX, Declared, Kind, Sample, Section, gauge
+from millstream.observe.metrics import LISTED_MAX, Declared, Kind, Sample, Section, counter, gauge
 
 GROUP_STATES: Sequence[tuple[str, str]] = (
     *(
@@ -43,6 +44,9 @@ class Census:
     committed_offsets: int
     transactional_ids: Counter[State]
     oldest_transaction_seconds: float
+    publishers: int
+    publications: int
+    repeated_publications: int
     producers: int
     quotas: int
 
@@ -103,6 +107,21 @@ BROKER_METRICS: Sequence[Declared[Census]] = (
         lambda seen: seen.oldest_transaction_seconds,
     ),
     gauge(
+        "millstream_broker_publishers",
+        "Publishers whose last publication is remembered.",
+        lambda seen: seen.publishers,
+    ),
+    counter(
+        "millstream_broker_publications_total",
+        "Publications that were committed: many transactions, one decision.",
+        lambda seen: seen.publications,
+    ),
+    counter(
+        "millstream_broker_repeated_publications_total",
+        "Publications that were asked for once more, and committed nothing.",
+        lambda seen: seen.repeated_publications,
+    ),
+    gauge(
         "millstream_broker_producers",
         "Producers that open partitions remember, counted once for each partition.",
         lambda seen: seen.producers,
@@ -126,6 +145,7 @@ def census_of(broker: Broker) -> Census:
         members[one.kind.value] += _member_count(one)
     offsets = committed_offsets(broker)
     transactions = broker.transactions.all()
+    publications = broker.transactions.publications
     return Census(
         topics=len(topics),
         partitions=broker.topics.partition_count,
@@ -134,6 +154,9 @@ def census_of(broker: Broker) -> Census:
         committed_offsets=sum(len(offsets.of_group(one.group_id)) for one in groups),
         transactional_ids=Counter(one.state for one in transactions),
         oldest_transaction_seconds=_oldest_seconds(transactions, broker.clock.wall_ms()),
+        publishers=len(publications),
+        publications=publications.published,
+        repeated_publications=publications.repeated,
         producers=sum(one.producer_count for topic in topics for one in topic.partitions),
         quotas=len(broker.quotas.all()),
     )

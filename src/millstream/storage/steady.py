@@ -74,6 +74,10 @@ class SteadyTime:
         """Milliseconds; never fewer than before."""
         return self._start_ms + _monotonic_ms(self._clock) - self._begun_ms
 
+    def age_ms(self, date_ms: int) -> int:
+        """Return how long ago a date was, at the least: what this time did not make is no older."""
+        return max(0, self.now_ms() - max(date_ms, self.since_ms))
+
     def saved(self) -> SavedTime:
         """Return what has to be known to go on from now."""
         return SavedTime(

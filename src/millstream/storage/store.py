@@ -215,6 +215,11 @@ class Store:
         assert self._steady is not None, "the store is open"
         return self._steady.now_ms()
 
+    def age_ms(self, date_ms: int) -> int:
+        """Return how long ago a moment of steady time was, at the least. The store must be open."""
+        assert self._steady is not None, "the store is open"
+        return self._steady.age_ms(date_ms)
+
     def _walk(self) -> None:
         topics = join(self.path, TOPICS_DIRECTORY)
         for topic in filter(is_topic, self._filesystem.list(topics)):

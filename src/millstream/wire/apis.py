@@ -70,6 +70,10 @@ from millstream.wire.messages.producers import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from millstream.wire.messages.publications import (
+    PublishTransactionsRequest,
+    PublishTransactionsResponse,
+)
 from millstream.wire.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -111,6 +115,9 @@ from millstream.wire.messages.versions import ApiVersionsRequest, ApiVersionsRes
 
 PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
+PUBLISH_TRANSACTIONS_KEY = 1000
+"""The first of the keys that are ours. Kafka counts its own from 0 and has come to about a hundred,
+so it needs many years to get here; and clients pass over keys that they do not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +187,7 @@ _MESSAGES: Mapping[int, tuple[type[Any], type[Any]]] = {
     66: (ListTransactionsRequest, ListTransactionsResponse),
     68: (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     69: (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    PUBLISH_TRANSACTIONS_KEY: (PublishTransactionsRequest, PublishTransactionsResponse),
 }
 
 APIS: Mapping[int, Api] = MappingProxyType(

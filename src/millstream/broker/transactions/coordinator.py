@@ -6,6 +6,7 @@ The life of a transaction, and what is durable when:
     end ─────────► decision durable ─► markers to all partitions and groups ─► answered
                         │
                         └─ a crash from here on ends in the same outcome
+    publish ─────► many decisions durable at once, and so on (see `publishing.py`)
 
 Kafka answers an end when the decision is durable, and refuses the next request until the markers
 are written; its clients then wait for 20 to 100 ms before they ask again. Here the answer waits for
@@ -29,6 +30,9 @@ from millstream.broker.state_log import StateLog
 from millstream.broker.transactions import machine
 from millstream.broker.transactions.ledger import Ledger
 from millstream.broker.transactions.markers import MarkedGroups, MarkedTopics, Markers
+from millstream.broker.transactions.publication import Proposal, Published
+from millstream.broker.transactions.publications import Publications, Steady
+from millstream.broker.transactions.publishing import Publishing
 from millstream.broker.transactions.slot import Slot
 from millstream.broker.transactions.transaction import Producer, TopicPartition, Transaction
 from millstream.clock import Clock, Timers
@@ -64,6 +68,7 @@ class Transactions:
         producer_ids: ProducerIds,
         *,
         clock: Clock,
+        steady: Steady,
         timers: Timers,
         config: BrokerConfig,
     ) -> None:
@@ -71,13 +76,17 @@ class Transactions:
         self._producer_ids = producer_ids
         self._clock = clock
         self._timeout_ms_max = config.transaction_timeout_ms_max
+        self.publications = Publications(steady, expiration_ms=config.publication_expiration_ms)
+        """Who has published what, to look at."""
         self._ledger = Ledger(
             state_log,
             Markers(topics, groups, timers),
+            self.publications,
             clock=clock,
             timers=timers,
             expiration_ms=config.transactional_id_expiration_ms,
         )
+        self._publishing = Publishing(self._ledger, clock)
 
     def start(self) -> None:
         """Take up what the state log holds; what was being ended goes on in the background."""
@@ -248,6 +257,16 @@ class Transactions:
             return transaction.successor
 
         return await self._ledger.do(work())
+
+    async def publish(self, proposal: Proposal) -> Published:
+        """Commit transactions of many producers, all or none, and once for each sequence.
+
+        Durable when it is answered. Where the sequence was published before, the chosen ones are
+        aborted instead, and the answer says so. Raises, and changes nothing, where one of the
+        chosen cannot be committed: it is not open, or its producer was overtaken.
+        """
+        proposal.check()
+        return await self._ledger.do(self._publishing.publish(proposal))
 
     # What the produce path asks for.
 

@@ -13,21 +13,31 @@
   for how long an id was idle before the start. If it lies, ids are forgotten early or late, and who
   comes back after that gets a producer id that nobody had.
 - A value of which it is not known whether it was stored stops its id until the next start.
+- What is published is stored in one put, with all that it decides (see `publishing.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from millstream.broker.state_log import StateLog
+from millstream.broker.state_log import Entry, StateLog
 from millstream.broker.transactions import machine
 from millstream.broker.transactions.markers import RETRY_S_MAX, Markers
+from millstream.broker.transactions.pacing import paced
+from millstream.broker.transactions.publication import Publication
+from millstream.broker.transactions.publications import Publications, Publisher
 from millstream.broker.transactions.slot import Slot
 from millstream.broker.transactions.stored import decode, encode, encode_key
+from millstream.broker.transactions.stored_publication import (
+    decode_publication,
+    encode_publication,
+    encode_publication_key,
+    is_publication_key,
+)
 from millstream.broker.transactions.transaction import Transaction
 from millstream.clock import Clock, Timer, Timers
 from millstream.errors import (
@@ -61,6 +71,7 @@ class Ledger:
         self,
         state_log: StateLog,
         markers: Markers,
+        publications: Publications,
         *,
         clock: Clock,
         timers: Timers,
@@ -69,6 +80,7 @@ class Ledger:
         self.slots: dict[str, Slot] = {}
         self.ongoing: dict[int, Slot] = {}
         """Those with a transaction open, by producer id."""
+        self.publications = publications
         self._state_log = state_log
         self._markers = markers
         self._clock = clock
@@ -83,6 +95,9 @@ class Ledger:
         """Take up what the state log holds; what was being ended goes on in the background."""
         now_ms, now = self._clock.wall_ms(), self._clock.monotonic()
         for key, value in self._state_log.entries.items():
+            if is_publication_key(key):
+                self.publications.adopt(decode_publication(key, value))
+                continue
             transaction = decode(key, value)
             idle_s = max(0, now_ms - transaction.update_ms) / 1000
             slot = Slot(transaction.transactional_id, idle_since=now - idle_s)
@@ -122,15 +137,31 @@ class Ledger:
     @asynccontextmanager
     async def turn(self, slot: Slot) -> AsyncIterator[Slot]:
         """Wait until nothing else happens to the id, and its last transaction has `settle`d."""
-        slot.users += 1
-        try:
+        with self._use(slot):
             async with slot.turn:
                 await self.settle(slot)
                 self._check_usable(slot)
                 yield slot
+
+    @asynccontextmanager
+    async def turns(self, slots: Sequence[Slot]) -> AsyncIterator[None]:
+        """Wait for the turns of many, which must be sorted by id: so no two wait for each other."""
+        async with AsyncExitStack() as stack:
+            for slot in slots:  # None of them goes while others are waited for.
+                stack.enter_context(self._use(slot))
+            async for slot in paced(slots):
+                await stack.enter_async_context(self.turn(slot))
+            yield
+
+    @contextmanager
+    def _use(self, slot: Slot) -> Iterator[None]:
+        slot.users += 1
+        try:
+            yield
         finally:
             slot.users -= 1
-            if slot.users == 0 and slot.transaction is None:
+            is_held = self.slots.get(slot.transactional_id) is slot
+            if slot.users == 0 and slot.transaction is None and is_held:
                 del self.slots[slot.transactional_id]
 
     async def settle(self, slot: Slot) -> None:
@@ -163,14 +194,39 @@ class Ledger:
             slot.idle_since = self._clock.monotonic()
             self._adopt(slot, transaction)
 
+    async def store_published(
+        self, publisher: Publisher, publication: Publication, decided: Mapping[Slot, Transaction]
+    ) -> None:
+        """Make a publication and all that it decides durable, or nothing; then let it take effect.
+
+        Needs the turns of the publisher and of all slots.
+        """
+        entries: list[Entry] = [
+            (encode_key(slot.transactional_id), encode(transaction))
+            async for slot, transaction in paced(decided.items())
+        ]
+        key = encode_publication_key(publisher.name)
+        entries.append((key, encode_publication(publication)))
+        await self._put_all(entries, [*decided, publisher])
+        publisher.publication = publication
+        async for slot, transaction in paced(decided.items(), _marker_count):
+            slot.idle_since = self._clock.monotonic()
+            self._adopt(slot, transaction)
+
     async def _put(self, slot: Slot, value: bytes | None) -> None:
+        await self._put_all([(encode_key(slot.transactional_id), value)], [slot])
+
+    async def _put_all(self, entries: Sequence[Entry], owners: Sequence[Slot | Publisher]) -> None:
+        """Make entries durable, all or none; where that is not known, their owners have to stop."""
         try:
-            await self._state_log.put([(encode_key(slot.transactional_id), value)])
+            await self._state_log.put(entries)
         except (Unavailable, RequestError):
             raise  # Nothing was written.
         except MillstreamError:
-            slot.is_uncertain = True
-            self._forget_ongoing(slot)
+            for owner in owners:
+                owner.is_uncertain = True
+                if isinstance(owner, Slot):
+                    self._forget_ongoing(owner)
             raise
 
     def _adopt(self, slot: Slot, transaction: Transaction) -> None:
@@ -207,6 +263,9 @@ class Ledger:
         slot.set_settled()
         slot.settled = None
         _spawn(self._put(slot, encode(completed)), self._tasks)
+        if slot.is_leaving:
+            slot.is_leaving = False
+            _spawn(self._leave(slot), self._tasks)
 
     # What time does.
 
@@ -233,7 +292,8 @@ class Ledger:
             self._schedule_sweep()
             _spawn(self._sweep(), self._tasks)
 
-        seconds = min(SWEEP_S, self._expiration_ms / 1000)
+        expiration_ms = min(self._expiration_ms, self.publications.expiration_ms)
+        seconds = min(SWEEP_S, expiration_ms / 1000)
         self._sweeping = self._timers.call_later(seconds, due)
 
     def _is_expired(self, slot: Slot) -> bool:
@@ -241,21 +301,67 @@ class Ledger:
         return slot.is_idle and not slot.is_uncertain and idle_ms > self._expiration_ms
 
     async def _sweep(self) -> None:
-        """Forget ids that nobody used for long."""
+        """Forget ids and publishers that were not used for long."""
         expired = [slot for slot in self.slots.values() if self._is_expired(slot)]
         for start in range(0, len(expired), SWEEP_AT_ONCE):
             await asyncio.gather(*map(self._forget, expired[start : start + SWEEP_AT_ONCE]))
+        names = self.publications.expired()
+        for start in range(0, len(names), SWEEP_AT_ONCE):
+            await asyncio.gather(*map(self._forget_publisher, names[start : start + SWEEP_AT_ONCE]))
 
     async def _forget(self, slot: Slot) -> None:
         async with self.turn(slot):
-            if not self._is_expired(slot):
+            if self._is_expired(slot):
+                await self._remove(slot)
+
+    async def _remove(self, slot: Slot) -> None:
+        """Forget an id. Needs the turn."""
+        try:
+            await self._put(slot, None)
+        except MillstreamError as error:
+            logger.warning("%r: not forgotten yet: %s", slot.transactional_id, error)
+        else:
+            slot.transaction = None
+
+    async def _forget_publisher(self, name: str) -> None:
+        async with self.publications.turn(name) as publisher:
+            if not self.publications.is_expired(publisher):
                 return
             try:
-                await self._put(slot, None)
+                await self._put_all([(encode_publication_key(name), None)], [publisher])
             except MillstreamError as error:
-                logger.warning("%r: not forgotten yet: %s", slot.transactional_id, error)
+                logger.warning("publisher %r: not forgotten yet: %s", name, error)
             else:
-                slot.transaction = None
+                publisher.publication = None
+
+    # What nobody comes back for.
+
+    async def leave(self, slots: Collection[Slot]) -> None:
+        """Forget ids whose transactions have ended, and others as soon as theirs have.
+
+        Those for which somebody came back stay. What cannot be forgotten now is, when it was idle
+        for long enough.
+        """
+        gone = []
+        for slot in sorted(slots, key=lambda slot: slot.transactional_id):
+            if slot.transaction is not None and slot.transaction.is_ending:
+                slot.is_leaving = True
+            else:
+                gone.append(slot)
+        for start in range(0, len(gone), SWEEP_AT_ONCE):
+            await asyncio.gather(*map(self._leave, gone[start : start + SWEEP_AT_ONCE]))
+
+    async def _leave(self, slot: Slot) -> None:
+        try:
+            async with self.turn(slot):
+                if slot.transaction is not None and slot.transaction.is_complete:
+                    await self._remove(slot)
+        except MillstreamError as error:
+            logger.info("%r: not forgotten yet: %s", slot.transactional_id, error)
+
+
+def _marker_count(decided: tuple[Slot, Transaction]) -> int:
+    return len(decided[1].partitions)
 
 
 def _spawn(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[T]:

@@ -1,6 +1,6 @@
 """What happens to a transactional id.
 
-                init                 add                  end, timed out, init
+                init                 add            end, publish, abandon, timed out, init
     (unknown) ------> Empty ------------> Ongoing -------------------------> Prepare{Commit,Abort}
                         ^                 ^  |  ^                                      |
                         | init            +--+  | add                                  | complete
@@ -192,6 +192,29 @@ def time_out(transaction: Transaction, *, now_ms: int) -> Transaction:
     return _fenced(transaction, previous=transaction.producer, now_ms=now_ms)
 
 
+def publish(transaction: Transaction | None, producer: Producer, *, now_ms: int) -> Transaction:
+    """The transaction is committed by one decision with others, in the name of no client.
+
+    Its producer is fenced: what it still sends, be it an end of its own, comes too late. Nobody
+    goes on from here; who uses the id again initialises a producer.
+    """
+    transaction = check(transaction, producer)
+    if not transaction.is_ongoing:
+        raise _not_allowed(transaction, is_commit=True)
+    return _fenced(transaction, is_commit=True, previous=None, now_ms=now_ms)
+
+
+def abandon(transaction: Transaction, *, now_ms: int) -> Transaction:
+    """Nobody will commit what the producer writes: what is open is aborted, and it is fenced.
+
+    A producer that has not begun yet is fenced too, so that it never opens what nobody would end.
+    """
+    if transaction.is_ending or transaction.is_complete:
+        return transaction
+    fenced = _fenced(transaction, previous=None, now_ms=now_ms)
+    return fenced if transaction.is_ongoing else complete(fenced, now_ms=now_ms)
+
+
 def complete(transaction: Transaction, *, now_ms: int) -> Transaction:
     """All markers are written."""
     assert transaction.is_ending
@@ -206,12 +229,14 @@ def complete(transaction: Transaction, *, now_ms: int) -> Transaction:
     )
 
 
-def _fenced(transaction: Transaction, *, previous: Producer | None, now_ms: int) -> Transaction:
-    """Abort in the name of a producer that no client has been given; `previous` may be, later."""
-    assert transaction.is_ongoing
+def _fenced(
+    transaction: Transaction, *, previous: Producer | None, now_ms: int, is_commit: bool = False
+) -> Transaction:
+    """End it in the name of a producer that no client has been given; `previous` may be, later."""
+    assert transaction.state in (State.EMPTY, State.ONGOING)
     return replace(
         transaction,
-        state=State.PREPARE_ABORT,
+        state=State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT,
         producer=_above(transaction.producer),
         previous=previous,
         update_ms=now_ms,

@@ -34,6 +34,9 @@ class Slot:
         self.idle_since = idle_since
         """Since when nothing has changed, in monotonic seconds."""
 
+        self.is_leaving = False
+        """While it is ending: whether the id is to be forgotten when it has ended."""
+
         self.is_uncertain = False
         """Whether the disk may hold another value than `transaction`, until the next start."""
 

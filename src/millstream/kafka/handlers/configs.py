@@ -14,9 +14,9 @@ from millstream.broker.topic_configs_node import NodeSetting, group_settings, no
 from millstream.broker.topic_configs_table import TOPIC_CONFIGS
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.storage.names import check_topic
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsRequestResource,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.errors import MillstreamError
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
+from millstream.wire.errors import code_of
 from millstream.wire.messages.epochs import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochRequestPartition,

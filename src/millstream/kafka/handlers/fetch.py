@@ -21,7 +21,6 @@ from millstream.broker.quotas import QuotaKind
 from millstream.errors import MillstreamError, OffsetOutOfRange
 from millstream.kafka.context import Context
 from millstream.kafka.deferred import Deferred
-from millstream.kafka.errors import code_of
 from millstream.kafka.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -31,6 +30,7 @@ from millstream.kafka.fetch_session import (
     Wanted,
 )
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,

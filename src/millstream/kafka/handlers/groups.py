@@ -5,8 +5,8 @@ from __future__ import annotations
 from millstream.broker.groups.values import Join, Leaver, Sync
 from millstream.errors import MemberIdNeeded, MillstreamError, UnknownGroup
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,

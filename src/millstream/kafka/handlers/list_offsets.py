@@ -8,7 +8,7 @@ from millstream.broker.fetched import Found
 from millstream.broker.partition import Partition
 from millstream.errors import InvalidRequest, MillstreamError, UnsupportedVersion
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
+from millstream.wire.errors import code_of
 from millstream.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,

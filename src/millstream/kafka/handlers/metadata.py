@@ -5,10 +5,10 @@ from __future__ import annotations
 from millstream.broker.topic import NO_ID, Topic
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.kafka.handlers.cluster import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, UNASKED
 from millstream.storage.names import check_topic
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

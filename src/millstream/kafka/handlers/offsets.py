@@ -17,9 +17,9 @@ from millstream.broker.groups.values import (
 from millstream.broker.topic import Topic
 from millstream.errors import MillstreamError, UnknownGroup, UnknownTopic, UnknownTopicId
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.kafka.handlers.groups import group_code_of
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

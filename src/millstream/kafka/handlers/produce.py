@@ -21,12 +21,12 @@ from millstream.errors import (
 )
 from millstream.kafka.context import Context
 from millstream.kafka.deferred import Deferred
-from millstream.kafka.errors import code_of
 from millstream.records.batch import HEADER_SIZE, MAGIC, BatchHeader, unpack_header
 from millstream.records.compression import Codec
 from millstream.storage.append import Appended
 from millstream.storage.names import check_topic
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.produce import (
     ProduceRequest,
     ProduceRequestTopic,

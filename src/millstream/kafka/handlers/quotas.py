@@ -9,8 +9,8 @@ from typing import NamedTuple
 from millstream.broker.quotas import DEFAULT, Entity
 from millstream.errors import InvalidRequest, MillstreamError, UnsupportedVersion
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntity,

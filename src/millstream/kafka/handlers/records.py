@@ -5,8 +5,8 @@ from __future__ import annotations
 from millstream.broker.topic_config import DELETE
 from millstream.errors import MillstreamError
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.records import (
     DeleteRecordsRequest,
     DeleteRecordsRequestPartition,

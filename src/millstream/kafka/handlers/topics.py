@@ -12,9 +12,9 @@ from millstream.broker.topic import NO_ID, Topic
 from millstream.broker.topic_configs_table import TOPIC_CONFIGS
 from millstream.errors import InvalidReplication, InvalidRequest, MillstreamError, UnknownTopic
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.kafka.handlers.configs import source_of
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,

@@ -11,8 +11,8 @@ from millstream.broker.transactions.stored import partitions_by_topic
 from millstream.broker.transactions.transaction import State
 from millstream.errors import InvalidProducerEpoch, MillstreamError, ProducerFenced, UnknownTopic
 from millstream.kafka.context import Context
-from millstream.kafka.errors import code_of
 from millstream.wire.error_codes import ErrorCode
+from millstream.wire.errors import code_of
 from millstream.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,

@@ -1,11 +1,13 @@
-"""What an error looks like to a Kafka client.
+"""What an error looks like to a Kafka client, and what a code looks like to ours.
 
 One table: the nearest listed ancestor of an error gives its code. Whoever raises knows nothing of
-Kafka; whoever answers knows nothing of the reason.
+Kafka; whoever answers knows nothing of the reason. Read backwards, it gives our own client the
+error that a node meant.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -86,3 +88,43 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
 def code_of(error: errors.MillstreamError) -> ErrorCode:
     """Return the code of the error's nearest listed ancestor."""
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
+
+
+_PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
+    ErrorCode.INVALID_REQUEST: errors.InvalidRequest,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
+    ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,
+}
+"""Codes that several errors have: what a client is told."""
+
+_ONE_WAY = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,  # Says nothing.
+        ErrorCode.POLICY_VIOLATION,  # Of Kafka, any policy of its operator.
+        ErrorCode.REQUEST_TIMED_OUT,  # Of Kafka, also after something was written.
+        ErrorCode.OFFSET_OUT_OF_RANGE,  # Needs numbers that a code does not bring.
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+"""Codes that are no error of ours when they come from a node."""
+
+
+def _backwards() -> dict[ErrorCode, type[errors.MillstreamError]]:
+    count = Counter(CODES.values())
+    single = {code: kind for kind, code in CODES.items() if count[code] == 1}
+    return {code: kind for code, kind in {**single, **_PREFERRED}.items() if code not in _ONE_WAY}
+
+
+ERRORS: Mapping[ErrorCode, type[errors.MillstreamError]] = MappingProxyType(_backwards())
+"""What a client raises for a code. All others become `NodeRefused`."""
+
+
+def error_of(code: int, message: str) -> errors.MillstreamError:
+    """Return the error that a node means by `code`; one from a newer Kafka has no name here."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return errors.NodeRefused(code, "UNKNOWN", message)
+    if (kind := ERRORS.get(known)) is not None:
+        return kind(message)
+    return errors.NodeRefused(code, known.name, message)

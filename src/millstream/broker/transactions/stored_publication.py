@@ -1,0 +1,63 @@
+r"""How a publisher's last publication is kept, in the same state log as transactional ids.
+
+The key is a byte that no text in UTF-8 has, a word, and the publisher; so it is the key of no
+transactional id. The value is one JSON object:
+
+    \xff  publication: <publisher>    {"version": 1, "sequence": 41, "update_ms": 1700000000000}
+
+What a newer release may have written is refused rather than guessed at.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.broker.transactions.publication import Publication
+from millstream.errors import CorruptData, UnknownFormat
+
+VERSION = 1
+
+_MARK = b"\xffpublication:"
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int
+    sequence: int
+    update_ms: int
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def is_publication_key(key: bytes) -> bool:
+    """Tell the key of a publisher from that of a transactional id."""
+    return key.startswith(_MARK)
+
+
+def encode_publication_key(publisher: str) -> bytes:
+    """Return the key under which the last publication of a publisher is kept."""
+    return _MARK + publisher.encode()
+
+
+def encode_publication(publication: Publication) -> bytes:
+    """Return what is kept of a publication."""
+    stored = _Stored(
+        version=VERSION, sequence=publication.sequence, update_ms=publication.update_ms
+    )
+    return msgspec.json.encode(stored)
+
+
+def decode_publication(key: bytes, value: bytes) -> Publication:
+    """Read what `encode_publication` has written."""
+    try:
+        publisher = key.removeprefix(_MARK).decode()
+        version = msgspec.json.decode(value, type=_Version).version
+        if version != VERSION:
+            raise UnknownFormat(
+                f"publisher {publisher!r} is kept in version {version}, known is {VERSION}"
+            )
+        stored = msgspec.json.decode(value, type=_Stored)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptData(f"publication {key!r}: {error}") from error
+    return Publication(publisher=publisher, sequence=stored.sequence, update_ms=stored.update_ms)

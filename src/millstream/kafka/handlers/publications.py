@@ -1,0 +1,39 @@
+"""PublishTransactions: many producers, one commit."""
+
+from __future__ import annotations
+
+from millstream.broker.transactions.publication import Chosen, Proposal
+from millstream.broker.transactions.transaction import Producer
+from millstream.errors import MillstreamError
+from millstream.kafka.context import Context
+from millstream.kafka.handlers.transactions import transaction_code_of
+from millstream.wire.messages.publications import (
+    PublishTransactionsRequest,
+    PublishTransactionsResponse,
+)
+
+
+async def publish_transactions(
+    request: PublishTransactionsRequest, context: Context
+) -> PublishTransactionsResponse:
+    """Commit transactions of many producers, all or none, once for each sequence. Ours."""
+    proposal = Proposal(
+        publisher=request.publisher,
+        sequence=request.sequence,
+        chosen=tuple(
+            Chosen(one.transactional_id, Producer(one.producer_id, one.producer_epoch))
+            for one in request.transactions
+        ),
+        prefix=request.prefix,
+        is_commit=request.committed,
+        is_final=request.is_final,
+    )
+    try:
+        published = await context.broker.transactions.publish(proposal)
+    except MillstreamError as error:
+        return PublishTransactionsResponse(
+            error_code=transaction_code_of(error), error_message=str(error)
+        )
+    return PublishTransactionsResponse(
+        is_repeated=published.is_repeated, last_sequence=published.last_sequence
+    )
