@@ -157,6 +157,8 @@ class PartitionFiles:
     segments: Sequence[SegmentFiles]
     """In the order of the log, with those that are not part of it, or not any more."""
     synced: Synced
+    partition: Partition | None
+    """What `partition.json` says; `None` where that cannot be read, or is not there."""
     start_offset: int | None
     """The first offset, which the first segment holds; `None` where that cannot be read."""
     is_start_attested: bool
@@ -225,6 +227,7 @@ def survey(filesystem: Filesystem, directory: str) -> PartitionFiles:
         names=names,
         segments=list(look.segments()),
         synced=synced,
+        partition=partition,
         start_offset=partition.start_offset if partition else None,
         is_start_attested=partition is not None and partition.durability is Durability.FSYNC,
         deletions=partition.deletions if partition else (),

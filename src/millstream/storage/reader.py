@@ -19,15 +19,18 @@ from crc32c import crc32c
 from millstream.errors import CorruptBatch, InvalidAddress
 from millstream.records.batch import (
     BATCH_SIZE_MAX,
+    CONTROL_BIT,
     CRC_END,
     HEADER_SIZE,
     LENGTH_END,
     MAGIC,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     check_batch,
     decode_header,
     unpack_header,
 )
+from millstream.records.control import Marker, read_marker
 from millstream.records.iterate import first_offset_at, read_records
 from millstream.storage.scan import check_place
 from millstream.storage.segment import Segment
@@ -35,6 +38,8 @@ from millstream.storage.stripped import Masked
 
 _WALK_BYTES = 256 * 1024
 """How much is read at once when batches are looked through rather than returned."""
+
+_OF_TRANSACTIONS = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class Address(NamedTuple):
@@ -203,6 +208,32 @@ def batches_since(
             yield _shown(window, position, header, masked)
 
 
+def transactional(
+    segment: Segment, *, start: int, limit: int
+) -> Iterator[tuple[BatchHeader, Marker | None]]:
+    """Go over the batches from `start` on that are part of a transaction, or end one.
+
+    Of all others no more than the header is looked at. Sums are verified of those that end one,
+    which come with what they say; who reads the others verifies them then.
+    """
+    entry = segment.index().for_offset(start)
+    window = _Window(segment, limit, entry.position, _WALK_BYTES)
+    position, offset = window.skip(entry.position, entry.offset)
+    while position < limit:
+        header = window.header(position, offset)
+        if header.attributes & _OF_TRANSACTIONS and header.last_offset >= start:
+            yield header, _marker(window, position, header) if header.is_control else None
+        position, offset = window.skip(position + header.size, header.next_offset)
+
+
+def _marker(window: _Window, position: int, header: BatchHeader) -> Marker:
+    window.check(position, header)
+    try:
+        return read_marker(window.bytes(position, position + header.size))
+    except CorruptBatch as error:
+        raise CorruptBatch(f"{window.segment.path}: byte {position}: {error}") from error
+
+
 def _shown(
     window: _Window, position: int, header: BatchHeader, masked: Masked | None
 ) -> memoryview:
@@ -343,6 +374,24 @@ class _Window:
             if not 0 <= count <= delta + 1 or length > BATCH_SIZE_MAX:
                 break
             if is_checked and crc32c(view[at + CRC_END : after]) != crc:
+                break
+            at = after
+            offset += delta + 1
+        return at + self._start, offset
+
+    def skip(self, position: int, offset: int) -> tuple[int, int]:
+        """Step over batches that have nothing to do with transactions, as far as is in sight.
+
+        Returns where it stopped, and leaves it to `header` to say why. Sums are not verified.
+        """
+        view, leader_epoch = self._view, self.segment.leader_epoch
+        at, in_sight, end = position - self._start, len(self._view), self._limit - self._start
+        while at + HEADER_SIZE <= in_sight:
+            base_offset, length, epoch, magic, _, attributes, delta, *_ = unpack_header(view, at)
+            if base_offset != offset or epoch != leader_epoch or magic != MAGIC or delta < 0:
+                break
+            after = at + length + LENGTH_END
+            if attributes & _OF_TRANSACTIONS or not at + HEADER_SIZE <= after <= end:
                 break
             at = after
             offset += delta + 1

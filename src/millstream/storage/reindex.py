@@ -11,8 +11,9 @@ files that a rewrite has replaced or not finished.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from functools import partial
 
 from millstream.clock import Clock, SystemClock
 from millstream.config import LogConfig
@@ -50,6 +51,20 @@ class Reindexed:
     """What is still damaged."""
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A segment whose index and seal are looked at, and what follows it."""
+
+    files: SegmentFiles
+    following: SegmentFiles | None
+    """The next segment of the log."""
+
+
+Repairs = Callable[[Sequence[Suspect]], Iterator[Reindexed]]
+"""Calls `reindex_segment` for each of some segments, wherever that is done, and keeps their order.
+"""
+
+
 def reindex_store(
     filesystem: Filesystem,
     path: str,
@@ -58,11 +73,12 @@ def reindex_store(
     progress: Progress = lambda _done, _total: None,
     clock: Clock | None = None,
     index_interval_bytes: int = LogConfig().index_interval_bytes,
+    repairs: Repairs | None = None,
 ) -> Reindexed:
     """Derive what is missing or wrong, or with `is_all` every index; durable when this returns.
 
     Raises `StoreLocked` where a node has the directory, and touches nothing in one of another
-    version.
+    version. Where `repairs` is given, that has the segments looked at, with the lock held here.
     """
     check_directory(filesystem, path)
     try:
@@ -73,10 +89,52 @@ def reindex_store(
     try:
         directories = [log_directory(path, name) for name in log_names(filesystem, path)]
         partitions = [survey(filesystem, directory) for directory in directories]
-        work = _Reindex(filesystem, clock or SystemClock(), index_interval_bytes, is_all=is_all)
-        work.run(partitions, progress)
+        here = partial(
+            reindex_segment,
+            filesystem,
+            is_all=is_all,
+            clock=clock,
+            index_interval_bytes=index_interval_bytes,
+        )
+        return _reindex(partitions, repairs or partial(map, here), progress)
     finally:
         lock.release()
+
+
+def _reindex(
+    partitions: Sequence[PartitionFiles], repairs: Repairs, progress: Progress
+) -> Reindexed:
+    """Have all segments looked at that a node of this version wrote."""
+    done = Reindexed()
+    suspects: list[Suspect] = []
+    for partition in partitions:
+        done.findings.extend(found for found in partition.findings if found.is_damage)
+        if not any(found.kind is Kind.UNKNOWN for found in partition.findings):
+            segments = [files for files in partition.segments if files.is_live]
+            suspects += map(Suspect, segments, [*segments[1:], None])
+    total, size = sum(each.files.size for each in suspects), 0
+    for suspect, found in zip(suspects, repairs(suspects), strict=True):
+        done.written.extend(found.written)
+        done.findings.extend(found.findings)
+        size += suspect.files.size
+        progress(size, total)
+    return done
+
+
+def reindex_segment(
+    filesystem: Filesystem,
+    suspect: Suspect,
+    *,
+    is_all: bool = False,
+    clock: Clock | None = None,
+    index_interval_bytes: int = LogConfig().index_interval_bytes,
+) -> Reindexed:
+    """Derive what is missing or wrong of one segment; durable when this returns.
+
+    Somebody must have the lock of its store. The result can be pickled.
+    """
+    work = _Reindex(filesystem, clock or SystemClock(), index_interval_bytes, is_all=is_all)
+    work.run(suspect)
     return work.done
 
 
@@ -90,25 +148,9 @@ class _Reindex:
         self._is_all = is_all
         self.done = Reindexed()
 
-    def run(self, partitions: list[PartitionFiles], progress: Progress) -> None:
-        """Go over all segments."""
-        total = sum(
-            files.size for partition in partitions for files in partition.segments if files.is_live
-        )
-        size = 0
-        for partition in partitions:
-            self.done.findings.extend(found for found in partition.findings if found.is_damage)
-            if any(found.kind is Kind.UNKNOWN for found in partition.findings):
-                continue
-            segments = [files for files in partition.segments if files.is_live]
-            for files, following in zip_longest(segments, segments[1:]):
-                self._segment(files, following)
-                size += files.size
-                progress(size, total)
-
-    def _segment(self, files: SegmentFiles, following: SegmentFiles | None) -> None:
-        result = verify_segment(self._filesystem, files)
-        self._repair(files, following, result)
+    def run(self, suspect: Suspect) -> None:
+        result = verify_segment(self._filesystem, suspect.files)
+        self._repair(suspect.files, suspect.following, result)
         self.done.findings.extend(
             found
             for found in result.findings

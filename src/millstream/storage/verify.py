@@ -61,6 +61,10 @@ from millstream.storage.verify_segment import SegmentResult, verify_segment
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, and of how many."""
 
+Checks = Callable[[Sequence[SegmentFiles]], Iterator[SegmentResult]]
+"""Calls `verify_segment` for each of some segments, wherever that is done, and keeps their order.
+"""
+
 POOL_BYTES_MIN = 512 * 1024 * 1024
 """Below this, starting processes takes longer than the work."""
 
@@ -77,11 +81,13 @@ def verify_store(
     *,
     progress: Progress = lambda _done, _total: None,
     processes: int | None = None,
+    checks: Checks | None = None,
 ) -> Iterator[Finding]:
     """Yield all that is damaged or unfinished in a data directory, in the order of its names.
 
     It is worked on by `processes` at once, or by as many as there are processors for it where
     there is enough to do. A file system other than that of the machine stays in this process.
+    Where `checks` is given, that has the segments checked instead.
     """
     check_directory(filesystem, path)
     try:
@@ -93,7 +99,8 @@ def verify_store(
     partitions = [survey(filesystem, directory) for directory in directories]
     segments = [files for partition in partitions for files in partition.segments]
     total = sum(files.size for files in segments)
-    results = _verify_segments(filesystem, segments, processes, total)
+    in_processes = partial(_verify_segments, filesystem, processes=processes, total=total)
+    results = (checks or in_processes)(segments)
     done = 0
     progress(done, total)
     for partition_files in partitions:
@@ -151,7 +158,11 @@ def _strangers(filesystem: Filesystem, topics: str) -> Iterator[Finding]:
 
 
 def _verify_segments(
-    filesystem: Filesystem, segments: Sequence[SegmentFiles], processes: int | None, total: int
+    filesystem: Filesystem,
+    segments: Sequence[SegmentFiles],
+    *,
+    processes: int | None,
+    total: int,
 ) -> Iterator[SegmentResult]:
     """Yield the results in the order of `segments`, worked out by several processes."""
     if processes is None:
