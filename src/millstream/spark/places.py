@@ -1,0 +1,58 @@
+"""Places that this process reads from: opened once, and kept for the tasks that follow.
+
+Spark keeps its Python workers, so a connection serves many tasks. It is never shared by two
+processes: where one was forked that had a place open, the copy is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from millstream.client.node import Node
+from millstream.client.partition import Place
+from millstream.spark.options import PlaceOptions
+
+CLIENT_ID = "millstream-spark"
+
+PLACES_MAX = 16
+"""Places that a process keeps open; beyond, the oldest is closed."""
+
+_places: dict[tuple[int, PlaceOptions], Place] = {}
+
+
+def open_place(options: PlaceOptions) -> Place:
+    """Return the place that the options name, opened at most once in a process."""
+    key = (os.getpid(), options)
+    place = _places.pop(key, None) or _open(options)
+    _places[key] = place
+    while len(_places) > PLACES_MAX:
+        _places.pop(next(iter(_places))).close()
+    return place
+
+
+def close_places() -> None:
+    """Close all that this process has open."""
+    while _places:
+        (process, _), place = _places.popitem()
+        if process == os.getpid():
+            place.close()
+
+
+def open_node(options: PlaceOptions) -> Node:
+    """Return the node that the options name: what is written goes to a node."""
+    place = open_place(options)
+    assert isinstance(place, Node), "options of a sink name a node"
+    return place
+
+
+def _open(options: PlaceOptions) -> Place:
+    match options:
+        case PlaceOptions(path=str(path)):
+            # It brings all of the storage along, which readers of a node do without.
+            from millstream.spark.directory import Directory  # noqa: PLC0415
+
+            return Directory(path)
+        case PlaceOptions(bootstrap=str(bootstrap)):
+            timeout_s = options.timeout_ms / 1000
+            return Node(bootstrap, client_id=CLIENT_ID, timeout_s=timeout_s)
+    raise AssertionError("one of path and bootstrap is set")

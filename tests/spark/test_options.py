@@ -1,0 +1,168 @@
+"""Options are read once, and what is not allowed is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.client.partition import Isolation, TopicPartition
+from millstream.errors import InvalidConfig
+from millstream.records.compression import Codec
+from millstream.spark.formats.applying import OnBad
+from millstream.spark.options import (
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    parse_read_options,
+    parse_write_options,
+)
+from millstream.spark.positions import EARLIEST, LATEST, AtOffsets, AtTimes
+
+NODE = {"bootstrap.servers": "localhost:9092"}
+ORDERS = {**NODE, "topic": "orders"}
+
+
+def read(is_stream=False, **options):
+    return parse_read_options({**ORDERS, **options}, is_stream=is_stream)
+
+
+def write(**options):
+    return parse_write_options({**NODE, "topic": "orders", **options})
+
+
+def test_a_batch_begins_at_the_start_and_a_stream_at_the_end():
+    assert (read().starting, read().ending) == (EARLIEST, LATEST)
+    assert read(is_stream=True).starting == LATEST
+
+
+def test_names_are_taken_in_any_case():
+    assert read(STARTINGoffsets="LATEST").starting == LATEST
+
+
+def test_names_of_sparks_kafka_connector_are_understood():
+    options = {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "subscribe": "orders,customers",
+        "maxOffsetsPerTrigger": "100",
+        "kafka.isolation.level": "read_uncommitted",
+    }
+    found = parse_read_options(options, is_stream=True)
+    assert found.place.bootstrap == "localhost:9092"
+    assert found.selection.names == ("orders", "customers")
+    assert found.records_per_trigger_max == 100
+    assert found.isolation is Isolation.READ_UNCOMMITTED
+
+
+def test_partitions_can_be_assigned():
+    found = parse_read_options({**NODE, "assign": '{"orders": [0, 2]}'}, is_stream=False)
+    assert found.selection.assigned == (TopicPartition("orders", 0), TopicPartition("orders", 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "position"),
+    [
+        ({"startingOffsets": "earliest"}, EARLIEST),
+        (
+            {"startingOffsets": '{"orders": {"0": 23, "1": -2}}'},
+            AtOffsets({TopicPartition("orders", 0): 23, TopicPartition("orders", 1): -2}),
+        ),
+        ({"startingTimestamp": "1700000000000"}, AtTimes({}, rest=1_700_000_000_000)),
+        ({"startingTimestamp": "2023-11-14T22:13:20Z"}, AtTimes({}, rest=1_700_000_000_000)),
+        ({"startingTimestamp": "2023-11-14T22:13:20"}, AtTimes({}, rest=1_700_000_000_000)),
+        ({"startingTimestamp": "2023-11-15T00:13:20+02:00"}, AtTimes({}, rest=1_700_000_000_000)),
+        (
+            {"startingOffsetsByTimestamp": '{"orders": {"0": 5}}'},
+            AtTimes({TopicPartition("orders", 0): 5}),
+        ),
+    ],
+)
+def test_a_beginning_is_an_end_an_offset_or_a_time(options, position):
+    assert read(**options).starting == position
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"bootstrapservers": "x"}, "'bootstrapservers' is unknown, allowed are .*bootstrap"),
+        ({"path": "/data"}, "bootstrap.servers or path, and not both"),
+        ({"topics": "a,b"}, r"options that name topics are \['topic', 'topics'\]"),
+        ({"subscribe": "a"}, "topic is set twice, also as subscribe"),
+        ({"topic": "a,,b"}, "topic is 'a,,b', needed are names"),
+        ({"startingOffsets": "begin"}, "startingOffsets is 'begin', needed is earliest, latest"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "numbers of -2 or more"),
+        ({"startingOffsets": '{"a": {"0": true}}'}, "numbers of -2 or more"),
+        ({"startingOffsets": "[]"}, "by partition"),
+        ({"startingTimestamp": "noon"}, "startingTimestamp is 'noon', needed are milliseconds"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "numbers of 0 or more"),
+        ({"startingOffsets": "latest", "startingTimestamp": "0"}, "exclude each other"),
+        ({"isolation": "dirty"}, "isolation is 'dirty', allowed are .*read_committed"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no', allowed are"),
+        ({"maxRecordsPerTrigger": "0"}, "'0', needed is a whole number of 1 or more"),
+        ({"maxBytesPerTrigger": "1e6"}, "'1e6', needed is a whole number of 1 or more"),
+        ({"minPartitions": "-1"}, "'-1', needed is a whole number of 1 or more"),
+        ({"onBadRecord": "skip"}, "onBadRecord is 'skip', allowed is"),
+        ({"onBadRecord": "deadLetter"}, "needed for dead letters"),
+        ({"deadLetterTopic": "dead"}, "needed for dead letters"),
+        ({"valueFormat": "xml"}, "valueFormat is 'xml', allowed are"),
+    ],
+)
+def test_what_is_not_allowed_is_named(options, says):
+    with pytest.raises(InvalidConfig, match=says):
+        read(**options)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name):
+    with pytest.raises(InvalidConfig, match=f"option {name} is set, and a stream has no end"):
+        read(is_stream=True, **{name: "5"})
+
+
+@pytest.mark.parametrize("pattern", ["orders(", "*"])
+def test_a_pattern_has_to_be_one(pattern):
+    with pytest.raises(InvalidConfig, match="no pattern"):
+        parse_read_options({**NODE, "topicPattern": pattern}, is_stream=False)
+
+
+@pytest.mark.parametrize("assign", ["orders", "{}", '{"a": 0}', '{"a": [-1]}', '{"a": [true]}'])
+def test_an_assignment_has_to_name_partitions(assign):
+    with pytest.raises(InvalidConfig, match="needed is partitions by topic"):
+        parse_read_options({**NODE, "assign": assign}, is_stream=False)
+
+
+def test_dead_letters_have_a_topic():
+    value = read(onBadRecord="deadLetter", deadLetterTopic="dead").value
+    assert (value.on_bad, value.dead_letter_topic) == (OnBad.DEAD_LETTER, "dead")
+
+
+def test_a_sink_goes_to_a_node():
+    with pytest.raises(InvalidConfig, match=r"needed is bootstrap\.servers"):
+        parse_write_options({"path": "/data", "topic": "orders"})
+
+
+def test_a_write_without_a_name_gets_one_of_its_own():
+    assert write().job_id != write().job_id
+    assert write(jobId="nightly").job_id == "nightly"
+
+
+def test_writes_of_a_job_can_be_numbered():
+    assert write(jobId="q", jobSequence="0").job_sequence == 0
+    with pytest.raises(InvalidConfig, match="jobSequence is set and jobId is not"):
+        write(jobSequence="1")
+    with pytest.raises(InvalidConfig, match="jobSequence is '-1', needed is a whole number of 0"):
+        write(jobId="q", jobSequence="-1")
+
+
+def test_a_sink_packs_as_it_is_told():
+    assert write().codec is Codec.NONE
+    assert write(compression="ZSTD").codec is Codec.ZSTD
+    with pytest.raises(InvalidConfig, match="compression is 'rar', allowed are"):
+        write(compression="rar")
+
+
+def test_what_spark_itself_takes_from_a_writer_is_passed_over():
+    assert write(checkpointLocation="/checkpoints").topic == "orders"
+
+
+@pytest.mark.parametrize("table", [READ_OPTIONS, WRITE_OPTIONS])
+def test_no_name_means_two_things(table):
+    names = [name.lower() for name in table]
+    names += [alias.lower() for option in table.values() for alias in option.aliases]
+    assert len(set(names)) == len(names)

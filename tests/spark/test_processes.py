@@ -1,0 +1,50 @@
+"""Spark has Python processes of their own for the steps of a query: each loads what it uses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COMMIT = """
+from pyspark.sql.types import BinaryType, StructField, StructType
+from millstream.client.coordinating import Identity
+from millstream.spark.share import Share
+from millstream.spark.writer import Written
+from pyspark_millstream import DefaultSource
+source = DefaultSource({"bootstrap.servers": "127.0.0.1:1", "topic": "orders", "timeoutMs": "1"})
+writer = source.streamWriter(StructType([StructField("value", BinaryType())]), False)
+try:
+    writer.commit([Written("spark-query/q", Share("spark-query/q/0/0", Identity(1, 0), 5))], 0)
+except Exception as error:
+    assert type(error).__name__ == "NodeUnreachable", error
+else:
+    raise AssertionError("nobody listens on port 1")
+"""
+
+WRITER = """
+from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark_millstream import DefaultSource
+source = DefaultSource({"bootstrap.servers": "127.0.0.1:1", "topic": "orders"})
+source.streamWriter(StructType([StructField("value", BinaryType())]), False)
+"""
+
+PLAN = """
+from pyspark_millstream import DefaultSource
+from millstream.spark import reader, stream_reader
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "unneeded"),
+    [
+        pytest.param(COMMIT, ("pyarrow", "numpy", "millstream.spark.writing"), id="a commit"),
+        pytest.param(WRITER, ("pyarrow", "numpy", "millstream.client.node"), id="making a writer"),
+        pytest.param(PLAN, ("millstream.records.columns", "pyarrow.compute"), id="planning"),
+    ],
+)
+def test_a_step_loads_no_more_than_it_needs(step, unneeded):
+    code = f"{step}\nimport sys\nprint([name for name in {unneeded!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
