@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 import millstream
+from millstream.cli.jobs import jobs
+from millstream.cli.pipeline import pipeline
 from millstream.cli.segments import segments
 from millstream.cli.serve import serve
 from millstream.cli.topic import topic
@@ -32,3 +34,5 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(segments)
 main.add_command(topic)
+main.add_command(pipeline)
+main.add_command(jobs)

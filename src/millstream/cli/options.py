@@ -14,6 +14,7 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 
 from millstream.cli.output import printable
@@ -80,6 +81,7 @@ def progress_bar(task: str) -> Iterator[Bar]:
     if not console.is_terminal:
         yield Bar(None)
         return
-    columns = (TextColumn(task), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    columns = (TextColumn(task), BarColumn(), DownloadColumn())
+    speed = (TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *speed, console=console, transient=True) as bar:
         yield Bar(bar)

@@ -7,7 +7,7 @@ import click
 from millstream.cli.options import data_option, json_option, one_line_errors, progress_bar
 from millstream.cli.output import finding_json, finding_line, printable, to_json
 from millstream.storage.filesystem import OsFilesystem
-from millstream.storage.reindex import reindex_store
+from millstream.storage.reindex import Reindexed, reindex_store
 
 
 @click.command()
@@ -39,6 +39,11 @@ def reindex(context: click.Context, data: str, *, is_all: bool, as_json: bool) -
     """  # noqa: D301 - click's mark for lines to leave as they are.
     with one_line_errors(), progress_bar("reindex") as bar:
         done = reindex_store(OsFilesystem(), data, is_all=is_all, progress=bar.update)
+    context.exit(report_reindexed(done, as_json=as_json))
+
+
+def report_reindexed(done: Reindexed, *, as_json: bool) -> int:
+    """Print what was written and what is still damaged, and return the exit status."""
     if as_json:
         findings = [finding_json(found) for found in done.findings]
         click.echo(to_json({"written": done.written, "findings": findings}, indent=2))
@@ -48,4 +53,4 @@ def reindex(context: click.Context, data: str, *, is_all: bool, as_json: bool) -
         for found in done.findings:
             click.echo(finding_line(found))
     click.echo(f"{len(done.written)} files written, {len(done.findings)} damaged", err=True)
-    context.exit(1 if done.findings else 0)
+    return 1 if done.findings else 0

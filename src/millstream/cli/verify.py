@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from millstream.cli.options import data_option, json_option, one_line_errors, progress_bar
@@ -39,11 +41,16 @@ def verify(context: click.Context, data: str, *, as_json: bool) -> None:
         check_directory(filesystem, data)
         for path in store_paths(filesystem, data):
             findings += verify_store(filesystem, path, progress=bar.after(bar.done))
+    context.exit(report_findings(findings, size=bar.done, as_json=as_json))
+
+
+def report_findings(findings: Sequence[Finding], *, size: int, as_json: bool) -> int:
+    """Print what was found in so many bytes of log, and return the exit status."""
     damaged = sum(found.is_damage for found in findings)
     if as_json:
         report = {
             "is_sound": damaged == 0,
-            "bytes": bar.done,
+            "bytes": size,
             "findings": [finding_json(found) for found in findings],
         }
         click.echo(to_json(report, indent=2))
@@ -51,7 +58,7 @@ def verify(context: click.Context, data: str, *, as_json: bool) -> None:
         for found in findings:
             click.echo(finding_line(found))
     summary = (
-        f"{bar.done} bytes of log checked: {damaged} damaged, {len(findings) - damaged} unfinished"
+        f"{size} bytes of log checked: {damaged} damaged, {len(findings) - damaged} unfinished"
     )
     click.echo(summary, err=True)
-    context.exit(1 if damaged else 0)
+    return 1 if damaged else 0

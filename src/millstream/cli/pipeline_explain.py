@@ -1,0 +1,43 @@
+"""`millstream pipeline explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from millstream.cli.options import one_line_errors
+from millstream.cli.pipeline_options import file_argument, parse_conf, spark_options
+
+
+@click.command()
+@file_argument
+@spark_options
+def explain(
+    *, file: str, master: str | None, conf: Sequence[str], bootstrap: str | None, log_level: str
+) -> None:
+    """Print how Spark would run a pipeline, without running it.
+
+    For each target: what it reads, where it goes, where its checkpoint is, and the plans of Spark
+    from the query as it is written to what is executed.
+
+    \b
+    Example:
+        millstream pipeline explain orders.toml
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    settings = parse_conf(conf)
+    with one_line_errors():
+        from millstream.spark.pipelines.load import load  # noqa: PLC0415 - Spark is slow to import.
+
+        found = load(file)
+        from millstream.spark.pipelines.command import (  # noqa: PLC0415
+            pipeline_session,
+            with_overrides,
+        )
+
+        found = with_overrides(found, master=master, bootstrap=bootstrap, conf=settings)
+        with pipeline_session(found, log_level=log_level) as spark:
+            from millstream.spark.pipelines.plan import plans  # noqa: PLC0415
+
+            for plan in plans(spark, found):
+                click.echo(plan)

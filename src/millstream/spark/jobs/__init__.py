@@ -1,0 +1,1 @@
+"""Maintenance that walks over much data, as Spark jobs: in parallel, and to be repeated safely."""
