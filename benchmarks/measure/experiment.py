@@ -92,12 +92,17 @@ class Experiment:
     rows: tuple[Row, ...]
     arms: Callable[[Scale, Path], AbstractContextManager[Sequence[Arm]]]
     """Prepares the arms in an empty folder, and tidies up after them."""
+    repetitions_smoke: int = 2
     repetitions_quick: int = 3
     repetitions_full: int = 7
 
     def repetitions(self, scale: Scale) -> int:
         """Return how often every arm has its turn."""
-        return scale.pick(smoke=2, quick=self.repetitions_quick, full=self.repetitions_full)
+        return scale.pick(
+            smoke=self.repetitions_smoke,
+            quick=self.repetitions_quick,
+            full=self.repetitions_full,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import millstream
 
-LIBRARIES = ("millstream", "uvloop", "crc32c", "xxhash", "cramjam", "numba", "numpy", "pyarrow")
+LIBRARIES = (
+    "millstream",
+    "uvloop",
+    "crc32c",
+    "xxhash",
+    "cramjam",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "pyspark",
+)
 
 
 def machine_facts(folder: Path) -> dict[str, str]:

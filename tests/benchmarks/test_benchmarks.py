@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,4 +68,14 @@ def test_every_experiment_with_the_log_runs(tmp_path):
 def test_every_experiment_with_the_kafka_door_runs(tmp_path):
     run(tmp_path, "--subject", "kafka", "--smoke")
     content = json.loads((tmp_path / "benchmarks" / "results" / "kafka-smoke.json").read_text())
+    assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
+
+
+def test_the_experiments_with_spark_run(tmp_path):
+    pytest.importorskip("pyspark")
+    # One shows that session, node and report work; all would take longer than CI has for them.
+    only = "100-byte" if os.environ.get("MILLSTREAM_LONG") else "sink"
+    run(tmp_path, "--subject", "spark", "--smoke", "--only", only)
+    results = tmp_path / "benchmarks" / "results"
+    content = json.loads((results / "spark-smoke-part.json").read_text())
     assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
