@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import runpy
 import subprocess
@@ -15,7 +16,9 @@ from starlette.routing import Route
 import millstream
 from millstream.broker.groups.group import GROUP_ID_LENGTH_MAX
 from millstream.broker.producers import PRODUCERS_MAX
+from millstream.broker.topic_values import VALUE_SCHEMA_SIZE_MAX
 from millstream.broker.transactions.coordinator import GROUPS_MAX
+from millstream.broker.transactions.publication import TRANSACTIONS_MAX
 from millstream.config import (
     DAY_MS,
     KIB,
@@ -33,10 +36,12 @@ from millstream.http.health import Health
 from millstream.http.topics import DELETION_SIZE_MAX
 from millstream.kafka.handlers.fetch import WAIT_MS_MAX
 from millstream.observe.metrics import LISTED_MAX
+from millstream.spark.formats.plan import DEPTH_MAX, NODES_MAX
+from millstream.spark.formats.reasons import ITEMS_MAX, SKIPPED_DEPTH_MAX
 from millstream.storage.compaction import RECLAIM_MS_MAX, RECLAIM_RATIO_MIN
 from millstream.storage.deletion import PATTERN_SIZE_MAX
 from millstream.testing.broker import running_broker
-from millstream.wire.apis import APIS
+from millstream.wire.apis import APIS, PUBLISH_TRANSACTIONS_KEY
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -57,6 +62,15 @@ NODE_URL = "http://localhost:8080"
 THEIRS = ("-W", "ignore:read_text is deprecated", "-W", "ignore:open_text is deprecated")
 """What kafka-python itself is warned of."""
 
+SPARK = {
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell",
+    # Half the time of a process that lives for seconds goes into code that it does not run often.
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""What the documentation leaves to Spark, as it is best here."""
+
 
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_the_code_in_the_documentation_runs(code: str, tmp_path: Path) -> None:
@@ -67,9 +81,10 @@ def test_the_code_in_the_documentation_runs(code: str, tmp_path: Path) -> None:
         result = subprocess.run(
             [sys.executable, "-W", "error", *THEIRS, "-c", code],
             cwd=tmp_path,
+            env={**os.environ, **SPARK},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
     assert result.returncode == 0, result.stderr
@@ -153,13 +168,15 @@ SERVING = "docs/operating/serving.md"
 RETENTION = "docs/concepts/retention.md"
 HTTP = "docs/reference/http.md"
 DELETING = "docs/guides/deleting.md"
+TRANSACTIONS = "docs/concepts/transactions.md"
+SCHEMAS = "docs/guides/schemas.md"
 BROKER, DOOR, STORE = BrokerConfig(), KafkaConfig(), StoreConfig()
 
 
 @pytest.mark.parametrize(
     ("page", "text", "found", "said"),
     [
-        ("README.md", "43 requests", len(APIS), 43),
+        ("README.md", "43 requests", len(APIS.keys() - {PUBLISH_TRANSACTIONS_KEY}), 43),
         (DIFFERENCES, "ListTransactions is of version 0", APIS[66].versions.last, 0),
         (DIFFERENCES, "waits 100 ms", BROKER.group_initial_rebalance_delay_ms, 100),
         (DIFFERENCES, "10,000 members", BROKER.group_members_max, 10_000),
@@ -181,6 +198,11 @@ BROKER, DOOR, STORE = BrokerConfig(), KafkaConfig(), StoreConfig()
         (DELETING, "Up to 10,000 may wait", STORE.deletions_max, 10_000),
         (DELETING, "after a day at the latest", RECLAIM_MS_MAX, DAY_MS),
         (HTTP, "256 KiB", DELETION_SIZE_MAX, 256 * KIB),
+        (SCHEMAS, "32,767 bytes", VALUE_SCHEMA_SIZE_MAX, 32_767),
+        (SCHEMAS, "4,096", NODES_MAX, 4_096),
+        (SCHEMAS, "fields inside fields | 32", DEPTH_MAX, 32),
+        (SCHEMAS, "one value | 1,000,000", ITEMS_MAX, 1_000_000),
+        (SCHEMAS, "no field asks for | 62", SKIPPED_DEPTH_MAX, 62),
         (HTTP, "longer than 30 s", BODY_SECONDS_MAX, 30.0),
         (SERVING, "every 30 seconds", STORE.upkeep_interval_ms, 30_000),
         ("docs/operating/recovering.md", "within 30 seconds", STORE.upkeep_interval_ms, 30_000),
@@ -194,7 +216,11 @@ BROKER, DOOR, STORE = BrokerConfig(), KafkaConfig(), StoreConfig()
         (SERVING, "idle after 10 minutes", DOOR.idle_ms_max, 600_000),
         (SERVING, "100,000 partitions", BROKER.partitions_max, 100_000),
         ("docs/operating/monitoring.md", "first 1,000 partitions", LISTED_MAX, 1_000),
-        ("docs/concepts/transactions.md", "15 minutes", BROKER.transaction_timeout_ms_max, 900_000),
+        (TRANSACTIONS, "At most 10,000 transactions", TRANSACTIONS_MAX, 10_000),
+        (TRANSACTIONS, "for 90 days", BROKER.publication_expiration_ms, 90 * DAY_MS),
+        (TRANSACTIONS, "after seven days", BROKER.transactional_id_expiration_ms, 7 * DAY_MS),
+        (TRANSACTIONS, "at most 16 MiB", LogConfig().batch_size_max, 16 * MIB),
+        (TRANSACTIONS, "15 minutes", BROKER.transaction_timeout_ms_max, 900_000),
         ("docs/concepts/groups.md", "seven days", BROKER.offsets_retention_ms, 7 * 86_400_000),
     ],
 )
@@ -206,14 +232,20 @@ def test_the_numbers_in_the_documentation_are_those_of_the_code(
 
 
 def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
     result = subprocess.run(
-        [sys.executable, ROOT / "examples/demo.py"],
+        [sys.executable, ROOT / "examples/demo"],
         cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
     assert result.returncode == 0, result.stderr
     assert "35,000 records of 35,000 clicks: 0 lost, 0 doubled" in result.stdout
+    assert "the topic counted 35,000, the table has 35,000" in result.stdout
     assert "That was it." in result.stdout
+    assert (tmp_path / "millstream-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["millstream-demo.png", "tmp"]

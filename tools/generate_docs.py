@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
@@ -24,11 +24,14 @@ from millstream.cli.main import main as command_line
 from millstream.config import BrokerConfig, KafkaConfig, LogConfig, NodeConfig, StoreConfig
 from millstream.http.errors import STATUSES
 from millstream.kafka.apis import HANDLERS
-from millstream.kafka.errors import CODES
 from millstream.kafka.handlers.versions import FEATURES
 from millstream.observe.metrics import LISTED_MAX
 from millstream.observe.node import SECTIONS
+from millstream.spark.columns import TABLE
+from millstream.spark.options import READ_OPTIONS, WRITE_OPTIONS, Option
+from millstream.spark.sink_schema import SINK_TYPES
 from millstream.wire.apis import APIS, Api
+from millstream.wire.errors import CODES
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by `make docs`. Do not edit. -->\n\n"
@@ -45,7 +48,40 @@ def pages() -> dict[str, str]:
         "errors.md": errors_page(),
         "kafka.md": kafka_page(),
         "metrics.md": metrics_page(),
+        "spark.md": spark_page(),
     }
+
+
+def spark_page() -> str:
+    """Return the options and columns of `format("millstream")`."""
+    columns = [(f"`{one.name}`", f"`{one.dataType.simpleString()}`") for one in TABLE]
+    sink = [
+        (f"`{name}`", " or ".join(f"`{kind}`" for kind in kinds))
+        for name, kinds in SINK_TYPES.items()
+    ]
+    return (
+        '# Spark: `format("millstream")`\n\n'
+        + NOTE
+        + "Names are compared without regard to case. An option that is not listed is refused.\n\n"
+        + "## Reading\n\n"
+        + _options(READ_OPTIONS)
+        + "\n## Columns\n\n`headers` is there with `includeHeaders`, typed columns where values"
+        + " have a [schema](../guides/schemas.md).\n\n"
+        + table(("column", "type"), columns)
+        + "\n## Writing\n\n"
+        + _options(WRITE_OPTIONS)
+        + "\n## Columns of a sink\n\n"
+        + "Needed is `value`, or typed columns; and `topic`, or the option of that name.\n\n"
+        + table(("column", "type"), sink)
+    )
+
+
+def _options(options: Mapping[str, Option]) -> str:
+    rows = [
+        (f"`{name}`", one.meaning, ", ".join(f"`{alias}`" for alias in one.aliases))
+        for name, one in options.items()
+    ]
+    return table(("option", "what it says", "also called"), rows)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

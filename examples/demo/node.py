@@ -1,0 +1,58 @@
+"""A node, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+from telling import show, show_command
+
+FREE = "127.0.0.1:0"
+
+
+class Node:
+    """`millstream serve`, gone at the end of a `with` block at the latest."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+        self.bootstrap = FREE
+        self.url = f"http://{FREE}"
+
+    def start(self) -> None:
+        """Start it, at the addresses that it had before, and wait until it is ready."""
+        started = time.perf_counter()
+        places = ("--kafka", self.bootstrap, "--http", self.url.removeprefix("http://"))
+        self._process = subprocess.Popen(
+            [*show_command("serve", "--data", "data", *places), "--log-level", "error"],
+            cwd=self._directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        lines = []
+        while (line := self._process.stdout.readline()) != "ready\n":
+            assert line, "the node ended before it was ready"
+            lines.append(line)
+        said = dict(line.split() for line in lines)
+        self.bootstrap, self.url = said["kafka"], said["http"]
+        show(f"{''.join(lines)}ready after {time.perf_counter() - started:.1f} s")
+
+    def end(self, number: int) -> int:
+        """Send a signal, and return the exit status."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        with self._process as process:
+            return process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
