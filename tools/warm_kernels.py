@@ -1,0 +1,39 @@
+"""Compiles the kernels that Spark's workers use, once, into Numba's cache beside the code.
+
+`make setup` runs this. Without it, the first query on a machine compiles while it runs, in each of
+its workers at the same time: that takes long, and Spark does not wait for long.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.records.bodies import open_bodies
+from millstream.records.build import build_batch
+from millstream.records.compression import BODY_SIZE_MAX
+from millstream.records.record import Record
+from millstream.records.vectors import decode
+from millstream.spark.formats.avro_format import AvroFormat
+from millstream.spark.formats.json_format import JsonFormat
+
+AVRO = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
+
+
+def main() -> None:
+    """Use each kernel once."""
+    records = [Record(b"value", key=b"key", headers=(("name", b"value"),))]
+    batch = build_batch(records, now_ms=0)
+    bodies = list(open_bodies(batch, check=True, size_max=BODY_SIZE_MAX))
+    decode(batch, bodies, ("offset", "timestamp", "key", "value", "headers"))
+    decode(batch, bodies, ("value",))
+    JsonFormat(pa.schema([("id", pa.int64())])).decode(pa.array([b'{"id": 1}'], pa.binary()))
+    avro = AvroFormat(json.dumps(AVRO))
+    ids = pa.array(np.arange(3))
+    avro.decode(avro.encode([ids]))
+
+
+if __name__ == "__main__":
+    main()
