@@ -1,4 +1,4 @@
-"""The columns that every topic has as a table, by name: for whoever does without Spark."""
+"""Names that several parts share: for whoever does without Spark, or without a compiler."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ COLUMN_NAMES = (
     "value",
     "headers",
 )
+"""The columns that every topic has as a table."""
+
+VALUE_FORMAT_CONFIG = "millstream.value.format"
+VALUE_SCHEMA_CONFIG = "millstream.value.schema"
+"""What a topic declares. A node keeps it and does not look into records."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import sys
@@ -99,8 +98,7 @@ def _register(spark: SparkSession) -> None:
 
     It does where the module `pyspark_millstream` can be imported, as it can after an installation.
     """
-    if importlib.util.find_spec("pyspark_millstream") is not None:
-        return
-    if importlib.util.find_spec("millstream.spark.source") is not None:
-        source = importlib.import_module("millstream.spark.source")
-        spark.dataSource.register(source.MillstreamDataSource)
+    if importlib.util.find_spec("pyspark_millstream") is None:
+        from millstream.spark.source import MillstreamDataSource  # noqa: PLC0415 - needs Spark.
+
+        spark.dataSource.register(MillstreamDataSource)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from millstream.errors import InvalidConfig
+from millstream.spark.names import VALUE_FORMAT_CONFIG, VALUE_SCHEMA_CONFIG
 from millstream.spark.options import ValueOptions
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from millstream.client.partition import Place
     from millstream.spark.formats.value_format import ValueFormat
 
-FORMAT_CONFIG = "millstream.value.format"
-SCHEMA_CONFIG = "millstream.value.schema"
 RAW = "raw"
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -37,7 +36,7 @@ class TopicValues:
     @property
     def is_typed(self) -> bool:
         """Whether there are typed columns."""
-        declared = dict(self.declared).get(FORMAT_CONFIG, RAW)
+        declared = dict(self.declared).get(VALUE_FORMAT_CONFIG, RAW)
         return (self.options.format or declared) != RAW
 
     def fields(self) -> list[pa.Field]:
@@ -65,7 +64,9 @@ def find_values(place: Place, topics: Sequence[str], options: ValueOptions) -> T
         return TopicValues(options)
     declared: dict[tuple[tuple[str, str], ...], str] = {}
     for topic, configs in place.topic_configs(topics).items():
-        said = [(name, configs.get(name, "")) for name in (FORMAT_CONFIG, SCHEMA_CONFIG)]
+        said = [
+            (name, configs.get(name, "")) for name in (VALUE_FORMAT_CONFIG, VALUE_SCHEMA_CONFIG)
+        ]
         declared[tuple(one for one in said if one[1])] = topic
     if len(declared) > 1:
         raise InvalidConfig(

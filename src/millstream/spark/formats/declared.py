@@ -15,10 +15,7 @@ from millstream.spark.formats.avro_format import AvroFormat, Framing
 from millstream.spark.formats.ddl import parse_ddl
 from millstream.spark.formats.json_format import JsonFormat
 from millstream.spark.formats.value_format import RawFormat, ValueFormat
-
-VALUE_FORMAT_CONFIG = "millstream.value.format"
-VALUE_SCHEMA_CONFIG = "millstream.value.schema"
-"""What a topic declares. A node keeps it and does not look into records."""
+from millstream.spark.names import VALUE_FORMAT_CONFIG, VALUE_SCHEMA_CONFIG
 
 VALUE_FORMAT = "valueFormat"
 VALUE_SCHEMA = "valueSchema"
