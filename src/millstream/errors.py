@@ -6,6 +6,7 @@ them once, in a table. A message says what was found and what is allowed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -70,6 +71,94 @@ class InvalidPartitions(RequestError):
 
 class InvalidReplication(RequestError):
     """A partition cannot have that many replicas, or not on these nodes."""
+
+
+class UnknownQueue(RequestError):
+    """There is no queue of that name; there may be a topic of that name."""
+
+
+class StaleReceipt(RequestError):
+    """Some receipts are not the newest of their jobs: these belong to others now, or ended."""
+
+    def __init__(self, receipts: Sequence[str], *, done: int = 0) -> None:
+        shown = ", ".join(receipts[:3])
+        super().__init__(f"{len(receipts)} receipts are stale: {shown}; for {done} it was done")
+        self.receipts = tuple(receipts)
+        self.done = done
+        """How many of the others that came along took effect."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stale_receipt, (self.receipts, self.done)
+
+
+def _stale_receipt(receipts: Sequence[str], done: int) -> StaleReceipt:
+    """Make the error anew in the process that it was sent to."""
+    return StaleReceipt(receipts, done=done)
+
+
+class UnknownStream(RequestError):
+    """There is no stream under that path, or it has expired."""
+
+
+class StreamGone(RequestError):
+    """The stream was deleted, or its first records were; its path stays taken by its forks."""
+
+
+class StreamExists(RequestError):
+    """There is a stream or a topic in that place already, and it is not what was asked for."""
+
+
+class StreamMismatch(RequestError):
+    """What is appended is of another type than the stream, or not newer than what came before."""
+
+
+class StreamClosed(RequestError):
+    """The stream was closed, and takes nothing more."""
+
+    def __init__(self, path: str, end: int) -> None:
+        super().__init__(f"stream {path[:300]!r} is closed, and ends at {end}")
+        self.path = path
+        self.end = end
+        """Where it ends, as an offset of the stream."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StreamClosed, (self.path, self.end)
+
+
+class StaleStreamProducer(RequestError):
+    """A newer instance of the stream's producer took over."""
+
+    def __init__(self, producer: str, *, found: int, newest: int) -> None:
+        super().__init__(f"producer {producer!r} has epoch {found}, newest is {newest}")
+        self.producer = producer
+        self.found = found
+        self.newest = newest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stale_stream_producer, (self.producer, self.found, self.newest)
+
+
+def _stale_stream_producer(producer: str, found: int, newest: int) -> StaleStreamProducer:
+    """Make the error anew in the process that it was sent to."""
+    return StaleStreamProducer(producer, found=found, newest=newest)
+
+
+class StreamProducerGap(RequestError):
+    """Something that the stream's producer appended before is missing."""
+
+    def __init__(self, producer: str, *, expected: int, found: int) -> None:
+        super().__init__(f"producer {producer!r} sent number {found}, expected is {expected}")
+        self.producer = producer
+        self.expected = expected
+        self.found = found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stream_producer_gap, (self.producer, self.expected, self.found)
+
+
+def _stream_producer_gap(producer: str, expected: int, found: int) -> StreamProducerGap:
+    """Make the error anew in the process that it was sent to."""
+    return StreamProducerGap(producer, expected=expected, found=found)
 
 
 class MalformedRequest(RequestError):

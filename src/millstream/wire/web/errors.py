@@ -1,0 +1,94 @@
+"""Errors over HTTP, in both directions: what their codes are, and what a code stands for.
+
+    {"error": {"code": "unknown_topic", "message": "there is no topic 'orders'", "detail": null}}
+
+The code is the name of the error, in small letters. What has a code and no error here, because a
+newer node made it up or something between the two ends did, is `NodeRefused`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+
+from millstream import errors
+from millstream.errors import MillstreamError, NodeRefused, OffsetOutOfRange, StaleReceipt
+
+_OTHERS = (
+    errors.NodeUnreachable,
+    errors.NodeRefused,
+    errors.MemberIdNeeded,
+    errors.StreamClosed,
+    errors.StaleStreamProducer,
+    errors.StreamProducerGap,
+)
+"""What a message alone does not make: errors of clients, of the Kafka door, and of streams, which
+have clients of their own."""
+
+
+class ErrorShape(Struct, kw_only=True):
+    """What went wrong: for programs, for people, and with numbers where there are some."""
+
+    code: str
+    message: str
+    detail: dict[str, Any] | None = None
+
+
+class ErrorAnswer(Struct, kw_only=True):
+    """The one shape that all errors have."""
+
+    error: ErrorShape
+
+
+def code_of(kind: type[Exception]) -> str:
+    """Return the code of an error: its name, in small letters.
+
+    Of a class that is made for one place, it is that of the nearest one that all know.
+    """
+    known = next((one for one in kind.__mro__ if one.__module__ == errors.__name__), kind)
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", known.__name__).lower()
+
+
+KINDS: Mapping[str, type[MillstreamError]] = MappingProxyType(
+    {
+        code_of(kind): kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, MillstreamError) and kind not in _OTHERS
+    }
+)
+"""What each code stands for."""
+
+
+def error_of(status: int, shape: ErrorShape) -> MillstreamError:
+    """Return the error that an answer stands for."""
+    kind = KINDS.get(shape.code)
+    detail = shape.detail or {}
+    if kind is None:
+        return NodeRefused(status, shape.code, shape.message)
+    if kind is OffsetOutOfRange:
+        return _out_of_range(status, shape, detail)
+    if kind is StaleReceipt:
+        return _stale_receipt(status, shape, detail)
+    return kind(shape.message)
+
+
+def _out_of_range(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
+    found = [detail.get(name) for name in ("offset", "start", "end")]
+    match found:
+        case [int(offset), int(start), int(end)]:
+            return OffsetOutOfRange(offset, start=start, end=end)
+    return NodeRefused(status, shape.code, shape.message)
+
+
+def _stale_receipt(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
+    match detail:
+        case {"stale": [*receipts], "done": int(done)} if all(
+            isinstance(one, str) for one in receipts
+        ):
+            return StaleReceipt(receipts, done=done)
+    return NodeRefused(status, shape.code, shape.message)

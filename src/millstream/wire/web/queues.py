@@ -1,0 +1,207 @@
+"""Work queues over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from millstream.records.record import StoredRecord
+from millstream.wire.web.records import WAIT_MS_MAX, Cost, HeaderValue, record_json
+from millstream.wire.web.values import Text
+
+CLAIM_MAX = 1_000
+"""Jobs in one claim, and receipts in one request."""
+
+RECEIPT_LENGTH_MAX = 200
+"""Characters of a receipt: several times what one has, so that it may grow."""
+
+LEASE_MS_MIN = 100
+LEASE_MS_MAX = 12 * 3_600_000
+DELAY_MS_MAX = 7 * 24 * 3_600_000
+WINDOW_MS_MAX = 10_000
+DELIVERIES_MAX = 1_000_000
+
+LeaseMs: TypeAlias = Annotated[
+    int,
+    Meta(
+        ge=LEASE_MS_MIN,
+        le=LEASE_MS_MAX,
+        description="How long a job belongs to who claimed it; then others may claim it.",
+    ),
+]
+Receipts: TypeAlias = Annotated[
+    list[Annotated[str, Meta(max_length=RECEIPT_LENGTH_MAX)]],
+    Meta(min_length=1, max_length=CLAIM_MAX),
+]
+WorkerName: TypeAlias = Annotated[
+    str, Meta(max_length=255, description="Who claims; shown to those who look, and no more.")
+]
+
+
+class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a queue is set to; what is left out stays as it is, or gets its default."""
+
+    lease_ms: LeaseMs | UnsetType = UNSET
+    """For claims that do not say it; 30,000 where nobody does."""
+    deliveries_max: Annotated[int, Meta(ge=1, le=DELIVERIES_MAX)] | UnsetType = UNSET
+    """How often a job is handed out before it goes to the dead-letter topic; 5."""
+    dead_letter: Annotated[str, Meta(min_length=1, max_length=249)] | UnsetType = UNSET
+    """The topic for jobs that were handed out too often; the queue's name with `-dead` behind."""
+    claim_window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] | UnsetType = UNSET
+    """How long claims are gathered, to be served evenly; 0 serves each when it comes."""
+
+
+class QueueAnswer(Struct, kw_only=True):
+    """A queue. At every quiet moment, enqueued = acked + dead + ready + delayed + leased."""
+
+    name: str
+    lease_ms: int
+    deliveries_max: int
+    dead_letter: str
+    claim_window_ms: int
+    enqueued: int
+    """Jobs that were put in since the queue was made, without those in `removed`."""
+    ready: int
+    """Jobs that can be claimed."""
+    leased: int
+    """Jobs that belong to a worker."""
+    delayed: int
+    """Jobs that a worker gave back for later."""
+    acked: int
+    """Jobs that are done."""
+    dead: int
+    """Jobs that went to the dead-letter topic."""
+    delivered: int
+    """How often a job was handed out, all jobs together."""
+    removed: int
+    """Jobs that were deleted from the topic before they were done."""
+
+
+class QueuesAnswer(Struct, kw_only=True):
+    """All queues of the node."""
+
+    queues: list[QueueAnswer]
+
+
+class ClaimBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs a worker wants."""
+
+    max: Annotated[int, Meta(ge=1, le=CLAIM_MAX)] = 1
+    lease_ms: LeaseMs | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
+    """How long to wait for a job where there is none."""
+    worker: WorkerName = ""
+
+
+class JobShape(Struct, kw_only=True):
+    """A job, and the receipt by which its worker speaks of it."""
+
+    receipt: str
+    offset: int
+    partition: int
+    timestamp: int
+    key: Text | None
+    value: Raw
+    headers: dict[str, HeaderValue]
+    node: str | UnsetType = UNSET
+    deliveries: int
+    """How often it was handed out, this time included."""
+    deadline_ms: int
+    """How long it belongs to the worker, from now."""
+
+
+class WorkQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs are pushed to a worker."""
+
+    worker: WorkerName = ""
+    max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=CLAIM_MAX,
+            description="Jobs that the worker has at a time: more come as it is done with some.",
+        ),
+    ] = 1
+    lease_ms: LeaseMs | None = None
+
+
+class ClaimAnswer(Struct, kw_only=True):
+    """Jobs that belong to the worker now; none where there was none in time."""
+
+    jobs: list[JobShape]
+    cost: Cost
+
+
+class ReceiptsBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that are done."""
+
+    receipts: Receipts
+
+
+class NackBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that a worker gives back."""
+
+    receipts: Receipts
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] = 0
+    """How long nobody is to have them."""
+
+
+class ExtendBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that take longer."""
+
+    receipts: Receipts
+    lease_ms: LeaseMs | None = None
+    """From now on; what the queue is set to, where nothing is said."""
+
+
+class AckAnswer(Struct, kw_only=True):
+    """How many jobs are done by this."""
+
+    acked: int
+    cost: Cost
+
+
+class NackAnswer(Struct, kw_only=True):
+    """How many jobs were given back."""
+
+    nacked: int
+    cost: Cost
+
+
+class ExtendAnswer(Struct, kw_only=True):
+    """How many leases are longer now."""
+
+    extended: int
+    deadline_ms: int
+    cost: Cost
+
+
+# From jobs to JSON. These run for every job that is handed out, so they put bytes together.
+
+_encode = msgspec.json.Encoder().encode
+
+
+def job_json(
+    receipt: str, partition: int, record: StoredRecord, *, deliveries: int, deadline_ms: int
+) -> bytes:
+    """Return a job as `JobShape` has it."""
+    return b'{"receipt":%s,"partition":%d,"deliveries":%d,"deadline_ms":%d,%s' % (
+        _encode(receipt),
+        partition,
+        deliveries,
+        deadline_ms,
+        record_json(record)[1:],
+    )
+
+
+def jobs_json(jobs: Iterable[bytes]) -> bytes:
+    """Return the data of an event that pushes jobs, of jobs that are JSON already."""
+    return b'{"jobs":[%s]}' % b",".join(jobs)
+
+
+def claim_json(jobs: Iterable[bytes], cost: Cost) -> bytes:
+    """Return a `ClaimAnswer`, of jobs that are JSON already."""
+    return b'{"jobs":[%s],"cost":%s}' % (b",".join(jobs), _encode(cost))
