@@ -133,6 +133,9 @@ class FakeGuard:
             each for each in self.found if each.first_offset < end and each.last_offset >= first
         ]
 
+    def needed_offset(self) -> int | None:
+        return None
+
     async def before_removal(self) -> None:
         self.calls += 1
         await asyncio.sleep(0)

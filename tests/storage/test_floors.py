@@ -293,12 +293,16 @@ class NotingGuard:
         self._log = log
         self._error = error
         self.asked: list[int] = []
+        self.needed: int | None = None
 
     def stable_offset(self):
         return self._log.end_offset
 
     def aborted(self, first, end):
         return []
+
+    def needed_offset(self):
+        return self.needed
 
     async def before_removal(self):
         self.asked.append(self._log.start_offset)
@@ -327,6 +331,16 @@ async def test_nothing_goes_against_the_guard():
         await log.evict_before(20)
     assert (log.start_offset, log.eviction_floor) == (0, 0)
     assert read_partition(disk, DIRECTORY).start_offset == 0
+
+
+@in_loop
+async def test_what_the_guard_needs_stays_even_if_others_ask_for_more():
+    disk, _, log = await filled()
+    log.guard = guard = NotingGuard(log)
+    guard.needed = 7
+    await log.evict_before(20)
+    assert (log.start_offset, log.eviction_floor) == (7, 7)
+    assert read_partition(disk, DIRECTORY).start_offset == 7
 
 
 @in_loop

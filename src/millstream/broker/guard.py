@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
-from millstream.broker.producer_saving import SnapshotSaving
 from millstream.broker.producers import ProducerStates
 from millstream.records.rules import Aborted
+
+
+class Keeper(Protocol):
+    """Someone who needs records whatever retention says, as a queue does its jobs."""
+
+    def needed_offset(self) -> int:
+        """Return the first offset that is still needed, by what is decided up to now."""
+        ...
+
+    async def settle(self) -> None:
+        """Return when what was decided up to now is durable; raises where it will not be."""
+        ...
 
 
 class PartitionGuard:
@@ -17,12 +29,14 @@ class PartitionGuard:
         *,
         stable_offset: Callable[[], int],
         states: ProducerStates,
-        saving: SnapshotSaving,
+        save: Callable[[], Awaitable[None]],
+        keeper: Callable[[], Keeper | None] = lambda: None,
     ) -> None:
         self.stable_offset = stable_offset
         """Returns the last stable offset: all before it was decided, durably."""
         self._states = states
-        self._saving = saving
+        self._save = save
+        self._keeper = keeper
 
     def aborted(self, first: int, end: int) -> list[Aborted]:
         """Return the aborted transactions that overlap the offsets from `first` to before `end`."""
@@ -35,10 +49,18 @@ class PartitionGuard:
             for found in self._states.aborted.ranges(first, end)
         ]
 
+    def needed_offset(self) -> int | None:
+        """Return the first offset that must stay; `None` where nobody needs any."""
+        keeper = self._keeper()
+        return None if keeper is None else keeper.needed_offset()
+
     async def before_removal(self) -> None:
         """Write down what is known of the producers.
 
         Where that fails, records go all the same: a full disk must not keep them. Producers whose
-        records are gone are then told, after a crash, that they are not known any more.
+        records are gone are then told, after a crash, that they are not known any more. Whoever
+        needs records first makes durable that it needs some no more.
         """
-        await self._saving.save()
+        if (keeper := self._keeper()) is not None:
+            await keeper.settle()
+        await self._save()

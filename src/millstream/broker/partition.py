@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from millstream.broker.fetched import Appended, Fetched, Found, PartitionView, ProducerView
-from millstream.broker.guard import PartitionGuard
+from millstream.broker.guard import Keeper, PartitionGuard
+from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.producer_appends import ProducerAppends
 from millstream.broker.producer_recovery import recover_producers
 from millstream.broker.producer_saving import SnapshotSaving
@@ -24,7 +26,7 @@ from millstream.broker.producers import ProducerStates
 from millstream.broker.reading import read_batches
 from millstream.broker.validation import BatchRules, PartitionConfig
 from millstream.clock import Clock
-from millstream.config import DAY_MS
+from millstream.config import DAY_MS, Durability
 from millstream.errors import (
     FencedLeaderEpoch,
     LogClosed,
@@ -36,15 +38,14 @@ from millstream.errors import (
 )
 from millstream.records.batch import NO_TIMESTAMP, Bytes
 from millstream.records.control import Marker
-from millstream.storage.append import Waiter
+from millstream.records.record import Gap
+from millstream.storage.append import OnAdmit, Waiter
 from millstream.storage.background import Background
 from millstream.storage.log import Log
 from millstream.storage.reader import Found as FoundRecord
 from millstream.storage.store import Store
 
 __all__ = ["Partition", "PartitionConfig"]
-
-T = TypeVar("T")
 
 NO_EPOCH = -1
 """Says that there is no such leader epoch, or that the caller knows of none."""
@@ -54,19 +55,6 @@ NO_OFFSET = -1
 
 HIGH_WATERMARK = -1
 """As an offset to delete before: all that can be deleted."""
-
-
-class _LoopThreads:
-    """Runs blocking work in the threads of the event loop."""
-
-    width = 1
-
-    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Start `work` in a thread."""
-        return asyncio.get_running_loop().run_in_executor(None, work)
-
-    def close(self) -> None:
-        """Leave the threads to the loop."""
 
 
 class _Opened(NamedTuple):
@@ -106,8 +94,14 @@ class Partition:
         self._store = store
         self._clock = clock
         self._expiration_ms = producer_id_expiration_ms
-        self._background = background or _LoopThreads()
+        self._background = background or LoopThreads()
         self._watchers: dict[Callable[[], None], None] = {}
+        self.keeper: Keeper | None = None
+        """Who still needs records here, whatever retention says."""
+        self.on_rewind: Callable[[int], None] | None = None
+        """Told, before anything else is appended, from which offset on records were taken back."""
+        self.before_removal: Callable[[], Awaitable[None]] | None = None
+        """Asked before records go that it may be the last to have read."""
         self._opened: _Opened | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refusal: MillstreamError | None = None
@@ -176,9 +170,12 @@ class Partition:
         known_offset = found.known_offset if found.damage else None
         self._opened = _Opened(log, found.states, appends, saving, known_offset)
         log.guard = PartitionGuard(
-            stable_offset=lambda: self.last_stable_offset, states=found.states, saving=saving
+            stable_offset=lambda: self.last_stable_offset,
+            states=found.states,
+            save=self._save_before_removal,
+            keeper=lambda: self.keeper,
         )
-        log.on_rewind = appends.rewind
+        log.on_rewind = self._rewind
         log.watch(self._note_change)
 
     def _end_opening(self, opening: asyncio.Task[None]) -> None:
@@ -210,7 +207,7 @@ class Partition:
     def _retire(self, refusal: MillstreamError) -> None:
         self._refusal = refusal
         self._detach(refusal)
-        self._wake_watchers()
+        self.wake_watchers()
 
     def _detach(self, refusal: MillstreamError) -> None:
         if self._opened is not None:
@@ -265,9 +262,49 @@ class Partition:
         return min(self.high_watermark, max(log.start_offset, min(ends)))
 
     @property
+    def shape(self) -> tuple[int, object]:
+        """What changes, the first by its value and the second by identity, when records go."""
+        log = self._known().log
+        return log.start_offset, log.masks
+
+    def deleted_between(self, first: int, end: int) -> int:
+        """Return how many records from `first` to before `end` are deleted by key, and there."""
+        masks = self._known().log.masks
+        return sum(
+            bisect_left(mask.offsets, end) - bisect_left(mask.offsets, first)
+            for mask in masks.values()
+        )
+
+    def deleted_among(self, offsets: Iterable[int]) -> list[int]:
+        """Return those whose records were deleted, as far as that can be told without reading."""
+        log = self._known().log
+        start_offset, masks = log.start_offset, log.masks
+        bases = sorted(masks)
+
+        def is_deleted(offset: int) -> bool:
+            at = bisect_right(bases, offset) - 1
+            if offset < start_offset or at < 0:
+                return offset < start_offset
+            masked = masks[bases[at]].offsets
+            place = bisect_left(masked, offset)
+            return place < len(masked) and masked[place] == offset
+
+        return [offset for offset in offsets if is_deleted(offset)]
+
+    @property
     def end_offset(self) -> int:
         """The offset that the next batch gets."""
         return self._known().log.next_offset
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether an append is acknowledged only once the disk has it."""
+        return self._known().log.config.durability is Durability.FSYNC
+
+    @property
+    def last_sync_seconds(self) -> float:
+        """How long the disk took for what was acknowledged last."""
+        return self._known().log.counters.last_sync_seconds
 
     @property
     def leader_epoch(self) -> int:
@@ -297,6 +334,7 @@ class Partition:
         timeout_ms: int | None = None,
         is_early: bool = False,
         guard: int | None = None,
+        on_admit: OnAdmit | None = None,
     ) -> asyncio.Future[Appended]:
         """Append one batch of a client.
 
@@ -308,10 +346,11 @@ class Partition:
         written, though a power cut may still undo that; readers see it no earlier.
 
         `guard` is what `transaction_guard` said before the coordinator was asked about the
-        batch's transaction; if that was ended since, the batch is refused.
+        batch's transaction; if that was ended since, the batch is refused. `on_admit` is told the
+        offset at the moment that the batch gets it.
         """
         return self._usable().appends.append(
-            batch, timeout_ms=timeout_ms, is_early=is_early, guard=guard
+            batch, timeout_ms=timeout_ms, is_early=is_early, guard=guard, on_admit=on_admit
         )
 
     def append_for(
@@ -403,6 +442,12 @@ class Partition:
             return got._replace(aborted=states.aborted.between(offset, got.next_offset))
         return got
 
+    def deletions(self) -> tuple[int, object]:
+        """Return a value that equals the one of before, unless records were deleted since."""
+        log = self._usable().log
+        start_offset = log.start_offset
+        return start_offset if start_offset > log.eviction_floor else 0, log.masks
+
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever more or less can be read, or when nothing can any more.
 
@@ -415,6 +460,19 @@ class Partition:
         """Call it no more. Harmless where it is not called."""
         self._watchers.pop(callback, None)
 
+    def _rewind(self, offset: int) -> None:
+        """Forget what the log has taken back."""
+        if self._opened is not None:
+            self._opened.appends.rewind(offset)
+        if self.on_rewind is not None:
+            self.on_rewind(offset)
+
+    async def _save_before_removal(self) -> None:
+        """Write down what records that are about to go may be the last to tell."""
+        await self._known().saving.save()
+        if self.before_removal is not None:
+            await self.before_removal()
+
     def _note_change(self) -> None:
         """Take note of a commit, of a new start or of the end of the log."""
         if self._opened is not None:
@@ -423,9 +481,10 @@ class Partition:
             if len(states.aborted):
                 states.trim(log.start_offset)
             saving.note_commit()
-        self._wake_watchers()
+        self.wake_watchers()
 
-    def _wake_watchers(self) -> None:
+    def wake_watchers(self) -> None:
+        """Have all who watch look again."""
         for callback in tuple(self._watchers):
             callback()
 
@@ -516,7 +575,7 @@ class Partition:
         if not 0 <= offset <= self.high_watermark:
             raise OffsetOutOfRange(offset, start=log.start_offset, end=self.high_watermark)
         if offset > max(log.start_offset, opened.saving.saved_offset):
-            await opened.saving.save()  # What goes may be all that the log knows of a producer.
+            await self._save_before_removal()  # It may be all that the log knows of a producer.
         await log.delete_before(offset)
         return log.start_offset
 
@@ -530,6 +589,10 @@ class Partition:
         and nobody sees them; their bytes leave the disk when the log is cleaned.
         """
         return await self._usable().log.delete_keys(key=key, prefix=prefix, before=before)
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """Return what retention took before a reader came that wants to read from `offset` on."""
+        return self._usable().log.gap_at(offset)
 
     def describe(self) -> PartitionView:
         """Return what the partition holds, and what went from it."""

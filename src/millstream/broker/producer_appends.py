@@ -31,7 +31,7 @@ from millstream.config import Durability
 from millstream.errors import LogFull, MillstreamError, Unavailable
 from millstream.records.batch import BatchHeader, Bytes, decode_header, with_append_time
 from millstream.records.control import Marker, build_marker
-from millstream.storage.append import Waiter
+from millstream.storage.append import OnAdmit, Waiter
 from millstream.storage.background import Background
 from millstream.storage.log import Log
 
@@ -40,6 +40,17 @@ INLINE_SIZE_MAX = 16 * 1024
 no longer than to wake a thread."""
 
 _Submit = Callable[[BatchHeader, Bytes], asyncio.Future[Appended]]
+
+
+class _Terms(NamedTuple):
+    """On which terms a batch is appended; see `Partition.append`."""
+
+    now_ms: int
+    """When it came."""
+    timeout: float | None
+    is_early: bool
+    guard: int | None = None
+    on_admit: OnAdmit | None = None
 
 
 class _Turn(NamedTuple):
@@ -90,13 +101,12 @@ class ProducerAppends:
         timeout_ms: int | None = None,
         is_early: bool = False,
         guard: int | None = None,
+        on_admit: OnAdmit | None = None,
     ) -> asyncio.Future[Appended]:
         """Append one batch; see `Partition.append`."""
         header, now_ms = self._checked(batch)
-        timeout = _seconds(timeout_ms)
-        return self._take(
-            header, batch, now_ms=now_ms, timeout=timeout, is_early=is_early, guard=guard
-        )
+        terms = _Terms(now_ms, _seconds(timeout_ms), is_early, guard, on_admit)
+        return self._take(header, batch, terms)
 
     def append_for(
         self, waiter: Waiter, batch: Bytes, *, timeout_ms: int | None, is_early: bool
@@ -109,9 +119,7 @@ class ProducerAppends:
         if not has_more and not self._line:
             self._log.submit_for(waiter, batch, header, timeout=timeout, is_early=is_early)
             return
-        future = self._take(
-            header, batch, now_ms=now_ms, timeout=timeout, is_early=is_early, guard=None
-        )
+        future = self._take(header, batch, _Terms(now_ms, timeout, is_early))
         future.add_done_callback(partial(_tell, waiter))
 
     def _checked(self, batch: Bytes) -> tuple[BatchHeader, int]:
@@ -121,61 +129,43 @@ class ProducerAppends:
         now_ms = self._clock.wall_ms()
         return self.rules.check(batch, now_ms), now_ms
 
-    def _take(
-        self,
-        header: BatchHeader,
-        batch: Bytes,
-        *,
-        now_ms: int,
-        timeout: float | None,
-        is_early: bool,
-        guard: int | None,
-    ) -> asyncio.Future[Appended]:
+    def _take(self, header: BatchHeader, batch: Bytes, terms: _Terms) -> asyncio.Future[Appended]:
         """Append a batch that was checked, once its records are looked into where that is asked."""
         rules = self.rules
         has_work = rules.has_work(header)
         if not has_work and not self._line:
-            return self._submit(
-                header, batch, now_ms=now_ms, timeout=timeout, is_early=is_early, guard=guard
-            )
-        submit = partial(
-            self._submit, now_ms=now_ms, timeout=timeout, is_early=is_early, guard=guard
-        )
+            return self._submit(header, batch, terms)
+        submit = partial(self._submit, terms=terms)
         if not self._line and len(batch) <= INLINE_SIZE_MAX:
             return submit(*rules.work(header, batch))
         return self._stand_in_line(header, batch, submit, has_work=has_work)
 
-    def _submit(
-        self,
-        header: BatchHeader,
-        batch: Bytes,
-        *,
-        now_ms: int,
-        timeout: float | None,
-        is_early: bool,
-        guard: int | None,
-    ) -> asyncio.Future[Appended]:
+    def _submit(self, header: BatchHeader, batch: Bytes, terms: _Terms) -> asyncio.Future[Appended]:
         """Hand a batch that was checked to the log."""
         if self.refusal is not None:
             raise self.refusal
         log = self._log
         is_append_time = self.rules.is_append_time
         if is_append_time:
-            batch = with_append_time(batch, now_ms)
+            batch = with_append_time(batch, terms.now_ms)
             header = decode_header(batch)
-        admit = partial(self._admit, header, guard) if header.producer_id >= 0 else None
+        admit = terms.on_admit
+        if header.producer_id >= 0:
+            admit = partial(self._admit, header, terms)
         expected = log.next_offset
         future = log.submit(
-            batch, on_admit=admit, timeout=timeout, is_early=is_early, header=header
+            batch, on_admit=admit, timeout=terms.timeout, is_early=terms.is_early, header=header
         )
         if log.next_offset != expected and not is_append_time:
             return future
         # It was refused, or waits to be admitted and may turn out to be a duplicate then.
-        return self._follow(future, header, now_ms if is_append_time else None)
+        return self._follow(future, header, terms.now_ms if is_append_time else None)
 
-    def _admit(self, header: BatchHeader, guard: int | None, base_offset: int) -> None:
+    def _admit(self, header: BatchHeader, terms: _Terms, base_offset: int) -> None:
         now_ms = int(self._clock.monotonic() * 1000)
-        self._states.admit(header, base_offset, now_ms=now_ms, guard=guard)
+        self._states.admit(header, base_offset, now_ms=now_ms, guard=terms.guard)
+        if terms.on_admit is not None:
+            terms.on_admit(base_offset)
 
     def _follow(
         self, future: asyncio.Future[Appended], header: BatchHeader, append_time_ms: int | None

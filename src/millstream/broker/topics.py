@@ -16,6 +16,7 @@ away. What is in memory is changed only after what is on the disk.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,6 +85,8 @@ class Topics:
         self._make_partition = make_partition
         self._draw_id = draw_id
         self._topics: dict[str, Topic] = {}
+        self._names: list[str] = []
+        """Those of all topics, sorted."""
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._alike: dict[str, set[str]] = {}
         """Names of topics by what they are with every dot replaced by an underscore."""
@@ -94,6 +97,8 @@ class Topics:
         """Topics that are gone and whose rows are not, with the revisions of those."""
         self._turns = Turns()
         self._callbacks: list[Callable[[TopicChange], None]] = []
+        self.vetoes: list[Callable[[Topic, TopicConfig], None]] = []
+        """Who may refuse, by raising, that a topic is set to something else."""
 
     # Opening and closing.
 
@@ -200,7 +205,12 @@ class Topics:
 
     def all(self) -> list[Topic]:
         """Return all topics, sorted by name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+        return [self._topics[name] for name in self._names]
+
+    def page(self, after: str, count_max: int) -> list[Topic]:
+        """Return the topics whose names come after `after`, sorted by name, some at the most."""
+        begin = bisect.bisect_right(self._names, after)
+        return [self._topics[name] for name in self._names[begin : begin + count_max]]
 
     def log_config_of(self, name: LogName) -> LogConfig | None:
         """Return what a log is set to; `None` where it belongs to no topic, and is left alone."""
@@ -241,38 +251,43 @@ class Topics:
         *,
         partitions: int | None = None,
         configs: Mapping[str, str | None] | None = None,
+        topic_id: uuid.UUID | None = None,
         is_validate_only: bool = False,
     ) -> Topic:
         """Create a topic, or only check that it could be created.
 
+        Its id is drawn, unless it was by the caller, who may want to know it before.
         Raises `TopicExists`, `InvalidName` (also where another topic's name differs only in dots
         and underscores), `InvalidPartitions` or `InvalidConfig`. What was only checked has the
         id 0 and no partitions.
         """
-        check_topic(name)
-        if name in KAFKAS_OWN:
-            raise InvalidName(f"{name} is a name of Kafka's own: this node keeps that elsewhere")
+        _check_new(name, partitions)
         config = self._parse(configs or {})
-        count = self._config.num_partitions if partitions is None else partitions
-        if count < 1:
-            raise InvalidPartitions(f"{name} cannot have {count} partitions, least is 1")
         return await self._turns.run(
-            name, self._create(name, count, config, is_validate_only=is_validate_only)
+            name,
+            self._create(name, partitions, config, topic_id, is_validate_only=is_validate_only),
         )
 
     async def _create(
-        self, name: str, count: int, config: TopicConfig, *, is_validate_only: bool
+        self,
+        name: str,
+        partitions: int | None,
+        config: TopicConfig,
+        topic_id: uuid.UUID | None,
+        *,
+        is_validate_only: bool,
     ) -> Topic:
         if name in self._topics:
             raise TopicExists(f"topic {name!r} exists")
         self._check_alike(name)
+        count = self._config.num_partitions if partitions is None else partitions
         row = TopicRow(id=NO_ID, partitions=count, configs=dict(config.overrides))
         with self._reserve(name, count):
             if is_validate_only:
                 return Topic(name, row, ABSENT, config)
             if name in self._deleting:
                 await self._finish_deletion(name)
-            row = msgspec.structs.replace(row, id=self._new_id())
+            row = msgspec.structs.replace(row, id=topic_id or self._new_id())
             topic = Topic(name, row, await self._put(name, row, ABSENT), config)
         self._add(topic)
         self._tell(topic, TopicEvent.CREATED)
@@ -289,6 +304,32 @@ class Topics:
         except TopicExists:  # Someone else was faster.
             return self.get(name)
 
+    async def put(
+        self, name: str, *, partitions: int | None = None, changes: Sequence[ConfigChange] = ()
+    ) -> tuple[Topic, bool]:
+        """Create a topic, or change what is named of one; returns whether it is new, too.
+
+        All of it is done, durably, or nothing. Raises what `create` does, save `TopicExists`; a
+        topic that is there can have more partitions, and not fewer.
+        """
+        _check_new(name, partitions)
+        return await self._turns.run(name, self._create_or_change(name, partitions, changes))
+
+    async def _create_or_change(
+        self, name: str, partitions: int | None, changes: Sequence[ConfigChange]
+    ) -> tuple[Topic, bool]:
+        topic = self._topics.get(name)
+        if topic is None:
+            config = self._parse({}).changed(changes)
+            return await self._create(name, partitions, config, None, is_validate_only=False), True
+        config = topic.config.changed(changes)
+        self._check_successor(topic, config)
+        count = topic.partition_count if partitions is None else partitions
+        if count < topic.partition_count:
+            raise _cannot_shrink(topic, count)
+        await self._change(topic, count, config)
+        return topic, False
+
     async def add_partitions(
         self, name: str, count: int, *, is_validate_only: bool = False
     ) -> Topic:
@@ -299,21 +340,12 @@ class Topics:
 
     async def _add_partitions(self, name: str, count: int, *, is_validate_only: bool) -> Topic:
         topic = self.get(name)
-        more = count - topic.partition_count
-        if more <= 0:
-            raise InvalidPartitions(
-                f"{name} has {topic.partition_count} partitions and cannot have {count}:"
-                " a topic only grows"
-            )
-        with self._reserve(name, more):
-            if is_validate_only:
-                return topic
-            row = msgspec.structs.replace(topic.row, partitions=count)
-            topic.revision = await self._put(name, row, topic.revision)
-        topic.row = row
-        self._partition_count += more
-        self._fill(topic)
-        self._tell(topic, TopicEvent.GROWN)
+        if count <= topic.partition_count:
+            raise _cannot_shrink(topic, count)
+        if is_validate_only:
+            self._check_room(name, count - topic.partition_count)
+        else:
+            await self._change(topic, count, topic.config)
         return topic
 
     def _check_alike(self, name: str) -> None:
@@ -372,18 +404,9 @@ class Topics:
     ) -> Topic:
         topic = self.get(name)
         config = make(topic.config)
-        topic.config.check_successor(config)
-        if is_validate_only or config == topic.config:
-            return topic
-        row = msgspec.structs.replace(topic.row, configs=dict(config.overrides))
-        topic.revision = await self._put(name, row, topic.revision)
-        topic.row, topic.config = row, config
-        for partition in topic.partitions:
-            try:
-                await partition.reconfigure(config)
-            except MillstreamError as error:  # It will be opened with it when it can be again.
-                logger.warning("%s/%d keeps its settings for now: %s", name, partition.index, error)
-        self._tell(topic, TopicEvent.ALTERED)
+        self._check_successor(topic, config)
+        if not is_validate_only:
+            await self._change(topic, topic.partition_count, config)
         return topic
 
     # Deleting.
@@ -422,6 +445,40 @@ class Topics:
 
     # What all changes have in common.
 
+    def _check_successor(self, topic: Topic, config: TopicConfig) -> None:
+        """Raise unless a topic can be set to `config`, and nobody objects."""
+        topic.config.check_successor(config)
+        for veto in self.vetoes:
+            veto(topic, config)
+
+    async def _change(self, topic: Topic, count: int, config: TopicConfig) -> None:
+        """Let a topic have `count` partitions, and be set to `config`, in one step."""
+        more = count - topic.partition_count
+        is_altered = config != topic.config
+        if more:
+            with self._reserve(topic.name, more):
+                await self._replace_row(topic, count, config)
+            self._partition_count += more
+            self._fill(topic)
+            self._tell(topic, TopicEvent.GROWN)
+        elif is_altered:
+            await self._replace_row(topic, count, config)
+        if is_altered:
+            await self._reconfigure(topic, config)
+            self._tell(topic, TopicEvent.ALTERED)
+
+    async def _replace_row(self, topic: Topic, count: int, config: TopicConfig) -> None:
+        row = msgspec.structs.replace(topic.row, partitions=count, configs=dict(config.overrides))
+        topic.revision = await self._put(topic.name, row, topic.revision)
+        topic.row, topic.config = row, config
+
+    async def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
+        for partition in topic.partitions:
+            try:
+                await partition.reconfigure(config)
+            except MillstreamError as error:  # It will be opened with it when it can be again.
+                logger.warning("%s keeps its settings for now: %s", partition, error)
+
     async def _put(self, name: str, row: TopicRow, revision: int) -> int:
         """Replace the row of a topic, if it is as we know it; returns its new revision."""
         key = topic_key(name)
@@ -435,11 +492,16 @@ class Topics:
     def _parse(self, configs: Mapping[str, str | None]) -> TopicConfig:
         return TopicConfig.parse(configs, self._store.log_config)
 
+    def new_id(self) -> uuid.UUID:
+        """Return an id that no topic has, for `create`."""
+        return self._new_id()
+
     def _new_id(self) -> uuid.UUID:
         return make_topic_id(self._by_id.__contains__, self._draw_id)
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
+        bisect.insort(self._names, topic.name)
         self._by_id[topic.id] = topic
         self._alike.setdefault(_normal(topic.name), set()).add(topic.name)
         self._partition_count += topic.partition_count
@@ -452,6 +514,7 @@ class Topics:
 
     def _remove(self, topic: Topic) -> None:
         del self._topics[topic.name]
+        del self._names[bisect.bisect_left(self._names, topic.name)]
         del self._by_id[topic.id]
         alike = self._alike[_normal(topic.name)]
         alike.discard(topic.name)
@@ -462,6 +525,22 @@ class Topics:
     def _tell(self, topic: Topic, event: TopicEvent) -> None:
         for callback in list(self._callbacks):
             callback(TopicChange(topic, event))
+
+
+def _check_new(name: str, partitions: int | None) -> None:
+    """Raise where no topic can be called so, or can have so many partitions."""
+    check_topic(name)
+    if name in KAFKAS_OWN:
+        raise InvalidName(f"{name} is a name of Kafka's own: this node keeps that elsewhere")
+    if partitions is not None and partitions < 1:
+        raise InvalidPartitions(f"{name} cannot have {partitions} partitions, least is 1")
+
+
+def _cannot_shrink(topic: Topic, count: int) -> InvalidPartitions:
+    return InvalidPartitions(
+        f"{topic.name} has {topic.partition_count} partitions and cannot have {count}:"
+        " a topic only grows"
+    )
 
 
 def _normal(name: str) -> str:

@@ -98,18 +98,18 @@ def _encode_records(records: Sequence[Record], stamps: list[int]) -> bytes:
     pieces: list[bytes] = []
     for index, record in enumerate(records):
         key, value, headers = record.key, record.value, record.headers
-        encoded = b"".join(
+        head = b"".join(
             (
                 _ZERO,
                 encode_varlong(stamps[index] - base),
                 encode_varint(index),
                 _NULL if key is None else encode_varint(len(key)) + key,
                 _NULL if value is None else encode_varint(len(value)),
-                value or b"",
-                _encode_headers(headers) if headers else _ZERO,
             )
         )
-        pieces += (encode_varint(len(encoded)), encoded)
+        value = value or b""
+        tail = _encode_headers(headers) if headers else _ZERO
+        pieces += (encode_varint(len(head) + len(value) + len(tail)), head, value, tail)
     return b"".join(pieces)
 
 

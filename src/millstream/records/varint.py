@@ -21,7 +21,10 @@ from millstream.records.batch import Bytes
 VARINT_SIZE_MAX = 5
 VARLONG_SIZE_MAX = 10
 
-_TABLE_MAX = 1024
+_TABLE_MAX = 2048
+_TWO_BYTES_MIN = 1 << 6
+_TWO_BYTES_END = 1 << 13
+_THREE_BYTES_END = 1 << 20
 
 
 def read_varint(data: Bytes, position: int) -> tuple[int, int]:
@@ -76,6 +79,10 @@ def _cut_short(data: Bytes, position: int) -> CorruptBatch:
 
 
 def _encode(number: int, bits: int) -> bytes:
+    if _TWO_BYTES_MIN <= number < _TWO_BYTES_END:
+        return bytes((number << 1 & 0x7F | 0x80, number >> 6))
+    if _TWO_BYTES_END <= number < _THREE_BYTES_END:
+        return bytes((number << 1 & 0x7F | 0x80, number >> 6 & 0x7F | 0x80, number >> 13))
     folded = (number << 1) ^ (number >> bits - 1)
     if not 0 <= folded < 1 << bits:
         raise OverflowError(f"{number} has more than {bits} bits")

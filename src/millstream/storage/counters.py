@@ -15,6 +15,8 @@ class Counters:
     writes: int = 0
     syncs: int = 0
     sync_seconds: float = 0.0
+    last_sync_seconds: float = 0.0
+    """How long the newest commit took: that which acknowledged what was acknowledged last."""
     rolls: int = 0
     seals: int = 0
     refusals_full: int = 0

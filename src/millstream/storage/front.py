@@ -48,11 +48,13 @@ class Front:
     async def evict_before(self, offset: int) -> None:
         """Let the log start at `offset`, and readers below it be told of a gap.
 
-        Both are durable when this returns; files go afterwards.
+        Both are durable when this returns; files go afterwards. What the guard still needs stays.
         """
         # Not in turn with the changes of the log: the guard may need one of these itself.
         if (guard := self._guard()) is not None:
+            needed_offset = guard.needed_offset()
             await guard.before_removal()
+            offset = offset if needed_offset is None else min(offset, needed_offset)
         await self._parts.description.change(self._evict(offset))
 
     async def _evict(self, offset: int) -> None:

@@ -29,6 +29,13 @@ class Guard(Protocol):
         """
         ...
 
+    def needed_offset(self) -> int | None:
+        """Return the first offset that must not be evicted; `None` where all may be.
+
+        It holds once `before_removal`, called after it, has returned.
+        """
+        ...
+
     async def before_removal(self) -> None:
         """Make durable what records that are about to go are the last witness of.
 

@@ -305,7 +305,13 @@ class Log:
             committed=state.committed.offset,
             config=self.config,
             now_ms=self._steady(),
+            needed=self.needed_offset,
         )
+
+    @property
+    def needed_offset(self) -> int | None:
+        """The first offset that whoever guards the log still needs, if anyone does."""
+        return None if self.guard is None else self.guard.needed_offset()
 
     async def delete_keys(
         self,

@@ -48,22 +48,30 @@ class Eviction(NamedTuple):
 
 
 def plan_eviction(
-    segments: Sequence[Segment], *, start: int, committed: int, config: LogConfig, now_ms: int
+    segments: Sequence[Segment],
+    *,
+    start: int,
+    committed: int,
+    config: LogConfig,
+    now_ms: int,
+    needed: int | None = None,
 ) -> Eviction | None:
     """Return what has to go from a log by its settings; `None` where that is nothing.
 
-    `start` is its first offset, `committed` the end of what is committed. By size, segments go
+    `start` is its first offset, `committed` the end of what is committed; from `needed` on, nothing
+    goes. By size, segments go
     while those that remain still hold as much as the limit: a limit is what is kept at the least.
     Of segments that were in part deleted, all counts that their files hold.
     """
     if config.retention_ms is config.retention_bytes is config.retention_records is None:
         return None
+    end = committed if needed is None else min(committed, needed)
     live = [segment for segment in segments if start < segment.next_offset]
     gone: list[SealedSegment] = []
     reasons: dict[str, None] = {}
     bytes_left = sum(segment.size for segment in live)
     records_left = sum(map(record_count, live))
-    for segment in takewhile(lambda one: _may_go(one, committed), live):
+    for segment in takewhile(lambda one: _may_go(one, end), live):
         assert isinstance(segment, SealedSegment)
         bytes_left -= segment.size
         records_left -= segment.seal.record_count
@@ -144,8 +152,8 @@ def sealed_since(seal: Seal) -> int:
     return max(seal.created_ms, seal.sealed_ms)
 
 
-def _may_go(segment: Segment, committed: int) -> bool:
-    return isinstance(segment, SealedSegment) and segment.next_offset <= committed
+def _may_go(segment: Segment, end: int) -> bool:
+    return isinstance(segment, SealedSegment) and segment.next_offset <= end
 
 
 def _why(

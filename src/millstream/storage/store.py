@@ -95,6 +95,16 @@ class LogName(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+class Opening(NamedTuple):
+    """What opening a store found and did, in numbers."""
+
+    logs: int = 0
+    scanned_bytes: int = 0
+    """What had to be read through; 0 where all logs were closed cleanly."""
+    repaired_logs: int = 0
+    damaged_logs: int = 0
+
+
 class Store:
     """All logs of one data directory, owned by one process and one event loop."""
 
@@ -140,6 +150,7 @@ class Store:
         self._clock_saved = 0.0
         self.store_id = ""
         """What tells this data from all other, once it is open: a UUID."""
+        self.opening = Opening()
         # Cleaning blocks a thread for long, so it has one of its own.
         self._cleaning_background = background or Threads(1, name="millstream-upkeep")
         self.upkeep = Upkeep(
@@ -160,6 +171,12 @@ class Store:
             self._clock_saved = self._clock.monotonic()
             empty_trash(self._filesystem, self.path)
             self._walk()
+            self.opening = Opening(
+                logs=len(self._found) + len(self._failed),
+                scanned_bytes=sum(found.scanned_bytes for found in self._found.values()),
+                repaired_logs=len(self.recovered()),
+                damaged_logs=len(self.damage()),
+            )
         except OSError as error:
             self._release()
             raise StorageFailed(f"{self.path} cannot be opened: {error}") from error

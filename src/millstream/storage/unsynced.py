@@ -124,7 +124,9 @@ class Unsynced:
         assert mark is not None, "a commit that ended was begun"
         if error is None and not self._is_stopped:
             self._counters.syncs += self._count
-            self._counters.sync_seconds += self._clock.monotonic() - self._started
+            took = self._clock.monotonic() - self._started
+            self._counters.sync_seconds += took
+            self._counters.last_sync_seconds = took
             self._note_synced(mark)
         self._on_end(mark, error)
         if self._segments:

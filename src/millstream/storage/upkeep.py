@@ -69,6 +69,8 @@ class View(NamedTuple):
     config: LogConfig
     partition: Partition
     is_open: bool
+    needed: int | None = None
+    """The first offset that must stay. Of a log that is not open, evicting it asks for that."""
 
 
 class Upkeep:
@@ -203,7 +205,8 @@ class Upkeep:
             if log.offline is not None:
                 return None
             state = (log.segments, log.start_offset, log.end_offset)
-            return View(*state, log.config, log.partition, is_open=True)
+            needed = log.needed_offset
+            return View(*state, log.config, log.partition, is_open=True, needed=needed)
         found, config = self._store.found(name), self.config_of(name)
         if found is None or found.offline is not None or config is None:
             return None
@@ -224,6 +227,7 @@ class Upkeep:
             committed=view.committed,
             config=view.config,
             now_ms=self._store.now_ms(),
+            needed=view.needed,
         )
 
     def _may_need_cleaning(self, name: LogName, *, is_forced: bool) -> bool:
