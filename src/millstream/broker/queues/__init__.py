@@ -1,0 +1,1 @@
+"""Work queues: topics with a layer of leases."""

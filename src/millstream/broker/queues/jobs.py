@@ -1,0 +1,63 @@
+"""A job that was handed out and is not done, and what is known of a partition."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LEASED = 0
+DELAYED = 1
+EXPIRED = 2
+"""Its lease ran out, and nobody else has it: its receipt still counts."""
+GIVEN = 3
+"""Given back, and its delay is over: nobody has a receipt that counts."""
+BURYING = 4
+
+HELD = (LEASED, EXPIRED)
+"""The newest receipt of such a job counts."""
+PENDING = (LEASED, DELAYED)
+"""Time will change them."""
+BACK = (EXPIRED, GIVEN)
+"""Such a job can be claimed, or is doomed."""
+
+
+class Unfinished:
+    """A job that was handed out, and is not done."""
+
+    __slots__ = ("came_back", "deliveries", "due_ms", "kind", "length_ms")
+
+    def __init__(self, deliveries: int, kind: int, due_ms: int, length_ms: int) -> None:
+        self.deliveries = deliveries
+        self.kind = kind
+        self.due_ms = due_ms
+        """When its lease or its delay is over."""
+        self.length_ms = length_ms
+        """How long that lasts from its beginning: so long again, after a reboot."""
+        self.came_back: Due | None = None
+        """When its time came for the last time."""
+
+
+class Lane:
+    """What is known of one partition."""
+
+    __slots__ = ("forgotten", "frontier", "jobs")
+
+    def __init__(self, frontier: int, forgotten: int = 0) -> None:
+        self.frontier = frontier
+        """All before it was handed out at least once, or is no job."""
+        self.forgotten = forgotten
+        """Before it, some job may have ended in a way that is not remembered."""
+        self.jobs: dict[int, Unfinished] = {}
+
+    @property
+    def needed_offset(self) -> int:
+        """The first offset whose record is still needed."""
+        return min(self.jobs, default=self.frontier)
+
+
+class Due(NamedTuple):
+    """A job whose time has come; it counts until something happens to the job."""
+
+    partition: int
+    offset: int
+    job: Unfinished
+    due_ms: int

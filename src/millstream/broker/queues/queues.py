@@ -1,0 +1,356 @@
+"""The queues of a node.
+
+What there is stands in metadata, one row per queue; its events lie in a log of their own beside
+those of groups and transactions. Rules:
+
+1. Making a queue makes its log, with where it begins, and then its row: with the row it is there.
+2. Deleting it deletes the row, and then the log. Its topic stays.
+3. A queue belongs to a topic by its id. When the topic goes, by any door, the queue goes; a topic
+   made anew under the name is no queue. Only of a topic of class `ephemeral`, which every start
+   makes anew, the queue is made anew with it.
+4. A queue whose log is damaged is refused with what is damaged, and nothing else of the node is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from millstream.broker.loop_threads import LoopThreads
+from millstream.broker.queues.keepers import KeepAll
+from millstream.broker.queues.ledger import Ledger
+from millstream.broker.queues.queue import Queue
+from millstream.broker.queues.row import QUEUES_PREFIX, QueueRow, decode_row, encode_row, queue_key
+from millstream.broker.queues.values import QueueChanges, QueueConfig, QueueLimits, changed
+from millstream.broker.record_appends import RecordAppends
+from millstream.broker.topic import Topic, TopicChange, TopicEvent, Turns
+from millstream.broker.topic_config import COMPACT, TopicConfig
+from millstream.broker.topics import Topics
+from millstream.clock import Clock, Timers
+from millstream.config import MIB, Durability
+from millstream.errors import (
+    InvalidConfig,
+    InvalidRequest,
+    MillstreamError,
+    Stopping,
+    UnknownQueue,
+)
+from millstream.metadata.interface import Metadata
+from millstream.storage.background import Background
+from millstream.storage.log import Log
+from millstream.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+QUEUES_MAX = 1_000
+"""Each has its own log, and keeps its partitions open."""
+
+LOG_PREFIX = "queue-"
+
+SEGMENT_BYTES_MAX = 16 * MIB
+"""The log gives space back by whole segments, so these are small."""
+
+SECRET_SIZE = 32
+
+
+class Queues:
+    """All queues of a node. One event loop owns them."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        store: Store,
+        metadata: Metadata,
+        appends: RecordAppends,
+        clock: Clock,
+        timers: Timers,
+        background: Background | None = None,
+        limits: QueueLimits | None = None,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._metadata = metadata
+        self._appends = appends
+        self._clock = clock
+        self._timers = timers
+        self._background = background or LoopThreads()
+        self._limits = limits or QueueLimits()
+        self._draw = draw
+        self._queues: dict[str, Queue] = {}
+        self._refused: dict[str, MillstreamError] = {}
+        """Queues that cannot be opened, and why."""
+        self._rows: dict[str, QueueRow] = {}
+        self._making: set[str] = set()
+        self._turns = Turns()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unwatch: Callable[[], None] = lambda: None
+
+    # Opening and closing.
+
+    async def open(self) -> None:
+        """Open all queues that there are; remove what deletions left."""
+        for entry in await self._metadata.list(QUEUES_PREFIX):
+            row = decode_row(entry)
+            topic = self._topics.find(row.name)
+            if topic is not None and topic.id != row.topic_id:
+                topic = await self._made_anew(row, topic)
+                row = self._rows.get(row.name, row)
+            if topic is None:
+                await self._metadata.transact(deletes=[entry.key])
+                continue
+            self._rows[row.name] = row
+            await self._open(topic, row)
+        await self._remove_logs()
+        self._unwatch = self._topics.on_change(self._note_topic)
+        self._topics.vetoes.append(self._veto)
+
+    async def _made_anew(self, row: QueueRow, topic: Topic) -> Topic | None:
+        """Let a queue follow its topic where each start makes that anew."""
+        if not row.is_ephemeral or topic.config.durability is not Durability.EPHEMERAL:
+            return None
+        moved = msgspec.structs.replace(row, topic_id=topic.id, secret=self._draw(SECRET_SIZE))
+        puts = {queue_key(moved.topic_id): encode_row(moved)}
+        await self._metadata.transact(puts=puts, deletes=[queue_key(row.topic_id)])
+        self._rows[row.name] = moved
+        return topic
+
+    async def _remove_logs(self) -> None:
+        kept = {log_name(row.topic_id) for row in self._rows.values()}
+        found = {name.topic for name in self._store.names() if name.topic.startswith(LOG_PREFIX)}
+        for name in found - kept:
+            await self._store.delete(name)
+
+    async def _open(self, topic: Topic, row: QueueRow) -> None:
+        try:
+            self._queues[row.name] = await self._make(topic, row)
+            await self._mark(row.name, is_clean=False)
+        except MillstreamError as error:
+            self._refused[row.name] = error
+            if (queue := self._queues.pop(row.name, None)) is not None:
+                await queue.close(error)
+            for partition in topic.partitions:
+                partition.keeper = KeepAll()
+            logger.error("queue %s is refused: %s", row.name, error)  # noqa: TRY400
+
+    async def _make(self, topic: Topic, row: QueueRow) -> Queue:
+        ledger = Ledger(
+            topic,
+            await self._log(topic),
+            secret=row.secret,
+            config=row.config,
+            clock=self._clock,
+            timers=self._timers,
+            background=self._background,
+            limits=self._limits,
+            draw_generation=lambda: int.from_bytes(self._draw(8)) or 1,
+            is_clean=row.is_clean or not _is_weak(topic),
+        )
+        queue = Queue(ledger, topics=self._topics, appends=self._appends, timers=self._timers)
+        await queue.open()
+        return queue
+
+    async def _log(self, topic: Topic) -> Log:
+        base = self._store.log_config
+        config = replace(
+            base,
+            durability=topic.config.durability,
+            segment_bytes_max=min(SEGMENT_BYTES_MAX, base.segment_bytes_max),
+        )
+        return await self._store.log(log_name(topic.id), config=config)
+
+    async def close(self) -> None:
+        """Let changes come to their end, and close all queues."""
+        await self._turns.close()
+        self._unwatch()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.gather(*map(self._close, self._queues.values()))
+
+    async def _close(self, queue: Queue) -> None:
+        await queue.close(Stopping("the node is stopping"))
+        if queue.ledger.log.offline is None:
+            await self._mark(queue.name, is_clean=True)
+
+    async def _mark(self, name: str, *, is_clean: bool) -> None:
+        """Have the row of a queue say whether a start can trust what it finds."""
+        row = self._rows[name]
+        if row.is_clean == is_clean or not _is_weak(self._queues[name].topic):
+            return
+        row = msgspec.structs.replace(row, is_clean=is_clean)
+        await self._metadata.transact(puts={queue_key(row.topic_id): encode_row(row)})
+        self._rows[name] = row
+
+    # Looking.
+
+    def get(self, name: str) -> Queue:
+        """Return a queue; raises `UnknownQueue`, or why it cannot be used."""
+        queue = self._queues.get(name)
+        if queue is None:
+            raise self._refused.get(name) or UnknownQueue(f"there is no queue {name[:300]!r}")
+        if queue.ledger.refusal is not None:
+            raise queue.ledger.refusal
+        return queue
+
+    def all(self) -> list[Queue]:
+        """Return all queues that can be used, sorted by name."""
+        return [
+            self._queues[name]
+            for name in sorted(self._queues)
+            if self._queues[name].ledger.refusal is None
+        ]
+
+    def problems(self) -> list[str]:
+        """Say which queues cannot be used. Empty is good."""
+        refused = dict(self._refused)
+        for name, queue in self._queues.items():
+            if queue.ledger.refusal is not None:
+                refused[name] = queue.ledger.refusal
+        return [f"queue {name}: {error}" for name, error in sorted(refused.items())]
+
+    # Changing.
+
+    async def put(self, name: str, changes: QueueChanges) -> tuple[Queue, bool]:
+        """Make a queue, or change what it is set to; returns it, and whether it is new.
+
+        The topic of that name is made where there is none. Jobs that are in it already count.
+        Durable when this returns.
+        """
+        return await self._turns.run(name, self._put(name, changes))
+
+    async def _put(self, name: str, changes: QueueChanges) -> tuple[Queue, bool]:
+        row = self._rows.get(name)
+        config = changed(name, row.config if row else None, changes)
+        if row is not None:
+            queue = self.get(name)
+            if config != row.config:
+                row = msgspec.structs.replace(row, config=config)
+                await self._metadata.transact(puts={queue_key(row.topic_id): encode_row(row)})
+                self._rows[name] = row
+                queue.reconfigure(config)
+            return queue, False
+        if len(self._rows) >= QUEUES_MAX:
+            raise InvalidRequest(f"there are {len(self._rows)} queues, limit is {QUEUES_MAX}")
+        self._making.add(name)
+        try:
+            topic = await self._topics.ensure(name)
+            self._check(name, topic.config)
+            return await self._create(topic, config), True
+        finally:
+            self._making.discard(name)
+
+    async def _create(self, topic: Topic, config: QueueConfig) -> Queue:
+        row = QueueRow(
+            topic_id=topic.id,
+            name=topic.name,
+            config=config,
+            secret=self._draw(SECRET_SIZE),
+            is_ephemeral=topic.config.durability is Durability.EPHEMERAL,
+        )
+        queue = await self._make(topic, row)
+        try:
+            await queue.ledger.settle()
+            if self._topics.find(topic.name) is not topic:
+                raise UnknownQueue(f"topic {topic.name} was deleted meanwhile")
+            await self._metadata.transact(puts={queue_key(topic.id): encode_row(row)})
+        except BaseException as error:
+            await queue.close(Stopping(f"queue {topic.name} was not made: {error}"))
+            await self._store.delete(log_name(topic.id))
+            raise
+        self._rows[topic.name] = row
+        self._queues[topic.name] = queue
+        if self._topics.find(topic.name) is not topic:
+            await self._drop(topic.name, topic.id)
+            raise UnknownQueue(f"topic {topic.name} was deleted meanwhile")
+        return queue
+
+    async def delete(self, name: str) -> None:
+        """Delete a queue; its topic stays, with all records. Raises `UnknownQueue`."""
+        await self._turns.run(name, self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        row = self._rows.get(name)
+        if row is None:
+            raise UnknownQueue(f"there is no queue {name[:300]!r}")
+        await self._drop(name, row.topic_id)
+
+    async def _drop(self, name: str, topic_id: uuid.UUID) -> None:
+        """Let a queue go, durably, if it is still that of this topic."""
+        row = self._rows.get(name)
+        if row is None or row.topic_id != topic_id:
+            return
+        await self._metadata.transact(deletes=[queue_key(topic_id)])
+        del self._rows[name]
+        self._refused.pop(name, None)
+        gone = UnknownQueue(f"queue {name} was deleted")
+        if (queue := self._queues.pop(name, None)) is not None:
+            await queue.close(gone)
+        elif (topic := self._topics.find(name)) is not None:
+            for partition in topic.partitions:
+                partition.keeper = None
+        await self._store.delete(log_name(topic_id))
+
+    # Following topics.
+
+    def _veto(self, topic: Topic, config: TopicConfig) -> None:
+        if topic.name in self._rows or topic.name in self._making:
+            self._check(topic.name, config)
+
+    def _check(self, name: str, config: TopicConfig) -> None:
+        if COMPACT in config.cleanup_policy:
+            raise InvalidConfig(
+                f"topic {name} cannot be compacted and be a queue: a later job would swallow an"
+                " earlier one of the same key"
+            )
+
+    def _note_topic(self, change: TopicChange) -> None:
+        """Follow what happens to the topic of a queue."""
+        topic = change.topic
+        row = self._rows.get(topic.name)
+        if row is None or row.topic_id != topic.id:
+            return
+        queue = self._queues.get(topic.name)
+        match change.event:
+            case TopicEvent.DELETED:
+                if queue is not None:
+                    queue.ledger.refusal = UnknownQueue(f"queue {topic.name} was deleted")
+                self._start(self._drop(topic.name, topic.id), topic.name)
+            case TopicEvent.GROWN if queue is not None:
+                queue.ledger.keep_partitions()
+                self._start(queue.ledger.grow(), topic.name)
+            case TopicEvent.ALTERED if queue is not None:
+                self._start(self._reclass(queue), topic.name)
+
+    async def _reclass(self, queue: Queue) -> None:
+        log, durability = queue.ledger.log, queue.topic.config.durability
+        if log.config.durability is not durability:
+            await log.reconfigure(replace(log.config, durability=durability))
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        async def run() -> None:
+            try:
+                await self._turns.run(name, work)
+            except MillstreamError as error:
+                logger.warning("queue %s does not follow its topic: %s", name, error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _is_weak(topic: Topic) -> bool:
+    """Whether a crash may take back what was answered, and leave the topic."""
+    return topic.config.durability in (Durability.DISK, Durability.MEMORY)
+
+
+def log_name(topic_id: uuid.UUID) -> str:
+    """Return what the log of a queue is called, by the id of its topic."""
+    return LOG_PREFIX + topic_id.hex

@@ -1,0 +1,73 @@
+r"""Receipts: how a worker speaks of the job that it has.
+
+    +---------+-----------+--------+----------+------------------+
+    | version | partition | offset | delivery | seal             |   33 bytes, in base64url:
+    | 1       | 4         | 8      | 4        | 16               |   44 characters
+    +---------+-----------+--------+----------+------------------+
+     \_________________ summed by ____________/ keyed BLAKE2b
+
+The key is a secret of the queue, with the generation of its state: a receipt can neither be
+guessed nor be used at another queue. Nothing is kept of a receipt; whether it is the newest of
+its job, the state says.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import struct
+from typing import NamedTuple
+
+_CONTENT = struct.Struct(">BIQI")
+_VERSION = 1
+_SEAL_SIZE = 16
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+_FROM_URL = bytes.maketrans(b"-_", b"+/")
+
+RECEIPT_SIZE = 4 * (_CONTENT.size + _SEAL_SIZE) // 3
+
+
+class Delivery(NamedTuple):
+    """One handing out of one job."""
+
+    partition: int
+    offset: int
+    number: int
+    """1 for the first time that the job was handed out."""
+
+
+class Receipts:
+    """Makes and reads the receipts of one queue."""
+
+    def __init__(self, secret: bytes, queue_id: bytes, generation: int) -> None:
+        key = hashlib.blake2b(
+            queue_id + generation.to_bytes(8, "big"), key=secret, digest_size=32
+        ).digest()
+        self._keyed = hashlib.blake2b(key=key, digest_size=_SEAL_SIZE)
+
+    def make(self, partition: int, offset: int, number: int) -> str:
+        """Return the receipt of a delivery."""
+        content = _CONTENT.pack(_VERSION, partition, offset, number)
+        sealed = binascii.b2a_base64(content + self._seal(content), newline=False)
+        return sealed.translate(_TO_URL).decode("ascii")
+
+    def read(self, receipt: str) -> Delivery | None:
+        """Return what a receipt is of; `None` where nobody here made it."""
+        if len(receipt) != RECEIPT_SIZE:
+            return None
+        try:
+            data = binascii.a2b_base64(receipt.encode("ascii").translate(_FROM_URL))
+        except ValueError:  # Not ASCII, or not base64.
+            return None
+        content = data[: _CONTENT.size]
+        if len(data) != _CONTENT.size + _SEAL_SIZE or content[0] != _VERSION:
+            return None
+        if not hmac.compare_digest(self._seal(content), data[_CONTENT.size :]):
+            return None
+        return Delivery(*_CONTENT.unpack(content)[1:])
+
+    def _seal(self, content: bytes) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update(content)
+        return keyed.digest()
