@@ -4,7 +4,8 @@ It knows neither sockets nor wire formats; the doors hold one and ask it.
 
     <data>/
       topics/     the records: one store
-      __state/    groups and transactions: a store of its own, so that no client's disk is theirs
+      __state/    groups, transactions and queues: a store of its own, so that no client's disk
+                  is theirs
       meta.db     topics, ids, settings
 """
 
@@ -13,13 +14,17 @@ from __future__ import annotations
 import base64
 import logging
 import uuid
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from millstream.broker.groups.coordinator import Groups
 from millstream.broker.partition import Partition
 from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.queues.queues import Queues
 from millstream.broker.quotas import Quotas
+from millstream.broker.record_appends import RecordAppends
 from millstream.broker.state_log import StateLog
+from millstream.broker.streams.streams import Streams
 from millstream.broker.timers import LoopTimers
 from millstream.broker.topic import Topic
 from millstream.broker.topics import Topics
@@ -29,7 +34,7 @@ from millstream.config import BrokerConfig, Endpoint, LogConfig, StoreConfig
 from millstream.metadata.interface import Metadata
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.storage.filesystem import join
-from millstream.storage.store import Store
+from millstream.storage.store import Opening, Store
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +66,19 @@ class Broker:
         self.timers = timers
         self.advertised = Endpoint("127.0.0.1", 0)
         """Where clients are told to connect."""
+        self.openings: Mapping[str, Opening] = {}
+        """What opening the data found, of topics and of what groups and transactions keep."""
         self.quotas = Quotas(metadata)
         self.producer_ids = ProducerIds(metadata)
+        self.appends = RecordAppends(clock)
         self.topics = Topics(
             metadata=metadata, store=store, config=config, make_partition=self._make_partition
         )
         self.groups: Groups
         self.transactions: Transactions
+        self.queues: Queues
+        self._metadata = metadata
+        self.streams: Streams
         self._stack = AsyncExitStack()
         self._expiry = timers.call_later(EXPIRY_SECONDS, self._expire)
 
@@ -98,6 +109,7 @@ class Broker:
                 clock=clock,
                 timers=timers,
             )
+            broker.openings = {"topics": store.opening, "state": state.opening}
             stack.callback(broker._stop_expiry)
             await broker._start(state, stack)
             broker._stack = stack.pop_all()
@@ -132,6 +144,23 @@ class Broker:
         )
         self.transactions.start()
         stack.push_async_callback(self.transactions.close)
+        self.queues = Queues(
+            topics=self.topics,
+            store=state,
+            metadata=self._metadata,
+            appends=self.appends,
+            clock=self.clock,
+            timers=self.timers,
+        )
+        stack.push_async_callback(self.queues.close)
+        await self.queues.open()
+        stream_log = await StateLog.open(state, "streams")
+        stack.push_async_callback(stream_log.close)
+        self.streams = Streams(
+            stream_log, self.topics, clock=self.clock, timers=self.timers, steady=self.store
+        )
+        await self.streams.open()
+        stack.push_async_callback(self.streams.close)
         self._start_upkeep(stack)
 
     def _start_upkeep(self, stack: AsyncExitStack) -> None:
@@ -168,7 +197,7 @@ class Broker:
         found += [
             f"{name}: {error}" for name, errors in self.store.damage().items() for error in errors
         ]
-        return found[:PROBLEMS_MAX]
+        return (found + self.queues.problems())[:PROBLEMS_MAX]
 
     # Partitions.
 

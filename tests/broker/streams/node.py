@@ -1,0 +1,172 @@
+"""The streams of a node, over a simulated disk and metadata in memory, with time moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.broker.partition import Partition
+from millstream.broker.state_log import StateLog
+from millstream.broker.streams.asked import ForkAsked, StreamAsked
+from millstream.broker.streams.stream import Stream
+from millstream.broker.streams.streams import Streams
+from millstream.broker.streams.writers import NO_MARK, WriteMark
+from millstream.broker.topic import Topic
+from millstream.broker.topics import Topics
+from millstream.config import MIB, BrokerConfig
+from millstream.metadata.interface import Compare, Entry
+from millstream.records.iterate import read_all
+from millstream.storage.filesystem import Filesystem
+from millstream.storage.store import Store
+from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem
+from millstream.testing.background import SeededBackground
+from millstream.testing.syncer import SeededSyncer
+from tests.metadata.memory import MemoryMetadata
+
+TEXT = StreamAsked(content_type="text/plain")
+JSON = StreamAsked(content_type="application/json")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What metadata holds from a moment on."""
+
+    entries: tuple[Entry, ...]
+    revision: int
+
+
+class NotedMetadata(MemoryMetadata):
+    """Has the trace of the disk say what is durable here, so that a crash knows of both."""
+
+    disk: SimulatedFilesystem | None = None
+
+    async def _transact(
+        self, compares: Sequence[Compare], puts: Mapping[str, bytes], deletes: Collection[str]
+    ) -> int | None:
+        found = await super()._transact(compares, puts, deletes)
+        if self.disk is not None:
+            self.disk.note(Rows(tuple(self.entries.values()), self.revision))
+        return found
+
+
+class Node:
+    """What streams need of a node. `restart` and `crash` begin another life on the same disk."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem | None = None,
+        metadata: MemoryMetadata | None = None,
+        *,
+        clock: ManualClock | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.disk = SimulatedFilesystem()
+        self.filesystem = filesystem or self.disk
+        self.metadata = metadata or NotedMetadata()
+        if isinstance(self.metadata, NotedMetadata) and filesystem is None:
+            self.metadata.disk = self.disk
+        self.clock = clock or ManualClock()
+        self.timers = ManualTimers(self.clock)
+        self.streams: Streams
+        self.topics: Topics
+        self._seed = seed
+
+    def _store(self, path: str) -> Store:
+        return Store(
+            path,
+            filesystem=self.filesystem,
+            clock=self.clock,
+            background=SeededBackground(self._seed),
+            syncer=SeededSyncer(self._seed),
+        )
+
+    async def start(self) -> Node:
+        self.store, self.state_store = self._store("/data"), self._store("/state")
+        self.store.open()
+        self.state_store.open()
+        self.topics = Topics(
+            metadata=self.metadata,
+            store=self.store,
+            config=BrokerConfig(),
+            make_partition=self._partition,
+        )
+        await self.topics.open()
+        self.state = await StateLog.open(self.state_store, "streams", clock=self.clock)
+        self.streams = Streams(
+            self.state, self.topics, clock=self.clock, timers=self.timers, steady=self.store
+        )
+        await self.streams.open()
+        return self
+
+    def _partition(self, topic: Topic, index: int) -> Partition:
+        return Partition(
+            topic.name,
+            index,
+            topic_id=topic.id,
+            store=self.store,
+            config=topic.config,
+            clock=self.clock,
+            background=SeededBackground(self._seed),
+        )
+
+    async def stop(self) -> None:
+        await self.streams.close()
+        await self.state.close()
+        await self.topics.close()
+        await self.store.close()
+        await self.state_store.close()
+
+    async def restart(self) -> None:
+        """Stop cleanly, and start again."""
+        await self.stop()
+        await self.start()
+
+    async def crash(self, seed: int | None = None) -> None:
+        """Cut the power, and start again."""
+        self.streams.end_waits()
+        self.disk = self.disk.crash(seed)
+        self.filesystem = self.disk
+        self.metadata = self.metadata.reopened()
+        await turns()
+        await self.start()
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, and let be done what is due."""
+        self.timers.advance(seconds)
+        await turns(200)
+
+    # What clients do.
+
+    async def create(
+        self, path: str, asked: StreamAsked = TEXT, *values: bytes
+    ) -> tuple[Stream, bool]:
+        return await self.streams.create(path, asked, values, message_bytes_max=20 * MIB)
+
+    async def fork(
+        self, path: str, source: str, offset: int | None = None, sub_offset: int = 0
+    ) -> Stream:
+        asked = StreamAsked(fork=ForkAsked(source, offset, sub_offset))
+        return (await self.create(path, asked))[0]
+
+    async def append(self, path: str, *values: bytes, mark: WriteMark = NO_MARK) -> int:
+        return (await self.streams.get(path).append(values, mark)).next_offset
+
+    async def values(self, path: str) -> list[bytes | None]:
+        """Return all values in the topic of a stream, as any consumer of the topic sees them."""
+        stream = self.streams.get(path)
+        await stream.open()
+        partition = stream.partition
+        found: list[bytes | None] = []
+        cursor = partition.log_start_offset
+        while cursor < partition.high_watermark:
+            fetched = partition.read(cursor, size_max=MIB)
+            found += [one.value for part in fetched.parts for one in read_all(part)]
+            cursor = fetched.next_offset
+        return found
+
+
+async def turns(count: int = 60) -> None:
+    """Let the event loop go round until nothing that is ready is left to do."""
+    for _ in range(count):
+        await asyncio.sleep(0)
