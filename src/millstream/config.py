@@ -46,6 +46,35 @@ class Discard(enum.Enum):
     """What does not fit is refused; only age and deletion make room."""
 
 
+class EventLevel(enum.Enum):
+    """How much a node says on standard error."""
+
+    DEBUG = "debug"
+    """All there is to say, for those who look for an error of ours."""
+
+    INFO = "info"
+    """What happens, and why."""
+
+    WARNING = "warning"
+    """What may need a look."""
+
+    ERROR = "error"
+    """What needs one."""
+
+
+class EventFormat(enum.Enum):
+    """How a node says it."""
+
+    AUTO = "auto"
+    """`pretty` where standard error is a terminal, else `json`."""
+
+    JSON = "json"
+    """One JSON object on each line, for programs."""
+
+    PRETTY = "pretty"
+    """One line with time, level and fields, for people."""
+
+
 class _Limited:
     """Checks every whole number of a config against its limits, and names what is allowed."""
 
@@ -360,6 +389,84 @@ class KafkaConfig(_Limited):
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig(_Limited):
+    """What one node may set for its HTTP door."""
+
+    connections_max: int = 10_000
+    """Connections at once, live ones among them; beyond, new ones are closed."""
+
+    connections_per_address_max: int = 10_000
+    """Connections at once from one address."""
+
+    head_size_max: int = 64 * KIB
+    """Bytes of a request's first line and headers; with more, it is refused."""
+
+    head_ms_max: int = 10_000
+    """How long a request's first line and headers may take to arrive, from its first byte on; for
+    the first request of a connection, from connecting on."""
+
+    body_ms_max: int = 30_000
+    """How long a body may take to arrive, from the end of its head on, however its bytes trickle
+    in. This is also how fast a large one has to come: 16 MiB in 30 s, by default."""
+
+    idle_ms_max: int = 600_000
+    """A connection that asks for nothing for so long is closed."""
+
+    output_ms_max: int = 60_000
+    """A client that reads less than 64 KiB in so long, while more waits for it, is dropped."""
+
+    receive_bytes_max: int = 512 * MIB
+    """What all connections together may hold of requests; beyond, who sends is told 503."""
+
+    output_bytes_max: int = 512 * MIB
+    """What may wait for all clients together to be read; beyond, who does not read is dropped."""
+
+    append_size_max: int = 16 * MIB
+    """Bytes of a body that brings records."""
+
+    live_bytes_max: int = 1 * MIB
+    """What may wait for one live connection before it is told that it lags, and catches up."""
+
+    heartbeat_ms: int = 15_000
+    """How often a live connection hears something, though nothing happens."""
+
+    stream_wait_ms: int = 3_000
+    """How long a long poll of a stream waits for something new. Clients ask again at once, and an
+    idle one costs next to nothing; the public conformance suite gives a poll five seconds."""
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "connections_max": (1, 1_000_000),
+        "connections_per_address_max": (1, 1_000_000),
+        "head_size_max": (1 * KIB, 1 * MIB),
+        "head_ms_max": (100, 2**31 - 1),
+        "body_ms_max": (100, 2**31 - 1),
+        "idle_ms_max": (100, 2**31 - 1),
+        "output_ms_max": (100, 2**31 - 1),
+        "receive_bytes_max": (64 * KIB, 64 * GIB),
+        "output_bytes_max": (64 * KIB, 64 * GIB),
+        "append_size_max": (1 * KIB, 256 * MIB),
+        "live_bytes_max": (1 * KIB, 1 * GIB),
+        "heartbeat_ms": (10, 3_600_000),
+        "stream_wait_ms": (0, 600_000),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingConfig(_Limited):
+    """What one node may set for what it says on standard error."""
+
+    level: EventLevel = EventLevel.INFO
+    """How much is said."""
+
+    format: EventFormat = EventFormat.AUTO
+    """How it is said."""
+
+    def __post_init__(self) -> None:
+        _check_member("level", self.level, EventLevel)
+        _check_member("format", self.format, EventFormat)
+
+
 class Endpoint(NamedTuple):
     """A host and a port; port 0 lets the system pick one."""
 
@@ -398,8 +505,10 @@ class NodeConfig(_Limited):
 
     broker: BrokerConfig = BrokerConfig()
     door: KafkaConfig = KafkaConfig()
+    web: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     store: StoreConfig = StoreConfig()
+    logging: LoggingConfig = LoggingConfig()
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {"drain_ms_max": (0, 3_600_000)}
 

@@ -8,6 +8,7 @@ Started in that order, stopped in the other one. This is the only place that kno
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import os
@@ -22,11 +23,14 @@ from typing import NoReturn, Self
 import uvloop
 
 from millstream.broker.broker import Broker
+from millstream.broker.timers import LoopTimers
 from millstream.config import Endpoint, NodeConfig, is_loopback
 from millstream.errors import InvalidConfig, MillstreamError
 from millstream.http.app import make_app
+from millstream.http.doorway import Doorway
 from millstream.http.health import Health
 from millstream.http.listener import HttpListener
+from millstream.http.live.live import Live
 from millstream.kafka.listener import Listener
 from millstream.observe.node import NodeMetrics
 
@@ -37,8 +41,14 @@ SWITCH_SECONDS = 0.0005
 thread that cleans in the background would be what the slowest requests wait for: the loop lets go
 of the interpreter with every system call, and each time it may wait that long to have it back."""
 
+YOUNG_OBJECTS_MAX = 20_000
+"""How many objects may be made before Python looks for cycles among them. A request of a hundred
+records makes some thousand, none of them in a cycle; with Python's own 700, such a request took a
+tenth longer."""
+
 DRAIN_SHARE = 0.4
-"""How much of the time to stop may be spent on requests; the rest is for the disk."""
+"""How much of the time to stop may be spent on Kafka's requests, and half of that again on those
+over HTTP; the rest is for the disk."""
 
 _NEW, _STARTING, _READY, _STOPPING = "new", "starting", "ready", "stopping"
 
@@ -51,6 +61,7 @@ class Server:
         self._broker: Broker | None = None
         self._kafka: Listener | None = None
         self._http: HttpListener | None = None
+        self._live: Live | None = None
         self._state = _NEW
         self.kafka = config.kafka
         self.http = config.http
@@ -61,6 +72,12 @@ class Server:
         """The broker, while the node runs."""
         assert self._broker is not None, "the node was started"
         return self._broker
+
+    @property
+    def live(self) -> Live:
+        """Live delivery, once the node was started."""
+        assert self._live is not None, "the node was started"
+        return self._live
 
     async def start(self) -> None:
         """Open the data and then the doors. Where one step fails, those before are taken back."""
@@ -77,10 +94,19 @@ class Server:
                 port = await self._kafka.listen(*config.kafka)
             self.kafka = Endpoint(config.kafka.host, port)
             self._broker.advertised = advertised(config, port)
-            metrics = NodeMetrics(self._broker, self._kafka)
-            is_local = is_loopback(config.http.host)
-            app = make_app(self.health, metrics.scrape, self._broker, is_local=is_local)
-            self._http = HttpListener(app)
+            doorway = Doorway(config.web, self._broker.clock, LoopTimers())
+            live = self._live = Live(self._broker, config.web)
+            metrics = NodeMetrics(self._broker, self._kafka, doorway, live)
+            app = make_app(
+                self.health,
+                metrics.scrape,
+                self._broker,
+                config=config.web,
+                live=live,
+                closing=doorway.closing,
+                is_local=is_loopback(config.http.host),
+            )
+            self._http = HttpListener(app, doorway)
             with _clear_errors("http", config.http):
                 port = await self._http.listen(*config.http)
             self.http = Endpoint(config.http.host, port)
@@ -106,16 +132,16 @@ class Server:
         kafka, self._kafka = self._kafka, None
         http, self._http = self._http, None
         broker, self._broker = self._broker, None
+        patience = self.config.drain_ms_max / 1000 * DRAIN_SHARE
         if kafka is not None:
             if broker is not None:  # Members that wait for others are answered: none will come.
                 broker.groups.registry.close()
-            patience = self.config.drain_ms_max / 1000 * DRAIN_SHARE
             try:
                 await asyncio.wait_for(kafka.drain(), patience)
             except TimeoutError:
                 kafka.abort()
-        if http is not None:
-            await http.stop()
+        if http is not None:  # Last, since it tells meanwhile that the node stops.
+            await http.stop(patience / 2)
         if broker is not None:
             await broker.close()
 
@@ -203,6 +229,7 @@ def _exit_at_once() -> NoReturn:
 def run(config: NodeConfig, on_ready: Callable[[Server], None]) -> bool:
     """Run a node in this process until it is told to stop; returns whether it stopped cleanly."""
     os.umask(0o077)  # What lies in the data directory is nobody else's business.
+    gc.set_threshold(YOUNG_OBJECTS_MAX)
     return uvloop.run(serve_until_signalled(Server(config), on_ready))
 
 

@@ -1,33 +1,48 @@
-"""The HTTP door: every route, in one table.
-
-    GET    /health/startup              200 once the node has opened its data
-    GET    /health/live                 200 as long as the event loop answers
-    GET    /health/ready                200 while clients are served, with what is wrong where not
-    GET    /metrics                     the numbers, as Prometheus reads them
-    GET    /v1/topics/{topic}           a topic, and how far each of its partitions reaches
-    DELETE /v1/topics/{topic}/records   records go: by key, by the start of a key, before an offset
+"""The HTTP door: every operation, in one table.
 
 A handler parses, makes its call to the broker, and answers. What goes wrong is raised, and becomes
-an answer in `errors.py`.
+an answer in `errors.py`. What there is to ask for is declared beside the handlers; the routes and
+`/openapi.json` are made from that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute, Route
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
 
 from millstream.broker.broker import Broker
+from millstream.clock import SystemClock
+from millstream.config import HttpConfig
+from millstream.http import jobs, producers, queues, records, topics, work
+from millstream.http.closing import Closing
+from millstream.http.door import answer_json
 from millstream.http.errors import EXCEPTION_HANDLERS
-from millstream.http.health import Health, health_routes
+from millstream.http.health import Health, health_operations
 from millstream.http.hosts import LocalNames
-from millstream.http.topics import delete_records, describe_topic
+from millstream.http.live import socket, sse
+from millstream.http.live.live import Live
+from millstream.http.openapi import document
+from millstream.http.operations import Media, Operation, routes_of
+from millstream.http.streams import operations as streams
+from millstream.http.timing import Timing
 
-ROUTES = (
-    Route("/v1/topics/{topic}", describe_topic, methods=["GET"]),
-    Route("/v1/topics/{topic}/records", delete_records, methods=["DELETE"]),
+OPERATIONS: tuple[Operation, ...] = (
+    *topics.OPERATIONS,
+    *records.OPERATIONS,
+    *producers.OPERATIONS,
+    *queues.OPERATIONS,
+    *jobs.OPERATIONS,
+    *work.OPERATIONS,
+    *sse.OPERATIONS,
+    *socket.OPERATIONS,
+    *streams.OPERATIONS,
 )
 """What needs a broker."""
 
@@ -37,19 +52,56 @@ def make_app(
     scrape: Callable[[], Iterable[str]],
     broker: Broker | None = None,
     *,
+    config: HttpConfig | None = None,
+    closing: Closing | None = None,
+    live: Live | None = None,
     is_local: bool = False,
 ) -> Starlette:
     """Return the application; without a broker, it tells health and metrics only.
 
     `is_local` has it answer to names of this machine only.
     """
-    routes: list[BaseRoute] = [*health_routes(health, scrape)]
+    config = config or HttpConfig()
+    operations = health_operations(health, scrape)
+    sockets: tuple[WebSocketRoute, ...] = ()
     if broker is not None:
-        routes += ROUTES
+        operations += OPERATIONS
+        sockets = socket.ROUTES
+    operations.append(_description(operations))
+    clock = broker.clock if broker is not None else SystemClock()
+    middleware = [Middleware(Timing, clock=clock)]
+    if is_local:
+        middleware.append(Middleware(LocalNames))
     app = Starlette(
-        routes=routes,
-        middleware=[Middleware(LocalNames)] if is_local else [],
+        routes=[*sockets, *routes_of(operations)],
+        middleware=middleware,
         exception_handlers=EXCEPTION_HANDLERS,
     )
     app.state.broker = broker
+    app.state.config = config
+    app.state.closing = closing or Closing()
+    if broker is not None:
+        app.state.live = live or Live(broker, config)
+        app.state.closing.watch(broker.streams.end_waits)
     return app
+
+
+def _description(operations: list[Operation]) -> Operation:
+    """Return the operation that tells of all others, and of itself."""
+    found: list[bytes] = []
+
+    async def describe_door(_: Request) -> Response:
+        """Tell what the door can be asked for."""
+        return answer_json(found[0])
+
+    described = Media("application/json", "OpenAPI 3.1", '{"openapi": "3.1.0"}')
+    one = Operation(
+        "GET",
+        "/openapi.json",
+        describe_door,
+        "This document",
+        {HTTPStatus.OK: described},
+        tag="node",
+    )
+    found.append(msgspec.json.encode(document([*operations, one])))
+    return one

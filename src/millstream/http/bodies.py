@@ -1,64 +1,71 @@
-"""The JSON that a request brings: bounded while it arrives, and believed in nothing.
+"""What a request brings: its body, bounded while it arrives, and its query.
 
-A body is one object. What is refused: too many bytes, whatever the header says about them; too slow
-an arrival; packed bytes; what is not UTF-8 or not JSON, among them the numbers that JSON has no
-words for; a field twice; a field that the route does not know.
+Refused are: too many bytes, whatever the header says about them; packed bytes; and what is not the
+message that the operation declares (`wire/web/strict.py`). What comes too slowly is refused by the
+connection (`protocol.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
-import json
-from collections.abc import Collection
+import re
+from functools import cache
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+import msgspec.inspect
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from millstream.errors import MalformedRequest
+from millstream.http.door import off_loop_if
+from millstream.wire.web.mismatch import NAME_LENGTH_MAX
+from millstream.wire.web.strict import decode
 
-BODY_SECONDS_MAX = 30.0
-"""How long a body may take to arrive, however its bytes trickle in."""
+T = TypeVar("T", bound=msgspec.Struct)
 
-NAMES_SHOWN_MAX = 10
-"""How many wrong names an error repeats, each of them cut to as many characters as a name has."""
-NAME_LENGTH_MAX = 100
+_NUMBER = re.compile("-?[0-9]{1,20}")
 
-
-async def read_object(request: Request, *, known: Collection[str], size_max: int) -> dict[str, Any]:
-    """Return the object that is the body of a request; all its fields are `known` ones."""
-    found = parse_object(await _read(request, size_max))
-    if unknown := [name for name in found if name not in known]:
-        names = ", ".join(repr(name[:NAME_LENGTH_MAX]) for name in unknown[:NAMES_SHOWN_MAX])
-        allowed = ", ".join(repr(name) for name in known)
-        raise MalformedRequest(f"body has the unknown fields {names}, allowed are {allowed}")
-    return found
+INLINE_BYTES_MAX = 512 * 1024
+"""Bodies up to this size are read on the loop, where they take a few milliseconds at the most;
+others in a thread, so that nobody waits for them."""
 
 
-async def _read(request: Request, size_max: int) -> bytes:
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
-        raise HTTPException(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "body is packed, and has to come as it is"
-        )
-    claimed = request.headers.get("content-length", "0")
-    if claimed.isdecimal() and int(claimed) > size_max:
-        raise _too_large(claimed, size_max)
-    data = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS_MAX):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > size_max:
-                    raise _too_large(f"more than {size_max}", size_max)
-    except TimeoutError:
-        message = f"body took longer than {BODY_SECONDS_MAX:.0f} s to arrive"
-        headers = {"Connection": "close"}
-        raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, message, headers) from None
-    return bytes(data)
+async def read_message(
+    request: Request, kind: type[T], *, size_max: int, is_optional: bool = False
+) -> T:
+    """Return the message of type `kind` that is the body of a request.
+
+    Where `is_optional`, no body stands for an empty object.
+    """
+    data = await read_bytes(request, size_max=size_max)
+    if is_optional and not data:
+        data = b"{}"
+    return await off_loop_if(len(data) > INLINE_BYTES_MAX, lambda: decode(data, kind))
+
+
+async def read_bytes(request: Request, *, size_max: int) -> bytes:
+    """Return the body of a request, whatever it is."""
+    for name, value in request.scope["headers"]:
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise HTTPException(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "body is packed, and has to come as it is"
+            )
+        if name == b"content-length" and value.isdigit() and int(value[:20]) > size_max:
+            raise _too_large(value[:20].decode(), size_max)
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        pieces.append(piece)
+        size += len(piece)
+        if size > size_max:
+            raise _too_large(f"more than {size_max}", size_max)
+        if not message.get("more_body", False):
+            return piece if len(pieces) == 1 else b"".join(pieces)
 
 
 def _too_large(size: str, size_max: int) -> HTTPException:
@@ -68,56 +75,49 @@ def _too_large(size: str, size_max: int) -> HTTPException:
     return HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, headers)
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that `data` is; raises `MalformedRequest` where it is none."""
-    try:
-        found = json.loads(
-            data.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant
-        )
-    except RecursionError:
-        raise MalformedRequest("body is nested too deeply") from None
-    except ValueError as error:
-        raise MalformedRequest(f"body is not JSON in UTF-8: {error}") from None
-    if not isinstance(found, dict):
-        raise MalformedRequest("body has to be a JSON object")
-    return found
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def read_query(request: Request, kind: type[T]) -> T:
+    """Return the query of a request; raises `MalformedRequest` where it is not a `kind`."""
+    fields = _query_fields(kind)
     found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise MalformedRequest(f"body has the field {name[:NAME_LENGTH_MAX]!r} twice")
-        found[name] = value
-    return found
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedRequest(f"body has {name}, which JSON does not know")
-
-
-def whole_number(name: str, value: object, *, most: int = 2**63 - 1) -> int:
-    """Return a field that has to be a whole number from 0 on."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise MalformedRequest(f"{name} is {_shown(value)}, needed is a whole number of 0-{most}")
-    return value
-
-
-def key_bytes(name: str, value: object) -> bytes:
-    """Return a field that stands for bytes: text for its UTF-8, or `{"base64": "..."}`."""
+    for name, text in request.query_params.multi_items():
+        if name not in fields:
+            allowed = ", ".join(repr(known) for known in fields) or "none"
+            shown = name[:NAME_LENGTH_MAX]
+            raise MalformedRequest(f"query has the unknown parameter {shown!r}, allowed: {allowed}")
+        field = fields[name]
+        if field.is_number and not _NUMBER.fullmatch(text):
+            shown = text[:NAME_LENGTH_MAX]
+            raise MalformedRequest(f"query has {name} {shown!r}, a whole number is needed")
+        if field.is_list:
+            found.setdefault(name, []).append(text)
+        elif name in found:
+            raise MalformedRequest(f"query has the parameter {name!r} twice")
+        else:
+            found[name] = text
     try:
-        if isinstance(value, str):
-            return value.encode()
-        if isinstance(value, dict) and value.keys() == {"base64"}:
-            return base64.b64decode(value["base64"], validate=True)
-    except (UnicodeEncodeError, binascii.Error, TypeError, ValueError):
-        pass  # Half a surrogate pair, or what is not base64.
-    raise MalformedRequest(f'{name} is {_shown(value)}, needed is text or {{"base64": "..."}}')
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise MalformedRequest(f"query is not what is needed: {str(error)[:300]}") from None
 
 
-def _shown(value: object) -> str:
-    """Return a wrong value as JSON has it, cut to a length that a message may have."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value)
-    return text if len(text) <= NAME_LENGTH_MAX else f"{text[:NAME_LENGTH_MAX]}..."
+class _QueryField(NamedTuple):
+    """What a parameter looks like."""
+
+    is_list: bool
+    """Whether it may be there several times."""
+    is_number: bool
+
+
+@cache
+def _query_fields(kind: type[msgspec.Struct]) -> dict[str, _QueryField]:
+    return {field.encode_name: _query_field(field.type) for field in msgspec.structs.fields(kind)}
+
+
+def _query_field(kind: Any) -> _QueryField:
+    found = msgspec.inspect.type_info(kind)
+    kinds = list(found.types) if isinstance(found, msgspec.inspect.UnionType) else [found]
+    kinds = [one.type if isinstance(one, msgspec.inspect.Metadata) else one for one in kinds]
+    return _QueryField(
+        is_list=any(isinstance(one, msgspec.inspect.ListType) for one in kinds),
+        is_number=any(isinstance(one, msgspec.inspect.IntType) for one in kinds),
+    )

@@ -9,7 +9,6 @@ at fault, the message says no more than that: what it would tell (paths, calls) 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
@@ -21,12 +20,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ExceptionHandler
 
 from millstream import errors
-from millstream.errors import MillstreamError, OffsetOutOfRange
+from millstream.errors import MillstreamError, OffsetOutOfRange, StaleReceipt
+from millstream.wire.web.errors import code_of
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1
 """When to come again to a node that was busy: commits, and turns of a topic, take less."""
+
+_OURS = "the node cannot do this: what is wrong stands in its log"
 
 STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
     {
@@ -38,12 +40,24 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.UnknownTopic: HTTPStatus.NOT_FOUND,
         errors.UnknownTopicId: HTTPStatus.NOT_FOUND,
         errors.UnknownGroup: HTTPStatus.NOT_FOUND,
+        errors.UnknownQueue: HTTPStatus.NOT_FOUND,
         errors.UnknownTransaction: HTTPStatus.NOT_FOUND,
+        errors.UnknownStream: HTTPStatus.NOT_FOUND,
         # The request is right, and what there is stands in its way.
+        errors.StreamGone: HTTPStatus.GONE,
+        errors.StreamExists: HTTPStatus.CONFLICT,
+        errors.StreamMismatch: HTTPStatus.CONFLICT,
+        errors.StreamClosed: HTTPStatus.CONFLICT,
+        errors.StreamProducerGap: HTTPStatus.CONFLICT,
+        errors.StaleStreamProducer: HTTPStatus.FORBIDDEN,
         errors.TopicExists: HTTPStatus.CONFLICT,
         errors.GroupNotEmpty: HTTPStatus.CONFLICT,
         errors.GroupSubscribed: HTTPStatus.CONFLICT,
         errors.LogFull: HTTPStatus.CONFLICT,
+        errors.StaleReceipt: HTTPStatus.CONFLICT,
+        errors.OutOfOrderSequence: HTTPStatus.CONFLICT,
+        errors.InvalidProducerEpoch: HTTPStatus.CONFLICT,
+        errors.UnknownProducer: HTTPStatus.CONFLICT,
         errors.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
         # The client may try again.
         errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -59,42 +73,65 @@ def status_of(kind: type[MillstreamError]) -> HTTPStatus:
     return next(STATUSES[above] for above in kind.__mro__ if above in STATUSES)
 
 
-def code_of(kind: type[Exception]) -> str:
-    """Return the code of an error: its name, in small letters."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
-
-
 async def _refuse(request: Request, error: Exception) -> Response:
     """Answer what Millstream raised on purpose."""
     assert isinstance(error, MillstreamError)
     status = status_of(type(error))
-    message = str(error)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
-        logger.error("%s %s: %s", request.method, request.url.path, error)
-        message = "the node cannot do this: what is wrong stands in its log"
+        logger.error("%s %r: %s", request.method, request.scope["path"], error)
     headers = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    return answer(status, code_of(type(error)), message, _detail(error), headers)
+    return answer(status, **error_body(error), headers=headers)
+
+
+def error_body(error: Exception) -> dict[str, Any]:
+    """Return what a client is told of an error: code, message and detail."""
+    if not isinstance(error, MillstreamError):
+        code = HTTPStatus.INTERNAL_SERVER_ERROR.name.lower()
+        return {"code": code, "message": _OURS, "detail": None}
+    is_ours = status_of(type(error)) is HTTPStatus.INTERNAL_SERVER_ERROR
+    return {
+        "code": code_of(type(error)),
+        "message": _OURS if is_ours else str(error),
+        "detail": _detail(error),
+    }
 
 
 async def _refuse_http(_: Request, error: Exception) -> Response:
     """Answer what is wrong with the request before the broker is asked."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
-    return answer(status, status.name.lower(), error.detail, headers=error.headers)
+    message = error.detail
+    if message == status.phrase:  # The router's, which says no more.
+        message = _unrouted(status, (error.headers or {}).get("Allow", ""))
+    return answer(status, status.name.lower(), message, headers=error.headers)
+
+
+def _unrouted(status: HTTPStatus, methods: str) -> str:
+    """Say what can be asked for instead; of what was asked, nothing is repeated."""
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = ", ".join(sorted(methods.split(", ")))
+        return f"the path does not know this method, allowed is {allowed}"
+    return "there is nothing under this path, GET /openapi.json tells what there is"
 
 
 async def _fail(_: Request, __: Exception) -> Response:
     """Answer where something of ours is broken; who calls this logs the error."""
     status = HTTPStatus.INTERNAL_SERVER_ERROR
-    message = "the node cannot do this: what is wrong stands in its log"
-    return answer(status, status.name.lower(), message)
+    return answer(status, status.name.lower(), _OURS)
 
 
 async def _forget(_: Request, __: Exception) -> Response:
     """End a request whose client is gone."""
     return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
+async def refusal(request: Request, error: MillstreamError | HTTPException) -> Response:
+    """Return the answer to a request that is refused, for who has something to add to it."""
+    if isinstance(error, MillstreamError):
+        return await _refuse(request, error)
+    return await _refuse_http(request, error)
 
 
 def answer(
@@ -113,6 +150,8 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
     """Return what a program would want to know, where there is something."""
     if isinstance(error, OffsetOutOfRange):
         return {"offset": error.offset, "start": error.start, "end": error.end}
+    if isinstance(error, StaleReceipt):
+        return {"stale": list(error.receipts), "done": error.done}
     return None
 
 

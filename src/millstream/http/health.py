@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import NamedTuple
 
+from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import Response
+
+from millstream.http.door import answer_json
+from millstream.http.operations import Answer, Media, Operation
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """The format that every version of Prometheus reads."""
@@ -22,47 +26,74 @@ class Health(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def health_routes(health: Callable[[], Health], scrape: Callable[[], Iterable[str]]) -> list[Route]:
-    """Return the routes; `health` and `scrape` are asked for each answer.
+class HealthAnswer(Struct):
+    """How the node is."""
+
+    status: str
+    problems: list[str] = []
+
+
+def health_operations(
+    health: Callable[[], Health], scrape: Callable[[], Iterable[str]]
+) -> list[Operation]:
+    """Return the operations; `health` and `scrape` are asked for each answer.
 
     `scrape` gives its text in pieces. The loop has a turn between two of them, so that no client
     waits for a scrape of many partitions.
     """
 
-    def live(_: Request) -> Response:
-        return JSONResponse({"status": "live"})
+    async def live(_: Request) -> Response:
+        """Answer as long as the event loop does."""
+        return answer_json(HealthAnswer("live"))
 
-    def startup(_: Request) -> Response:
+    async def startup(_: Request) -> Response:
+        """Tell whether the node has opened its data."""
         return _status(health().is_started, "started", "starting", ())
 
-    def ready(_: Request) -> Response:
+    async def ready(_: Request) -> Response:
+        """Tell whether clients are served, and what is wrong where not."""
         found = health()
         return _status(found.is_ready, "ready", "not ready", found.problems)
 
     async def metrics(_: Request) -> Response:
+        """Tell the numbers, as Prometheus reads them."""
         pieces = []
         for piece in scrape():
             pieces.append(piece)
             await asyncio.sleep(0)
         return Response("".join(pieces), media_type=PROMETHEUS_TEXT)
 
+    well: dict[HTTPStatus, Answer] = {HTTPStatus.OK: HealthAnswer}
+    well_or_not = {**well, HTTPStatus.SERVICE_UNAVAILABLE: HealthAnswer}
+    text: dict[HTTPStatus, Answer] = {
+        HTTPStatus.OK: Media(
+            "text/plain",
+            "Metrics in Prometheus' text format",
+            "# TYPE millstream_topics gauge\nmillstream_topics 3\n",
+        )
+    }
+    asked = (
+        ("/health/live", live, "Is it alive?", well, "live"),
+        ("/health/startup", startup, "Has it started?", well_or_not, "started"),
+        ("/health/ready", ready, "Does it serve?", well_or_not, "ready"),
+    )
     return [
-        Route("/health/live", _on_loop(live)),
-        Route("/health/startup", _on_loop(startup)),
-        Route("/health/ready", _on_loop(ready)),
-        Route("/metrics", metrics),
+        *(
+            Operation(
+                "GET",
+                path,
+                handler,
+                words,
+                answers,
+                tag="node",
+                answer_example={"status": good, "problems": []},
+            )
+            for path, handler, words, answers, good in asked
+        ),
+        Operation("GET", "/metrics", metrics, "Metrics", text, tag="node"),
     ]
 
 
-def _on_loop(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """Have an endpoint run on the event loop, to which all that it reads belongs."""
-
-    async def run(request: Request) -> Response:
-        return endpoint(request)
-
-    return run
-
-
 def _status(is_good: bool, good: str, bad: str, problems: tuple[str, ...]) -> Response:  # noqa: FBT001
-    body = {"status": good if is_good else bad, "problems": list(problems)}
-    return JSONResponse(body, status_code=200 if is_good else 503)
+    body = HealthAnswer(good if is_good else bad, list(problems))
+    return answer_json(body, 200 if is_good else 503)

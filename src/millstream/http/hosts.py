@@ -24,7 +24,7 @@ class LocalNames:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
-        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else "localhost"
+        host = Headers(scope=scope).get("host", "")
         if is_loopback(name_of(host)):
             await self._app(scope, receive, send)
             return

@@ -1,66 +1,114 @@
-"""Where HTTP clients connect."""
+"""Where HTTP clients connect: the listening socket and all connections that came of it.
+
+The protocols and what they know of ASGI are uvicorn's; taking connections and letting go of them is
+done here, since both have to happen at once and within limits.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import socket
-from collections.abc import Iterator
+from email.utils import formatdate
+from functools import partial
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.server import ServerState
 
-KEEP_ALIVE_SECONDS = 5
-DRAIN_SECONDS = 5
-"""How long a request that is under way may hold up the end."""
+from millstream.broker.timers import LoopTimers
+from millstream.clock import SystemClock, Timer
+from millstream.config import HttpConfig
+from millstream.http.accepting import BACKLOG, Acceptor
+from millstream.http.browsers import Browsers
+from millstream.http.counting import Counting, declare
+from millstream.http.doorway import Doorway
+from millstream.http.live.protocol import SocketProtocol
+from millstream.http.protocol import HttpProtocol
 
-CONNECTIONS_MAX = 1_000
-"""Connections at once; beyond, a client gets 503."""
+logger = logging.getLogger(__name__)
 
+DRAIN_SECONDS = 5.0
+"""How long requests that are under way may hold up the end, where nobody says otherwise."""
 
-class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers: when to stop is the node's to say."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+ABORT_SECONDS = 1.0
+"""How long requests that were cut off have to notice it."""
 
 
 class HttpListener:
     """The HTTP door of a node."""
 
-    def __init__(self, app: Starlette) -> None:
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=DRAIN_SECONDS,
-                limit_concurrency=CONNECTIONS_MAX,
-                ws="none",
-            )
+    def __init__(self, app: Starlette, doorway: Doorway | None = None) -> None:
+        doorway = doorway or Doorway(HttpConfig(), SystemClock(), LoopTimers())
+        self.doorway = doorway
+        declare(app.routes, doorway.counters)
+        self._config = uvicorn.Config(
+            Counting(Browsers(app), doorway.counters, doorway.clock),
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            # Who a client is, is what the system says; anyone can write a header.
+            proxy_headers=False,
+            ws=partial(SocketProtocol, limits=doorway.config),  # type: ignore[arg-type]
+            ws_max_size=doorway.config.append_size_max,
+            ws_ping_interval=doorway.config.heartbeat_ms / 1000,
+            ws_ping_timeout=doorway.config.output_ms_max / 1000,
+            ws_per_message_deflate=False,
         )
-        self._task: asyncio.Task[None] | None = None
+        self._state = ServerState()
+        self._state.connections = doorway.connections
+        self._acceptor = Acceptor(doorway, self._make_protocol)
+        self._date: Timer | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Take connections at `host`; return the port, which the system picks for 0."""
         # Now, and not when the first client comes: there may be no descriptor left for it then.
-        self._server.config.load()
-        listening = socket.create_server((host, port), family=_family(host), backlog=1024)
+        self._config.load()
+        listening = socket.create_server((host, port), family=_family(host), backlog=BACKLOG)
         port_taken: int = listening.getsockname()[1]
-        serving = self._server.serve(sockets=[listening])
-        self._task = asyncio.get_running_loop().create_task(serving)
+        self._tell_date()
+        self._acceptor.listen(listening)
         return port_taken
 
-    async def stop(self) -> None:
-        """Take no more, answer what is under way, and end."""
-        self._server.should_exit = True
-        if self._task is not None:
-            await self._task
+    async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
+        """Take no more, answer what is under way within so many seconds, and end.
+
+        Connections that wait for nothing close at once; who keeps a client waiting is told.
+        """
+        self.doorway.closing.begin()
+        self._acceptor.stop()
+        if self._date is not None:
+            self._date.cancel()
+        for connection in list(self.doorway.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(seconds):
+                await self.doorway.connections.wait_until_none()
+                while self._state.tasks:
+                    await asyncio.wait(self._state.tasks)
+        except TimeoutError:
+            await self._abort()
+
+    async def _abort(self) -> None:
+        """End all connections at once."""
+        connections, tasks = list(self.doorway.connections), list(self._state.tasks)
+        logger.warning("cut off %d connections, %d requests", len(connections), len(tasks))
+        for connection in connections:
+            connection.transport.abort()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=ABORT_SECONDS)
+
+    def _make_protocol(self) -> HttpProtocol:
+        return HttpProtocol(self._config, self._state, self.doorway)
+
+    def _tell_date(self) -> None:
+        """Have answers tell the time, which is written once a second."""
+        now = formatdate(self.doorway.clock.wall_ms() / 1000, usegmt=True)
+        self._state.default_headers = [(b"date", now.encode())]
+        self._date = self.doorway.timers.call_later(1.0, self._tell_date)
 
 
 def _family(host: str) -> socket.AddressFamily:

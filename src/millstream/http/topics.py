@@ -1,107 +1,178 @@
-"""Topics over HTTP."""
+"""Topics over HTTP: making, changing, listing, describing and deleting them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from http import HTTPStatus
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
-from millstream.broker.broker import Broker
 from millstream.broker.partition import Partition
 from millstream.broker.topic import Topic
-from millstream.errors import InvalidRequest
-from millstream.http.bodies import key_bytes, read_object, whole_number
+from millstream.http.bodies import read_message, read_query
+from millstream.http.door import answer_json, broker_of
+from millstream.http.operations import Operation
+from millstream.http.records import topic_of
+from millstream.http.topic_changes import changes_of
+from millstream.wire.web.records import GapShape
+from millstream.wire.web.topics import (
+    PartitionShape,
+    TopicAnswer,
+    TopicBody,
+    TopicsAnswer,
+    TopicShape,
+    TopicsQuery,
+)
 
-DELETION_SIZE_MAX = 256 * 1024
-"""What says which records go: a key of 64 KiB, in base64 or with many characters escaped."""
-
-
-async def describe_topic(request: Request) -> JSONResponse:
-    """`GET /v1/topics/{topic}`: how far its partitions reach, and what went or waits to go."""
-    topic = _topic(request)
-    partitions = [await _described(partition) for partition in topic.partitions]
-    body = {"name": topic.name, "id": str(topic.id), "partitions": partitions}
-    totals = ("count", "bytes", "deleted", "reclaimable_bytes")
-    return JSONResponse(body | {name: sum(one[name] for one in partitions) for name in totals})
-
-
-async def delete_records(request: Request) -> JSONResponse:
-    """`DELETE /v1/topics/{topic}/records`: they are gone, at every door, when this is answered."""
-    topic = _topic(request)
-    fields = await read_object(request, known=Deletion._fields, size_max=DELETION_SIZE_MAX)
-    deletion = parse_deletion(fields, topic)
-    partitions = topic.partitions
-    if deletion.partition is not None:
-        partitions = [topic.partition(deletion.partition)]
-    return JSONResponse({"deleted": sum([await _delete(one, deletion) for one in partitions])})
+TOPIC_SIZE_MAX = 256 * 1024
+"""What a topic is set to: a schema of 32 KiB with every character escaped, and all configs."""
 
 
-class Deletion(NamedTuple):
-    """Which records go: those of a key, or whose key begins so, or all before an offset."""
+async def put_topic(request: Request) -> Response:
+    """Create a topic, or change what is named of one and leave the rest.
 
-    key: bytes | None = None
-    key_prefix: bytes | None = None
-    before: int | None = None
-    """With a key: only records of this key before the offset."""
-    partition: int | None = None
-    """`None` for all; an offset means something in one partition only."""
-
-
-def parse_deletion(fields: dict[str, Any], topic: Topic) -> Deletion:
-    """Read the fields of `delete_records`."""
-    parts: dict[str, Any] = {}
-    for name, value in fields.items():
-        is_key = name in ("key", "key_prefix")
-        parts[name] = key_bytes(name, value) if is_key else whole_number(name, value)
-    found = Deletion(**parts)
-    if found.key is not None and found.key_prefix is not None:
-        raise InvalidRequest("key and key_prefix exclude each other")
-    if not {"key", "key_prefix", "before"} & fields.keys():
-        raise InvalidRequest("needed is key, key_prefix or before: which records are to go")
-    if found.before is not None and found.partition is None:
-        if topic.partition_count > 1:
-            raise InvalidRequest(
-                f"before is {found.before}, and {topic.name} has {topic.partition_count}"
-                " partitions: needed is partition, which says in which of them"
-            )
-        return found._replace(partition=0)
-    return found
+    All of it happens, durably, or nothing. Asking for the same twice does nothing the second
+    time. A body that is left out asks for the defaults of the node.
+    """
+    body = await read_message(request, TopicBody, size_max=TOPIC_SIZE_MAX, is_optional=True)
+    partitions = body.partitions if isinstance(body.partitions, int) else None
+    topic, is_new = await broker_of(request).topics.put(
+        request.path_params["topic"], partitions=partitions, changes=changes_of(body)
+    )
+    return answer_json(_shape(topic), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
 
-async def _delete(partition: Partition, deletion: Deletion) -> int:
-    """Delete in one partition; return how many records went."""
-    await partition.open()
-    if deletion.key is None and deletion.key_prefix is None:
-        assert deletion.before is not None
-        start_offset = partition.log_start_offset
-        return await partition.delete_before(deletion.before) - start_offset
-    return await partition.delete_keys(
-        key=deletion.key, prefix=deletion.key_prefix, before=deletion.before
+async def list_topics(request: Request) -> Response:
+    """List topics by rising name, a page at a time. No partition is opened for it."""
+    query = read_query(request, TopicsQuery)
+    found = broker_of(request).topics.page(query.after, query.limit + 1)
+    shown = found[: query.limit]
+    return answer_json(
+        TopicsAnswer(
+            topics=[_shape(topic) for topic in shown],
+            next=shown[-1].name if len(found) > len(shown) else None,
+        )
     )
 
 
-def _topic(request: Request) -> Topic:
-    broker: Broker = request.app.state.broker
-    return broker.topics.get(request.path_params["topic"])
+async def describe_topic(request: Request) -> Response:
+    """Tell what a topic is set to, how far its partitions reach, and what went or waits to go."""
+    topic = topic_of(request)
+    partitions = [await _described(partition) for partition in topic.partitions]
+    shape = _shape(topic)
+    return answer_json(
+        TopicAnswer(
+            name=shape.name,
+            id=shape.id,
+            partition_count=len(partitions),
+            durability=shape.durability,
+            configs=shape.configs,
+            partitions=partitions,
+            count=sum(one.count for one in partitions),
+            bytes=sum(one.bytes for one in partitions),
+            deleted=sum(one.deleted for one in partitions),
+            reclaimable_bytes=sum(one.reclaimable_bytes for one in partitions),
+        )
+    )
 
 
-async def _described(partition: Partition) -> dict[str, Any]:
+async def delete_topic(request: Request) -> Response:
+    """Delete a topic and all its records; they are gone for everyone when this is answered."""
+    await broker_of(request).topics.delete(request.path_params["topic"])
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _shape(topic: Topic) -> TopicShape:
+    return TopicShape(
+        name=topic.name,
+        id=str(topic.id),
+        partition_count=topic.partition_count,
+        durability=topic.config.durability.value,
+        configs=dict(topic.config.overrides),
+    )
+
+
+async def _described(partition: Partition) -> PartitionShape:
     await partition.open()
     found = partition.describe()
-    return {
-        "partition": partition.index,
-        "first_live_offset": found.start_offset,
-        "eviction_floor": found.eviction_floor,
-        "head": found.high_watermark,
-        "count": found.records,
-        "bytes": found.bytes,
-        "epoch": found.leader_epoch,
-        "segments": found.segments,
-        "deleted": found.deleted_records,
-        "reclaimable_bytes": found.reclaimable_bytes,
-        "gaps": [
-            {"from": gap.from_offset, "to": gap.to_offset, "reason": gap.reason}
+    return PartitionShape(
+        partition=partition.index,
+        first_live_offset=found.start_offset,
+        eviction_floor=found.eviction_floor,
+        head=found.high_watermark,
+        count=found.records,
+        bytes=found.bytes,
+        epoch=found.leader_epoch,
+        segments=found.segments,
+        deleted=found.deleted_records,
+        reclaimable_bytes=found.reclaimable_bytes,
+        gaps=[
+            GapShape(from_=gap.from_offset, to=gap.to_offset, reason=gap.reason)
             for gap in found.gaps
         ],
-    }
+    )
+
+
+_EXAMPLE = {
+    "name": "orders",
+    "id": "0d2a64c8-6f0e-4f0c-9a3e-52ad0ce7a1b9",
+    "partition_count": 1,
+    "durability": "fsync",
+    "configs": {"retention.ms": "86400000"},
+}
+_SUMS = {"count": 33, "bytes": 9214, "deleted": 17, "reclaimable_bytes": 1873}
+_DESCRIBED = {
+    **_EXAMPLE,
+    **_SUMS,
+    "partitions": [
+        {
+            "partition": 0,
+            "first_live_offset": 40,
+            "eviction_floor": 40,
+            "head": 90,
+            "epoch": 0,
+            "segments": 2,
+            "gaps": [{"from": 0, "to": 39, "reason": "retention"}],
+            **_SUMS,
+        }
+    ],
+}
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/topics",
+        list_topics,
+        "List topics",
+        {HTTPStatus.OK: TopicsAnswer},
+        query=TopicsQuery,
+        answer_example={"topics": [_EXAMPLE], "next": None},
+    ),
+    Operation(
+        "PUT",
+        "/v1/topics/{topic}",
+        put_topic,
+        "Create or change a topic",
+        {HTTPStatus.CREATED: TopicShape, HTTPStatus.OK: TopicShape},
+        body=TopicBody,
+        is_body_optional=True,
+        errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        example={"partitions": 1, "retention_ms": 86_400_000},
+        answer_example=_EXAMPLE,
+    ),
+    Operation(
+        "GET",
+        "/v1/topics/{topic}",
+        describe_topic,
+        "Describe a topic",
+        {HTTPStatus.OK: TopicAnswer},
+        answer_example=_DESCRIBED,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/topics/{topic}",
+        delete_topic,
+        "Delete a topic",
+        {HTTPStatus.NO_CONTENT: None},
+    ),
+)

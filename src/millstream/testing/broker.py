@@ -21,6 +21,7 @@ import uvloop
 from millstream.config import (
     BrokerConfig,
     Endpoint,
+    HttpConfig,
     KafkaConfig,
     LogConfig,
     NodeConfig,
@@ -94,6 +95,7 @@ def running_broker(
     *,
     broker: BrokerConfig | None = None,
     door: KafkaConfig | None = None,
+    web: HttpConfig | None = None,
     log: LogConfig | None = None,
     store: StoreConfig | None = None,
     kafka: Endpoint = _ANY_PORT,
@@ -105,6 +107,7 @@ def running_broker(
         http=_ANY_PORT,
         broker=broker or BrokerConfig(),
         door=door or KafkaConfig(),
+        web=web or HttpConfig(),
         log=log or LogConfig(),
         store=store or StoreConfig(),
     )

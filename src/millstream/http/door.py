@@ -1,0 +1,79 @@
+"""What every handler of the door can reach, and how it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import Scope
+
+from millstream.broker.broker import Broker
+from millstream.broker.record_appends import Cost
+from millstream.config import HttpConfig
+from millstream.http.closing import Closing
+
+if TYPE_CHECKING:
+    from millstream.http.live.live import Live
+
+T = TypeVar("T")
+
+JSON = "application/json"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def broker_of(request: HTTPConnection) -> Broker:
+    """Return the broker behind the door."""
+    return cast("Broker", request.app.state.broker)
+
+
+def config_of(request: HTTPConnection) -> HttpConfig:
+    """Return what the door is set to."""
+    return cast("HttpConfig", request.app.state.config)
+
+
+def closing_of(request: HTTPConnection) -> Closing:
+    """Return who tells that the door closes; who waits long has to watch it."""
+    return cast("Closing", request.app.state.closing)
+
+
+def live_of(request: HTTPConnection) -> Live:
+    """Return live delivery: who watches what."""
+    return cast("Live", request.app.state.live)
+
+
+def answer_json(
+    message: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Answer with a message, or with bytes that are JSON already."""
+    content = message if isinstance(message, bytes) else _encode(message)
+    return Response(content, status, headers, JSON)
+
+
+def note_cost(request: HTTPConnection, cost: Cost) -> None:
+    """Have the answer tell in its `Server-Timing` what the request cost."""
+    request.scope["millstream.cost"] = cost
+
+
+def note_resumable(scope: Scope) -> None:
+    """Have an answer cut off at once when the node stops and its client does not read it.
+
+    For answers that go on for long, and that the client goes on with where they broke off.
+    """
+    scope["millstream.is_resumable"] = True
+
+
+def is_resumable(scope: Mapping[str, Any]) -> bool:
+    """Whether an answer may be cut off when the node stops."""
+    return "millstream.is_resumable" in scope
+
+
+async def off_loop_if(is_much: bool, work: Callable[[], T]) -> T:  # noqa: FBT001 - the name asks.
+    """Do some work at once, or in a thread where it is so much that others would notice."""
+    if not is_much:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,0 +1,282 @@
+"""`GET /v1/ws`: live delivery, appending and acknowledging by WebSocket, in JSON messages.
+
+    {"op":"subscribe","id":1,"topics":["orders"]}   ──►
+                                                    ◄──  {"type":"answer","id":1,"result":{...}}
+                                                    ◄──  {"type":"records","cursor":...,...}
+
+Messages are taken in their order. Appends and acks wait for the disk beside each other, so answers
+to them may come in another order: their ids tell which is which. A message holds its place until
+its answer is sent; with too many under way, or too large ones, no more are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from millstream.errors import MalformedRequest, MillstreamError
+from millstream.http.door import broker_of, closing_of, config_of, live_of
+from millstream.http.errors import answer, error_body
+from millstream.http.live.pulse import Pulse
+from millstream.http.live.starts import Beginning
+from millstream.http.live.subscriber import Event
+from millstream.http.operations import Operation
+from millstream.http.records import append, append_answer, ensured_topic
+from millstream.wire.web.live import (
+    OPS,
+    Ack,
+    Append,
+    Asked,
+    Envelope,
+    Subscribe,
+    SubscribeResult,
+    Unsubscribe,
+    UnsubscribeResult,
+)
+from millstream.wire.web.queues import AckAnswer
+from millstream.wire.web.records import Cost
+from millstream.wire.web.strict import decode
+
+logger = logging.getLogger(__name__)
+
+UNDER_WAY_MAX = 32
+"""Messages that were taken and not answered yet: enough to have appends share a sync."""
+
+REFUSED_MAX = 10
+"""Messages in a row that mean nothing; who sends so many does not speak this protocol."""
+
+POLICY_VIOLATION = 1008
+INTERNAL_ERROR = 1011
+SERVICE_RESTART = 1012
+
+_encode = msgspec.json.Encoder().encode
+_read_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+async def serve_socket(websocket: WebSocket) -> None:
+    """Serve one client until it leaves or the node stops."""
+    await Socket(websocket).serve()
+
+
+class Socket:
+    """One WebSocket connection."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        self._broker = broker_of(websocket)
+        self._live = live_of(websocket)
+        self._closing = closing_of(websocket)
+        self._config = config_of(websocket)
+        self._subscriber = self._live.enter(is_lasting=True)
+        self._pulse = Pulse(
+            self._broker.clock,
+            self._broker.timers,
+            self._config.heartbeat_ms / 1000,
+            self._subscriber.beat,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._held_bytes = 0
+        """Of the messages that are under way."""
+        self._freed = asyncio.Event()
+        self._refused = 0
+        self._ending = SERVICE_RESTART
+
+    async def serve(self) -> None:
+        """Take messages and push events, until one side ends it."""
+        counters = self._live.counters
+        counters.sockets += 1
+        pushing = None
+        try:
+            await self._websocket.accept()
+            self._closing.watch(self._subscriber.stop)
+            pushing = asyncio.get_running_loop().create_task(self._push())
+            await self._take_messages()
+        except (WebSocketDisconnect, OSError):
+            pass  # The client is gone.
+        finally:
+            counters.sockets -= 1
+            self._closing.unwatch(self._subscriber.stop)
+            self._pulse.stop()
+            self._live.leave(self._subscriber)
+            if pushing is not None:
+                pushing.cancel()
+            # What was taken takes effect, whether or not someone waits for the answer.
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # What goes out.
+
+    async def _push(self) -> None:
+        """Send what there is to send, and end the connection when nothing comes any more."""
+        counters = self._live.counters
+        try:
+            while (event := await self._subscriber.next_event()) is not None:
+                text = frame(event)
+                await self._websocket.send_text(text)
+                self._pulse.note_sent()
+                counters.events += 1
+                counters.sent_bytes += len(text)
+                if event.kind in ("answer", "error"):
+                    self._free()
+            await self._websocket.close(self._ending)
+        except (WebSocketDisconnect, OSError):
+            pass  # The client is gone; who takes messages finds out.
+        except Exception:
+            logger.exception("a WebSocket cannot be served any more")
+            await self._websocket.close(INTERNAL_ERROR)
+
+    def _answer(self, kind: str, message: dict[str, Any]) -> None:
+        self._subscriber.tell(Event(kind, _encode(message)))
+
+    # What comes in.
+
+    async def _take_messages(self) -> None:
+        while True:
+            while (
+                self._under_way >= UNDER_WAY_MAX or self._held_bytes > self._config.append_size_max
+            ):
+                self._freed.clear()
+                await self._freed.wait()
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            data = message.get("bytes")
+            await self._take(message["text"].encode() if data is None else data)
+
+    async def _take(self, data: bytes) -> None:
+        """Begin with what a message asks for; its answer is sent when it is done."""
+        self._under_way += 1
+        message_id = None
+        try:
+            envelope = _envelope(data)
+            message_id = None if envelope.id is msgspec.UNSET else envelope.id
+            asked = _asked(envelope, data)
+        except MalformedRequest as error:
+            self._refused += 1
+            self._answer("error", _error(message_id, error))
+            if self._refused >= REFUSED_MAX:
+                self._ending = POLICY_VIOLATION
+                self._subscriber.close()
+            return
+        self._refused = 0
+        if isinstance(asked, Append | Ack):
+            self._held_bytes += len(data)
+            work = self._work(asked, len(data))
+            task = asyncio.get_running_loop().create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            await self._work(asked, 0)
+
+    async def _work(self, asked: Asked, size: int) -> None:
+        """Do what is asked, and have the answer sent."""
+        try:
+            result = await self._result(asked)
+        except Exception as error:  # noqa: BLE001 - told to the client, and logged where it is ours.
+            self._answer("error", _error(asked.id, error))
+        else:
+            self._answer("answer", {"type": "answer", "id": asked.id, "result": result})
+        finally:
+            self._held_bytes -= size
+
+    def _result(self, asked: Asked) -> Coroutine[Any, Any, Any]:
+        match asked:
+            case Subscribe():
+                return self._subscribe(asked)
+            case Unsubscribe():
+                return self._unsubscribe(asked)
+            case Append():
+                return self._append(asked)
+            case Ack():
+                return self._ack(asked)
+
+    def _free(self) -> None:
+        """Let a message in for one that was answered."""
+        self._under_way -= 1
+        self._freed.set()
+
+    # What can be asked for.
+
+    async def _subscribe(self, asked: Subscribe) -> SubscribeResult:
+        beginning = Beginning(asked.from_)
+        await self._live.follow(self._subscriber, asked.topics, beginning, asked.exclude_node)
+        return SubscribeResult(cursor=self._subscriber.cursor.decode())
+
+    async def _unsubscribe(self, asked: Unsubscribe) -> UnsubscribeResult:
+        ended = [name for name in asked.topics if self._subscriber.unfollow(name)]
+        return UnsubscribeResult(topics=ended)
+
+    async def _append(self, asked: Append) -> Any:
+        topic = await ensured_topic(self._broker, asked.topic)
+        return append_answer(await append(self._websocket, topic, asked))
+
+    async def _ack(self, asked: Ack) -> AckAnswer:
+        settled = await self._broker.queues.get(asked.queue).ack(asked.receipts)
+        return AckAnswer(acked=settled.count, cost=Cost(**settled.cost._asdict()))
+
+
+def frame(event: Event) -> str:
+    """Return an event as a message; answers are whole already."""
+    kind, data, cursor = event
+    if kind in ("answer", "error"):
+        return data.decode()
+    opening = f'{{"type":"{kind}"'
+    if cursor is not None:
+        opening += f',"cursor":"{cursor.decode()}"'
+    # Names of topics need no escaping in JSON; what follows is an object, empty for a heartbeat.
+    return opening + ("}" if data == b"{}" else "," + data[1:].decode())
+
+
+def _envelope(data: bytes) -> Envelope:
+    try:
+        return _read_envelope(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"message is not what is needed: {str(error)[:300]}") from None
+
+
+def _asked(envelope: Envelope, data: bytes) -> Asked:
+    kind = OPS.get(envelope.op) if isinstance(envelope.op, str) else None
+    if kind is None:
+        shown = repr(envelope.op[:100]) if isinstance(envelope.op, str) else "missing"
+        raise MalformedRequest(f"op is {shown}, allowed are {', '.join(map(repr, OPS))}")
+    return decode(data, kind)
+
+
+def _error(message_id: int | None, error: Exception) -> dict[str, Any]:
+    if not isinstance(error, MillstreamError):
+        logger.error("WebSocket message failed", exc_info=error)
+    return {"type": "error", "id": message_id, "error": error_body(error)}
+
+
+# How it is reached.
+
+
+async def open_socket(_: Request) -> Response:
+    """Open a WebSocket: subscribe, unsubscribe, append and ack in JSON messages."""
+    status = HTTPStatus.UPGRADE_REQUIRED
+    message = "this is for WebSockets: the request needs Connection: Upgrade, Upgrade: websocket"
+    return answer(status, status.name.lower(), message, headers={"Upgrade": "websocket"})
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/ws",
+        open_socket,
+        "Watch, append and acknowledge by WebSocket",
+        {HTTPStatus.SWITCHING_PROTOCOLS: None},
+        errors=(HTTPStatus.UPGRADE_REQUIRED,),
+        tag="live",
+    ),
+)
+
+ROUTES = (WebSocketRoute("/v1/ws", serve_socket),)

@@ -1,0 +1,304 @@
+"""A subscriber: one connection, and what it is to be sent next.
+
+    seats with something to do ──► next_event ──► one event at a time
+
+It never has more than `live_bytes_max` waiting: a seat whose burst does not fit catches up from the
+log instead, at the pace at which the connection takes events. Nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from millstream.broker.difference import read_difference
+from millstream.broker.partition import Partition
+from millstream.broker.topic import Topic
+from millstream.errors import MillstreamError, OffsetOutOfRange, Stopping, UnknownTopic
+from millstream.http.live.burst import Burst, coalesced
+from millstream.http.live.feed import PIECE_BYTES_MAX, PIECE_RECORDS_MAX
+from millstream.http.live.seat import Seat
+from millstream.http.live.starts import check_places
+from millstream.records.record import Gap
+from millstream.wire.web.live import EndData, GapData, LagData
+
+if TYPE_CHECKING:
+    from millstream.http.live.live import Live
+
+logger = logging.getLogger(__name__)
+
+DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
+
+
+class Event(NamedTuple):
+    """One thing that a subscriber is told."""
+
+    kind: str
+    data: bytes
+    """A JSON object."""
+    cursor: bytes | None = None
+    """Where the subscriber stands once it has this; `None` where that is as before."""
+
+
+class Subscriber:
+    """What one connection is told."""
+
+    def __init__(self, live: Live, *, is_lasting: bool) -> None:
+        self._live = live
+        self._is_lasting = is_lasting
+        self._topics: dict[str, Topic] = {}
+        self._seats: dict[Partition, Seat] = {}
+        self._row: deque[Seat] = deque()
+        """Seats with something to do, each once, served in turn."""
+        self._notices: deque[Event] = deque()
+        self._woken: asyncio.Future[None] | None = None
+        self._is_silent = False
+        """Whether it is time for a heartbeat."""
+        self.queued_bytes = 0
+        self.is_over = False
+        """Whether nothing comes any more, save what is to be told by now."""
+
+    # What it follows.
+
+    @property
+    def topics(self) -> Sequence[Topic]:
+        """The topics that it follows."""
+        return tuple(self._topics.values())
+
+    @property
+    def seats(self) -> Sequence[Seat]:
+        """Where it stands in each of their partitions."""
+        return tuple(self._seats.values())
+
+    @property
+    def cursor(self) -> bytes:
+        """Where it stands, over all that it follows."""
+        return b",".join([seat.cursor for seat in self._seats.values()])
+
+    def follow(self, topic: Topic, starts: dict[Partition, int], excluded: bytes | None) -> None:
+        """Follow a topic, from an offset for each of its partitions, which are open."""
+        self.unfollow(topic.name)
+        self._topics[topic.name] = topic
+        for partition, next_offset in starts.items():
+            seat = self._seats[partition] = Seat(self, partition, next_offset, excluded)
+            self._join(seat)
+            self.list_seat(seat)
+        self.grow(topic)
+
+    def grow(self, topic: Topic) -> None:
+        """Follow partitions that a topic has and that are not followed yet, from their start."""
+        known = [self._seats[one] for one in topic.partitions if one in self._seats]
+        new = [one for one in topic.partitions if one not in self._seats]
+        try:
+            check_places([*self._seats, *new])
+        except MillstreamError:
+            self.end_topic(topic, TOO_MANY)
+            return
+        for partition in new:
+            seat = Seat(self, partition, 0, known[0].excluded if known else None)
+            self._seats[partition] = seat
+            self.list_seat(seat)
+
+    def unfollow(self, name: str) -> bool:
+        """Follow a topic no more; returns whether it was followed."""
+        topic = self._topics.pop(name, None)
+        if topic is None:
+            return False
+        for partition in topic.partitions:
+            seat = self._seats.pop(partition, None)
+            if seat is not None:
+                self._leave(seat)
+        return True
+
+    def end_topic(self, topic: Topic, reason: str) -> None:
+        """Follow a topic no more, and say why."""
+        if self._topics.get(topic.name) is topic:
+            self.unfollow(topic.name)
+            self._notices.append(Event("end", _encode(EndData(topic=topic.name, reason=reason))))
+            self.is_over |= not (self._is_lasting or self._topics)
+            self._wake()
+
+    def note_failure(self, seat: Seat, error: MillstreamError) -> None:
+        """Take note that a partition cannot be read any more."""
+        topic = self._topics.get(seat.partition.topic)
+        if topic is None or seat.partition not in self._seats:
+            return
+        if isinstance(error, UnknownTopic):
+            self.end_topic(topic, DELETED)
+        elif isinstance(error, Stopping):
+            self.end_topic(topic, STOPPING)
+        else:
+            logger.error("%s cannot be watched any more: %s", seat.partition, error)
+            self.end_topic(topic, FAILED)
+
+    def stop(self) -> None:
+        """Take note that the node stops: every topic ends, and then the connection."""
+        for topic in self.topics:
+            self.end_topic(topic, STOPPING)
+        self.is_over = True
+        self._wake()
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        for topic in self.topics:
+            self.unfollow(topic.name)
+        self.is_over = True
+        self._wake()
+
+    # What is to be done.
+
+    @property
+    def room(self) -> int | None:
+        """How many bytes may wait beside those that do; `None` where nothing does."""
+        return self._live.bytes_max - self.queued_bytes if self.queued_bytes else None
+
+    def list_seat(self, seat: Seat) -> None:
+        """Take note that a seat has something to do."""
+        if not seat.is_listed:
+            seat.is_listed = True
+            self._row.append(seat)
+            self._wake()
+
+    def tell(self, event: Event) -> None:
+        """Have it told something that is not about a partition."""
+        self._notices.append(event)
+        self._wake()
+
+    def beat(self) -> None:
+        """Have it told something, though nothing happened."""
+        self._is_silent = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    # What it is told.
+
+    async def next_event(self) -> Event | None:
+        """Return what is to be sent next, and wait for it; `None` when nothing comes any more."""
+        while True:
+            if self._notices:
+                return self._notices.popleft()
+            if self.is_over:
+                return None
+            if self._row:
+                event = await self._serve(self._row.popleft())
+                if event is not None:
+                    return event
+            elif self._is_silent:
+                self._is_silent = False
+                return self.heartbeat()
+            else:
+                self._woken = asyncio.get_running_loop().create_future()
+                await self._woken
+                self._woken = None
+
+    def heartbeat(self) -> Event:
+        """Return what says where it stands, and no more."""
+        return Event("heartbeat", b"{}", self.cursor)
+
+    async def _serve(self, seat: Seat) -> Event | None:
+        """Do the next thing for a seat; it stands in the row again if there is more."""
+        seat.is_listed = False
+        if seat.partition not in self._seats:
+            return None
+        event = self._lag_event(seat) or self._tail_event(seat)
+        if event is None and not seat.is_at_tail:
+            event = await self._catch_up(seat)
+        if self._seats.get(seat.partition) is seat and seat.place.has_work:
+            self.list_seat(seat)
+        return event
+
+    def _lag_event(self, seat: Seat) -> Event | None:
+        lag, seat.place.lag = seat.place.lag, None
+        if lag is None:
+            return None
+        self._live.counters.lags += 1
+        partition = seat.partition
+        data = LagData(
+            topic=partition.topic,
+            partition=partition.index,
+            from_=lag.from_offset,
+            to=lag.to_offset,
+        )
+        return Event("lagged", _encode(data))
+
+    def _tail_event(self, seat: Seat) -> Event | None:
+        bursts = seat.take()
+        data = coalesced(bursts, seat.excluded) if bursts else None
+        return None if data is None else Event("records", data, self.cursor)
+
+    async def _catch_up(self, seat: Seat) -> Event | None:
+        """Read the next piece for a seat, or let it join its feed where there is none."""
+        try:
+            return await self._read(seat)
+        except MillstreamError as error:
+            self.note_failure(seat, error)
+            return None
+
+    async def _read(self, seat: Seat) -> Event | None:
+        partition, place = seat.partition, seat.place
+        if seat.feed is None or seat.feed.is_ended:
+            await partition.open()
+            self._join(seat)
+        feed = seat.feed
+        assert feed is not None
+        if place.join(feed.next_offset):
+            return None
+        self._live.counters.catch_ups += 1
+        await asyncio.sleep(0)  # Others have a turn, however much there is to catch up.
+        try:
+            found = await read_difference(
+                partition, place.next_offset, limit=PIECE_RECORDS_MAX, size_max=PIECE_BYTES_MAX
+            )
+        except OffsetOutOfRange:
+            if place.next_offset > partition.high_watermark:
+                raise
+            return None  # Retention took it between two reads: the next piece begins with a gap.
+        if self._seats.get(partition) is not seat:
+            return None
+        first_offset = place.next_offset
+        told = place.advance(found, feed.next_offset)
+        if told.gap is not None:
+            return self._gap_event(seat, told.gap)
+        burst = Burst(feed.opening, first_offset, told.next_offset, told.head, told.records)
+        data = coalesced([burst], seat.excluded)
+        return None if data is None else Event("records", data, self.cursor)
+
+    def _gap_event(self, seat: Seat, gap: Gap) -> Event:
+        self._live.counters.gaps += 1
+        partition = seat.partition
+        data = GapData(
+            topic=partition.topic,
+            partition=partition.index,
+            from_=gap.from_offset,
+            to=gap.to_offset,
+            reason=gap.reason,
+        )
+        return Event("gap", _encode(data), self.cursor)
+
+    # Feeds.
+
+    def _join(self, seat: Seat) -> None:
+        """Have a seat offered the bursts of its partition's feed, once it has come so far."""
+        if seat.feed is not None:
+            self._live.feeds.leave(seat.feed, seat)
+        seat.feed = self._live.feeds.join(seat.partition, seat)
+        seat.place.join(seat.feed.next_offset)
+
+    def _leave(self, seat: Seat) -> None:
+        self.queued_bytes -= seat.place.queued_bytes
+        seat.place.fall_behind()
+        if seat.feed is not None:
+            self._live.feeds.leave(seat.feed, seat)
+            seat.feed = None
+
+
+def _encode(data: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(data)

@@ -1,0 +1,276 @@
+"""Records over HTTP: appending, the difference from a cursor, and deleting."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from msgspec import UNSET
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
+
+from millstream.broker.broker import Broker
+from millstream.broker.difference import Arrival, Difference, read_difference
+from millstream.broker.partition import Partition
+from millstream.broker.record_appends import NO_STAMP, Placed, Stamp
+from millstream.broker.topic import Topic
+from millstream.errors import InvalidRequest
+from millstream.http.bodies import read_message, read_query
+from millstream.http.door import answer_json, broker_of, config_of, note_cost, off_loop_if
+from millstream.http.leaving import Leave, listen
+from millstream.http.operations import Operation
+from millstream.records.record import StoredRecord
+from millstream.wire.web.records import (
+    AppendAnswer,
+    AppendBody,
+    Cost,
+    Deletion,
+    DeletionAnswer,
+    RecordsAnswer,
+    RecordsQuery,
+    origin_of,
+    record_json,
+    record_of,
+    records_json,
+)
+from millstream.wire.web.values import text_bytes
+
+INLINE_RECORDS_MAX = 500
+"""Records up to this number are made, or written, on the loop; more in a thread, so that nobody
+waits for them: it takes a few microseconds each."""
+
+DELETION_SIZE_MAX = 256 * 1024
+"""What says which records go: a key of 64 KiB, in base64 or with many characters escaped."""
+
+
+async def append_records(request: Request) -> Response:
+    """Append one record or many.
+
+    Answered once the topic's durability class is met. Records that go to one partition are
+    appended all or none.
+    """
+    body = await read_message(request, AppendBody, size_max=config_of(request).append_size_max)
+    topic = await topic_to_write(request)
+    return answer_append(request, await append(request, topic, body))
+
+
+async def append(request: HTTPConnection, topic: Topic, body: AppendBody) -> Placed:
+    """Append what a body brings."""
+    stamp = NO_STAMP
+    if body.producer is not None:
+        stamp = Stamp(body.producer.id, body.producer.epoch, body.producer.sequence)
+    records = await off_loop_if(
+        len(body.records) > INLINE_RECORDS_MAX,
+        lambda: [record_of(sent, body.node) for sent in body.records],
+    )
+    return await broker_of(request).appends.append(
+        topic, records, partitions=_partitions_of(body), stamp=stamp
+    )
+
+
+def _partitions_of(body: AppendBody) -> list[int | None] | None:
+    """Return where each record is to go; nothing where no record says it."""
+    named = [body.partition if sent.partition is None else sent.partition for sent in body.records]
+    return named if any(one is not None for one in named) else None
+
+
+def answer_append(request: Request, placed: Placed) -> Response:
+    """Say where records went, and what that cost."""
+    note_cost(request, placed.cost)
+    return answer_json(append_answer(placed), HTTPStatus.CREATED)
+
+
+def append_answer(placed: Placed) -> AppendAnswer:
+    """Return where records went, as a message."""
+    is_one = len(set(placed.partitions)) == 1
+    return AppendAnswer(
+        offsets=list(placed.offsets),
+        partition=placed.partitions[0] if is_one else None,
+        partitions=UNSET if is_one else list(placed.partitions),
+        head=placed.head if is_one else None,
+        cost=Cost(**placed.cost._asdict()),
+    )
+
+
+async def read_records(request: Request) -> Response:
+    """Read what is new from a cursor on, and wait for it where there is nothing yet.
+
+    Records come in the order of their offsets. What retention took before the cursor saw it is
+    told as a gap; what was deleted is passed over in silence. Go on with `next`, which may have
+    moved though no record came: what is left out counts towards the limits too.
+    """
+    query = read_query(request, RecordsQuery)
+    topic = topic_of(request)
+    partition = one_partition(topic, query.partition)
+    await partition.open()
+    if not query.wait_ms:
+        found = await _difference(partition, query, query.from_)
+        return answer_json(await _answer(found, query))
+    return answer_json(await _wait_for_difference(request, partition, query))
+
+
+async def _wait_for_difference(
+    request: Request, partition: Partition, query: RecordsQuery
+) -> bytes:
+    """Return what is new once something is, time is up, or the node stops."""
+    broker = broker_of(request)
+    deadline = broker.clock.monotonic() + query.wait_ms / 1000
+    arrival = Arrival([partition], broker.timers)
+    cursor = query.from_
+    try:
+        async with listen(request) as leaving:
+            leaving.add_done_callback(lambda _: arrival.wake())
+            while True:
+                found = await _difference(partition, query, cursor)
+                if leaving.done() and leaving.result() is Leave.CLIENT:
+                    raise ClientDisconnect
+                left = deadline - broker.clock.monotonic()
+                is_over = left <= 0 or leaving.done()
+                if is_over or found.gap or any(_is_wanted(one, query) for one in found.records):
+                    return await _answer(found, query)
+                if found.next_offset == cursor:
+                    await arrival.wait(left)
+                cursor = found.next_offset
+    finally:
+        arrival.close()
+
+
+async def _difference(partition: Partition, query: RecordsQuery, cursor: int) -> Difference:
+    return await read_difference(partition, cursor, limit=query.limit, size_max=query.max_bytes)
+
+
+async def _answer(found: Difference, query: RecordsQuery) -> bytes:
+    records = await off_loop_if(
+        len(found.records) > INLINE_RECORDS_MAX,
+        lambda: [record_json(one) for one in found.records if _is_wanted(one, query)],
+    )
+    return records_json(records, next_offset=found.next_offset, head=found.head, gap=found.gap)
+
+
+def _is_wanted(record: StoredRecord, query: RecordsQuery) -> bool:
+    return query.exclude_node is None or origin_of(record) != query.exclude_node.encode()
+
+
+async def delete_records(request: Request) -> Response:
+    """Delete records for good: they are gone, at every door, when this is answered."""
+    topic = topic_of(request)
+    deletion = await read_message(request, Deletion, size_max=DELETION_SIZE_MAX)
+    partitions = _check_deletion(deletion, topic)
+    deleted = sum([await _delete(one, deletion) for one in partitions])
+    return answer_json(DeletionAnswer(deleted=deleted))
+
+
+def _check_deletion(deletion: Deletion, topic: Topic) -> list[Partition]:
+    """Return the partitions that are meant; raise where it is not clear what is to go."""
+    if deletion.key is not None and deletion.key_prefix is not None:
+        raise InvalidRequest("key and key_prefix exclude each other")
+    if deletion.key is None and deletion.key_prefix is None and deletion.before is None:
+        raise InvalidRequest("needed is key, key_prefix or before: which records are to go")
+    if deletion.partition is not None:
+        return [topic.partition(deletion.partition)]
+    if deletion.before is not None and topic.partition_count > 1:
+        raise InvalidRequest(
+            f"before is {deletion.before}, and {topic.name} has {topic.partition_count}"
+            " partitions: needed is partition, which says in which of them"
+        )
+    return topic.partitions
+
+
+async def _delete(partition: Partition, deletion: Deletion) -> int:
+    """Delete in one partition; return how many records went."""
+    await partition.open()
+    if deletion.key is None and deletion.key_prefix is None:
+        assert deletion.before is not None
+        start_offset = partition.log_start_offset
+        return max(0, await partition.delete_before(deletion.before) - start_offset)
+    return await partition.delete_keys(
+        key=text_bytes(deletion.key),
+        prefix=text_bytes(deletion.key_prefix),
+        before=deletion.before,
+    )
+
+
+# Which topic, and which partition.
+
+
+def topic_of(request: Request) -> Topic:
+    """Return the topic that the path names; raises `UnknownTopic`."""
+    return broker_of(request).topics.get(request.path_params["topic"])
+
+
+async def topic_to_write(request: Request) -> Topic:
+    """Return the topic that the path names; made where there is none and the node does that."""
+    return await ensured_topic(broker_of(request), request.path_params["topic"])
+
+
+async def ensured_topic(broker: Broker, name: str) -> Topic:
+    """Return a topic; made where there is none and the node does that."""
+    topics = broker.topics
+    return await topics.ensure(name) if broker.config.auto_create_topics else topics.get(name)
+
+
+def one_partition(topic: Topic, index: int | None) -> Partition:
+    """Return a partition; where none is named, the topic may have one only."""
+    if index is not None:
+        return topic.partition(index)
+    if topic.partition_count > 1:
+        raise InvalidRequest(
+            f"{topic.name} has {topic.partition_count} partitions: needed is partition,"
+            " which says from which of them to read"
+        )
+    return topic.partition(0)
+
+
+_CONFLICTS = (HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE)
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/topics/{topic}/records",
+        append_records,
+        "Append records",
+        {HTTPStatus.CREATED: AppendAnswer},
+        body=AppendBody,
+        errors=_CONFLICTS,
+        example={"records": [{"key": "k1", "value": {"n": 1}, "headers": {"a": "b"}}]},
+        answer_example={
+            "offsets": [41],
+            "partition": 0,
+            "head": 42,
+            "cost": {"commit_ms": 0.4, "fsync_ms": 0.3, "throttle_ms": 0},
+        },
+    ),
+    Operation(
+        "GET",
+        "/v1/topics/{topic}/records",
+        read_records,
+        "Read what is new from a cursor on",
+        {HTTPStatus.OK: RecordsAnswer},
+        query=RecordsQuery,
+        errors=(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,),
+        answer_example={
+            "records": [
+                {
+                    "offset": 40,
+                    "timestamp": 1763240000000,
+                    "key": "k1",
+                    "value": {"n": 0},
+                    "headers": {},
+                }
+            ],
+            "next": 41,
+            "head": 42,
+            "gaps": [{"from": 0, "to": 39, "reason": "retention"}],
+        },
+    ),
+    Operation(
+        "DELETE",
+        "/v1/topics/{topic}/records",
+        delete_records,
+        "Delete records for good",
+        {HTTPStatus.OK: DeletionAnswer},
+        body=Deletion,
+        errors=(*_CONFLICTS, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
+        example={"key": "k1"},
+        answer_example={"deleted": 17},
+    ),
+)

@@ -1,0 +1,1 @@
+"""Durable Streams over HTTP: `/v1/streams/{path}`."""

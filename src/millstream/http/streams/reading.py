@@ -1,0 +1,139 @@
+"""Reading a stream: pieces of whole records, with what a reader has to know of each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from millstream.broker.broker import Broker
+from millstream.broker.difference import read_difference
+from millstream.broker.streams.stream import Stream
+from millstream.broker.streams.streams import Streams
+from millstream.clock import Timers
+from millstream.config import MIB
+from millstream.errors import (
+    InvalidRequest,
+    OffsetOutOfRange,
+    StreamGone,
+    UnknownStream,
+    UnknownTopic,
+)
+from millstream.http.streams.asking import ReadAsked
+from millstream.http.streams.positions import offset_text
+from millstream.records.record import StoredRecord
+
+PIECE_BYTES_MAX = 1 * MIB
+PIECE_RECORDS_MAX = 10_000
+"""What one answer, or one event, holds; one record may be larger."""
+
+
+class Piece(NamedTuple):
+    """Some of a stream."""
+
+    records: tuple[StoredRecord, ...]
+    from_offset: int
+    next_offset: int
+    is_up_to_date: bool
+    """Whether this is all there was when it was read."""
+    is_end: bool
+    """Whether nothing ever comes after it."""
+
+    @property
+    def next_text(self) -> str:
+        """Where to go on, as clients see it."""
+        return offset_text(self.next_offset)
+
+    def etag(self, stream: Stream) -> str:
+        """Return what names this piece, and no other; it changes when the stream is closed."""
+        end = ":c" if stream.closure is not None else ""
+        return f'"{stream.row.topic_id.hex}:{self.from_offset}:{self.next_offset}{end}"'
+
+
+def first_offset(stream: Stream, asked: ReadAsked) -> int:
+    """Return from which offset of the stream to read."""
+    if asked.is_now:
+        return stream.next_offset
+    if asked.offset is None:
+        return stream.partition.log_start_offset + stream.row.shift
+    return asked.offset
+
+
+async def read_piece(stream: Stream, offset: int) -> Piece:
+    """Read from an offset of the stream on; raises where nothing can be read there."""
+    await stream.open()
+    if offset < stream.row.floor:
+        raise StreamGone(f"offset {offset} lies before {stream.row.floor}, the first that is kept")
+    shift = stream.row.shift
+    cursor = max(0, offset - shift)
+    if cursor > max(stream.end_offset, stream.partition.high_watermark):
+        raise InvalidRequest(f"offset {offset} lies after the end, which is {stream.next_offset}")
+    try:
+        found = await read_difference(
+            stream.partition, cursor, limit=PIECE_RECORDS_MAX, size_max=PIECE_BYTES_MAX
+        )
+    except (OffsetOutOfRange, UnknownTopic):
+        if stream.is_gone:
+            raise UnknownStream(f"there is no stream {stream.path[:300]!r}") from None
+        raise
+    if found.gap is not None:
+        raise StreamGone(
+            f"offset {offset} lies before {found.gap.to_offset + 1 + shift}, the first kept"
+        )
+    records, next_offset = found.records, found.next_offset
+    closure = stream.closure
+    if closure is not None and next_offset > closure.end_offset:
+        # What came through another door after the end is not part of the stream.
+        records = tuple(one for one in records if one.offset < closure.end_offset)
+        next_offset = closure.end_offset
+    return Piece(
+        records,
+        offset,
+        max(offset, next_offset + shift),
+        is_up_to_date=next_offset >= stream.end_offset,
+        is_end=closure is not None and next_offset >= closure.end_offset,
+    )
+
+
+class Waiting:
+    """Waits for something new in a stream; woken in the middle of a commit, so it only notes."""
+
+    def __init__(self, streams: Streams, timers: Timers) -> None:
+        self._streams = streams
+        self._timers = timers
+        self._is_new = False
+        self._woken: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        """Take note that there may be something new."""
+        self._is_new = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Return once something is new since the last call, or `seconds` have passed."""
+        if not self._is_new and not self._streams.is_stopping:
+            self._woken = asyncio.get_running_loop().create_future()
+            timer = self._timers.call_later(seconds, self._end)
+            try:
+                await self._woken
+            finally:
+                timer.cancel()
+                self._woken = None
+        self._is_new = False
+
+
+async def wait_for_piece(broker: Broker, stream: Stream, offset: int, seconds: float) -> Piece:
+    """Read from an offset on, and wait for something to be there, for so long at the most."""
+    waiting = Waiting(broker.streams, broker.timers)
+    deadline = broker.clock.monotonic() + seconds
+    with broker.streams.reading(stream, waiting.wake):
+        while True:
+            piece = await read_piece(stream, offset)
+            left = deadline - broker.clock.monotonic()
+            if piece.records or piece.is_end or left <= 0 or broker.streams.is_stopping:
+                return piece
+            offset = piece.next_offset
+            await waiting.wait(left)

@@ -1,0 +1,47 @@
+"""Every answer says what it cost, in the header that browsers and proxies read for that.
+
+    Server-Timing: commit;dur=0.41, fsync;dur=0.3, throttle;dur=0, total;dur=0.62
+
+The first three are there where something was written. All are in milliseconds.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millstream.broker.record_appends import Cost
+from millstream.clock import Clock
+
+
+class Timing:
+    """Adds `Server-Timing` to what the application answers."""
+
+    def __init__(self, app: ASGIApp, clock: Clock) -> None:
+        self._app = app
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and say how long that took."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = self._clock.monotonic()
+
+        async def send_timed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                took = (self._clock.monotonic() - begun) * 1000
+                header = (b"server-timing", _words(scope.get("millstream.cost"), took))
+                message["headers"] = [*message.get("headers", ()), header]
+            await send(message)
+
+        await self._app(scope, receive, send_timed)
+
+
+def _words(cost: Cost | None, total_ms: float) -> bytes:
+    total = f"total;dur={total_ms:.3g}"
+    if cost is None:
+        return total.encode()
+    return (
+        f"commit;dur={cost.commit_ms:g}, fsync;dur={cost.fsync_ms:g},"
+        f" throttle;dur={cost.throttle_ms:g}, {total}"
+    ).encode()

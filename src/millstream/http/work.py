@@ -1,0 +1,238 @@
+"""`GET /v1/queues/{queue}/work`: jobs are pushed to a worker over server-sent events.
+
+    event: jobs         data: {"jobs": [...]}      as a claim answers them
+    event: heartbeat    data: {}                   where nothing happened for a while
+    event: end          data: {"reason": "..."}    stopping, deleted or failed: nothing follows
+
+A connection claims for its worker, in line with all other claims. It has at most `max` jobs at a
+time that are neither done, nor given back, nor run out; as these become fewer, more are claimed. So
+a worker that is slow gets less, and one that went away gets nothing more.
+
+Jobs that were claimed and not sent when the worker went away are given back at once, as `jobs.py`
+does. Those that were sent belong to it, as far as anybody can know: they come back when their
+leases end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from millstream.broker.queues.queue import Queue
+from millstream.broker.queues.values import Claimed, Job
+from millstream.clock import Clock, Timers
+from millstream.errors import MillstreamError, Stopping, UnknownQueue
+from millstream.http.bodies import read_query
+from millstream.http.door import broker_of, config_of, note_resumable
+from millstream.http.jobs import encoded, give_back
+from millstream.http.leaving import Leave, listen
+from millstream.http.live.pulse import Pulse
+from millstream.http.live.sse import HEADERS, frame
+from millstream.http.live.subscriber import Event
+from millstream.http.operations import Media, Operation
+from millstream.http.queues import queue_of
+from millstream.wire.web.queues import WorkQuery, jobs_json
+from millstream.wire.web.records import WAIT_MS_MAX
+
+PIECE_BYTES_MAX = 256 * 1024
+"""Jobs in one event, by their size; one job may be larger. What waits for a worker that reads
+slowly is this, and what its connection holds."""
+
+Say = Callable[[Event], Awaitable[None]]
+"""Sends an event; returns when the connection has room for another. A worker that takes nothing is
+cut off by the listener, and then counts as one that went away."""
+
+
+class Work:
+    """The jobs of one connection: claimed, pushed, and remembered until they are settled."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        query: WorkQuery,
+        leaving: asyncio.Future[Leave],
+        *,
+        clock: Clock,
+        timers: Timers,
+        beat_seconds: float,
+    ) -> None:
+        self._queue = queue
+        self._query = query
+        self._leaving = leaving
+        self._clock = clock
+        self._pulse = Pulse(clock, timers, beat_seconds, self._beat)
+        self._is_beat_due = False
+        self._held: list[Job] = []
+        """Jobs that were pushed and may not be settled."""
+        self._claiming: asyncio.Task[Claimed] | None = None
+        self._woken = asyncio.Event()
+
+    async def run(self, say: Say) -> None:
+        """Push jobs until the worker leaves, the node stops or the queue is gone."""
+        self._queue.watch(self._note)
+        self._leaving.add_done_callback(self._wake)
+        try:
+            reason = await self._push_until_the_end(say)
+            await say(Event("end", b'{"reason":"%s"}' % reason))
+        finally:
+            self._pulse.stop()
+            self._queue.unwatch(self._note)
+            await self._leave_the_line()
+
+    async def _push_until_the_end(self, say: Say) -> bytes:
+        """Return why it ended."""
+        while True:
+            await self._something_happens()
+            if self._leaving.done():
+                return b"stopping"
+            if (refusal := self._queue.refusal) is not None:
+                return _reason(refusal)
+            if self._is_beat_due:
+                self._is_beat_due = False
+                await say(Event("heartbeat", b"{}"))
+            if self._claiming is not None and self._claiming.done():
+                claiming, self._claiming = self._claiming, None
+                try:
+                    claimed = claiming.result()
+                except MillstreamError as error:
+                    return _reason(error)
+                await self._push(deque(claimed.jobs), say)
+
+    async def _something_happens(self) -> None:
+        """Wait until there may be something to do, and get in line where there is room."""
+        if self._claiming is None and (room := self._room()):
+            self._claiming = asyncio.create_task(self._claim(room))
+            self._claiming.add_done_callback(self._wake)
+        await self._woken.wait()
+        self._woken.clear()
+
+    def _room(self) -> int:
+        """Return how many jobs the worker may have beside those that it has."""
+        if len(self._held) >= self._query.max:
+            self._held = [job for job in self._held if self._queue.is_leased(job)]
+        return self._query.max - len(self._held)
+
+    async def _claim(self, room: int) -> Claimed:
+        return await self._queue.claim(
+            max_jobs=room,
+            lease_ms=self._query.lease_ms,
+            wait_ms=WAIT_MS_MAX,
+            worker=self._query.worker,
+        )
+
+    async def _push(self, jobs: deque[Job], say: Say) -> None:
+        """Push jobs in pieces; what is left when the worker leaves is given back."""
+        began = self._clock.monotonic()
+        try:
+            while jobs and not self._leaving.done():
+                age_ms = int((self._clock.monotonic() - began) * 1000)
+                if piece := self._piece(jobs, age_ms):
+                    await say(Event("jobs", jobs_json(piece)))
+                    self._pulse.note_sent()
+        finally:
+            await give_back(self._queue, jobs)
+
+    def _piece(self, jobs: deque[Job], age_ms: int) -> list[bytes]:
+        """Take as many jobs as fit into one event; those that have run out are left out."""
+        piece: list[bytes] = []
+        size = 0
+        while jobs and size < PIECE_BYTES_MAX:
+            job = jobs.popleft()
+            if age_ms < job.deadline_ms:
+                self._held.append(job)
+                piece.append(encoded(job, age_ms=age_ms))
+                size += len(piece[-1])
+        return piece
+
+    async def _leave_the_line(self) -> None:
+        """Claim no more; jobs that were claimed meanwhile are given back."""
+        if self._claiming is None:
+            return
+        claiming, self._claiming = self._claiming, None
+        claiming.cancel()
+        await asyncio.wait((claiming,))
+        if not claiming.cancelled() and claiming.exception() is None:
+            await give_back(self._queue, claiming.result().jobs)
+
+    def _note(self) -> None:
+        """Look again, because a lease ended; who is in line already need not."""
+        if self._claiming is None:
+            self._woken.set()
+
+    def _beat(self) -> None:
+        self._is_beat_due = True
+        self._woken.set()
+
+    def _wake(self, _: object) -> None:
+        self._woken.set()
+
+
+def _reason(error: MillstreamError) -> bytes:
+    """Say why nothing follows; what exactly is wrong with a node is for its log."""
+    if isinstance(error, UnknownQueue):
+        return b"deleted"
+    return b"stopping" if isinstance(error, Stopping) else b"failed"
+
+
+class WorkStream(Response):
+    """The answer, which goes on until the worker leaves, the queue ends or the node stops."""
+
+    def __init__(self, request: Request, queue: Queue, query: WorkQuery) -> None:
+        super().__init__()
+        self._request = request
+        self._queue = queue
+        self._query = query
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the head, then events until the end."""
+        note_resumable(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+        if scope["method"] != "HEAD":
+            await self._serve(send)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _serve(self, send: Send) -> None:
+        async def say(event: Event) -> None:
+            await send({"type": "http.response.body", "body": frame(event), "more_body": True})
+
+        broker = broker_of(self._request)
+        async with listen(self._request) as leaving:
+            work = Work(
+                self._queue,
+                self._query,
+                leaving,
+                clock=broker.clock,
+                timers=broker.timers,
+                beat_seconds=config_of(self._request).heartbeat_ms / 1000,
+            )
+            await work.run(say)
+
+
+async def push_work(request: Request) -> Response:
+    """Push jobs to a worker, as server-sent events, for as long as it is there.
+
+    Events are `jobs` (as a claim answers them), `heartbeat` and `end`. The worker acks, gives back
+    or extends by requests of their own. Only so many jobs are on their way to it, or with it, as
+    `max` says.
+    """
+    query = read_query(request, WorkQuery)
+    return WorkStream(request, queue_of(request), query)
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/queues/{queue}/work",
+        push_work,
+        "Have jobs pushed",
+        {HTTPStatus.OK: Media("text/event-stream", "Events: `jobs`, `heartbeat`, `end`")},
+        query=WorkQuery,
+        tag="queues",
+    ),
+)

@@ -1,0 +1,109 @@
+"""What the HTTP door counts, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.http.counters import ENDINGS, REFUSALS, SECONDS, RouteCounter
+from millstream.http.doorway import Doorway
+from millstream.observe.metrics import Declared, Kind, Listed, Sample, Section, counter, gauge
+
+
+def _refused(reason: str) -> Sample[Doorway]:
+    return Sample(labels=(reason,), read=lambda door: door.counters.refused[reason])
+
+
+def _ended(reason: str) -> Sample[Doorway]:
+    return Sample(labels=(reason,), read=lambda door: door.counters.ended[reason])
+
+
+def _within(bucket: int) -> Sample[Doorway]:
+    """Count what took no longer than a bucket's upper end, the shorter ones among it."""
+    label = str(SECONDS[bucket]) if bucket < len(SECONDS) else "+Inf"
+    return Sample(labels=(label,), read=lambda door: sum(door.counters.by_seconds[: bucket + 1]))
+
+
+def _answered(digit: int) -> Sample[RouteCounter]:
+    return Sample(labels=(f"{digit}xx",), read=lambda route: route.by_class[digit])
+
+
+HTTP_DOOR_METRICS: Sequence[Declared[Doorway]] = (
+    gauge(
+        "millstream_http_connections",
+        "Connections of HTTP clients, live ones among them.",
+        lambda door: len(door.connections),
+    ),
+    counter(
+        "millstream_http_accepted_connections_total",
+        "Connections that came and were taken.",
+        lambda door: door.counters.accepted,
+    ),
+    Declared(
+        name="millstream_http_refused_connections_total",
+        kind=Kind.COUNTER,
+        help="Connections that came and were not taken: too many in all, from one address, or for"
+        " the descriptors that the process may have.",
+        labels=("reason",),
+        samples=tuple(_refused(reason) for reason in REFUSALS),
+    ),
+    Declared(
+        name="millstream_http_closed_connections_total",
+        kind=Kind.COUNTER,
+        help="Connections that the node ended: what came was malformed; its head, its body, or"
+        " anything at all came too late; what waited was not read (output); no memory.",
+        labels=("reason",),
+        samples=tuple(_ended(reason) for reason in ENDINGS),
+    ),
+    counter(
+        "millstream_http_received_bytes_total",
+        "Bytes that clients sent, those of WebSockets not among them.",
+        lambda door: door.counters.received_bytes,
+    ),
+    counter(
+        "millstream_http_sent_bytes_total",
+        "Bytes of the answers that were handed to the sockets, those of WebSockets not among them.",
+        lambda door: door.counters.sent_bytes,
+    ),
+    gauge(
+        "millstream_http_request_memory_bytes",
+        "Bytes of requests that are arriving, under way, or wait behind one that is.",
+        lambda door: door.counters.held_bytes,
+    ),
+    gauge(
+        "millstream_http_unread_bytes",
+        "Bytes of answers that hold up something because their clients do not read them.",
+        lambda door: door.counters.unread_bytes,
+    ),
+    Declared(
+        name="millstream_http_requests_within_total",
+        kind=Kind.COUNTER,
+        help="Requests whose answer began within so many seconds (le), the faster ones among them;"
+        " a long poll may wait on purpose.",
+        labels=("le",),
+        samples=tuple(_within(bucket) for bucket in range(len(SECONDS) + 1)),
+    ),
+)
+
+ROUTE_METRICS: Sequence[Declared[RouteCounter]] = (
+    Declared(
+        name="millstream_http_requests_total",
+        kind=Kind.COUNTER,
+        help="Requests that were answered, by operation and kind of status. What matched no"
+        " operation is `other`.",
+        labels=("status",),
+        samples=tuple(_answered(digit) for digit in (2, 3, 4, 5)),
+    ),
+    counter(
+        "millstream_http_request_seconds_total",
+        "Time from a request to the beginning of its answer, all together.",
+        lambda route: route.seconds,
+    ),
+)
+
+HTTP_DOOR = Section(metrics=HTTP_DOOR_METRICS)
+ROUTES = Section(metrics=ROUTE_METRICS, labels=("method", "route"))
+
+
+def listed_routes(door: Doorway) -> Listed[RouteCounter]:
+    """Return what is counted of each operation: a number of them that clients cannot change."""
+    return list(door.counters.routes.items())
