@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup java clients demo test test-long planted check format bench docs clean
+.PHONY: help setup java clients browser demo test test-long planted check format bench docs clean
 
 help: ## Show what there is to do.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,16 +27,19 @@ java: ## Install the Java that Spark runs on, where there is none.
 clients: ## Install the Kafka clients of other languages that the tests use.
 	@tools/setup-clients
 
+browser: ## Install the browser that the tests use, where there is none.
+	@tools/setup-browser
+
 demo: setup java ## A node, a crash, a pipeline on Spark, a query, a plot: the story, step by step.
 	@$(BIN)/python examples/demo
 
-test: setup java clients ## Run all tests.
+test: setup java clients browser ## Run all tests.
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-test-long: setup java clients ## Run the campaigns that take longer than CI may.
+test-long: setup java clients browser ## Run the campaigns that take longer than CI may.
 	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 $(ARGS)
 
-planted: setup java clients ## Plant each known bug and show that the suite catches it.
+planted: setup java clients browser ## Plant each known bug and show that the suite catches it.
 	@$(BIN)/python tests/planted/plant.py $(ARGS)
 
 check: setup ## Lint, types, imports.

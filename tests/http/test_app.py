@@ -117,3 +117,21 @@ def test_a_client_that_keeps_its_connection_does_not_hold_up_the_end():
 
 def test_a_listener_that_was_never_asked_to_listen_can_be_stopped():
     asyncio.run(HttpListener(make_app(lambda: GOOD, lambda: ())).stop())
+
+
+def test_a_path_that_leads_nowhere_is_told_what_there_is():
+    [(status, _, body)] = pages(GOOD, "/nowhere")
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) == (404, "not_found")
+    assert "/openapi.json" in error["message"]
+
+
+def test_a_method_that_a_path_does_not_know_is_told_those_that_it_knows():
+    async def live() -> tuple[int, str, str]:
+        async with listening() as port:
+            return await asyncio.to_thread(get, port, "/health/live", "PATCH")
+
+    status, _, body = asyncio.run(live())
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) == (405, "method_not_allowed")
+    assert "allowed is GET, HEAD" in error["message"]
