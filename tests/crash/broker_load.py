@@ -39,9 +39,13 @@ class Load(abc.ABC):
     def start(self) -> None:
         self._thread.start()
 
+    def ask_to_finish(self) -> None:
+        """Let it begin nothing more."""
+        self._is_finishing.set()
+
     def finish(self) -> None:
         """Let it end what it began; raises what went wrong in it."""
-        self._is_finishing.set()
+        self.ask_to_finish()
         self._thread.join(PATIENCE_S)
         self.check()
         assert not self._thread.is_alive(), f"{self.name} does not come to its end"

@@ -12,18 +12,19 @@ MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
 
 
 class BrokerProcess:
-    """A node with its data in one directory. It keeps its port, so that clients find it again."""
+    """A node with its data in one directory. It keeps its ports, so that clients find it again."""
 
     def __init__(self, directory: Path) -> None:
         self._data = str(directory / "data")
         self._log = directory / "log"
         self._process: subprocess.Popen[str] | None = None
         self.bootstrap = "127.0.0.1:0"
+        self.http = "127.0.0.1:0"
 
     def start(self) -> None:
         """Start the node, and return as soon as there is a process."""
         command = [MILLSTREAM, "serve", "--data", self._data]
-        doors = ["--kafka", self.bootstrap, "--http", "127.0.0.1:0", "--log-level", "warning"]
+        doors = ["--kafka", self.bootstrap, "--http", self.http, "--log-level", "warning"]
         with self._log.open("a") as errors:
             self._process = subprocess.Popen(
                 command + doors, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT
@@ -36,6 +37,8 @@ class BrokerProcess:
         for line in self._process.stdout:
             if line.startswith("kafka "):
                 self.bootstrap = line.split()[1]
+            if line.startswith("http "):
+                self.http = line.split()[1].removeprefix("http://").rstrip("/")
             if line == "ready\n":
                 return
         raise AssertionError(f"the broker did not start:\n{self.said()[-3000:]}")
