@@ -10,6 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millstream.client.http.async_client import AsyncClient
+    from millstream.client.http.client import Client
+    from millstream.client.http.config import ClientConfig
+    from millstream.client.http.sending import NewRecord
+    from millstream.client.http.values import (
+        PartitionState,
+        Placed,
+        QueueState,
+        TopicGap,
+        TopicInfo,
+        TopicRecord,
+        TopicState,
+    )
     from millstream.config import Discard, Durability, LogConfig, StoreConfig
     from millstream.embedded import EmbeddedLog, EmbeddedStore
     from millstream.embedded import open_store as open  # noqa: A004 - `millstream.open` reads best.
@@ -24,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Address",
     "Appended",
+    "AsyncClient",
+    "Client",
+    "ClientConfig",
     "Codec",
     "Discard",
     "Durability",
@@ -33,11 +49,19 @@ __all__ = [
     "Log",
     "LogConfig",
     "MillstreamError",
+    "NewRecord",
+    "PartitionState",
+    "Placed",
+    "QueueState",
     "Record",
     "Slice",
     "Store",
     "StoreConfig",
     "StoredRecord",
+    "TopicGap",
+    "TopicInfo",
+    "TopicRecord",
+    "TopicState",
     "open",
 ]
 
@@ -46,6 +70,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "Address": "storage.reader",
     "Appended": "storage.append",
+    "AsyncClient": "client.http.async_client",
+    "Client": "client.http.client",
+    "ClientConfig": "client.http.config",
     "Codec": "records.compression",
     "Discard": "config",
     "Durability": "config",
@@ -55,11 +82,19 @@ _HOMES = {
     "Log": "storage.log",
     "LogConfig": "config",
     "MillstreamError": "errors",
+    "NewRecord": "client.http.sending",
+    "PartitionState": "client.http.values",
+    "Placed": "client.http.values",
+    "QueueState": "client.http.values",
     "Record": "records.record",
     "Slice": "storage.reader",
     "Store": "storage.store",
     "StoreConfig": "config",
     "StoredRecord": "records.record",
+    "TopicGap": "client.http.values",
+    "TopicInfo": "client.http.values",
+    "TopicRecord": "client.http.values",
+    "TopicState": "client.http.values",
     "open": "embedded",
 }
 """Where each name comes from; it is loaded when it is first asked for.

@@ -1,0 +1,201 @@
+"""Queues and workers: the same of both clients, against a real node."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from millstream.errors import StaleReceipt, UnknownQueue
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+def queue(client, name):
+    return client.create_queue(name, lease_ms=30_000)
+
+
+def counts(queue):
+    found = queue.counts()
+    return found.ready + found.delayed, found.leased, found.acked
+
+
+def test_a_queue_is_made_and_told_of(client, name):
+    client.create_queue(name, lease_ms=1_000, deliveries_max=3)
+    client.create_queue(name, deliveries_max=4)
+    state = client.queue(name).counts()
+    assert (state.lease_ms, state.deliveries_max) == (1_000, 4)
+    assert name in [one.name for one in client.queues()]
+    client.queue(name).delete()
+    with pytest.raises(UnknownQueue):
+        client.queue(name).counts()
+
+
+def test_a_job_is_claimed_with_what_went_with_it_and_acked(queue):
+    queue.put({"to": "a"}, key="k", headers={"h": "v"})
+    [job] = queue.claim(10)
+    assert (job.value, job.key, job.headers, job.deliveries) == ({"to": "a"}, "k", {"h": "v"}, 1)
+    assert counts(queue) == (0, 1, 0)
+    job.ack()
+    job.ack()
+    assert job.is_settled
+    assert counts(queue) == (0, 0, 1)
+
+
+def test_a_job_that_is_given_back_comes_again(queue):
+    queue.put(1)
+    [job] = queue.claim()
+    job.nack()
+    [again] = queue.claim(wait_ms=5_000)
+    assert (again.value, again.deliveries) == (1, 2)
+    with pytest.raises(StaleReceipt) as caught:
+        job.ack()
+    assert caught.value.receipts == (job.receipt,)
+    again.nack(delay_ms=60_000)
+    assert queue.claim() == []
+    assert queue.counts().delayed == 1
+
+
+def test_many_jobs_are_settled_in_one_go(queue):
+    for n in range(5):
+        queue.put(n)
+    jobs = queue.claim(5)
+    queue.extend(jobs, lease_ms=60_000)
+    queue.ack(jobs[:3])
+    queue.nack(jobs[3:])
+    assert counts(queue) == (2, 0, 3)
+    queue.ack([])
+
+
+def test_a_worker_acks_each_job_when_it_asks_for_the_next(queue):
+    for n in range(5):
+        queue.put(n)
+    seen = []
+    with queue.work(ahead=2, stops_when_empty=True) as jobs:
+        for job in jobs:
+            assert queue.counts().acked == len(seen)
+            seen.append(job.value)
+    assert seen == list(range(5))
+    assert counts(queue) == (0, 0, 5)
+
+
+class Trouble(Exception):
+    pass
+
+
+def test_a_job_whose_work_failed_is_given_back_with_those_claimed_ahead(queue):
+    for n in range(5):
+        queue.put(n)
+
+    def fail_at(value):
+        with queue.work(ahead=3) as jobs:
+            for job in jobs:
+                if job.value == value:
+                    raise Trouble
+
+    with pytest.raises(Trouble):
+        fail_at(1)
+    assert counts(queue) == (4, 0, 1)
+
+
+def test_who_leaves_the_loop_gives_the_job_back_unless_it_was_acked(queue):
+    for n in range(4):
+        queue.put(n)
+    with queue.work(ahead=1) as jobs:
+        for _ in jobs:
+            break
+    assert counts(queue) == (4, 0, 0)
+    with queue.work(ahead=1) as jobs:
+        for job in jobs:
+            job.ack()
+            break
+    assert counts(queue) == (3, 0, 1)
+
+
+def test_a_loop_that_is_left_without_a_word_gives_the_job_back_too(queue):
+    for n in range(2):
+        queue.put(n)
+    for _ in queue.work(ahead=2):
+        break
+    found = [job.value for _ in range(2) for job in queue.claim(wait_ms=20_000)]
+    assert sorted(found) == [0, 1]
+
+
+def test_a_worker_goes_on_behind_a_failure_that_it_deals_with(queue):
+    for n in range(3):
+        queue.put(n)
+    with queue.work(stops_when_empty=True) as jobs:
+        for job in jobs:
+            if job.value == 1 and job.deliveries == 1:
+                job.nack()
+    assert counts(queue) == (0, 0, 3)
+    assert queue.counts().delivered == 4
+
+
+def test_a_worker_waits_for_jobs_and_can_be_stopped(queue):
+    seen = []
+    work = queue.work(wait_ms=20)
+
+    def run():
+        with work as jobs:
+            for job in jobs:
+                seen.append(job.value)
+                if job.value == "last":
+                    jobs.stop()
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    for value in ("first", "last"):
+        queue.put(value)
+    worker.join(PATIENCE_S)
+    assert not worker.is_alive()
+    assert seen == ["first", "last"]
+    assert counts(queue) == (0, 0, 2)
+
+
+def test_leases_are_made_longer_while_a_job_takes_its_time(client, queue):
+    """Waits for real time: three leases of the shortest that there are."""
+    for n in range(3):
+        queue.put(n)
+    other = client.queue(queue.name)
+    with queue.work(ahead=3, lease_ms=300, stops_when_empty=True) as jobs:
+        for job in jobs:
+            if job.value == 0:
+                assert other.claim(10, wait_ms=1_000) == [], "nobody else gets any of them"
+    assert counts(queue) == (0, 0, 3)
+    assert queue.counts().delivered == 3
+
+
+def test_a_job_whose_lease_was_lost_is_told_and_the_worker_goes_on(queue, caplog):
+    for n in range(2):
+        queue.put(n)
+    with caplog.at_level(logging.WARNING), queue.work(ahead=1, stops_when_empty=True) as jobs:
+        for job in jobs:
+            if job.deliveries == 1 and job.value == 0:
+                # As if the lease had run out: the receipt is not the newest any more.
+                queue.nack([job])
+                [stolen] = queue.claim()
+                assert stolen.value == 0
+                job.is_settled = False
+                (getattr(job, "_thing", job)).is_settled = False
+                queue.nack([stolen], delay_ms=0)
+    assert "its lease had ended" in caplog.text
+    assert counts(queue) == (0, 0, 2)
+
+
+def test_a_worker_outlives_claims_that_are_cut(connect, proxy, client, queue):
+    for n in range(6):
+        queue.put(n)
+    through = connect(f"http://{proxy.bootstrap}", pause=lambda _: None)
+    seen = []
+    with through.queue(queue.name).work(ahead=1, lease_ms=200, wait_ms=100) as jobs:
+        for job in jobs:
+            seen.append(job.value)
+            if job.value in {1, 3}:
+                proxy.cut_all()
+            if len(seen) == 6:
+                jobs.stop()
+    assert sorted(seen) == list(range(6))
+    assert counts(queue) == (0, 0, 6)
