@@ -12,8 +12,12 @@ from millstream.config import (
     Discard,
     Durability,
     Endpoint,
+    EventFormat,
+    EventLevel,
+    HttpConfig,
     KafkaConfig,
     LogConfig,
+    LoggingConfig,
     NodeConfig,
     StoreConfig,
     durability_named,
@@ -23,12 +27,13 @@ from millstream.config import (
 )
 from millstream.errors import InvalidConfig
 
-CONFIGS = [LogConfig, StoreConfig, BrokerConfig, KafkaConfig, NodeConfig]
+CONFIGS = [LogConfig, StoreConfig, BrokerConfig, KafkaConfig, HttpConfig, NodeConfig]
 NO_NUMBERS = {
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
     BrokerConfig: {"auto_create_topics"},
     NodeConfig: {
-        "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "log", "store",
+        "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "web", "log",
+        "store", "logging",
     },
 }  # fmt: skip
 LIMITS = [
@@ -214,6 +219,20 @@ def test_settings_name_what_can_be_chosen_as_it_is_written():
 def test_a_limit_that_was_left_out_comes_out_as_nothing():
     settings = settings_of(LogConfig(retention_bytes=5))
     assert (settings["retention_ms"], settings["retention_bytes"]) == (None, 5)
+
+
+@pytest.mark.parametrize("value", ["info", None, 20, EventFormat.JSON], ids=repr)
+def test_a_level_that_is_none_is_refused_with_all_that_are(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LoggingConfig(level=value)
+    assert str(caught.value) == f"level is {value!r}, allowed is debug, info, warning, error"
+
+
+@pytest.mark.parametrize("value", ["json", None, EventLevel.INFO], ids=repr)
+def test_a_format_that_is_none_is_refused_with_all_that_are(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LoggingConfig(format=value)
+    assert str(caught.value) == f"format is {value!r}, allowed is auto, json, pretty"
 
 
 # Where a node is reached.

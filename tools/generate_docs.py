@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,7 +20,10 @@ from millstream.broker.topic_configs import Effect
 from millstream.broker.topic_configs_node import BROKER_NAMES, DOOR_NAMES
 from millstream.broker.topic_configs_table import REMOVED_CONFIGS, TOPIC_CONFIGS
 from millstream.cli.main import main as command_line
-from millstream.config import BrokerConfig, KafkaConfig, LogConfig, NodeConfig, StoreConfig
+from millstream.config import BrokerConfig, KafkaConfig, LogConfig
+from millstream.configuring.keys import KEYS, NOT_OF_A_NODE, PARTS, TABLES, Key
+from millstream.configuring.units import BYTE_UNITS, TIME_UNITS
+from millstream.configuring.values import allowed, shown
 from millstream.http.errors import STATUSES
 from millstream.kafka.apis import HANDLERS
 from millstream.kafka.handlers.versions import FEATURES
@@ -35,7 +37,10 @@ from millstream.wire.errors import CODES
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by `make docs`. Do not edit. -->\n\n"
-CONFIGS = (NodeConfig, BrokerConfig, KafkaConfig, LogConfig, StoreConfig)
+MORE = {
+    "topics": " Where a limit is `none` here, they have the one that Kafka has: seven days for"
+    " `retention_ms`, and none for the others."
+}
 LOG_NAMES = {one.log_field: one.name for one in TOPIC_CONFIGS.values() if one.log_field}
 KAFKA_NAMES = {BrokerConfig: BROKER_NAMES, KafkaConfig: DOOR_NAMES, LogConfig: LOG_NAMES}
 
@@ -127,30 +132,86 @@ def _commands(path: list[str], command: click.Command) -> list[tuple[list[str], 
 
 
 def config_page() -> str:
-    """Every setting, with its limits and its default."""
+    """Every key of the configuration, with all that sets it, its default and its limits."""
     parts = [
         NOTE,
-        "# Settings\n\nA wrong value is refused with its name and what is allowed. What"
-        " [`millstream serve`](cli.md) has no option for can be set from Python, for an embedded"
-        " store and for a broker in tests.\n",
+        "# Settings\n\nWhat a node can be set to: in a file, by a variable, or by an option of"
+        " [`millstream serve`](cli.md), of which the later win."
+        " [Configuring](../operating/configuring.md) tells how. What has no option of its own is"
+        " set by `--set KEY=VALUE`. A wrong value is refused with its key, where it came from and"
+        " what is allowed.\n\n"
+        "Sizes may have a unit (`"
+        + "`, `".join(BYTE_UNITS)
+        + "`) and times too (`"
+        + "`, `".join(TIME_UNITS)
+        + "`); a bare number is in bytes or in milliseconds, as the name says. `none` is for no"
+        " limit, or no such thing.\n",
     ]
-    for kind in CONFIGS:
-        names = KAFKA_NAMES.get(kind, {})
-        parts.append(f"\n## {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n")
-        head = ["setting", "default", "allowed", "what it is for"]
-        head += ["Kafka calls it"] * bool(names)
+    for name, about in TABLES.items():
+        if keys := [key for key in KEYS.values() if key.table == name]:
+            more = MORE.get(name, "")
+            parts.append(f"\n## {name}\n\n`[{name}]` is for {about}.{more}\n\n{_key_table(keys)}")
+    parts.append(_fields_page())
+    parts += _members("Durability", config.Durability, "class", "what an acknowledgement promises")
+    parts += _members("Discard", config.Discard, "discard", "what happens when a log is full")
+    parts += _members("Levels", config.EventLevel, "level", "how much is said")
+    parts += _members("Formats", config.EventFormat, "format", "how it is said")
+    return "".join(parts)
+
+
+def _key_table(keys: Sequence[Key]) -> str:
+    rows = []
+    for key in keys:
+        kind = PARTS[key.part][0]
+        others = (f"`{key.short_variable}`", f"`{key.flag}`") if key.flag else ()
+        kafka = KAFKA_NAMES.get(kind, {}).get(key.field)
+        rows.append(
+            (
+                f"`{key.name}`",
+                shown(key, key.default),
+                allowed_briefly(key),
+                _field_docstrings(kind)[key.field]
+                + (f" Kafka clients know it as `{kafka}`." if kafka else ""),
+                ", ".join((f"`{key.variable}`", *others)),
+            )
+        )
+    return table(["key", "default", "allowed", "what it is for", "also set by"], rows)
+
+
+def allowed_briefly(key: Key) -> str:
+    """Return what is allowed, without the units, which are the same for all."""
+    if key.limits is None:
+        return allowed(key)
+    least, most = (shown(key, limit) for limit in key.limits)
+    return f"{least} to {_kept_short(most)}" + ", or `none`" * key.is_optional
+
+
+def _fields_page() -> str:
+    """The same settings, as Python has them."""
+    parts = [
+        "\n## In Python\n\nFor an [embedded store](../guides/embedding.md) and a"
+        " [broker in tests](../guides/testing.md), the same settings are fields of these classes."
+        " `NodeConfig` holds the others as "
+        + ", ".join(f"`{part}`" for part in PARTS if part)
+        + ". Sizes are in bytes, times in milliseconds, and `None` is for no limit.\n"
+    ]
+    for part, (kind, _) in PARTS.items():
+        keys = {key.field: key.path for key in KEYS.values() if key.part == part}
         words = _field_docstrings(kind)
         rows = []
         for field in fields(kind):
-            if field.name not in words:
-                continue
-            row = [f"`{field.name}`", *_default_and_allowed(kind, field.name), words[field.name]]
-            name = names.get(field.name)
-            rows.append(row + ([f"`{name}`" if name else ""] if names else []))
-        parts.append(table(head, rows))
-    parts.append("\n`NodeConfig` holds the others as `broker`, `door`, `log` and `store`.\n")
-    parts += _members("Durability", config.Durability, "class", "what an acknowledgement promises")
-    parts += _members("Discard", config.Discard, "discard", "what happens when a log is full")
+            if field.name in words:
+                key = keys.get(field.name)
+                place = f"`{key}`" if key else f"none: {NOT_OF_A_NODE[part, field.name]}"
+                default = getattr(kind(), field.name)
+                default = default.value if isinstance(default, Enum) else default
+                rows.append(
+                    (f"`{field.name}`", f"`{default}`", place, "" if key else words[field.name])
+                )
+        has_more = any(row[3] for row in rows)
+        head = ["field", "default", "key", *(["what it is for"] if has_more else [])]
+        rows = rows if has_more else [row[:3] for row in rows]
+        parts.append(f"\n### {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n{table(head, rows)}")
     return "".join(parts)
 
 
@@ -158,24 +219,6 @@ def _members(title: str, kind: type[Enum], *head: str) -> list[str]:
     words = _field_docstrings(kind)
     rows = [(f"`{member.value}`", words[member.name]) for member in kind]
     return [f"\n## {title}\n\n", table(head, rows)]
-
-
-def _default_and_allowed(kind: type[Any], name: str) -> tuple[str, str]:
-    default = getattr(kind(), name)
-    if isinstance(default, bool):
-        return f"`{default}`", "`True`, `False`"
-    if name in vars(kind)["_limits"]:
-        least, most = vars(kind)["_limits"][name]
-        is_optional = default is None
-        shown = "no limit" if is_optional else f"{default:,}"
-        return shown, f"{least:,} to {most:,}" + ", or `None`" * is_optional
-    if isinstance(default, float):
-        return str(default), "0 to 1"
-    if isinstance(default, Enum):
-        return f"`{default.value}`", ", ".join(f"`{one.value}`" for one in type(default))
-    if isinstance(default, str):
-        return f"`{default}`", "a path"
-    return f"`{default}`" if default else "that of `kafka`", "a host and a port"
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:

@@ -15,9 +15,9 @@ from millstream.observe.node import SECTIONS
 
 DECLARED = [metric for section in SECTIONS for metric in section.metrics]
 UNITS = (
-    "bytes", "connections", "evictions", "fetches", "flag", "groups", "ids", "info", "logs",
-    "maps", "members", "offset", "offsets", "partitions", "producers", "publishers", "quotas",
-    "records", "requests", "seconds", "segments", "sessions", "topics",
+    "bytes", "connections", "evictions", "feeds", "fetches", "flag", "groups", "ids", "info",
+    "jobs", "logs", "maps", "members", "offset", "offsets", "partitions", "producers",
+    "publishers", "quotas", "records", "requests", "seconds", "segments", "sessions", "topics",
 )  # fmt: skip
 """What gauges count or measure."""
 
@@ -60,7 +60,9 @@ def parsed(text: str) -> dict[tuple[str, ...], float]:
 
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
 def test_a_metric_is_named_after_its_layer_and_ends_in_its_unit(metric):
-    assert re.fullmatch(r"millstream_(kafka|broker|group|store|log)(_[a-z]+)+", metric.name)
+    assert re.fullmatch(
+        r"millstream_(kafka|http|broker|group|queue|store|log)(_[a-z]+)+", metric.name
+    )
     if metric.kind is Kind.COUNTER:
         assert metric.name.endswith("_total")
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 import millstream
+from millstream.cli.config import config
 from millstream.cli.jobs import jobs
 from millstream.cli.pipeline import pipeline
 from millstream.cli.segments import segments
@@ -36,3 +37,4 @@ main.add_command(segments)
 main.add_command(topic)
 main.add_command(pipeline)
 main.add_command(jobs)
+main.add_command(config)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from millstream.cli.output import printable
 from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 data_option = click.option(
     "--data",
@@ -58,12 +53,12 @@ class Bar:
     def __init__(self, bar: Progress | None) -> None:
         self.done = 0
         self._bar = bar
-        self._task = bar.add_task("", total=None) if bar else TaskID(0)
+        self._task = bar.add_task("", total=None) if bar else None
 
     def update(self, done: int, total: int) -> None:
         """Note that `done` bytes of `total` are done."""
         self.done = done
-        if self._bar:
+        if self._bar and self._task is not None:
             self._bar.update(self._task, completed=done, total=total)
 
     def after(self, before: int) -> Callable[[int, int], None]:
@@ -77,10 +72,21 @@ def progress_bar(task: str) -> Iterator[Bar]:
 
     Print nothing while it shows: the lines would be torn apart.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield Bar(None)
         return
+    # Only here: a node, which shows no bar, should not wait for these to be loaded.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
     columns = (TextColumn(task), BarColumn(), DownloadColumn())
     speed = (TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, *speed, console=console, transient=True) as bar:

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from millstream.observe.event_lines import printable as printable  # noqa: PLC0414 - for all.
 from millstream.storage.catalog import Finding
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,11 +19,6 @@ _WIDTH_UNBOUNDED = 1000
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """Write JSON in plain ASCII, which escapes every control character."""
     return json.dumps(value, indent=indent, ensure_ascii=True)
-
-
-def printable(text: str) -> str:
-    """Return `text` with everything escaped that is not meant to be seen."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def text_or_base64(data: bytes | None) -> tuple[str | None, str | None]:
@@ -69,6 +61,11 @@ def finding_json(found: Finding) -> dict[str, Any]:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table, with numbers to the right."""
+    # Only here: a node, which prints no table, should not wait for these to be loaded.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         is_number = bool(rows) and isinstance(rows[0][number], int)

@@ -13,7 +13,6 @@ import click
 
 from millstream.cli.options import json_option, one_line_errors
 from millstream.cli.pipeline_options import file_argument, parse_conf, spark_options
-from millstream.cli.pipeline_watch import watching
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -56,7 +55,9 @@ def run(
     """  # noqa: D301 - click's mark for lines to leave as they are.
     settings = parse_conf(conf)
     with one_line_errors():
-        from millstream.spark.pipelines.load import load  # noqa: PLC0415 - Spark is slow to import.
+        # Slow to import, and for no other command.
+        from millstream.cli.pipeline_watch import watching  # noqa: PLC0415
+        from millstream.spark.pipelines.load import load  # noqa: PLC0415
 
         found = load(file)
         from millstream.spark.pipelines.command import (  # noqa: PLC0415

@@ -88,7 +88,10 @@ class Dispatcher:
         if not is_spoken:  # Tell a client that is too new what it may say.
             exchange.answer(unsupported_version())
             return exchange
-        request = decode(api.request, body, version, is_exact=False)
+        try:
+            request = decode(api.request, body, version, is_exact=False)
+        except MalformedRequest as error:  # Say whose it is: that is where it has to be mended.
+            raise MalformedRequest(f"{error}, in {api.name} of client {client_id}") from error
         try:
             result = handler(request, context)
         except Exception:  # noqa: BLE001 - An error of ours ends one connection, not the node.

@@ -1,0 +1,162 @@
+"""All places together: what a node is set to, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.config import NodeConfig
+from millstream.configuring import sources, values
+from millstream.configuring.keys import KEYS, PARTS, Key
+from millstream.configuring.origins import Default, FromFile, Origin
+from millstream.configuring.sources import Found, Given, Stray, Unknown
+from millstream.errors import InvalidConfig
+
+SHOWN_LENGTH_MAX = 100
+"""How much of a wrong value is repeated: enough to find it by."""
+
+
+class WrongConfiguration(InvalidConfig):
+    """Everything that is wrong with a configuration, a sentence for each."""
+
+    def __init__(self, problems: Collection[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What a node is set to, and where each value came from."""
+
+    node: NodeConfig
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Of what was set, by the path of its key; the rest has its default."""
+    file: str | None = None
+    """The file that was read."""
+    warnings: tuple[str, ...] = ()
+
+    def value(self, key: Key) -> Any:
+        """Return what a key is set to."""
+        return getattr(getattr(self.node, key.part) if key.part else self.node, key.field)
+
+    def origin(self, key: Key) -> Origin:
+        """Return where that came from."""
+        return self.origins.get(key.path, Default())
+
+
+def configure(
+    *,
+    environment: Mapping[str, str],
+    config: str | None = None,
+    flags: Mapping[str, Any] | None = None,
+    pairs: Collection[str] = (),
+    others: Collection[str] = (),
+) -> Configuration:
+    """Read a file, variables and flags, of which the later win, and check all that they say.
+
+    `config` names the file, `flags` has what options of their own say, by the path of their key,
+    `pairs` what `--set` says, and `others` names variables that are none of ours. Raises
+    `WrongConfiguration` with everything that is wrong.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    settled: dict[str, Given] = {}
+    path = sources.file_named(config, environment)
+    for found in (
+        _in_file(path, problems, warnings) if path else iter(()),
+        sources.in_environment(environment, others),
+        sources.in_flags(flags or {}, pairs),
+    ):
+        settled |= _settle(found, problems, warnings)
+    if problems:
+        raise WrongConfiguration(problems)
+    node = _node({given.key: given.value for given in settled.values()}, settled)
+    origins = {path: given.origin for path, given in settled.items()}
+    return Configuration(node=node, origins=origins, file=path, warnings=tuple(warnings))
+
+
+def _in_file(path: str, problems: list[str], warnings: list[str]) -> Iterator[Found]:
+    try:
+        text = sources.text_of(path)
+        found = list(sources.in_file(path, text))
+    except InvalidConfig as error:
+        problems.append(str(error))
+        return
+    if warning := sources.who_else_writes(path):
+        warnings.append(warning)
+    yield from found
+
+
+def _settle(found: Iterator[Found], problems: list[str], warnings: list[str]) -> dict[str, Given]:
+    """Read and check what one place says; it may not say two things of one key."""
+    settled: dict[str, Given] = {}
+    try:
+        for one in found:
+            if isinstance(one, Unknown):
+                problems.append(_unknown(one))
+                continue
+            if isinstance(one, Stray):
+                warnings.append(f"{one.name} is set, and nothing reads it")
+                continue
+            key, given, origin = one
+            try:
+                value = values.read(key, given)
+            except ValueError:
+                problems.append(wrong(key, given, origin))
+                continue
+            before = settled.setdefault(key.path, Given(key, value, origin))
+            if before.value != value:
+                problems.append(
+                    f"{key.path} is set twice: {_shortened(values.shown(key, before.value))}"
+                    f" ({before.origin}) and {_shortened(values.shown(key, value))} ({origin})"
+                )
+    except InvalidConfig as error:
+        problems.append(str(error))
+    return settled
+
+
+def wrong(key: Key, given: Any, origin: Origin) -> str:
+    """Say what is wrong with a value: the key, the value, where it came from, what is allowed."""
+    return f"{key.path} is {_shortened(given)} ({origin}), allowed is {values.allowed(key)}"
+
+
+def _unknown(found: Unknown) -> str:
+    name = _shortened(found.name).strip("'\"")
+    where = f" ({found.origin})" if str(found.origin) != found.name else ""
+    kind = "key" if isinstance(found.origin, FromFile) or "." in found.name else "variable"
+    hint = f", the nearest that is known is {found.nearest}" if found.nearest else ""
+    return f"there is no {kind} {name}{where}{hint}"
+
+
+def _shortened(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= SHOWN_LENGTH_MAX else f"{text[:SHOWN_LENGTH_MAX]}…"
+
+
+def _node(given: Mapping[Key, Any], settled: Mapping[str, Given]) -> NodeConfig:
+    """Make the value that a node is started with, of values that are right one by one."""
+    made: dict[str, Any] = {}
+    problems = []
+    for part, (config, _) in reversed(list(PARTS.items())):
+        mine = {key.field: value for key, value in given.items() if key.part == part}
+        try:
+            made[part] = config(**mine, **({} if part else made))
+        except InvalidConfig as error:
+            problems.append(_in_our_words(str(error), part, settled))
+            made[part] = config()
+    if problems:
+        raise WrongConfiguration(problems)
+    node: NodeConfig = made[""]
+    return node
+
+
+def _in_our_words(message: str, part: str, settled: Mapping[str, Given]) -> str:
+    """Name keys where a config names its fields, and say where those that were set came from."""
+    named = {key.field: key for key in KEYS.values() if key.part == part}
+    pattern = re.compile(rf"\b({'|'.join(named)})\b(?=,| is )")
+    keys = [named[name] for name in pattern.findall(message)]
+    origins = dict.fromkeys(str(settled[key.path].origin) for key in keys if key.path in settled)
+    where = f" ({', '.join(origins)})" if origins else ""
+    return pattern.sub(lambda match: named[match[1]].path, message) + where
