@@ -25,7 +25,7 @@ from measure.plot import draw_plot
 from measure.report import Report, printed_table, write_json, write_markdown
 from measure.scratch import scratch_folder
 
-SUBJECTS = ("log", "kafka", "life", "spark")
+SUBJECTS = ("log", "kafka", "http", "queues", "life", "spark")
 """What is measured when no subject is named. The example is not worth it."""
 
 RESULTS = Path("benchmarks", "results")

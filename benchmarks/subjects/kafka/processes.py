@@ -36,23 +36,28 @@ class ServerProcess:
 @contextmanager
 def node(data: Path, *options: str) -> Iterator[ServerProcess]:
     """Run a node, as a user would."""
-    command = [
+    with running(node_command(data, *options), "kafka 127.0.0.1:") as server:
+        yield server
+
+
+def node_command(data: Path, *options: str) -> list[str]:
+    """Return what a user would type."""
+    return [
         *(str(Path(sys.executable).with_name("millstream")), "serve", "--data", str(data)),
         *("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "error", *options),
     ]
-    with _running(command, "kafka 127.0.0.1:") as server:
-        yield server
 
 
 @contextmanager
 def limit(kind: str, *arguments: str) -> Iterator[ServerProcess]:
     """Run one of the servers of `limits.py`."""
-    with _running([sys.executable, str(LIMITS), kind, *arguments], "port ") as server:
+    with running([sys.executable, str(LIMITS), kind, *arguments], "port ") as server:
         yield server
 
 
 @contextmanager
-def _running(command: list[str], announcement: str) -> Iterator[ServerProcess]:
+def running(command: list[str], announcement: str) -> Iterator[ServerProcess]:
+    """Run a server until the block ends; it says on a line that begins so where it listens."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
