@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from starlette.routing import Route
 
 import millstream
 from millstream.broker.groups.group import GROUP_ID_LENGTH_MAX
+from millstream.broker.producer_entry import BATCHES_KEPT
 from millstream.broker.producers import PRODUCERS_MAX
 from millstream.broker.topic_values import VALUE_SCHEMA_SIZE_MAX
 from millstream.broker.transactions.coordinator import GROUPS_MAX
@@ -24,17 +24,21 @@ from millstream.config import (
     KIB,
     MIB,
     BrokerConfig,
+    HttpConfig,
     KafkaConfig,
     LogConfig,
     NodeConfig,
     StoreConfig,
 )
-from millstream.http.app import ROUTES, make_app
-from millstream.http.bodies import BODY_SECONDS_MAX
+from millstream.configuring.configuration import configure
+from millstream.http.app import OPERATIONS
 from millstream.http.errors import STATUSES
-from millstream.http.health import Health
-from millstream.http.topics import DELETION_SIZE_MAX
+from millstream.http.health import Health, health_operations
+from millstream.http.records import DELETION_SIZE_MAX
+from millstream.http.topics import TOPIC_SIZE_MAX
 from millstream.kafka.handlers.fetch import WAIT_MS_MAX
+from millstream.observe.event_lines import TEXT_LENGTH_MAX
+from millstream.observe.event_writer import WAITING_BYTES_MAX
 from millstream.observe.metrics import LISTED_MAX
 from millstream.spark.formats.plan import DEPTH_MAX, NODES_MAX
 from millstream.spark.formats.reasons import ITEMS_MAX, SKIPPED_DEPTH_MAX
@@ -42,6 +46,10 @@ from millstream.storage.compaction import RECLAIM_MS_MAX, RECLAIM_RATIO_MIN
 from millstream.storage.deletion import PATTERN_SIZE_MAX
 from millstream.testing.broker import running_broker
 from millstream.wire.apis import APIS, PUBLISH_TRANSACTIONS_KEY
+from millstream.wire.web.records import READ_BYTES_MAX, RECORDS_MAX
+from millstream.wire.web.records import WAIT_MS_MAX as WEB_WAIT_MS_MAX
+from millstream.wire.web.topics import TOPICS_MAX
+from millstream.wire.web.values import DEPTH_MAX as VALUE_DEPTH_MAX
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -75,7 +83,7 @@ SPARK = {
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_the_code_in_the_documentation_runs(code: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        if NODE in code:
+        if NODE in code or NODE_URL in code:
             broker = stack.enter_context(running_broker(tmp_path / "node"))
             code = code.replace(NODE, broker.bootstrap).replace(NODE_URL, broker.url)
         result = subprocess.run(
@@ -117,6 +125,14 @@ def test_the_derived_pages_are_what_make_docs_would_write(name: str) -> None:
     assert (ROOT / "docs/reference" / name).read_text() == GENERATED[name], "run `make docs`"
 
 
+def test_the_file_in_the_documentation_is_one_that_a_node_takes(tmp_path: Path) -> None:
+    files = re.findall(r"^```toml\n(.*?)^```", (ROOT / CONFIGURING).read_text(), re.M | re.S)
+    assert files
+    for text in files:
+        (tmp_path / "some.toml").write_text(text)
+        assert configure(environment={}, config=str(tmp_path / "some.toml")).origins
+
+
 def test_the_public_names_are_all_described() -> None:
     described = (ROOT / "docs/reference/python.md").read_text()
     for name in millstream.__all__:
@@ -150,11 +166,10 @@ def test_what_is_said_not_to_be_served_is_not_served() -> None:
 
 def test_every_route_is_described() -> None:
     described = (ROOT / "docs/reference/http.md").read_text()
-    app = make_app(lambda: Health(is_started=True, is_ready=True), lambda: ())
-    for route in [*app.routes, *ROUTES]:
-        assert isinstance(route, Route)
-        (method,) = (route.methods or set()) - {"HEAD"}
-        assert f"`{method} {route.path}`" in described, route.path
+    health = Health(is_started=True, is_ready=True)
+    for one in [*health_operations(lambda: health, lambda: ()), *OPERATIONS]:
+        path = one.path.replace(":path}", "}")
+        assert f"`{one.method} {path}`" in described, path
 
 
 def test_every_status_that_an_error_has_is_described() -> None:
@@ -165,12 +180,13 @@ def test_every_status_that_an_error_has_is_described() -> None:
 
 DIFFERENCES = "docs/reference/kafka-differences.md"
 SERVING = "docs/operating/serving.md"
+CONFIGURING = "docs/operating/configuring.md"
 RETENTION = "docs/concepts/retention.md"
 HTTP = "docs/reference/http.md"
 DELETING = "docs/guides/deleting.md"
 TRANSACTIONS = "docs/concepts/transactions.md"
 SCHEMAS = "docs/guides/schemas.md"
-BROKER, DOOR, STORE = BrokerConfig(), KafkaConfig(), StoreConfig()
+BROKER, DOOR, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpConfig()
 
 
 @pytest.mark.parametrize(
@@ -203,9 +219,20 @@ BROKER, DOOR, STORE = BrokerConfig(), KafkaConfig(), StoreConfig()
         (SCHEMAS, "fields inside fields | 32", DEPTH_MAX, 32),
         (SCHEMAS, "one value | 1,000,000", ITEMS_MAX, 1_000_000),
         (SCHEMAS, "no field asks for | 62", SKIPPED_DEPTH_MAX, 62),
-        (HTTP, "longer than 30 s", BODY_SECONDS_MAX, 30.0),
+        (HTTP, "longer than 30 s", WEB.body_ms_max, 30_000),
+        (HTTP, "may be left out, and may have 256 KiB", TOPIC_SIZE_MAX, 256 * KIB),
+        (HTTP, "16 MiB by default", WEB.append_size_max, 16 * MIB),
+        (HTTP, "at most 128 deep", VALUE_DEPTH_MAX, 128),
+        (HTTP, "1 to 10,000 of them", RECORDS_MAX, 10_000),
+        (HTTP, "up to 60,000", WEB_WAIT_MS_MAX, 60_000),
+        (HTTP, "headers in the answer, up to 16 MiB", READ_BYTES_MAX, 16 * MIB),
+        (HTTP, "topics in the answer, 1 to 1,000", TOPICS_MAX, 1_000),
+        (HTTP, "the last five requests", BATCHES_KEPT, 5),
+        (HTTP, "a day by default", BROKER.producer_id_expiration_ms, DAY_MS),
         (SERVING, "every 30 seconds", STORE.upkeep_interval_ms, 30_000),
         ("docs/operating/recovering.md", "within 30 seconds", STORE.upkeep_interval_ms, 30_000),
+        (CONFIGURING, "more than 8,192 characters", TEXT_LENGTH_MAX, 8_192),
+        (CONFIGURING, "Up to 4 MiB of lines", WAITING_BYTES_MAX, 4 * MIB),
         (SERVING, "25 seconds", NodeConfig().drain_ms_max, 25_000),
         (SERVING, "100 MiB", DOOR.request_size_max, 100 * MIB),
         (SERVING, "20,000 connections", DOOR.connections_max, 20_000),
