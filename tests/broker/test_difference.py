@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.broker import difference
-from millstream.broker.difference import Arrival, Difference, opened_records, read_difference
+from millstream.broker.difference import Arrival, Difference, read_difference
 from millstream.broker.fetched import Fetched
 from millstream.errors import OffsetOutOfRange
 from millstream.records.compression import Codec
@@ -160,11 +160,11 @@ def test_retention_that_comes_twice_before_a_record_is_seen_is_one_gap(monkeypat
     run(scenario, config=SMALL_SEGMENTS)
 
 
-def test_opened_records_begin_at_the_cursor() -> None:
+def test_records_begin_at_the_cursor() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.partition.append(batch(b"a", b"b", b"c"))
-        fetched = bench.partition.read(1, size_max=1 << 20, is_committed_only=True)
-        assert [one.value for one in await opened_records(fetched, 1)] == [b"b", b"c"]
+        found = await read(bench, 1)
+        assert [one.value for one in found.records] == [b"b", b"c"]
 
     run(scenario)
 

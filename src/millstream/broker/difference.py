@@ -8,7 +8,7 @@ that was deleted. What retention took before they came is told them, once, as a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -108,15 +108,6 @@ def size_of(record: StoredRecord) -> int:
     return size
 
 
-async def opened_records(fetched: Fetched, from_offset: int) -> list[StoredRecord]:
-    """Return the records of batches that were fetched as committed, from an offset on."""
-
-    def work() -> list[StoredRecord]:
-        return [one for one in committed_records(fetched) if one.offset >= from_offset]
-
-    return await in_place_or_thread(fetched, work)
-
-
 async def in_place_or_thread(fetched: Fetched, work: Callable[[], T]) -> T:
     """Open batches by `work`: on the loop where that is quick, and else in a thread."""
     if fetched.size <= INLINE_BYTES_MAX and not any(map(_is_packed, fetched.parts)):
@@ -159,9 +150,12 @@ def _is_packed(part: memoryview) -> bool:
 
 
 class Arrival:
-    """Waits for something new in partitions; woken in the middle of a commit, so it only notes."""
+    """Waits for something new in partitions, or for whoever else calls `wake`.
 
-    def __init__(self, partitions: list[Partition], timers: Timers) -> None:
+    It is woken in the middle of a commit, so it only takes note.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], timers: Timers) -> None:
         self._partitions = partitions
         self._timers = timers
         self._woken: asyncio.Future[None] | None = None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from millstream.broker.difference import in_place_or_thread
 from millstream.broker.fetched import Appended
 from millstream.broker.partition import Partition
 from millstream.broker.record_appends import APPEND_TIMEOUT_MS, Cost, cost_of
@@ -125,7 +126,7 @@ class Stream:
             if not fetched.parts:
                 break
             work = partial(lambda got: list(marks_in(got, partition.topic_id)), fetched)
-            marks = await asyncio.get_running_loop().run_in_executor(None, work)
+            marks = await in_place_or_thread(fetched, work)
             for mark, next_offset in marks:
                 self.writers.apply(mark, next_offset)
                 self._known.note(mark, next_offset)

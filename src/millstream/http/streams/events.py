@@ -21,12 +21,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
 from millstream.broker.broker import Broker
+from millstream.broker.difference import Arrival
 from millstream.broker.streams.asked import essence, is_json
 from millstream.broker.streams.stream import Stream
 from millstream.errors import MillstreamError
 from millstream.http.streams.messages import body_of
 from millstream.http.streams.positions import cursor_after
-from millstream.http.streams.reading import Piece, Waiting, read_piece
+from millstream.http.streams.reading import Piece, read_piece
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +77,11 @@ async def events_of(
     draw: Callable[[int, int], int],
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a stream, beginning with a piece that was read already."""
-    waiting = Waiting(broker.streams, broker.timers)
+    arrival = Arrival((), broker.timers)
     clock = broker.clock
     deadline = clock.monotonic() + EVENTS_SECONDS_MAX
     is_told = False
-    with broker.streams.reading(stream, waiting.wake):
+    with broker.streams.reading(stream, arrival.wake):
         while True:
             if piece.records or piece.is_end or not is_told:
                 cursor = cursor_after(cursor, clock.wall_ms(), draw)
@@ -91,7 +92,7 @@ async def events_of(
                 return
             if is_told:
                 before = clock.monotonic()
-                await waiting.wait(min(left, heartbeat_seconds))
+                await arrival.wait(min(left, heartbeat_seconds))
                 if clock.monotonic() - before >= heartbeat_seconds:
                     yield b": \n\n"  # Whoever hung up is noticed by this.
             try:

@@ -6,7 +6,6 @@ is read is always an array. A stream of another type consists of bytes, one reco
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -15,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from millstream.broker.streams.asked import is_json
 from millstream.errors import MalformedRequest
+from millstream.http.door import off_loop_if
 from millstream.records.record import StoredRecord
 from millstream.wire.web.strict import check
 from millstream.wire.web.values import packed_json
@@ -33,9 +33,7 @@ async def values_of(content_type: str, body: bytes) -> list[bytes]:
     """Return the values of the records that a body becomes; raises what is wrong with it."""
     if not is_json(content_type):
         return [body] if body else []
-    if len(body) <= INLINE_BYTES_MAX:
-        return json_messages(body)
-    return await asyncio.get_running_loop().run_in_executor(None, json_messages, body)
+    return await off_loop_if(len(body) > INLINE_BYTES_MAX, lambda: json_messages(body))
 
 
 def json_messages(body: bytes) -> list[bytes]:

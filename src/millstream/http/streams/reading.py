@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import NamedTuple
 
 from millstream.broker.broker import Broker
-from millstream.broker.difference import read_difference
+from millstream.broker.difference import Arrival, read_difference
 from millstream.broker.streams.stream import Stream
-from millstream.broker.streams.streams import Streams
-from millstream.clock import Timers
 from millstream.config import MIB
 from millstream.errors import (
     InvalidRequest,
@@ -94,46 +91,15 @@ async def read_piece(stream: Stream, offset: int) -> Piece:
     )
 
 
-class Waiting:
-    """Waits for something new in a stream; woken in the middle of a commit, so it only notes."""
-
-    def __init__(self, streams: Streams, timers: Timers) -> None:
-        self._streams = streams
-        self._timers = timers
-        self._is_new = False
-        self._woken: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        """Take note that there may be something new."""
-        self._is_new = True
-        self._end()
-
-    def _end(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        """Return once something is new since the last call, or `seconds` have passed."""
-        if not self._is_new and not self._streams.is_stopping:
-            self._woken = asyncio.get_running_loop().create_future()
-            timer = self._timers.call_later(seconds, self._end)
-            try:
-                await self._woken
-            finally:
-                timer.cancel()
-                self._woken = None
-        self._is_new = False
-
-
 async def wait_for_piece(broker: Broker, stream: Stream, offset: int, seconds: float) -> Piece:
     """Read from an offset on, and wait for something to be there, for so long at the most."""
-    waiting = Waiting(broker.streams, broker.timers)
+    arrival = Arrival((), broker.timers)
     deadline = broker.clock.monotonic() + seconds
-    with broker.streams.reading(stream, waiting.wake):
+    with broker.streams.reading(stream, arrival.wake):
         while True:
             piece = await read_piece(stream, offset)
             left = deadline - broker.clock.monotonic()
             if piece.records or piece.is_end or left <= 0 or broker.streams.is_stopping:
                 return piece
             offset = piece.next_offset
-            await waiting.wait(left)
+            await arrival.wait(left)

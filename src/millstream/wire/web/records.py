@@ -232,11 +232,6 @@ def record_json(record: StoredRecord) -> bytes:
     )
 
 
-def headers_json(headers: Iterable[Header]) -> bytes:
-    """Return headers as JSON, without the one that says where a record comes from."""
-    return _headers_json(headers)[0]
-
-
 def _headers_json(headers: Iterable[Header]) -> tuple[bytes, bytes]:
     """Return headers as JSON, and the field `node` where one of them says it.
 
