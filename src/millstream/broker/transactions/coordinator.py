@@ -289,7 +289,10 @@ class Transactions:
         may_add: bool,
         is_abortable: bool = False,
     ) -> None:
-        """Return when `is_ongoing` holds for all of `partitions`.
+        """Return when `is_ongoing` holds for all of `partitions`, or held for a moment.
+
+        Someone else may have ended the transaction before the caller has its turn of the loop,
+        so ask again there.
 
         `may_add` adds what is missing (KIP-890, Produce 12 and later). Otherwise that is an error:
         `TransactionAborted` for clients that answer it with an abort (`is_abortable`, Produce 11),
