@@ -273,6 +273,6 @@ def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout[-3_000:] + result.stderr
     assert "35,000 records of 35,000 clicks: 0 lost, 0 doubled" in result.stdout
     assert "the topic counted 35,000, the table has 35,000" in result.stdout
-    assert "That was it." in result.stdout
+    assert "Four: look around" in result.stdout
     assert (tmp_path / "millstream-demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["millstream-demo.png", "tmp"]

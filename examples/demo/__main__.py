@@ -1,12 +1,12 @@
-"""Millstream in a minute: a node, a crash, a pipeline, a query, a plot.
+"""Millstream in two minutes: a node, a crash, a pipeline, a query, a plot, a console.
 
 `make demo` runs this. All is in a temporary directory and on free ports, and gone at the end, but
-for the plot. On a terminal the node stays until you press Enter, so that you can look around.
+for the plot. On a terminal the node and its console stay until Ctrl-C; elsewhere, all ends by
+itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -14,10 +14,11 @@ import tempfile
 from pathlib import Path
 
 import crash
+import ending
 import pipeline
 import query
 from node import Node
-from telling import chapter, say, show
+from telling import chapter, say
 
 
 def main() -> None:
@@ -34,8 +35,8 @@ def main() -> None:
             pipeline.tell(node, directory)
             chapter("Three: the topic and the table, asked together")
             query.tell(node, directory, crash.EVENTS)
-            chapter("That was it.")
-            finish(node)
+            chapter("Four: look around")
+            ending.tell(node)
 
 
 def keep_java_short(directory: Path) -> None:
@@ -46,20 +47,9 @@ def keep_java_short(directory: Path) -> None:
     )
 
 
-def finish(node: Node) -> None:
-    """Show where to look, and stop the node."""
-    say("The node tells about itself; a console in the browser is still to come.")
-    for path in ("/health/ready", "/metrics", "/v1/topics/clicks", "/v1/topics/clicks-by-hour"):
-        show(f"curl {node.url}{path}")
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        with contextlib.suppress(EOFError):
-            input("\nThe node still runs. Enter ends it. ")
-    say("SIGTERM: the node answers what is under way, commits, seals its segments and ends.")
-    show(f"exit status {node.end(signal.SIGTERM)}")
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("\nterminated"))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit("\nterminated"))
     try:
         main()
     except KeyboardInterrupt:

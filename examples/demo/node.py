@@ -31,6 +31,7 @@ class Node:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,  # Ctrl-C is for the story, which then ends the node.
         )
         assert self._process.stdout is not None
         lines = []
