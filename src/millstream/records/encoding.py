@@ -13,9 +13,11 @@ kernels; few records, and all without it, by `build_batch`. The bytes are the sa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from msgspec import structs
 
 from millstream.errors import BatchTooLarge, InvalidBatch, RequestError
 from millstream.records.batch import (
@@ -215,7 +217,7 @@ def _cut(columns: Columns, rows: Rows | None, settings: Settings) -> Iterator[li
         body_size += _size(record, len(gathered), timestamp - base)
         if body_size > settings.record_size_max:
             raise row_too_large(row, body_size, settings.record_size_max)
-        gathered.append(replace(record, timestamp_ms=timestamp))
+        gathered.append(structs.replace(record, timestamp_ms=timestamp))
     if gathered:
         yield gathered
 

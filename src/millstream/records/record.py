@@ -1,15 +1,19 @@
-"""A record: what one producer wrote in one go."""
+"""A record: what one producer wrote in one go.
+
+Records are made one by one wherever a door takes or gives them so, thus as structs, which take a
+fifth of the time that dataclasses take to make.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 Header = tuple[str, bytes | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One entry of a log, before it has a place in it."""
 
     value: bytes | None
@@ -19,8 +23,7 @@ class Record:
     """Milliseconds since 1970; `None` asks whoever appends to fill in the present."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
+class StoredRecord(Struct, frozen=True):
     """One entry of a log, with its place in it."""
 
     offset: int

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from millstream.broker.partition import Partition
 from millstream.broker.queues.decisions import doomed, is_given
