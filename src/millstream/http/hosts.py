@@ -7,13 +7,16 @@ that the page used, so a node that only this machine can reach answers to this m
 
 from __future__ import annotations
 
+from functools import lru_cache
 from http import HTTPStatus
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.config import is_loopback
 from millstream.http.errors import answer
+
+HOSTS_REMEMBERED = 256
+"""Clients say the same few names again and again; to read an address takes longer than a lookup."""
 
 
 class LocalNames:
@@ -24,13 +27,26 @@ class LocalNames:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
-        host = Headers(scope=scope).get("host", "")
-        if is_loopback(name_of(host)):
+        if is_local(_host_of(scope)):
             await self._app(scope, receive, send)
             return
         message = "asked for under another name than one of this machine, such as localhost"
         status = HTTPStatus.MISDIRECTED_REQUEST
         await answer(status, status.name.lower(), message)(scope, receive, send)
+
+
+def _host_of(scope: Scope) -> bytes:
+    """Return the `Host` header; the first, though the connection lets no second one through."""
+    for name, value in scope["headers"]:
+        if name == b"host":
+            return bytes(value)
+    return b""
+
+
+@lru_cache(HOSTS_REMEMBERED)
+def is_local(host: bytes) -> bool:
+    """Whether a `Host` header names this machine."""
+    return is_loopback(name_of(host.decode("latin-1")))
 
 
 def name_of(host: str) -> str:
