@@ -32,6 +32,7 @@ from millstream.http.health import Health
 from millstream.http.listener import HttpListener
 from millstream.http.live.live import Live
 from millstream.kafka.listener import Listener
+from millstream.observe.about import About
 from millstream.observe.node import NodeMetrics
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Server:
         self._kafka: Listener | None = None
         self._http: HttpListener | None = None
         self._live: Live | None = None
+        self._about: About | None = None
         self._state = _NEW
         self.kafka = config.kafka
         self.http = config.http
@@ -97,6 +99,15 @@ class Server:
             doorway = Doorway(config.web, self._broker.clock, LoopTimers())
             live = self._live = Live(self._broker, config.web)
             metrics = NodeMetrics(self._broker, self._kafka, doorway, live)
+            about = self._about = About(
+                self._broker,
+                self._kafka,
+                doorway,
+                live,
+                health=self.health,
+                doors=lambda: (self.kafka, self.http),
+                timers=LoopTimers(),
+            )
             app = make_app(
                 self.health,
                 metrics.scrape,
@@ -104,12 +115,14 @@ class Server:
                 config=config.web,
                 live=live,
                 closing=doorway.closing,
+                known=about,
                 is_local=is_loopback(config.http.host),
             )
             self._http = HttpListener(app, doorway)
             with _clear_errors("http", config.http):
                 port = await self._http.listen(*config.http)
             self.http = Endpoint(config.http.host, port)
+            about.start()
             self._state = _READY
         except BaseException:
             await self.stop()
@@ -129,6 +142,8 @@ class Server:
     async def stop(self) -> None:
         """Answer what is under way, commit and seal, and give everything back."""
         self._state = _STOPPING
+        if self._about is not None:
+            self._about.stop()
         kafka, self._kafka = self._kafka, None
         http, self._http = self._http, None
         broker, self._broker = self._broker, None

@@ -138,6 +138,7 @@ def test_the_description_of_the_door_has_every_operation(node: RunningBroker) ->
         ("post", "/v1/queues/{queue}/ack"),
         ("post", "/v1/queues/{queue}/nack"),
         ("post", "/v1/queues/{queue}/extend"),
+        ("get", "/v1/queues/{queue}/jobs"),
         ("get", "/v1/queues/{queue}/work"),
     }
 

@@ -230,6 +230,11 @@ class Topics:
         return self._store.log_config
 
     @property
+    def count(self) -> int:
+        """How many topics there are."""
+        return len(self._topics)
+
+    @property
     def partition_count(self) -> int:
         """How many partitions all topics have together."""
         return self._partition_count

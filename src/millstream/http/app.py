@@ -20,7 +20,20 @@ from starlette.routing import WebSocketRoute
 from millstream.broker.broker import Broker
 from millstream.clock import SystemClock
 from millstream.config import HttpConfig
-from millstream.http import jobs, producers, queues, records, topics, work
+from millstream.http import (
+    group_resets,
+    groups,
+    jobs,
+    node,
+    pipelines,
+    producers,
+    queue_jobs,
+    queues,
+    records,
+    topic_sizes,
+    topics,
+    work,
+)
 from millstream.http.closing import Closing
 from millstream.http.door import answer_json
 from millstream.http.errors import EXCEPTION_HANDLERS
@@ -35,14 +48,20 @@ from millstream.http.timing import Timing
 
 OPERATIONS: tuple[Operation, ...] = (
     *topics.OPERATIONS,
+    *topic_sizes.OPERATIONS,
     *records.OPERATIONS,
     *producers.OPERATIONS,
+    *groups.OPERATIONS,
+    *group_resets.OPERATIONS,
     *queues.OPERATIONS,
+    *queue_jobs.OPERATIONS,
     *jobs.OPERATIONS,
     *work.OPERATIONS,
     *sse.OPERATIONS,
     *socket.OPERATIONS,
     *streams.OPERATIONS,
+    *pipelines.OPERATIONS,
+    *node.OPERATIONS,
 )
 """What needs a broker."""
 
@@ -55,11 +74,13 @@ def make_app(
     config: HttpConfig | None = None,
     closing: Closing | None = None,
     live: Live | None = None,
+    known: node.Node | None = None,
     is_local: bool = False,
 ) -> Starlette:
     """Return the application; without a broker, it tells health and metrics only.
 
-    `is_local` has it answer to names of this machine only.
+    `known` is what the node knows of itself. `is_local` has the door answer to names of this
+    machine only.
     """
     config = config or HttpConfig()
     operations = health_operations(health, scrape)
@@ -80,6 +101,7 @@ def make_app(
     app.state.broker = broker
     app.state.config = config
     app.state.closing = closing or Closing()
+    app.state.node = known
     if broker is not None:
         app.state.live = live or Live(broker, config)
         app.state.closing.watch(broker.streams.end_waits)

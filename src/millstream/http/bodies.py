@@ -88,6 +88,9 @@ def read_query(request: Request, kind: type[T]) -> T:
         if field.is_number and not _NUMBER.fullmatch(text):
             shown = text[:NAME_LENGTH_MAX]
             raise MalformedRequest(f"query has {name} {shown!r}, a whole number is needed")
+        if field.is_truth and text not in ("true", "false"):
+            shown = text[:NAME_LENGTH_MAX]
+            raise MalformedRequest(f"query has {name} {shown!r}, true or false is needed")
         if field.is_list:
             found.setdefault(name, []).append(text)
         elif name in found:
@@ -106,6 +109,7 @@ class _QueryField(NamedTuple):
     is_list: bool
     """Whether it may be there several times."""
     is_number: bool
+    is_truth: bool
 
 
 @cache
@@ -120,4 +124,5 @@ def _query_field(kind: Any) -> _QueryField:
     return _QueryField(
         is_list=any(isinstance(one, msgspec.inspect.ListType) for one in kinds),
         is_number=any(isinstance(one, msgspec.inspect.IntType) for one in kinds),
+        is_truth=any(isinstance(one, msgspec.inspect.BoolType) for one in kinds),
     )

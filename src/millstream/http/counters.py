@@ -47,12 +47,19 @@ class HttpCounters:
     """By method and path template: as many as there are operations, and one for all others."""
     by_seconds: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     """How many answers took so long; not summed up."""
+    prompt_by_seconds: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    """The same, without requests that were asked to wait."""
 
-    def note_answer(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count an answer."""
+    def note_answer(
+        self, method: str, path: str, status: int, seconds: float, *, is_patient: bool = False
+    ) -> None:
+        """Count an answer; one `is_patient` whose client allowed it to take its time."""
         found = self.routes.get((method, path))
         if found is None:
             found = self.routes.setdefault((method, path), RouteCounter())
         found.by_class[min(status // 100, 5)] += 1
         found.seconds += seconds
-        self.by_seconds[bisect_left(SECONDS, seconds)] += 1
+        bucket = bisect_left(SECONDS, seconds)
+        self.by_seconds[bucket] += 1
+        if not is_patient:
+            self.prompt_by_seconds[bucket] += 1

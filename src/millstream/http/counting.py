@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.clock import Clock
 from millstream.http.counters import OTHER, HttpCounters, RouteCounter
+from millstream.http.door import is_patient
 from millstream.http.operations import OperationRoute
 
 
@@ -32,7 +33,9 @@ class Counting:
             if message["type"] == "http.response.start":
                 took = clock.monotonic() - begun
                 method, path = operation_of(scope)
-                self._counters.note_answer(method, path, message["status"], took)
+                self._counters.note_answer(
+                    method, path, message["status"], took, is_patient=is_patient(scope)
+                )
             await send(message)
 
         await self._app(scope, receive, send_counted)

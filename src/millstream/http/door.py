@@ -59,6 +59,16 @@ def note_cost(request: HTTPConnection, cost: Cost) -> None:
     request.scope["millstream.cost"] = cost
 
 
+def note_patient(request: HTTPConnection) -> None:
+    """Have the time to the answer say nothing of the node: its client asked it to wait."""
+    request.scope["millstream.is_patient"] = True
+
+
+def is_patient(scope: Mapping[str, Any]) -> bool:
+    """Whether the answer may take its time."""
+    return "millstream.is_patient" in scope
+
+
 def note_resumable(scope: Scope) -> None:
     """Have an answer cut off at once when the node stops and its client does not read it.
 

@@ -21,7 +21,7 @@ from millstream.broker.queues.values import Claimed, Job
 from millstream.broker.record_appends import Cost as QueueCost
 from millstream.errors import MillstreamError
 from millstream.http.bodies import read_message
-from millstream.http.door import answer_json, note_cost
+from millstream.http.door import answer_json, note_cost, note_patient
 from millstream.http.leaving import Leave, listen
 from millstream.http.operations import Operation
 from millstream.http.queues import queue_of
@@ -56,6 +56,8 @@ async def claim_jobs(request: Request) -> Response:
     """
     body = await read_message(request, ClaimBody, size_max=CLAIM_SIZE_MAX)
     queue = queue_of(request)
+    if body.wait_ms:
+        note_patient(request)
     claim = queue.claim(
         max_jobs=body.max, lease_ms=body.lease_ms, wait_ms=body.wait_ms, worker=body.worker
     )

@@ -71,7 +71,11 @@ def routes_of(operations: Sequence[Operation]) -> list[Route]:
         handlers = {one.method: one.handler for one in group}
         found.append(OperationRoute(path, _ByMethod(handlers), methods=list(handlers)))
     # A path that takes slashes would swallow those that go on behind it.
-    return sorted(found, key=lambda route: (":path}" in route.path, route.path.count("{")))
+    return sorted(found, key=_precedence)
+
+
+def _precedence(route: Route) -> tuple[bool, int, int]:
+    return ":path}" in route.path, route.path.count("{"), -len(route.path)
 
 
 class OperationRoute(Route):

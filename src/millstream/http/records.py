@@ -15,7 +15,14 @@ from millstream.broker.record_appends import NO_STAMP, Placed, Stamp
 from millstream.broker.topic import Topic
 from millstream.errors import InvalidRequest
 from millstream.http.bodies import read_message, read_query
-from millstream.http.door import answer_json, broker_of, config_of, note_cost, off_loop_if
+from millstream.http.door import (
+    answer_json,
+    broker_of,
+    config_of,
+    note_cost,
+    note_patient,
+    off_loop_if,
+)
 from millstream.http.leaving import Leave, listen
 from millstream.http.operations import Operation
 from millstream.records.record import StoredRecord
@@ -112,6 +119,7 @@ async def _wait_for_difference(
     request: Request, partition: Partition, query: RecordsQuery
 ) -> bytes:
     """Return what is new once something is, time is up, or the node stops."""
+    note_patient(request)
     broker = broker_of(request)
     deadline = broker.clock.monotonic() + query.wait_ms / 1000
     arrival = Arrival([partition], broker.timers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from msgspec.structs import asdict as to_fields
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,8 +15,10 @@ from millstream.http.door import answer_json, broker_of
 from millstream.http.operations import Operation
 from millstream.http.records import topic_of
 from millstream.http.topic_changes import changes_of
+from millstream.http.topic_sizes import sizes_of
 from millstream.wire.web.records import GapShape
 from millstream.wire.web.topics import (
+    ListedTopic,
     PartitionShape,
     TopicAnswer,
     TopicBody,
@@ -45,13 +48,15 @@ async def put_topic(request: Request) -> Response:
 async def list_topics(request: Request) -> Response:
     """List topics by rising name, a page at a time. No partition is opened for it."""
     query = read_query(request, TopicsQuery)
-    found = broker_of(request).topics.page(query.after, query.limit + 1)
+    broker = broker_of(request)
+    found = broker.topics.page(query.after, query.limit + 1)
     shown = found[: query.limit]
+    listed = [ListedTopic(**to_fields(_shape(topic))) for topic in shown]
+    if query.sizes:
+        for topic, shape in zip(shown, listed, strict=True):
+            shape.sizes = await sizes_of(broker.store, topic)
     return answer_json(
-        TopicsAnswer(
-            topics=[_shape(topic) for topic in shown],
-            next=shown[-1].name if len(found) > len(shown) else None,
-        )
+        TopicsAnswer(topics=listed, next=shown[-1].name if len(found) > len(shown) else None)
     )
 
 

@@ -12,7 +12,7 @@ from millstream.config import KafkaConfig
 from millstream.errors import MalformedRequest
 from millstream.kafka.blocks import Block
 from millstream.kafka.context import Context
-from millstream.kafka.counters import DoorCounters, RequestCounter
+from millstream.kafka.counters import PATIENT, DoorCounters, RequestCounter
 from millstream.kafka.deferred import Deferred
 from millstream.kafka.exchange import Exchange
 from millstream.kafka.fetch_session import FetchSessions
@@ -50,7 +50,8 @@ class Dispatcher:
         self._fetch_sessions = fetch_sessions
         self._tasks = Tasks()
         self._routes = {
-            key: (APIS[key], handler, RequestCounter()) for key, handler in handlers.items()
+            key: (APIS[key], handler, _counter(APIS[key].name, counters))
+            for key, handler in handlers.items()
         }
         self._produced = self._routes[PRODUCE_KEY][2]
         counters.requests = {api.name: counter for api, _, counter in self._routes.values()}
@@ -107,3 +108,9 @@ class Dispatcher:
         else:
             exchange.answer(result)
         return exchange
+
+
+def _counter(name: str, counters: DoorCounters) -> RequestCounter:
+    if name in PATIENT:
+        return RequestCounter()
+    return RequestCounter(by_seconds=counters.prompt_by_seconds)

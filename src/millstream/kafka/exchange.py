@@ -86,8 +86,7 @@ class Exchange:
     def answer(self, response: Any) -> None:
         """Encode the answer and hand it to the session; `None` where none is wanted."""
         counter, context = self._counter, self._context
-        counter.count += 1
-        counter.seconds += time.perf_counter() - self._began
+        counter.note(time.perf_counter() - self._began)
         counter.loop_seconds += self.busy_seconds
         throttle_ms = context.charge(QuotaKind.REQUEST, self.busy_seconds)
         if response is None:

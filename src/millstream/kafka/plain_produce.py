@@ -125,9 +125,7 @@ class PlainExchange:
     def _answer(self, parts: list[Bytes]) -> None:
         self._block.release()
         self.parts = parts
-        counter = self._counter
-        counter.count += 1
-        counter.seconds += time.perf_counter() - self._began
+        self._counter.note(time.perf_counter() - self._began)
         self._session.answered(sum(map(len, parts)))
 
     def _refusal(self, error: MillstreamError) -> list[Bytes]:

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 from millstream.broker.broker import Broker
 from millstream.broker.groups import classic_rounds, group
-from millstream.broker.groups.classic import ClassicGroup
-from millstream.broker.groups.consumer import ConsumerGroup, GroupState
-from millstream.broker.groups.group import Group
+from millstream.broker.groups.consumer import GroupState
 from millstream.broker.groups.offsets import CommittedOffsets
 from millstream.broker.transactions.transaction import State, Transaction
 from millstream.observe.metrics import LISTED_MAX, Declared, Kind, Sample, Section, counter, gauge
@@ -142,7 +140,7 @@ def census_of(broker: Broker) -> Census:
     groups = list(broker.groups.registry)
     members: Counter[str] = Counter()
     for one in groups:
-        members[one.kind.value] += _member_count(one)
+        members[one.kind.value] += one.member_count
     offsets = committed_offsets(broker)
     transactions = broker.transactions.all()
     publications = broker.transactions.publications
@@ -165,13 +163,6 @@ def census_of(broker: Broker) -> Census:
 def committed_offsets(broker: Broker) -> CommittedOffsets:
     """Return what all groups have committed, to look at."""
     return broker.groups.offsets
-
-
-def _member_count(one: Group) -> int:
-    if isinstance(one, ConsumerGroup):
-        return len(one.members)
-    assert isinstance(one, ClassicGroup)
-    return len(one.subscriptions)
 
 
 def _oldest_seconds(transactions: Sequence[Transaction], now_ms: int) -> float:

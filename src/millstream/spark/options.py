@@ -20,6 +20,7 @@ from millstream.errors import InvalidConfig
 from millstream.records.compression import Codec
 from millstream.spark.formats.bad_records import OnBad, bad_records_from
 from millstream.spark.positions import EARLIEST, LATEST, Position, parse_position
+from millstream.wire.publishers import CLIENT_ID_LENGTH_MAX
 
 T = TypeVar("T")
 
@@ -48,12 +49,20 @@ class Option(NamedTuple):
     """What it is called in Spark's Kafka connector, where that is not its name here."""
 
 
+CLIENT_ID = "millstream-spark"
+"""What the node calls who does not say otherwise."""
+
 _PLACE = {
     "bootstrap.servers": Option(
         "Where the node is: `host:port`, several with commas.", ("kafka.bootstrap.servers",)
     ),
     "timeoutMs": Option(
         f"How long a node may take to answer, with all attempts; default {TIMEOUT_MS}."
+    ),
+    "client.id": Option(
+        "What the node calls this reader or writer, in quotas and where it shows who publishes;"
+        f" default `{CLIENT_ID}`.",
+        ("kafka.client.id",),
     ),
 }
 
@@ -161,6 +170,7 @@ class PlaceOptions:
     bootstrap: str | None = None
     path: str | None = None
     timeout_ms: int = TIMEOUT_MS
+    client_id: str = CLIENT_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +286,20 @@ def _place(found: _Found, *, may_be_path: bool) -> PlaceOptions:
             f"options are bootstrap.servers={bootstrap!r} and path={path!r}: needed is {needed}"
         )
     timeout_ms = found.number("timeoutMs") or TIMEOUT_MS
-    return PlaceOptions(bootstrap=bootstrap, path=path, timeout_ms=timeout_ms)
+    return PlaceOptions(
+        bootstrap=bootstrap, path=path, timeout_ms=timeout_ms, client_id=_client_id(found)
+    )
+
+
+def _client_id(found: _Found) -> str:
+    given = found.get("client.id")
+    if given is None:
+        return CLIENT_ID
+    if not 0 < len(given) <= CLIENT_ID_LENGTH_MAX:
+        raise InvalidConfig(
+            f"client.id has {len(given)} characters, allowed is 1 to {CLIENT_ID_LENGTH_MAX}"
+        )
+    return given
 
 
 def _selection(found: _Found) -> Selection:

@@ -12,8 +12,6 @@ from millstream.client.node import Node
 from millstream.client.partition import Place
 from millstream.spark.options import PlaceOptions
 
-CLIENT_ID = "millstream-spark"
-
 PLACES_MAX = 16
 """Places that a process keeps open; beyond, the oldest is closed."""
 
@@ -54,5 +52,5 @@ def _open(options: PlaceOptions) -> Place:
             return Directory(path)
         case PlaceOptions(bootstrap=str(bootstrap)):
             timeout_s = options.timeout_ms / 1000
-            return Node(bootstrap, client_id=CLIENT_ID, timeout_s=timeout_s)
+            return Node(bootstrap, client_id=options.client_id, timeout_s=timeout_s)
     raise AssertionError("one of path and bootstrap is set")

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from millstream.storage.background import Background
+from millstream.storage.counters import Totals
 from millstream.storage.filesystem import File
 from millstream.storage.syncer import Syncer
 
@@ -47,7 +48,14 @@ class Syncable(Protocol):
 class Committer:
     """Commits the logs of one store, by a syncer where there is one, and else by threads."""
 
-    def __init__(self, background: Background, syncer: Syncer | None = None) -> None:
+    def __init__(
+        self,
+        background: Background,
+        syncer: Syncer | None = None,
+        totals: Totals | None = None,
+    ) -> None:
+        self.totals = totals or Totals()
+        """Of all logs that it commits."""
         self._background = background
         self._syncer = syncer
         self._waiting: dict[Syncable, None] = {}

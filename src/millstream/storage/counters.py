@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+COMMIT_SECONDS = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0),
+)
+"""Upper ends of the buckets into which the time of a commit falls."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Running totals of all logs of a store, whichever are open."""
+
+    records: int = 0
+    bytes: int = 0
+    by_seconds: list[int] = field(default_factory=lambda: [0] * (len(COMMIT_SECONDS) + 1))
+    """How many commits took so long; not summed up."""
+
+    def note_commit(self, seconds: float) -> None:
+        """Count a commit."""
+        self.by_seconds[bisect_left(COMMIT_SECONDS, seconds)] += 1
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ from millstream.errors import (
 from millstream.storage.background import Background, Threads
 from millstream.storage.budget import Budget
 from millstream.storage.commit import Committer
+from millstream.storage.counters import Totals
 from millstream.storage.document import read_document, write_document
 from millstream.storage.filesystem import Filesystem, Lock, OsFilesystem, join, parent
 from millstream.storage.index import Index
@@ -126,7 +127,9 @@ class Store:
         self._clock = clock or SystemClock()
         self._background = background or Threads(self.config.sync_threads, name="millstream-disk")
         self._syncer = syncer
-        self._committer = Committer(self._background, syncer)
+        self.totals = Totals()
+        """What was written to all logs since the store was opened."""
+        self._committer = Committer(self._background, syncer, self.totals)
         self._is_probing = filesystem is None and syncer is None
         self._budget = Budget(self.config.unflushed_bytes_max)
         self._spare = Spare(self._filesystem, join(path, SPARE_FILE))
@@ -191,7 +194,7 @@ class Store:
         if self._is_probing:
             file = self._filesystem.open(join(self.path, LOCK_FILE))
             self._syncer = probe_syncer(file)
-            self._committer = Committer(self._background, self._syncer)
+            self._committer = Committer(self._background, self._syncer, self.totals)
             file.close()
         logger.info("%s: commits by %s", self.path, self.sync_backend)
 
@@ -339,6 +342,10 @@ class Store:
     def found(self, name: LogName) -> Recovered | None:
         """Return what opening the store found of a log, which holds until the log is opened."""
         return self._found.get(name)
+
+    def is_failed(self, name: LogName) -> bool:
+        """Whether a log is there and could not be read at all when the store was opened."""
+        return name in self._failed
 
     def config_of(self, name: LogName) -> LogConfig:
         """Return the settings by which a log is looked after while nobody has opened it."""

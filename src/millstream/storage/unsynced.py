@@ -127,6 +127,7 @@ class Unsynced:
             took = self._clock.monotonic() - self._started
             self._counters.sync_seconds += took
             self._counters.last_sync_seconds = took
+            self._committer.totals.note_commit(took)
             self._note_synced(mark)
         self._on_end(mark, error)
         if self._segments:

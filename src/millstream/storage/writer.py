@@ -98,6 +98,7 @@ class Writer:
         self._contents = contents
         self._on_change = on_change
         self.counters = Counters(recovered_bytes=recovered.scanned_bytes)
+        self._totals = committer.totals
         self.note_open = on_open
         self.offline: MillstreamError | None = None
         self.on_rewind: Callable[[int], None] | None = None
@@ -250,7 +251,7 @@ class Writer:
         except OSError as error:
             self._undo_write(segment, error)
             return
-        note_written(segment, appends, pieces, self.counters)
+        note_written(segment, appends, pieces, self.counters, self._totals)
         for _ in appends:
             self._pending.popleft()
         self._after_write(segment, appends)

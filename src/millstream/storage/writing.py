@@ -8,7 +8,7 @@ from itertools import islice
 from millstream.config import LogConfig
 from millstream.records.batch import HEADER_SIZE, PREFIX_SIZE, Bytes, stamped_prefix
 from millstream.storage.append import Append, total_size
-from millstream.storage.counters import Counters
+from millstream.storage.counters import Counters, Totals
 from millstream.storage.filesystem import File, write_all
 from millstream.storage.reader import Address
 from millstream.storage.segment import GrowingSegment
@@ -50,7 +50,11 @@ def write(file: File, segment: GrowingSegment, appends: list[Append]) -> list[By
 
 
 def note_written(
-    segment: GrowingSegment, appends: list[Append], pieces: list[Bytes], counters: Counters
+    segment: GrowingSegment,
+    appends: list[Append],
+    pieces: list[Bytes],
+    counters: Counters,
+    totals: Totals,
 ) -> None:
     """Take note of batches that were written, in the segment and in themselves."""
     base_offset, records = segment.base_offset, segment.tally.record_count
@@ -60,5 +64,8 @@ def note_written(
         segment.add(append.header, append.size, b"".join((prefix, rest[:_REST_OF_HEADER])))
     counters.writes += 1
     counters.appends += len(appends)
-    counters.records += segment.tally.record_count - records
-    counters.bytes += segment.size - size
+    records, size = segment.tally.record_count - records, segment.size - size
+    counters.records += records
+    counters.bytes += size
+    totals.records += records
+    totals.bytes += size

@@ -89,6 +89,11 @@ class ClassicGroup:
         return self._rounds.state in (State.EMPTY, State.DEAD)
 
     @property
+    def member_count(self) -> int:
+        """How many members it has."""
+        return len(self._rounds.members)
+
+    @property
     def is_idle(self) -> bool:
         """Whether it holds nothing that would be missed."""
         return self.is_empty and not self._rounds.promised and not self._is_stored

@@ -140,6 +140,11 @@ class ConsumerGroup:
         return not self.members
 
     @property
+    def member_count(self) -> int:
+        """How many members it has."""
+        return len(self.members)
+
+    @property
     def is_idle(self) -> bool:
         """Whether it holds nothing that would be missed."""
         return self.is_empty and not self._is_stored

@@ -116,11 +116,12 @@ class Groups:
 
     def _load(self, entries: Mapping[bytes, bytes]) -> None:
         now = self._clock.monotonic()
+        found: dict[str, Group] = {}
         consumers: list[tuple[bytes, bytes]] = []
         for key, value in entries.items():
             family, *rest = parts = decode_key(key)
             if family == classic_record.FAMILY and len(rest) == 1:
-                self.registry.restore(ClassicGroup.restore(rest[0], value, self._limits, now))
+                found[rest[0]] = ClassicGroup.restore(rest[0], value, self._limits, now)
             elif family in offsets_record.FAMILIES:
                 self._store.load(parts, value)
             elif family == consumer_records.FAMILY:
@@ -128,10 +129,11 @@ class Groups:
             else:
                 raise UnknownFormat(f"groups: nothing is known of entries like {parts}")
         for group_id, saved in consumer_records.decode_groups(consumers).items():
-            self.registry.restore(ConsumerGroup.restore(group_id, saved, self._config, now))
+            found[group_id] = ConsumerGroup.restore(group_id, saved, self._config, now)
         for group_id in self._store.offsets.groups():
-            if self.registry.find(group_id) is None:
-                self.registry.restore(ClassicGroup(group_id, self._limits))
+            found.setdefault(group_id, ClassicGroup(group_id, self._limits))
+        for group_id in sorted(found):
+            self.registry.restore(found[group_id])
 
     def start(self) -> None:
         """Begin to watch topics go and offsets grow old, on the running loop."""
@@ -290,6 +292,22 @@ class Groups:
         except MillstreamError:
             self.registry.drop_if_void(group)
             raise
+
+    async def reset(self, group_id: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Have a group without members read from elsewhere. Durable when this returns.
+
+        All of `offsets` are committed or none; a group that is not there is made. Raises
+        `GroupNotEmpty` where it has members: they would go on from where they are.
+        """
+        self.check_reset(group_id)
+        await self.commit(group_id, Committer(), offsets)
+
+    def check_reset(self, group_id: str) -> None:
+        """Raise what `reset` would, as far as the group is concerned."""
+        self.registry.check_open()
+        found = self.registry.find(check_group_id(group_id))
+        if found is not None and not found.is_empty:
+            raise GroupNotEmpty(f"{group_id!r} has members, and is {found.state}")
 
     def _group_to_commit(self, group_id: str, committer: Committer) -> Group:
         found = self.registry.find(check_group_id(group_id, may_be_empty=True))

@@ -70,6 +70,11 @@ class Group(Protocol):
         ...
 
     @property
+    def member_count(self) -> int:
+        """How many members it has."""
+        ...
+
+    @property
     def is_idle(self) -> bool:
         """Whether it holds nothing that would be missed: no members, and nobody about to join."""
         ...

@@ -8,6 +8,7 @@ tells of a change never leaves before the change is durable.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -34,6 +35,8 @@ class Registry:
         self._clock = clock
         self._timers = timers
         self._groups: dict[str, Group] = {}
+        self._names: list[str] = []
+        """The ids of all groups, sorted."""
         self._alarms: dict[str, tuple[float, Timer]] = {}
         self._storing: dict[str, asyncio.Future[None]] = {}
         self._debris: dict[str, list[Entry]] = {}
@@ -45,6 +48,14 @@ class Registry:
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def page(self, after: str | None, count_max: int) -> list[Group]:
+        """Return the groups whose ids come after `after`, sorted by id, some at the most."""
+        begin = 0 if after is None else bisect.bisect_right(self._names, after)
+        return [self._groups[name] for name in self._names[begin : begin + count_max]]
+
     def find(self, group_id: str) -> Group | None:
         """Return the group of that id, if there is one."""
         return self._groups.get(group_id)
@@ -52,8 +63,8 @@ class Registry:
     # Coming and going.
 
     def restore(self, group: Group) -> None:
-        """Take in a group that was stored."""
-        self._groups[group.group_id] = group
+        """Take in a group that was stored; many are taken in fastest by rising id."""
+        self._add(group)
         self._set_alarm(group)
 
     def admit(self, group: Group) -> None:
@@ -62,7 +73,7 @@ class Registry:
         if (former := self._groups.get(group.group_id)) is not None:
             assert former.is_empty, "only an empty group gives way"
             self._debris.setdefault(group.group_id, []).extend(former.tombstones())
-        self._groups[group.group_id] = group
+        self._add(group)
 
     def drop_if_void(self, group: Group) -> None:
         """Forget a group of which there is nothing: nothing stored, no offsets, nobody there."""
@@ -90,8 +101,14 @@ class Registry:
                 self.restore(group)
             raise
 
+    def _add(self, group: Group) -> None:
+        if group.group_id not in self._groups:
+            bisect.insort(self._names, group.group_id)
+        self._groups[group.group_id] = group
+
     def _forget(self, group_id: str) -> None:
         del self._groups[group_id]
+        del self._names[bisect.bisect_left(self._names, group_id)]
         if alarm := self._alarms.pop(group_id, None):
             alarm[1].cancel()
 

@@ -39,9 +39,10 @@ class Handed(NamedTuple):
 class Claimer:
     """Someone in line."""
 
-    __slots__ = ("future", "is_waiting", "lease_ms", "max_jobs", "timer")
+    __slots__ = ("future", "is_waiting", "lease_ms", "max_jobs", "timer", "worker")
 
-    def __init__(self, max_jobs: int, lease_ms: int, *, is_waiting: bool) -> None:
+    def __init__(self, max_jobs: int, lease_ms: int, *, is_waiting: bool, worker: str) -> None:
+        self.worker = worker
         self.max_jobs = max_jobs
         self.lease_ms = lease_ms
         self.is_waiting = is_waiting
@@ -67,11 +68,11 @@ class Claims:
 
     # The line.
 
-    async def claim(self, max_jobs: int, lease_ms: int, wait_ms: int) -> Handed:
+    async def claim(self, max_jobs: int, lease_ms: int, wait_ms: int, worker: str = "") -> Handed:
         """Stand in line for jobs; returns none where there was none in time."""
         if len(self._line) >= LINE_MAX:
             raise Busy(f"{len(self._line)} claims wait at {self._ledger.topic.name} already")
-        claimer = Claimer(max_jobs, lease_ms, is_waiting=wait_ms > 0)
+        claimer = Claimer(max_jobs, lease_ms, is_waiting=wait_ms > 0, worker=worker)
         if wait_ms > 0:
             claimer.timer = self._timers.call_later(wait_ms / 1000, lambda: self._give_up(claimer))
         window_ms = self._ledger.config.claim_window_ms
@@ -321,7 +322,16 @@ class Claims:
                 for record in taken.records
             ]
         due_ms = ledger.begin_ms() + lease_ms
-        return Handed(jobs, ledger.commit(Delivered(due_ms, lease_ms, fresh, group(again))))
+        ticket = ledger.commit(Delivered(due_ms, lease_ms, fresh, group(again)))
+        self._note_worker(claimer.worker, jobs)
+        return Handed(jobs, ticket)
+
+    def _note_worker(self, worker: str, jobs: Sequence[Job]) -> None:
+        """Remember who has jobs, for those who look."""
+        lanes = self._ledger.state.lanes
+        for job in jobs:
+            if worker or job.deliveries > 1:  # Someone else may have had it before.
+                lanes[job.partition].jobs[job.record.offset].worker = worker
 
 
 def shares(wants: Sequence[int], available: int) -> list[int]:

@@ -23,7 +23,7 @@ BACK = (EXPIRED, GIVEN)
 class Unfinished:
     """A job that was handed out, and is not done."""
 
-    __slots__ = ("came_back", "deliveries", "due_ms", "kind", "length_ms")
+    __slots__ = ("came_back", "deliveries", "due_ms", "kind", "length_ms", "worker")
 
     def __init__(self, deliveries: int, kind: int, due_ms: int, length_ms: int) -> None:
         self.deliveries = deliveries
@@ -34,6 +34,8 @@ class Unfinished:
         """How long that lasts from its beginning: so long again, after a reboot."""
         self.came_back: Due | None = None
         """When its time came for the last time."""
+        self.worker = ""
+        """Who was handed it last, for those who look; nothing is kept of that on the disk."""
 
 
 class Lane:

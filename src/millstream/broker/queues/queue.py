@@ -29,6 +29,9 @@ from millstream.broker.topics import Topics
 from millstream.clock import Timers
 from millstream.errors import MillstreamError, StaleReceipt
 
+WORKER_LENGTH_MAX = 255
+"""Characters that are kept of a worker's name, with each job that it has."""
+
 
 @dataclass(slots=True)
 class QueueCounters:
@@ -144,18 +147,21 @@ class Queue:
         max_jobs: int = 1,
         lease_ms: int | None = None,
         wait_ms: int = 0,
-        worker: str = "",  # noqa: ARG002 - for those who look at requests, and no more.
+        worker: str = "",
     ) -> Claimed:
         """Return jobs that belong to the caller from now on, for as long as its lease lasts.
 
         Where there is none, it waits for one, `wait_ms` at the most. Who stops waiting before jobs
         were chosen for it gets none; afterwards, they are given back, and the delivery counts.
+        `worker` is shown to those who look, for as long as the node runs.
         """
         check_count("max", max_jobs)
         check_wait(wait_ms)
         lease_ms = check_lease(self.config.lease_ms if lease_ms is None else lease_ms)
         await self.ledger.usable()
-        jobs, ticket = await self._claims.claim(max_jobs, lease_ms, wait_ms)
+        jobs, ticket = await self._claims.claim(
+            max_jobs, lease_ms, wait_ms, worker[:WORKER_LENGTH_MAX]
+        )
         try:
             cost = await self.ledger.wait(ticket)
         except asyncio.CancelledError:

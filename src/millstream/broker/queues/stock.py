@@ -162,6 +162,8 @@ class Found(NamedTuple):
     records: dict[int, StoredRecord]
     missing: list[int]
     """Those that are not there any more; what is in neither was not looked at."""
+    size: int = 0
+    """How many bytes were read of the log."""
 
 
 async def read_offsets(
@@ -193,4 +195,4 @@ async def read_offsets(
             else:
                 found.missing.append(wanted[at])
             at += 1
-    return found
+    return found._replace(size=size)

@@ -14,6 +14,9 @@ NO_SEQUENCE = -1
 PUBLISHER_LENGTH_MAX = 1_024
 """Characters of a publisher's name: as many as the id of a group may have."""
 
+CLIENT_ID_LENGTH_MAX = 249
+"""Characters that are remembered of what a publisher calls itself."""
+
 TRANSACTIONS_MAX = 10_000
 """Transactions in one publication. All of them are stored in one batch, so where each covers
 hundreds of partitions, the size of a batch is reached first, and that is an error too."""
@@ -42,6 +45,8 @@ class Proposal:
     """Otherwise the sequence is given up: the chosen ones are aborted too, nothing is recorded."""
     is_final: bool = False
     """Whether nobody comes back: the ids under the prefix are forgotten when all has ended."""
+    client_id: str = ""
+    """What the publisher calls itself, for people who look."""
 
     def check(self) -> None:
         """Raise `InvalidRequest` where this cannot be meant."""

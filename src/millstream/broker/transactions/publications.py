@@ -37,6 +37,8 @@ class Publisher:
         self.turn = asyncio.Lock()
         self.users = 0
         """Who have their turn, or wait for it: a publisher with users stays."""
+        self.client_id = ""
+        """What who published last calls itself; of no one since the start, empty."""
         self.is_uncertain = False
         """Whether the disk may hold another publication, until the next start."""
 
@@ -61,6 +63,15 @@ class Publications:
     def __len__(self) -> int:
         """How many publishers are remembered."""
         return sum(one.publication is not None for one in self._publishers.values())
+
+    def all(self) -> list[Publisher]:
+        """Return all publishers, to look at; some may have published nothing yet."""
+        return list(self._publishers.values())
+
+    def age_ms(self, publisher: Publisher) -> int:
+        """Return how long ago a publisher has published, at the least."""
+        publication = publisher.publication
+        return 0 if publication is None else self._steady.age_ms(publication.update_ms)
 
     def now_ms(self) -> int:
         """Return what a publication that is made now has as `update_ms`."""

@@ -26,7 +26,12 @@ from collections.abc import Mapping, Sequence
 from millstream.broker.transactions import machine
 from millstream.broker.transactions.ledger import Ledger
 from millstream.broker.transactions.pacing import PIECE, paced
-from millstream.broker.transactions.publication import Proposal, Publication, Published
+from millstream.broker.transactions.publication import (
+    CLIENT_ID_LENGTH_MAX,
+    Proposal,
+    Publication,
+    Published,
+)
 from millstream.broker.transactions.publications import Publisher
 from millstream.broker.transactions.slot import Slot
 from millstream.broker.transactions.transaction import Producer, Transaction
@@ -61,6 +66,7 @@ class Publishing:
         """Do what a publisher asks for; returns when all has ended, or that takes too long."""
         publications = self._ledger.publications
         async with publications.turn(proposal.publisher) as publisher:
+            publisher.client_id = proposal.client_id[:CLIENT_ID_LENGTH_MAX]
             is_repeated = proposal.sequence <= publisher.last_sequence
             is_deciding = proposal.is_commit and not is_repeated
             chosen = self._chosen(proposal, must_be_known=is_deciding)

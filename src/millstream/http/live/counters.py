@@ -27,3 +27,5 @@ class LiveCounters:
     """Events that were sent."""
     sent_bytes: int = 0
     """Bytes of these."""
+    socket_bytes: int = 0
+    """Of these, what went through WebSockets; the rest are answers like others."""

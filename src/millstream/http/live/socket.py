@@ -125,6 +125,7 @@ class Socket:
                 self._pulse.note_sent()
                 counters.events += 1
                 counters.sent_bytes += len(text)
+                counters.socket_bytes += len(text)
                 if event.kind in ("answer", "error"):
                     self._free()
             await self._websocket.close(self._ending)

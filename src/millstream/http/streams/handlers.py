@@ -14,7 +14,7 @@ from millstream.broker.streams.writers import WriteMark
 from millstream.config import MIB
 from millstream.errors import InvalidRequest, StreamMismatch
 from millstream.http.bodies import read_bytes
-from millstream.http.door import broker_of, config_of, note_cost
+from millstream.http.door import broker_of, config_of, note_cost, note_patient
 from millstream.http.streams.asking import (
     CLOSED,
     CURSOR,
@@ -166,6 +166,7 @@ async def read_stream(request: Request) -> Response:
     if asked.live is None:
         piece = await read_piece(stream, offset)
     else:
+        note_patient(request)
         seconds = config_of(request).stream_wait_ms / 1000
         piece = await wait_for_piece(broker, stream, offset, seconds)
     return _piece_answer(request, stream, piece, asked)

@@ -27,6 +27,7 @@ async def publish_transactions(
         prefix=request.prefix,
         is_commit=request.committed,
         is_final=request.is_final,
+        client_id=context.client_id,
     )
     try:
         published = await context.broker.transactions.publish(proposal)

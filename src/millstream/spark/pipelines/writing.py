@@ -12,6 +12,7 @@ from millstream.spark.pipelines.pipeline import AVAILABLE_NOW, Pipeline
 from millstream.spark.pipelines.records import as_records
 from millstream.spark.pipelines.table import is_path, table_format
 from millstream.spark.pipelines.target import FunctionTarget, TableTarget, Target, TopicTarget
+from millstream.wire.publishers import pipeline_client_id
 
 _QUERY_ID = "sql.streaming.queryId"
 """The property under which Spark tells the jobs of a batch which query they belong to."""
@@ -57,6 +58,7 @@ def _to_topic(writer: DataStreamWriter, pipeline: Pipeline, target: TopicTarget)
     options = {
         "bootstrap.servers": pipeline.bootstrap,
         "topic": target.topic,
+        "client.id": pipeline_client_id(pipeline.name, target.name),
         **target.options,
     }
     if target.mode == "append":

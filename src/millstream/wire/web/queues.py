@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -128,6 +128,55 @@ class WorkQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     lease_ms: LeaseMs | None = None
 
 
+class JobsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs to look at."""
+
+    state: (
+        Annotated[
+            Literal["ready", "leased", "delayed"],
+            Meta(description="Only jobs of this state; without it, all that are not done."),
+        ]
+        | UnsetType
+    ) = UNSET
+    after: Annotated[
+        str,
+        Meta(
+            pattern="^([0-9]{1,10}:[0-9]{1,19})?$",
+            description="Go on from `next` of the answer before.",
+        ),
+    ] = ""
+    limit: Annotated[
+        int, Meta(ge=1, le=CLAIM_MAX, description="Jobs in the answer, at the most.")
+    ] = 100
+
+
+class SeenJob(Struct, kw_only=True):
+    """A job, to look at: nothing is claimed by it."""
+
+    partition: int
+    offset: int
+    state: Literal["ready", "leased", "delayed"]
+    deliveries: int
+    """How often it was handed out so far."""
+    ready_in_ms: int | None
+    """When its lease or its delay is over; null where it can be claimed."""
+    worker: str
+    """Who has it; empty where nobody does, it did not say, or the node was started since."""
+    timestamp: int
+    key: Text | None
+    value: Raw
+    headers: dict[str, HeaderValue]
+    node: str | UnsetType = UNSET
+
+
+class SeenJobsAnswer(Struct, kw_only=True):
+    """Some jobs, by partition and offset."""
+
+    jobs: list[SeenJob]
+    next: str | None
+    """What to ask `after` for more; null where there is no more."""
+
+
 class ClaimAnswer(Struct, kw_only=True):
     """Jobs that belong to the worker now; none where there was none in time."""
 
@@ -195,6 +244,31 @@ def job_json(
         deadline_ms,
         record_json(record)[1:],
     )
+
+
+def seen_job_json(
+    partition: int,
+    record: StoredRecord,
+    *,
+    state: str,
+    deliveries: int,
+    ready_in_ms: int | None,
+    worker: str,
+) -> bytes:
+    """Return a job as `SeenJob` has it."""
+    return b'{"partition":%d,"state":"%s","deliveries":%d,"ready_in_ms":%s,"worker":%s,%s' % (
+        partition,
+        state.encode(),
+        deliveries,
+        _encode(ready_in_ms),
+        _encode(worker),
+        record_json(record)[1:],
+    )
+
+
+def seen_jobs_json(jobs: Iterable[bytes], after: str | None) -> bytes:
+    """Return a `SeenJobsAnswer`, of jobs that are JSON already."""
+    return b'{"jobs":[%s],"next":%s}' % (b",".join(jobs), _encode(after))
 
 
 def jobs_json(jobs: Iterable[bytes]) -> bytes:

@@ -76,6 +76,19 @@ class TopicsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[
         int, Meta(ge=1, le=TOPICS_MAX, description="Topics in the answer, at the most.")
     ] = 100
+    sizes: Annotated[bool, Meta(description="Whether to tell how much each topic holds.")] = False
+
+
+class SizesShape(Struct, kw_only=True):
+    """How much a topic holds, and how much it was given since the node opened its partitions."""
+
+    records: int
+    """Without those that were deleted by key."""
+    bytes: int
+    segments: int
+    appended_records: int
+    """Only grows while the node runs: two answers make a rate. So with `appended_bytes`."""
+    appended_bytes: int
 
 
 class TopicShape(Struct, kw_only=True):
@@ -91,10 +104,17 @@ class TopicShape(Struct, kw_only=True):
     """What the topic sets itself; all else is the default of the node."""
 
 
+class ListedTopic(TopicShape, kw_only=True):
+    """A topic among others."""
+
+    sizes: SizesShape | UnsetType | None = UNSET
+    """Where it was asked for; null where it cannot be told without opening a partition."""
+
+
 class TopicsAnswer(Struct, kw_only=True):
     """Some topics, by rising name."""
 
-    topics: list[TopicShape]
+    topics: list[ListedTopic]
     next: str | None
     """What to ask `after` for more; null where there is no more."""
 

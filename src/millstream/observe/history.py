@@ -1,0 +1,169 @@
+"""The last minutes of a node, second by second, so that who looks sees at once how it got here.
+
+    plain counters ──once a second──► difference ──► one array for each series, a ring
+
+A sample reads numbers that are there anyway: it costs some hundred microseconds, whatever there is,
+and nothing where records pass by. The arrays have their size from the start.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.clock import Clock, Timer, Timers
+from millstream.observe.quantiles import quantile
+from millstream.wire.web.node import HistoryAnswer, SeriesShape
+
+INTERVAL_SECONDS = 1.0
+
+SAMPLES_MAX = 300
+"""Five minutes: what a chart of a node's present shows. Older is for Prometheus."""
+
+_NOTHING = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What has been counted up to a moment, and how much there is."""
+
+    appended_records: int
+    appended_bytes: int
+    read_bytes: int
+    kafka_requests: int
+    http_requests: int
+    commits: Sequence[int]
+    """By how long they took; so with the next two."""
+    kafka_answers: Sequence[int]
+    http_answers: Sequence[int]
+    connections: int
+    cpu_seconds: float
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Upper ends, in seconds, of the buckets that a reading has."""
+
+    commits: Sequence[float]
+    kafka_answers: Sequence[float]
+    http_answers: Sequence[float]
+
+
+COUNTED = ("appended_records", "appended_bytes", "read_bytes", "kafka_requests", "http_requests")
+"""Series that tell how much happened in a second."""
+
+QUANTILES = (
+    ("commit_p50_ms", "commits", 0.5),
+    ("commit_p99_ms", "commits", 0.99),
+    ("kafka_p99_ms", "kafka_answers", 0.99),
+    ("http_p99_ms", "http_answers", 0.99),
+)
+WHOLE = (*COUNTED, "connections", "memory_bytes")
+"""Series of whole numbers."""
+
+NAMES = (*COUNTED, *(name for name, *_ in QUANTILES), "connections", "cpu_percent", "memory_bytes")
+
+
+class History:
+    """Samples a node once a second, from `start` to `stop`. Lives on one event loop."""
+
+    def __init__(
+        self, read: Callable[[], Reading], bounds: Bounds, *, clock: Clock, timers: Timers
+    ) -> None:
+        self._read = read
+        self._bounds = bounds
+        self._clock = clock
+        self._timers = timers
+        self._rings = {name: array("d", [_NOTHING]) * SAMPLES_MAX for name in NAMES}
+        self._count = 0
+        """How many samples were taken since the start, those that were missed among them."""
+        self._until_ms = clock.wall_ms()
+        self._last: Reading | None = None
+        self._last_at = 0.0
+        self._due = 0.0
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin; the first sample is there a second later."""
+        self._last, self._last_at = self._read(), self._clock.monotonic()
+        self._due = self._last_at
+        self._until_ms = self._clock.wall_ms()
+        self._arm()
+
+    def stop(self) -> None:
+        """Take no more samples. Harmless where it never began."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def answer(self) -> HistoryAnswer:
+        """Return all samples that are kept, oldest first."""
+        return HistoryAnswer(
+            interval_ms=int(INTERVAL_SECONDS * 1000),
+            until=self._until_ms,
+            series=SeriesShape(**{name: self._series(name) for name in NAMES}),
+        )
+
+    def _series(self, name: str) -> list[Any]:
+        ring = self._rings[name]
+        end = self._count % SAMPLES_MAX
+        kept = ring[:end] if self._count < SAMPLES_MAX else ring[end:] + ring[:end]
+        if name in WHOLE:
+            return [None if math.isnan(value) else int(value) for value in kept]
+        return [None if math.isnan(value) else round(value, 3) for value in kept]
+
+    # Sampling.
+
+    def _arm(self) -> None:
+        self._due += INTERVAL_SECONDS
+        delay = max(0.0, self._due - self._clock.monotonic())
+        self._timer = self._timers.call_later(delay, self._on_time)
+
+    def _on_time(self) -> None:
+        now = self._clock.monotonic()
+        missed = int((now - self._due) / INTERVAL_SECONDS)
+        if missed > 0:  # The machine stood still, or the loop did: nothing is known of these.
+            self._due += missed * INTERVAL_SECONDS
+            for _ in range(min(missed, SAMPLES_MAX)):
+                self._put({})
+        self._sample(now)
+        self._arm()
+
+    def _sample(self, now: float) -> None:
+        last, reading = self._last, self._read()
+        assert last is not None, "sampling was begun"
+        seconds = max(now - self._last_at, 1e-9)
+        self._last, self._last_at = reading, now
+        self._until_ms = self._clock.wall_ms()
+        found: dict[str, float | None] = {
+            # A late sample tells of more than a second; it is told as one of the same rate.
+            name: round(_per_second(getattr(last, name), getattr(reading, name), seconds))
+            for name in COUNTED
+        }
+        for name, buckets, share in QUANTILES:
+            before, after = getattr(last, buckets), getattr(reading, buckets)
+            counts = [new - old for old, new in zip(before, after, strict=True)]
+            took = quantile(getattr(self._bounds, buckets), counts, share)
+            found[name] = None if took is None else took * 1000
+        found["connections"] = reading.connections
+        found["cpu_percent"] = max(0.0, reading.cpu_seconds - last.cpu_seconds) / seconds * 100
+        found["memory_bytes"] = reading.memory_bytes
+        self._put(found)
+
+    def _put(self, found: dict[str, float | None]) -> None:
+        place = self._count % SAMPLES_MAX
+        for name, ring in self._rings.items():
+            value = found.get(name)
+            ring[place] = _NOTHING if value is None else value
+        self._count += 1
+
+
+def _per_second(before: int, after: int, seconds: float) -> float:
+    """Return what happened in a second; a counter that began anew tells what it has."""
+    happened = after - before if after >= before else after
+    is_punctual = abs(seconds - INTERVAL_SECONDS) < INTERVAL_SECONDS / 2
+    return happened if is_punctual else happened / seconds
