@@ -19,7 +19,9 @@ from millstream.broker.quota import QuotaKind
 from millstream.broker.topic_configs import Effect
 from millstream.broker.topic_configs_node import BROKER_NAMES, DOOR_NAMES
 from millstream.broker.topic_configs_table import REMOVED_CONFIGS, TOPIC_CONFIGS
+from millstream.cli.exits import Exit
 from millstream.cli.main import main as command_line
+from millstream.cli.nouns import walk
 from millstream.config import BrokerConfig, KafkaConfig, LogConfig
 from millstream.configuring.keys import KEYS, NOT_OF_A_NODE, PARTS, TABLES, Key
 from millstream.configuring.units import BYTE_UNITS, TIME_UNITS
@@ -110,22 +112,23 @@ def words_of(thing: object) -> str:
 
 def cli_page() -> str:
     """Every command, as its help describes it."""
+    words = _field_docstrings(Exit)
+    codes = [(f"`{one.value}`", words[one.name]) for one in Exit]
     parts = [
         NOTE,
-        "# Command line\n\nData goes to standard output, everything else to standard error.",
+        "# Command line\n\nData goes to standard output, everything else to standard error. On a"
+        " terminal data is a table; with `--json` it is JSON, in which names do not change."
+        " [A session](../guides/command-line.md).\n\n## Exit status\n\n"
+        + table(("status", "what it says"), codes)
+        + "\n## Variables\n\n"
+        "`MILLSTREAM_SERVER`, `MILLSTREAM_BOOTSTRAP` and `MILLSTREAM_DATA` stand for `--server`,"
+        " `--bootstrap` and `--data` where these are not given. `NO_COLOR` has tables be without"
+        " colour, as they are where standard output is no terminal.\n",
     ]
-    for path, command in _commands(["millstream"], command_line):
-        context = click.Context(command, info_name=" ".join(path))
-        parts.append(f"\n\n## {' '.join(path)}\n\n```\n{command.get_help(context)}\n```")
-    return "".join(parts) + "\n"
-
-
-def _commands(path: list[str], command: click.Command) -> list[tuple[list[str], click.Command]]:
-    found = [(path, command)]
-    if isinstance(command, click.Group):
-        for name, below in sorted(command.commands.items()):
-            found += _commands([*path, name], below)
-    return found
+    for name, command in walk(command_line):
+        context = click.Context(command, info_name=name, **command.context_settings)
+        parts.append(f"\n## {name}\n\n```\n{command.get_help(context)}\n```\n")
+    return "".join(parts)
 
 
 # Settings.

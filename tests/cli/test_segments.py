@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -69,67 +68,11 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-def commands(
-    group: click.Group = main, path: str = "millstream"
-) -> list[tuple[str, click.Command]]:
-    found: list[tuple[str, click.Command]] = [(path, group)]
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            found += commands(command, f"{path} {name}")
-        else:
-            found.append((f"{path} {name}", command))
-    return found
-
-
-EVERY_COMMAND = pytest.mark.parametrize(
-    ("name", "command"), [pytest.param(*found, id=found[0]) for found in commands()]
-)
 VERBS = ["list", "dump --topic orders", "verify", "reindex", "compact"]
 EVERY_VERB = pytest.mark.parametrize("verb", VERBS)
 
 
-# Help.
-
-
-@EVERY_COMMAND
-def test_every_option_says_what_it_is_for(name: str, command: click.Command) -> None:
-    options = [found for found in command.params if isinstance(found, click.Option)]
-    assert all(option.help for option in options)
-    assert all(option.opts[0].startswith("--") for option in options)
-
-
-@EVERY_COMMAND
-def test_the_help_has_an_example_of_the_command(name: str, command: click.Command) -> None:
-    result = run(*name.split()[1:], "--help")
-    assert result.exit_code == 0
-    example = result.stdout.partition("Example:\n")[2].splitlines()[0].strip()
-    assert example.startswith(name)
-
-
-@EVERY_COMMAND
-def test_every_example_uses_options_that_exist(
-    name: str, command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("orders.toml").touch()  # What examples have, and a user too.
-    Path("pipelines").mkdir()
-    result = run(*name.split()[1:], "--help")
-    words = result.stdout.partition("Example:\n")[2].splitlines()[0].split()[1:]
-    found: click.Command = main
-    while isinstance(found, click.Group):
-        found = found.commands[words.pop(0)]
-    found.make_context("millstream", words)
-
-
-@pytest.mark.parametrize("verb", ["dump", "verify", "reindex", "compact"])
-def test_the_help_documents_exit_statuses(verb: str) -> None:
-    text = run("segments", verb, "--help").stdout
-    assert all(f"\n      {status}  " in text for status in (0, 1, 2))
-
-
-@pytest.mark.parametrize("verb", ["list", "verify", "reindex", "compact"])
-def test_what_lists_has_json(verb: str) -> None:
-    assert "--json" in run("segments", verb, "--help").stdout
+# The command.
 
 
 def test_the_installed_command_tells_its_version() -> None:

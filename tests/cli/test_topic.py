@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import pty
 import socket
-import subprocess
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from millstream.cli.main import main
 from millstream.records.build import build_batch
 from millstream.records.record import Record
-from millstream.testing.broker import RunningBroker, running_broker
-from tests.cli.nodes import MILLSTREAM, PATIENCE
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path / "node") as broker:
-        yield broker
+from millstream.testing.broker import RunningBroker
+from tests.cli.commands import free_port, is_one_line, run, type_in
 
 
 def append(node: RunningBroker, topic: str, *keys: bytes, partitions: int = 1) -> None:
@@ -49,21 +36,10 @@ def evict(node: RunningBroker, topic: str, offset: int) -> None:
     node.run(go())
 
 
-def run(*arguments: object, server: str = "", **settings: str) -> Result:
-    words = [str(argument) for argument in arguments]
-    if server:
-        words += ["--server", server]
-    return CliRunner().invoke(main, words, **settings)
-
-
 def describe(node: RunningBroker, topic: str) -> list[dict[str, object]]:
     result = run("topic", "describe", topic, "--json", server=node.url)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)["partitions"]
-
-
-def is_one_line(text: str) -> bool:
-    return text.startswith("Error: ") and text.count("\n") == 1
 
 
 # Looking.
@@ -74,7 +50,8 @@ def test_describe_prints_a_table_with_one_line_for_each_partition(node: RunningB
     run("topic", "delete-records", "orders", "--key", "a", "--yes", server=node.url)
     result = run("topic", "describe", "orders", server=node.url)
     assert result.exit_code == 0
-    head, *rows = result.stdout.splitlines()
+    settings, head, *rows = result.stdout.splitlines()
+    assert settings == "orders: 2 partitions, fsync"
     assert head.split() == [
         "PARTITION", "FIRST", "FLOOR", "END", "RECORDS", "BYTES", "SEGMENTS", "DELETED",
         "RECLAIMABLE", "GAPS",
@@ -91,8 +68,29 @@ def test_describe_names_the_gap_that_retention_left(node: RunningBroker) -> None
     append(node, "orders", b"c")
     evict(node, "orders", 2)
     result = run("topic", "describe", "orders", server=node.url)
-    assert result.stdout.splitlines()[1].endswith("0-1 retention")
+    assert result.stdout.splitlines()[2].endswith("0-1 retention")
     assert describe(node, "orders")[0]["gaps"] == [{"from": 0, "to": 1, "reason": "retention"}]
+
+
+def test_the_segments_of_a_topic_are_shown(node: RunningBroker) -> None:
+    append(node, "orders", b"a", b"b", partitions=2)
+
+    async def roll() -> None:
+        await node.server.broker.store.get("orders").roll()
+
+    node.run(roll())
+    append(node, "orders", b"c")
+    result = run("topic", "describe", "orders", "--segments", server=node.url)
+    assert result.exit_code == 0, result.output
+    _, head, *rows = result.stdout.splitlines()
+    assert head.split()[:4] == ["PARTITION", "BASE", "END", "RECORDS"]
+    assert [row.split()[:4] for row in rows] == [
+        ["0", "0", "2", "2"], ["0", "2", "3", "1"], ["1", "0", "3", "3"]
+    ]  # fmt: skip
+    assert [row.split()[7] for row in rows] == ["sealed", "active", "active"]
+    words = ("topic", "describe", "orders", "--segments", "--json")
+    found = json.loads(run(*words, server=node.url).stdout)["segments"]
+    assert [one["base_offset"] for one in found] == [0, 2, 0]
 
 
 def test_the_server_comes_from_the_environment(
@@ -184,25 +182,6 @@ def test_nothing_is_deleted_without_a_yes_where_nobody_can_be_asked(node: Runnin
     assert describe(node, "orders")[0]["deleted"] == 0
 
 
-def type_in(*arguments: object, typed: str) -> tuple[int, str]:
-    """Run the command on a terminal where someone types; return its status and all it said."""
-    own, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [MILLSTREAM, *map(str, arguments)],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        os.write(own, typed.encode())
-        said, _ = process.communicate(timeout=PATIENCE)
-        return process.returncode, said
-    finally:
-        os.close(own)
-        os.close(theirs)
-
-
 @pytest.mark.parametrize(("typed", "status", "left"), [("y", 0, 0), ("n", 1, 1), ("", 1, 1)])
 def test_on_a_terminal_it_is_asked_first(
     node: RunningBroker, typed: str, status: int, left: int
@@ -229,12 +208,6 @@ def test_the_question_says_what_goes(options: tuple[object], words: str) -> None
 
 
 # Where no node is.
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def test_where_no_node_answers_that_is_said_in_one_line() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from millstream.cli.node_options import configuration_of, node_options
+from millstream.cli.nouns import Noun
 from millstream.cli.options import json_option
 from millstream.cli.output import print_table, to_json
 from millstream.configuring.configuration import Configuration
@@ -18,7 +19,7 @@ from millstream.configuring.values import plain, shown, written
 from millstream.observe.event_lines import printable
 
 
-@click.group()
+@click.group(cls=Noun)
 def config() -> None:
     """See and check the settings of a node.
 

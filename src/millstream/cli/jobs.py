@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from millstream.cli.nouns import Noun
 from millstream.cli.options import data_option, json_option, one_line_errors, progress_bar
 from millstream.cli.output import printable, to_json
 from millstream.cli.reindex import report_reindexed
@@ -70,7 +71,7 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-@click.group()
+@click.group(cls=Noun)
 def jobs() -> None:
     """Run maintenance over much data, on Spark.
 
@@ -208,6 +209,12 @@ def replay(
     zone. What is written becomes visible in one step, when the job is done.
 
     \b
+    Exit status:
+        0  all is written
+        1  nothing of it is to be seen; the same --job-id repeats it
+        2  wrong usage
+
+    \b
     Example:
         millstream jobs replay --from orders --to orders-again --start 2026-01-31T00:00:00Z
     """  # noqa: D301 - click's mark for lines to leave as they are.
@@ -264,6 +271,12 @@ def backfill(
     Parquet, ORC, CSV (whose first line names the columns) and JSON (an object on each line), or
     any table that Spark knows by name. What is written becomes visible in one step, when the job
     is done.
+
+    \b
+    Exit status:
+        0  all is written
+        1  nothing of it is to be seen; the same --job-id repeats it
+        2  wrong usage
 
     \b
     Example:

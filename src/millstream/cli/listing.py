@@ -59,6 +59,12 @@ def list_segments(data: str, topic: str | None, partition: int | None, *, as_jso
     only, and works beside a running node.
 
     \b
+    Exit status:
+        0  listed, if there was anything to list
+        1  there is no such directory, or it cannot be read
+        2  wrong usage
+
+    \b
     Example:
         millstream segments list --data ./millstream-data --topic orders --json
     """  # noqa: D301 - click's mark for lines to leave as they are.

@@ -5,26 +5,37 @@ from __future__ import annotations
 import click
 
 import millstream
-from millstream.cli.config import config
-from millstream.cli.jobs import jobs
-from millstream.cli.pipeline import pipeline
-from millstream.cli.segments import segments
-from millstream.cli.serve import serve
-from millstream.cli.topic import topic
+from millstream.cli.nouns import Command
+
+NOUNS = {
+    "bench": "millstream.cli.bench:bench",
+    "completion": "millstream.cli.completion:completion",
+    "config": "millstream.cli.config:config",
+    "group": "millstream.cli.group:group",
+    "jobs": "millstream.cli.jobs:jobs",
+    "pipeline": "millstream.cli.pipeline:pipeline",
+    "queue": "millstream.cli.queue:queue",
+    "segments": "millstream.cli.segments:segments",
+    "serve": "millstream.cli.serve:serve",
+    "topic": "millstream.cli.topic:topic",
+}
+"""Where the commands are."""
 
 
-@click.group(context_settings={"help_option_names": ["--help"], "max_content_width": 100})
+@click.group(
+    cls=Command,
+    verbs=NOUNS,
+    context_settings={"help_option_names": ["--help"], "max_content_width": 100},
+)
 @click.version_option(millstream.__version__, message="millstream %(version)s")
 def main() -> None:
     """Millstream: an append-only log.
 
-    Data goes to standard output, everything else to standard error.
+    `serve` runs a node; `topic`, `group` and `queue` ask one that runs; `segments` looks at the
+    files of one, running or not. Each command has a --help of its own, with an example.
 
-    Have your shell complete commands and options, with `zsh_source` or `fish_source` for the
-    other shells:
-
-    \b
-        eval "$(_MILLSTREAM_COMPLETE=bash_source millstream)"
+    Data goes to standard output, everything else to standard error. On a terminal data is a table,
+    with --json it is JSON.
 
     \b
     Example:
@@ -32,9 +43,5 @@ def main() -> None:
     """  # noqa: D301 - click's mark for lines to leave as they are.
 
 
-main.add_command(serve)
-main.add_command(segments)
-main.add_command(topic)
-main.add_command(pipeline)
-main.add_command(jobs)
-main.add_command(config)
+if __name__ == "__main__":
+    main()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from millstream.cli.options import VARIABLES
 from millstream.configuring.configuration import Configuration, WrongConfiguration, configure
 from millstream.configuring.keys import CONFIG_VARIABLE, KEYS, Key, Kind
 from millstream.configuring.sources import FILE_NAME
@@ -81,19 +82,9 @@ def configuration_of(options: dict[str, Any]) -> Configuration:
             config=options["config"],
             flags={p: options[name] for p, name in _NAMES.items() if options[name] is not None},
             pairs=options["pairs"],
-            others=set(_variables_of(context.find_root().command)),
+            others=VARIABLES,
         )
     except WrongConfiguration as error:
         for problem in error.problems:
             click.echo(f"Error: {printable(problem)}", err=True)
         context.exit(1)
-
-
-def _variables_of(command: click.Command) -> Iterator[str]:
-    """Yield the variables that any command reads by itself."""
-    for parameter in command.params:
-        if isinstance(parameter.envvar, str):
-            yield parameter.envvar
-    if isinstance(command, click.Group):
-        for below in command.commands.values():
-            yield from _variables_of(below)

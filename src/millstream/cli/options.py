@@ -15,6 +15,9 @@ from millstream.errors import MillstreamError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+VARIABLES = frozenset({"MILLSTREAM_BOOTSTRAP", "MILLSTREAM_DATA", "MILLSTREAM_SERVER"})
+"""What commands read from the environment, beside the settings of a node."""
+
 data_option = click.option(
     "--data",
     metavar="DIR",

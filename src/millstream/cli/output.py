@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.observe.event_lines import printable as printable  # noqa: PLC0414 - for all.
-from millstream.storage.catalog import Finding
+
+if TYPE_CHECKING:
+    from millstream.storage.catalog import Finding
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _WIDTH_UNBOUNDED = 1000
 """Where no terminal sets the width, a line is as long as its content."""
 
@@ -68,7 +72,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
-        is_number = bool(rows) and isinstance(rows[0][number], int)
+        cells = [str(row[number]) for row in rows]
+        is_number = any(map(_NUMBER.fullmatch, cells)) and all(
+            cell == "-" or _NUMBER.fullmatch(cell) for cell in cells
+        )
         table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))

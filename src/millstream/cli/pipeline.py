@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.pipeline_explain import explain
-from millstream.cli.pipeline_list import list_pipelines
-from millstream.cli.pipeline_run import run
+from millstream.cli.nouns import Noun
+
+VERBS = {
+    "explain": "millstream.cli.pipeline_explain:explain",
+    "list": "millstream.cli.pipeline_list:list_pipelines",
+    "run": "millstream.cli.pipeline_run:run",
+}
 
 
-@click.group()
+@click.group(cls=Noun, verbs=VERBS)
 def pipeline() -> None:
     """Run pipelines on Spark, described in one file.
 
@@ -17,8 +21,3 @@ def pipeline() -> None:
     Example:
         millstream pipeline run orders.toml
     """  # noqa: D301 - click's mark for lines to leave as they are.
-
-
-pipeline.add_command(run)
-pipeline.add_command(explain)
-pipeline.add_command(list_pipelines)

@@ -22,6 +22,12 @@ def explain(
     from the query as it is written to what is executed.
 
     \b
+    Exit status:
+        0  here it is
+        1  the pipeline cannot run
+        2  wrong usage
+
+    \b
     Example:
         millstream pipeline explain orders.toml
     """  # noqa: D301 - click's mark for lines to leave as they are.

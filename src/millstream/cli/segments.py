@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.compact import compact
-from millstream.cli.dump import dump
-from millstream.cli.listing import list_segments
-from millstream.cli.reindex import reindex
-from millstream.cli.verify import verify
+from millstream.cli.nouns import Noun
+
+VERBS = {
+    "compact": "millstream.cli.compact:compact",
+    "dump": "millstream.cli.dump:dump",
+    "list": "millstream.cli.listing:list_segments",
+    "reindex": "millstream.cli.reindex:reindex",
+    "verify": "millstream.cli.verify:verify",
+}
 
 
-@click.group()
+@click.group(cls=Noun, verbs=VERBS)
 def segments() -> None:
     """Look at the files in which logs are kept.
 
@@ -21,10 +25,3 @@ def segments() -> None:
     Example:
         millstream segments list --topic orders
     """  # noqa: D301 - click's mark for lines to leave as they are.
-
-
-segments.add_command(list_segments)
-segments.add_command(dump)
-segments.add_command(verify)
-segments.add_command(reindex)
-segments.add_command(compact)

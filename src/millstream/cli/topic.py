@@ -1,22 +1,28 @@
-"""`millstream topic`: look at the topics of a running node, and delete from them."""
+"""`millstream topic`: make topics, write to them, look at them, delete from them."""
 
 from __future__ import annotations
 
 import click
 
-from millstream.cli.delete_records import delete_records
-from millstream.cli.describe import describe
+from millstream.cli.nouns import Noun
+
+VERBS = {
+    "append": "millstream.cli.topic_append:append",
+    "create": "millstream.cli.topic_create:create",
+    "delete": "millstream.cli.topic_delete:delete",
+    "delete-records": "millstream.cli.topic_delete_records:delete_records",
+    "describe": "millstream.cli.topic_describe:describe",
+    "list": "millstream.cli.topic_list:list_topics",
+    "set": "millstream.cli.topic_set:set_topic",
+    "tail": "millstream.cli.topic_tail:tail",
+}
 
 
-@click.group()
+@click.group(cls=Noun, verbs=VERBS)
 def topic() -> None:
-    """Look at the topics of a running node, and delete from them.
+    """Make, write, read and delete topics.
 
     \b
     Example:
-        millstream topic describe orders
+        millstream topic create orders --partitions 3
     """  # noqa: D301 - click's mark for lines to leave as they are.
-
-
-topic.add_command(describe)
-topic.add_command(delete_records)

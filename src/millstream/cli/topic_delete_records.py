@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import sys
 from typing import Any
 
 import click
 
-from millstream.cli.connect import call, server_option, topic_path
+from millstream.cli.confirming import make_sure, sure_option
+from millstream.cli.connect import PATIENCE_S_LONG, connected, path_of, server_option
+from millstream.cli.names import topic_argument
 from millstream.cli.options import json_option
 from millstream.cli.output import printable, to_json
 
 
 @click.command("delete-records")
-@click.argument("name")
+@topic_argument
 @click.option("--key", metavar="KEY", help="Delete every record that has this key.")
 @click.option(
     "--key-prefix",
@@ -42,7 +43,7 @@ from millstream.cli.output import printable, to_json
     metavar="N",
     help="Delete in this partition only. An offset means something in one partition only.",
 )
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask, for scripts.")
+@sure_option
 @server_option
 @json_option
 def delete_records(
@@ -73,9 +74,11 @@ def delete_records(
         millstream topic delete-records orders --key customer-7 --yes
     """  # noqa: D301 - click's mark for lines to leave as they are.
     body = _body(key, prefix, before, partition, is_base64=is_base64)
-    if not is_sure:
-        _ask(f"Delete {_words(key, prefix, before, partition)} of {name}, for good?")
-    answer = call(server, "DELETE", f"{topic_path(name)}/records", body, field="deleted")
+    question = f"Delete {_words(key, prefix, before, partition)} of {name}, for good?"
+    make_sure(question, is_sure=is_sure)
+    with connected(server, patience_s=PATIENCE_S_LONG) as node:
+        path = f"{path_of('topics', name)}/records"
+        answer = node.ask("DELETE", path, body, field="deleted")
     click.echo(to_json(answer) if as_json else f"{answer['deleted']} records deleted")
 
 
@@ -113,12 +116,6 @@ def _as_json(text: str | None, *, is_base64: bool) -> str | dict[str, str] | Non
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(data).decode()}
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask on: --yes says that you are sure")
-    click.confirm(printable(question), abort=True, err=True)
 
 
 def _words(key: str | None, prefix: str | None, before: int | None, partition: int | None) -> str:

@@ -1,0 +1,62 @@
+"""The session in the guide is what happens: each command is run, in a shell, against a node.
+
+Times are those of the reader; all else is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from tests.cli.nodes import MILLSTREAM, PATIENCE, Node
+
+GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z|\b1[78]\d{11}\b")
+
+
+def session() -> list[tuple[str, str]]:
+    """Every command of the guide with what it prints."""
+    blocks = re.findall(r"^```console\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+    found = []
+    for step in re.split(r"^\$ ", "".join(blocks), flags=re.M)[1:]:
+        command, _, output = step.partition("\n")
+        found.append((command, output))
+    return found
+
+
+def alike(text: str) -> str:
+    """Text without the times in it, and without the space that fills the last column."""
+    return "\n".join(TIME.sub("TIME", line).rstrip() for line in text.splitlines())
+
+
+def test_the_session_in_the_guide_happens_as_it_is_told(tmp_path: Path) -> None:
+    steps = session()
+    assert len(steps) >= 20
+    with Node(tmp_path / "data") as node:
+        environment = {
+            **os.environ,
+            "MILLSTREAM_SERVER": node.url,
+            "PATH": f"{os.path.dirname(MILLSTREAM)}:{os.environ['PATH']}",
+        }
+        status = 0
+        for command, expected in steps:
+            done = subprocess.run(
+                ["bash", "-c", command.replace("$?", str(status))],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+            status = done.returncode
+            assert alike(done.stdout) == alike(expected), command
+
+
+def test_every_noun_that_asks_a_node_is_in_the_guide() -> None:
+    text = " ".join(command for command, _ in session())
+    for noun in ("topic", "group", "queue"):
+        assert f"millstream {noun} " in text
