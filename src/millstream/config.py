@@ -435,6 +435,9 @@ class HttpConfig(_Limited):
     """How long a long poll of a stream waits for something new. Clients ask again at once, and an
     idle one costs next to nothing; the public conformance suite gives a poll five seconds."""
 
+    console: bool = True
+    """Whether the console is at `/`. It changes nothing, and shows what every client may read."""
+
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "connections_max": (1, 1_000_000),
         "connections_per_address_max": (1, 1_000_000),
@@ -450,6 +453,10 @@ class HttpConfig(_Limited):
         "heartbeat_ms": (10, 3_600_000),
         "stream_wait_ms": (0, 600_000),
     }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_switch("console", self.console)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

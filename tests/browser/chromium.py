@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import os
 import shutil
 import signal
@@ -12,9 +10,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+
+from tests.browser.page import Page
 
 FLAGS = (
     "--headless",
@@ -28,51 +27,9 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--hide-scrollbars",
     "--remote-debugging-port=0",
 )
-SECONDS_MAX = 60.0
-
-
-class Page:
-    """A page in the browser."""
-
-    def __init__(self, connection: ClientConnection, url: str) -> None:
-        self._connection = connection
-        self._numbers = itertools.count(1)
-        self._session: str | None = None
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        self._call("Page.enable")
-        self._call("Page.navigate", url=url)
-        self._wait_for("Page.loadEventFired")
-
-    def run(self, script: str) -> Any:
-        """Run a script in the page, and return what it, or its promise, comes to."""
-        found = self._call(
-            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
-        )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
-
-    def _call(self, method: str, **parameters: Any) -> Any:
-        number = next(self._numbers)
-        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        self._connection.send(json.dumps(message))
-        while True:
-            found = self._next()
-            if found.get("id") == number:
-                assert "error" not in found, found["error"]
-                return found["result"]
-
-    def _wait_for(self, event: str) -> None:
-        while self._next().get("method") != event:
-            pass
-
-    def _next(self) -> Any:
-        return json.loads(self._connection.recv(timeout=SECONDS_MAX))
 
 
 class Chromium:
@@ -85,7 +42,11 @@ class Chromium:
     def page(self, url: str) -> Iterator[Page]:
         """Open a page, and return it once it is loaded."""
         with connect(self._url, max_size=None, proxy=None) as connection:
-            yield Page(connection, url)
+            page = Page(connection, url)
+            try:
+                yield page
+            finally:
+                page.close()
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 A handler parses, makes its call to the broker, and answers. What goes wrong is raised, and becomes
 an answer in `errors.py`. What there is to ask for is declared beside the handlers; the routes and
-`/openapi.json` are made from that.
+`/openapi.json` are made from that. The console at `/` is routed in the same way, and not described:
+it is for people.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from millstream.http import (
     work,
 )
 from millstream.http.closing import Closing
+from millstream.http.console_files import console_pages
 from millstream.http.door import answer_json
 from millstream.http.errors import EXCEPTION_HANDLERS
 from millstream.http.health import Health, health_operations
@@ -89,12 +91,13 @@ def make_app(
         operations += OPERATIONS
         sockets = socket.ROUTES
     operations.append(_description(operations))
+    pages = console_pages() if broker is not None and config.console else []
     clock = broker.clock if broker is not None else SystemClock()
     middleware = [Middleware(Timing, clock=clock)]
     if is_local:
         middleware.append(Middleware(LocalNames))
     app = Starlette(
-        routes=[*sockets, *routes_of(operations)],
+        routes=[*sockets, *routes_of([*operations, *pages])],
         middleware=middleware,
         exception_handlers=EXCEPTION_HANDLERS,
     )

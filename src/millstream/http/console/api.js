@@ -1,0 +1,166 @@
+// What the node is asked, and whether it answers.
+
+const TIMEOUT_MS = 10_000;
+const RETRY_MS = 1_000;
+
+const BASE = new URL(".", document.baseURI);
+
+/** The node said no, and why. */
+export class Refused extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** The node did not say anything. */
+export class Unreachable extends Error {}
+
+/** Tells with `change` when the node is reached no more, and when it is again. */
+export const node = new (class extends EventTarget {
+  isReached = true;
+
+  note(isReached) {
+    if (isReached === this.isReached) return;
+    this.isReached = isReached;
+    this.dispatchEvent(new Event("change"));
+  }
+})();
+
+/** Return the address of an operation; parameters that are empty are left out. */
+export function address(path, query = {}) {
+  const url = new URL(path.replace(/^\//, ""), BASE);
+  for (const [name, value] of Object.entries(query))
+    for (const one of [value].flat())
+      if (one !== null && one !== undefined && one !== "") url.searchParams.append(name, one);
+  return url;
+}
+
+/** Write a name so that it can be part of a path. */
+export function part(name) {
+  return encodeURIComponent(name);
+}
+
+/** Ask, and return what JSON is answered. */
+export async function get(path, query, signal, parse = JSON.parse) {
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  let answer;
+  let text;
+  try {
+    answer = await fetch(address(path, query), {
+      signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+      cache: "no-store",
+    });
+    text = await answer.text();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    node.note(false);
+    throw new Unreachable(String(error));
+  }
+  node.note(true);
+  const found = parsed(text, parse);
+  if (answer.ok && found !== undefined) return found;
+  const told = found?.error;
+  throw new Refused(
+    answer.status,
+    told?.code ?? "",
+    told?.message ?? `the node answered ${answer.status} ${answer.statusText}`,
+  );
+}
+
+function parsed(text, parse) {
+  try {
+    return parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Do something now and again and again until `signal`, but not while nobody looks.
+ *
+ * What is thrown goes to `fail`, save that the node is not reached or the signal came: the one is
+ * told by the banner, and the other by nobody. Returns what does it at once.
+ */
+export function repeat(milliseconds, signal, work, fail) {
+  let timer = 0;
+  let isUnderWay = false;
+  let isWanted = false;
+
+  async function run() {
+    clearTimeout(timer);
+    if (signal.aborted) return;
+    if (isUnderWay) {
+      isWanted = true;
+      return;
+    }
+    isUnderWay = true;
+    isWanted = false;
+    let wait = milliseconds;
+    try {
+      await work();
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Unreachable) wait = Math.min(wait, RETRY_MS);
+      else fail(error);
+    } finally {
+      isUnderWay = false;
+    }
+    if (signal.aborted) return;
+    if (isWanted) run();
+    else if (!document.hidden) timer = setTimeout(run, wait);
+  }
+
+  document.addEventListener("visibilitychange", () => document.hidden || run(), { signal });
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  run();
+  return run;
+}
+
+/** A list that the node gives in pages: what is loaded, and whether there is more. */
+export class Pages {
+  /** `name` is the field of the answer that has the items. */
+  constructor(path, name, query, limit, parse = JSON.parse) {
+    this.path = path;
+    this.name = name;
+    this.query = query;
+    this.limit = limit;
+    this.parse = parse;
+    this.items = [];
+    this.next = null;
+    this.pageCount = 1;
+    this.isLoaded = false;
+  }
+
+  get hasMore() {
+    return this.next !== null && this.next !== undefined;
+  }
+
+  /** Ask anew for all pages that were loaded. */
+  async refresh(signal) {
+    const items = [];
+    let after = null;
+    for (let page = 0; page < this.pageCount; page += 1) {
+      const query = { ...this.query, after, limit: this.limit };
+      const found = await get(this.path, query, signal, this.parse);
+      items.push(...found[this.name]);
+      after = found.next ?? null;
+      if (after === null) break;
+    }
+    this.items = items;
+    this.next = after;
+    this.isLoaded = true;
+    return this;
+  }
+
+  /** Load one page more. */
+  async more(signal) {
+    if (!this.hasMore) return this;
+    const query = { ...this.query, after: this.next, limit: this.limit };
+    const found = await get(this.path, query, signal, this.parse);
+    this.items = [...this.items, ...found[this.name]];
+    this.next = found.next ?? null;
+    this.pageCount += 1;
+    return this;
+  }
+}

@@ -1,0 +1,209 @@
+// The frame around the views: navigation, the state of the node, keys, and which view is shown.
+
+import { get, node, repeat } from "./api.js";
+import { fill, h, icon, say, setText } from "./dom.js";
+import { duration, visible } from "./format.js";
+import { bind, listen, moveRow } from "./keys.js";
+import { nothing } from "./parts.js";
+import { above, link, parse, VIEWS } from "./routes.js";
+import { showGroup } from "./views/group.js";
+import { showGroups } from "./views/groups.js";
+import { showHealth } from "./views/health.js";
+import { showOverview } from "./views/overview.js";
+import { showPipelines } from "./views/pipelines.js";
+import { showQueue } from "./views/queue.js";
+import { showQueues } from "./views/queues.js";
+import { showTail } from "./views/tail.js";
+import { showTopic } from "./views/topic.js";
+import { showTopics } from "./views/topics.js";
+
+const STATUS_MS = 2_000;
+
+const LISTS = {
+  overview: showOverview,
+  topics: showTopics,
+  tail: showTail,
+  groups: showGroups,
+  queues: showQueues,
+  pipelines: showPipelines,
+  health: showHealth,
+};
+
+const THINGS = { topics: showTopic, groups: showGroup, queues: showQueue };
+
+const main = document.getElementById("main");
+const nav = document.getElementById("nav");
+let leaving = new AbortController();
+let isFirst = true;
+
+/** Show the view that the address names. Each gets a signal that comes when it is left. */
+function showView() {
+  leaving.abort();
+  leaving = new AbortController();
+  const { names, query } = parse(location.hash);
+  const [view, ...rest] = names;
+  const show = rest.length ? THINGS[view] : LISTS[view];
+  for (const entry of nav.children)
+    if (entry.dataset.view === view) entry.setAttribute("aria-current", "page");
+    else entry.removeAttribute("aria-current");
+  const place = h("div.view");
+  place.dataset.view = rest.length ? `${view}-thing` : view;
+  fill(main, place);
+  scrollTo(0, 0);
+  const title = VIEWS.find((one) => one.name === view)?.title;
+  document.title = [rest[0] && visible(rest[0]), title, "Millstream"].filter(Boolean).join(" · ");
+  if (show) show(place, { names: rest, query, signal: leaving.signal });
+  else fill(place, nothing("There is nothing here", "Choose a view from the navigation."));
+  if (!isFirst) {
+    say(title ?? "");
+    // Focus goes where the view begins, as it would with a new page.
+    place.querySelector("h1")?.focus({ preventScroll: true });
+  }
+  isFirst = false;
+}
+
+function showNavigation() {
+  for (const [at, { name, title, letter }] of VIEWS.entries()) {
+    const hint = `${title} (${at + 1}, g ${letter})`;
+    const entry = h("a", { href: link(name), title: hint }, icon(name), h("span", null, title));
+    entry.dataset.view = name;
+    nav.append(entry);
+    const open = () => void (location.hash = link(name));
+    bind(String(at + 1), open);
+    bind(`g ${letter}`, open);
+  }
+}
+
+function watchNode() {
+  const dot = document.getElementById("node-dot");
+  const text = document.getElementById("node-text");
+  const banner = document.getElementById("banner");
+  const never = new AbortController().signal;
+  let told = null;
+
+  function show() {
+    const status = node.isReached ? (told?.status ?? "connecting") : "not reachable";
+    const isGood = status === "ready" && !told?.problems.length;
+    dot.className = `dot ${isGood ? "good" : status === "connecting" ? "plain" : node.isReached ? "warn" : "bad"}`;
+    const problems = told?.problems.length ? ", with problems" : "";
+    const words = told ? `Node ${told.node_id} ${status}${node.isReached ? problems : ""}` : status;
+    setText(text, words);
+    text.parentElement.title = told
+      ? `Millstream ${told.version}, up for ${duration(told.uptime_ms)}`
+      : "";
+  }
+
+  node.addEventListener("change", () => {
+    banner.hidden = node.isReached;
+    document.body.classList.toggle("is-stale", !node.isReached);
+    if (node.isReached) say("The node is reachable again.");
+    else
+      fill(
+        banner,
+        h("strong", null, "The node is not reachable."),
+        " Trying again every second; what is shown is what was known before.",
+      );
+    show();
+  });
+  repeat(
+    STATUS_MS,
+    never,
+    async () => {
+      told = await get("/v1/node");
+      show();
+    },
+    show,
+  );
+}
+
+function showTheme() {
+  const button = document.getElementById("theme");
+  const show = (choice) => {
+    setText(button, { system: "Auto", light: "Light", dark: "Dark" }[choice]);
+    button.title = `Colors: ${choice} (d)`;
+    button.setAttribute("aria-label", `Colors: ${choice}. Press for the next.`);
+  };
+  const turn = () => show(window.millstreamTheme.turn());
+  button.addEventListener("click", turn);
+  bind("d", turn);
+  show(window.millstreamTheme.now());
+}
+
+const KEYS = [
+  ["Go to", VIEWS.map(({ title, letter }, at) => [[String(at + 1), `g ${letter}`], title])],
+  [
+    "Everywhere",
+    [
+      [["/"], "Search, or filter"],
+      [["j", "↓"], "Next row"],
+      [["k", "↑"], "Row before"],
+      [["Enter"], "Open the row"],
+      [["Esc"], "Leave the field; go back"],
+      [["d"], "Colors: system, light, dark"],
+      [["?"], "This help"],
+    ],
+  ],
+  [
+    "Tail",
+    [
+      [["p", "Space"], "Pause and go on"],
+      [["c"], "Clear"],
+    ],
+  ],
+  ["Chart", [[["←", "→"], "Moment by moment"]]],
+];
+
+function showHelp() {
+  const dialog = document.getElementById("help");
+  const key = (one) => one.split(" ").map((word) => h("kbd", null, word));
+  const sections = KEYS.map(([title, entries]) =>
+    h(
+      "section",
+      null,
+      h("h3", null, title),
+      h(
+        "dl.keys",
+        null,
+        entries.map(([keys, text]) => [
+          h("dt", null, keys.flatMap((one, at) => (at ? [h("i", null, "or"), ...key(one)] : key(one)))),
+          h("dd", null, text),
+        ]),
+      ),
+    ),
+  );
+  const close = h("button", { type: "button", onclick: () => dialog.close() }, "Close");
+  fill(dialog, h("header", null, h("h2", { id: "help-title" }, "Keyboard"), close), h("div.help", null, sections));
+  const open = () => dialog.open || dialog.showModal();
+  document.getElementById("help-button").addEventListener("click", open);
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  bind("?", open);
+}
+
+function bindKeys() {
+  bind("/", () => {
+    const field = document.querySelector("main [data-search]");
+    if (!field) return false;
+    field.focus();
+    field.select();
+    return true;
+  });
+  for (const key of ["j", "ArrowDown"]) bind(key, () => moveRow(1));
+  for (const key of ["k", "ArrowUp"]) bind(key, () => moveRow(-1));
+  bind("Escape", () => {
+    const target = above(location.hash);
+    if (target) location.hash = target;
+  });
+  listen();
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // The hash names views.
+  main.focus();
+});
+addEventListener("hashchange", showView);
+showNavigation();
+showTheme();
+showHelp();
+bindKeys();
+watchNode();
+showView();

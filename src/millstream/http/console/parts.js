@@ -1,0 +1,165 @@
+// What several views are made of: heads, figures, badges, bars; and what is shown where there is
+// nothing to show yet, nothing at all, or something that went wrong.
+
+import { h, fill, setText } from "./dom.js";
+import { Refused } from "./api.js";
+import { link } from "./routes.js";
+import { visible } from "./format.js";
+
+/** The head of a view: where it is, what it is called, and what can be done. */
+export function head(title, { path = [], badges = [], tools = [] } = {}) {
+  const crumbs = path.map(([text, target]) => [
+    h("a", { href: target }, text),
+    h("span.crumb", { "aria-hidden": "true" }, "/"),
+  ]);
+  return h(
+    "header.head",
+    null,
+    h("div.head-title", null, crumbs, h("h1", { tabindex: "-1", title: visible(title) }, visible(title)), badges),
+    tools.length ? h("div.head-tools", null, tools) : null,
+  );
+}
+
+/** Links to the parts of a thing. */
+export function tabs(label, entries, current) {
+  return h(
+    "nav.tabs",
+    { "aria-label": label },
+    entries.map(([name, text, target]) =>
+      h("a", { href: target, "aria-current": name === current ? "page" : null }, text),
+    ),
+  );
+}
+
+/** Figures in a row: each has a name, a value, and the exact value as its title. */
+export class Figures {
+  #values = new Map();
+
+  constructor(names) {
+    this.element = h("dl.figures");
+    for (const [id, label, target] of names) {
+      const value = h("dd", null, "–");
+      this.#values.set(id, value);
+      const name = target ? h("a", { href: target }, label) : label;
+      this.element.append(h("div.figure", null, h("dt", null, name), value));
+    }
+  }
+
+  set(id, text, title = "") {
+    const value = this.#values.get(id);
+    setText(value, text);
+    if (value.title !== title) value.title = title;
+  }
+}
+
+const TONES = {
+  ready: "good",
+  stable: "good",
+  active: "good",
+  sealed: "plain",
+  empty: "plain",
+  dead: "bad",
+  leased: "warn",
+  delayed: "plain",
+};
+
+/** A word in a small frame, with the color of what it means. */
+export function badge(text, tone = TONES[String(text).toLowerCase()] ?? "plain") {
+  return h(`span.badge.${tone}`, null, visible(text));
+}
+
+/** A bar of how much of the most something is. */
+export function bar(share, tone = "accent") {
+  const filled = h(`span.bar-fill.${tone}`);
+  filled.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+  return h("span.bar", { "aria-hidden": "true" }, filled);
+}
+
+/** A part of a view with a title. */
+export function card(title, ...children) {
+  return h("section.card", null, title ? h("h2", null, title) : null, children);
+}
+
+/** Names and texts, one beside the other. */
+export function facts(rows) {
+  return h(
+    "dl.facts",
+    null,
+    rows.map(([name, value]) => [
+      h("dt", null, name),
+      h("dd", null, value instanceof Node ? value : visible(value ?? "–")),
+    ]),
+  );
+}
+
+export function loading() {
+  return h("p.state.loading", { role: "status" }, "Loading…");
+}
+
+/** What is shown where there is nothing: what it is, and how there comes to be some. */
+export function nothing(title, text, commands = "") {
+  return h(
+    "div.state",
+    null,
+    h("h2", null, title),
+    h("p", null, text),
+    commands ? h("pre.commands", null, commands) : null,
+  );
+}
+
+/** What is shown where the node said no. */
+export function failure(error, list) {
+  const isMissing = error instanceof Refused && error.status === 404;
+  return h(
+    "div.state",
+    { role: "alert" },
+    h("h2", null, isMissing ? "Not found" : "The node cannot show this"),
+    h("p", null, visible(error.message ?? error)),
+    list ? h("p", null, h("a", { href: link(list) }, `All ${list}`)) : null,
+  );
+}
+
+/** A place for what may fail or be empty, as long as it is so. */
+export class Stage {
+  constructor(content) {
+    this.content = content;
+    this.state = h("div.stage-state", null, loading());
+    this.element = h("div.stage", null, this.state, content);
+    content.hidden = true;
+  }
+
+  showContent() {
+    if (this.content.hidden) {
+      this.content.hidden = false;
+      fill(this.state);
+    }
+  }
+
+  showState(element) {
+    this.content.hidden = true;
+    fill(this.state, element);
+  }
+}
+
+/** A button that loads more of a list, and says how much is there already. */
+export class More {
+  constructor(noun, work) {
+    this.noun = noun;
+    this.text = h("span");
+    this.button = h("button", { type: "button" }, `More ${noun}`);
+    this.button.addEventListener("click", async () => {
+      this.button.disabled = true;
+      try {
+        await work();
+      } finally {
+        this.button.disabled = false;
+      }
+    });
+    this.element = h("p.more", { hidden: true }, this.text, this.button);
+  }
+
+  show(count, hasMore) {
+    this.element.hidden = !hasMore;
+    setText(this.text, `The first ${count} ${this.noun} are shown. `);
+  }
+}

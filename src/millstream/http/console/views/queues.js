@@ -1,0 +1,82 @@
+// Queues: how many jobs wait, are being worked on, are done, or went to the dead letters.
+
+import { get, repeat } from "../api.js";
+import { fill, h } from "../dom.js";
+import * as format from "../format.js";
+import { failure, head, nothing, Stage } from "../parts.js";
+import { link } from "../routes.js";
+import { matches, searchField, Table } from "../tables.js";
+
+const REFRESH_MS = 2_000;
+
+export function showQueues(place, { query, signal }) {
+  let search = query.get("q") ?? "";
+  let queues = [];
+  const figure = (id, label, hint) => ({
+    id,
+    label,
+    hint,
+    isNumber: true,
+    value: (row) => row[id],
+    show: (row) => format.count(row[id]),
+    title: (row) => format.exact(row[id]),
+  });
+  const table = new Table({
+    label: "Queues",
+    columns: [
+      { id: "name", label: "Queue", class: "name", value: (row) => row.name, show: (row) => format.visible(row.name), title: (row) => row.name },
+      figure("ready", "Ready", "Jobs that can be claimed"),
+      figure("leased", "Leased", "Jobs that belong to a worker"),
+      figure("delayed", "Delayed", "Jobs that a worker gave back for later"),
+      figure("dead", "Dead", "Jobs that went to the dead letters"),
+      figure("acked", "Done", "Jobs that are done"),
+      figure("enqueued", "Enqueued", "Jobs that were put in since the queue was made"),
+      figure("delivered", "Handed out", "How often a job was handed out, all jobs together"),
+    ],
+    key: (row) => row.name,
+    link: (row) => link(["queues", row.name]),
+    sort: "name",
+    empty: "No queue is called so.",
+  });
+  const total = h("span.count");
+  const field = searchField("Search queues", (text) => {
+    search = text;
+    history.replaceState(null, "", link("queues", { q: text }));
+    show();
+  }, search);
+  const stage = new Stage(table.element);
+  fill(place, head("Queues", { badges: [total], tools: [field] }), stage.element);
+
+  function show() {
+    const found = search ? queues.filter((row) => matches(row.name, search)) : queues;
+    table.show(found);
+    const all = format.exact(queues.length);
+    total.textContent = search ? `${format.exact(found.length)} of ${all}` : all;
+  }
+
+  repeat(
+    REFRESH_MS,
+    signal,
+    async () => {
+      ({ queues } = await get("/v1/queues", {}, signal));
+      if (!queues.length) {
+        total.textContent = "";
+        stage.showState(emptyState());
+        return;
+      }
+      stage.showContent();
+      show();
+    },
+    (error) => stage.showState(failure(error)),
+  );
+}
+
+function emptyState() {
+  const url = new URL("v1/queues/mail", document.baseURI);
+  const records = new URL("v1/topics/mail/records", document.baseURI);
+  return nothing(
+    "No queues yet",
+    "A queue hands out the records of the topic of its name, one worker each.",
+    `curl -X PUT ${url}\ncurl -X POST ${records} -d '{"records": [{"value": {"to": "a"}}]}'`,
+  );
+}

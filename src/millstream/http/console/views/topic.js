@@ -1,0 +1,131 @@
+// One topic: its partitions, the segments they consist of, what it is set to, and its tail.
+
+import { get, part, repeat } from "../api.js";
+import { fill, h } from "../dom.js";
+import * as format from "../format.js";
+import { badge, card, failure, Figures, head, Stage, tabs } from "../parts.js";
+import { topicRates } from "../rates.js";
+import { link } from "../routes.js";
+import { Table } from "../tables.js";
+import { Tail } from "../tail.js";
+import { showSegments } from "./segments.js";
+import { fromTools, readFrom } from "./tail.js";
+
+const REFRESH_MS = 2_000;
+
+const TABS = [
+  ["partitions", "Partitions"],
+  ["segments", "Segments"],
+  ["tail", "Live tail"],
+  ["configs", "Configs"],
+];
+
+export function showTopic(place, { names: [name, wanted], query, signal }) {
+  const tab = TABS.some(([one]) => one === wanted) ? wanted : "partitions";
+  const durability = h("span");
+  const figures = new Figures([
+    ["rate", "Records/s"],
+    ["byteRate", "Bytes/s"],
+    ["records", "Records"],
+    ["bytes", "Size"],
+    ["partitions", "Partitions"],
+    ["segments", "Segments"],
+    ["reclaimable", "Reclaimable"],
+  ]);
+  const entries = TABS.map(([one, text]) => [
+    one,
+    text,
+    link(one === "partitions" ? ["topics", name] : ["topics", name, one]),
+  ]);
+  const inside = h("div");
+  const stage = new Stage(h("div", null, figures.element, tabs("Parts of the topic", entries, tab), inside));
+  fill(place, head(name, { path: [["Topics", link("topics")]], badges: [durability] }), stage.element);
+
+  const show = { partitions, configs }[tab]?.(inside) ?? (() => {});
+  if (tab === "segments") showSegments(inside, name, query, signal);
+  if (tab === "tail") {
+    const beginning = readFrom(query);
+    const tail = new Tail({ topics: [name], ...beginning, signal });
+    const go = (changes) => void (location.hash = link(["topics", name, "tail"], changes));
+    tail.element.querySelector(".tools").prepend(fromTools(beginning, go));
+    inside.append(tail.element);
+  }
+
+  repeat(
+    REFRESH_MS,
+    signal,
+    async () => {
+      const topic = await get(`/v1/topics/${part(name)}`, {}, signal);
+      stage.showContent();
+      fill(durability, badge(topic.durability, "plain"));
+      showFigures(figures, topic);
+      show(topic);
+    },
+    (error) => stage.showState(failure(error, "topics")),
+  );
+}
+
+function showFigures(figures, topic) {
+  const heads = topic.partitions.reduce((sum, one) => sum + one.head, 0);
+  // Bytes only grow as long as nothing is deleted; heads always do.
+  const rate = topicRates.note(`${topic.id} heads`, heads);
+  const bytes = topicRates.note(`${topic.id} size`, topic.bytes);
+  figures.set("rate", format.perSecond(rate), "Over the last five seconds");
+  figures.set("byteRate", format.bytesPerSecond(bytes), "Over the last five seconds");
+  figures.set("records", format.count(topic.count), format.exact(topic.count));
+  figures.set("bytes", format.bytes(topic.bytes), `${format.exact(topic.bytes)} bytes`);
+  figures.set("partitions", format.count(topic.partition_count), format.exact(topic.partition_count));
+  const segments = topic.partitions.reduce((sum, one) => sum + one.segments, 0);
+  figures.set("segments", format.count(segments), format.exact(segments));
+  const waits = `${format.exact(topic.reclaimable_bytes)} bytes of ${format.many(topic.deleted, "deleted record")}`;
+  figures.set("reclaimable", format.bytes(topic.reclaimable_bytes), waits);
+}
+
+function partitions(inside) {
+  const figure = (id, label, write = format.exact, hint = "") => ({
+    id,
+    label,
+    hint,
+    isNumber: true,
+    value: (row) => row[id],
+    show: (row) => write(row[id]),
+    title: (row) => format.exact(row[id]),
+  });
+  const table = new Table({
+    label: "Partitions",
+    columns: [
+      { ...figure("partition", "Partition", String), title: undefined },
+      figure("first_live_offset", "First", format.exact, "The first offset that can be read"),
+      figure("head", "End", format.exact, "The offset after the last record"),
+      figure("count", "Records", format.count),
+      figure("bytes", "Size", format.bytes),
+      figure("segments", "Segments"),
+      figure("eviction_floor", "Floor", format.exact, "Retention took everything before it"),
+      figure("deleted", "Deleted", format.count, "Deleted by key, and still in a file"),
+      figure("epoch", "Epoch", String),
+    ],
+    key: (row) => row.partition,
+  });
+  inside.append(table.element);
+  return (topic) => table.show(topic.partitions);
+}
+
+function configs(inside) {
+  const table = new Table({
+    label: "Configs",
+    columns: [
+      { id: "name", label: "Config", class: "name mono", show: ([name]) => format.visible(name) },
+      { id: "value", label: "Value", class: "mono wrap", show: ([, value]) => format.visible(value) },
+    ],
+    key: ([name]) => name,
+    empty: "The topic sets nothing itself.",
+  });
+  const id = h("code");
+  inside.append(
+    card(null, h("p.hint", null, "What the topic sets itself; all else is what the node is set to. Its id is ", id, "."), table.element),
+  );
+  return (topic) => {
+    id.textContent = topic.id;
+    table.show(Object.entries(topic.configs));
+  };
+}

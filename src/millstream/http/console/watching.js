@@ -1,0 +1,173 @@
+// Watching topics: one connection that goes on by itself where it broke off, and stops when it has
+// brought as much as anybody can look at.
+
+import { address, get, node, part, Refused } from "./api.js";
+import { parseExactly } from "./json.js";
+
+const RETRY_MS = 1_000;
+const RECENT = 100;
+const CURSOR_MAX = 8_000;
+
+/** How a watch stands: each has a word, and a tone. */
+export const STATES = {
+  connecting: ["connecting", "plain"],
+  live: ["live", "good"],
+  behind: ["reading what is there", "warn"],
+  held: ["stopped: the page is full", "warn"],
+  lost: ["connection lost, trying again", "bad"],
+  ended: ["ended", "plain"],
+  failed: ["cannot be watched", "bad"],
+};
+
+/** A watch over topics. It tells `on.records`, `on.note` and `on.state` of what happens. */
+export class Watch {
+  #source = null;
+  #cursor = null;
+  #asking = null;
+  #timer = 0;
+  #ends = new Map();
+  #isCutOff = false;
+
+  constructor({ topics, from, partition, signal, on }) {
+    this.topics = topics;
+    this.from = from;
+    this.partition = partition;
+    this.on = on;
+    this.state = null;
+    this.isClosed = false;
+    signal.addEventListener("abort", () => this.close());
+  }
+
+  /** How many records lie between what was told and the ends of the partitions. */
+  get behind() {
+    let sum = 0;
+    for (const { next, head } of this.#ends.values()) sum += head - next;
+    return sum;
+  }
+
+  /** Begin, or go on after `hold`. */
+  async open() {
+    this.#set("connecting");
+    try {
+      const from = this.#cursor ?? (await this.#beginning());
+      if (!this.isClosed) this.#connect(from);
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  /** Let go of the connection, and remember where it was. */
+  hold() {
+    this.#disconnect();
+    this.#set("held");
+  }
+
+  close() {
+    this.isClosed = true;
+    this.#disconnect();
+  }
+
+  #disconnect() {
+    clearTimeout(this.#timer);
+    this.#asking?.abort();
+    this.#source?.close();
+    this.#source = null;
+  }
+
+  #set(state, detail = "") {
+    if (this.isClosed) return;
+    if (state === this.state && !detail) return;
+    this.state = state;
+    this.on.state(state, detail);
+  }
+
+  /** Return what to ask for: a word, or where each partition is to begin. */
+  async #beginning() {
+    if (this.from === "now") return "latest";
+    if (this.from === "earliest") return "earliest";
+    const places = [];
+    for (const name of this.topics) {
+      const topic = await get(`/v1/topics/${part(name)}`);
+      for (const one of topic.partitions) places.push([name, one, this.#offset(one)]);
+    }
+    const cursor = places.map(([name, one, offset]) => `${name}:${one.partition}:${offset}`).join(",");
+    return cursor.length > CURSOR_MAX ? "latest" : cursor;
+  }
+
+  #offset(one) {
+    if (this.from === "recent") return Math.max(one.first_live_offset, one.head - RECENT);
+    return one.partition === this.partition ? Math.min(this.from, one.head) : one.head;
+  }
+
+  #connect(from) {
+    const url = address("/v1/events", { topic: this.topics, from });
+    const source = new EventSource(url);
+    this.#source = source;
+    source.onopen = () => {
+      node.note(true);
+      if (this.#isCutOff) this.on.note("The connection was lost, and goes on where it was.");
+      this.#isCutOff = false;
+      this.#set(this.from === "now" || this.behind === 0 ? "live" : "behind");
+    };
+    source.onerror = () => {
+      this.#isCutOff = true;
+      if (source.readyState === EventSource.CLOSED) this.#askWhy(url);
+      else this.#set("lost"); // The browser tries again by itself.
+    };
+    const hear = (kind, work) =>
+      source.addEventListener(kind, (event) => {
+        if (event.lastEventId) this.#cursor = event.lastEventId;
+        work(parseExactly(event.data));
+      });
+    hear("heartbeat", () => {});
+    hear("records", (data) => this.#tell(data));
+    hear("lagged", (data) => this.on.note(`This page was too slow; ${place(data)} is read again from the log.`));
+    hear("gap", (data) => this.on.note(`${place(data)} is gone: ${data.reason}.`));
+    hear("end", (data) => {
+      if (data.reason === "stopping") return; // The browser connects again.
+      this.on.note(`${data.topic} ended: ${data.reason}.`);
+      if (this.topics.length > 1) return;
+      this.#disconnect();
+      this.#set("ended");
+    });
+  }
+
+  #tell(data) {
+    this.#ends.set(`${data.topic} ${data.partition}`, data);
+    if (this.partition === null || data.partition === this.partition) this.on.records(data);
+    if (this.#source) this.#set(this.behind > 0 ? "behind" : "live");
+  }
+
+  /** The node answered, and not with events: ask again to hear what it said. */
+  async #askWhy(url) {
+    this.#disconnect();
+    this.#asking = new AbortController();
+    try {
+      if (this.#cursor) url.searchParams.set("from", this.#cursor);
+      const answer = await fetch(url, { signal: this.#asking.signal, cache: "no-store" });
+      if (!answer.ok) {
+        const told = (await answer.json()).error;
+        throw new Refused(answer.status, told.code, told.message);
+      }
+      this.#asking.abort();
+      this.#connect(url.searchParams.get("from"));
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  #fail(error) {
+    if (this.isClosed) return;
+    const isFinal = error instanceof Refused && error.status < 500;
+    if (isFinal) {
+      this.#set("failed", error.message);
+      return;
+    }
+    this.#set("lost");
+    this.#timer = setTimeout(() => this.open(), RETRY_MS);
+  }
+}
+
+function place({ topic, partition, from, to }) {
+  return `${topic}/${partition}, ${from} to ${to},`;
+}
