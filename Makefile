@@ -52,8 +52,9 @@ format: setup ## Lay out the code as `make check` wants it.
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: setup java ## Measure every claim, with the limit beside it. SUBJECT=log QUICK=1 narrow it.
-	@$(BIN)/python benchmarks/run.py $(if $(SUBJECT),--subject $(SUBJECT)) $(if $(QUICK),--quick)
+bench: setup java ## Measure every claim, beside limits and peers. SUBJECT=log PEERS=none QUICK=1 narrow it.
+	@tools/setup-peers "$(or $(PEERS),all)"
+	@$(BIN)/python benchmarks/run.py $(if $(SUBJECT),--subject $(SUBJECT)) $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick)
 
 docs: setup ## Write the generated pages of docs/reference anew.
 	@$(BIN)/python tools/generate_docs.py

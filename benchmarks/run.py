@@ -1,29 +1,39 @@
-"""Measures what Millstream claims, each figure beside the limit of the machine in the same run.
+"""Measures what Millstream claims, beside the limit of the machine and its peers, in the same run.
 
-    python benchmarks/run.py                          every subject
-    python benchmarks/run.py --subject log --quick    one of them, in under two minutes
+    python benchmarks/run.py                                        every subject, every peer
+    python benchmarks/run.py --subject log --quick                  one of them, in a few minutes
+    python benchmarks/run.py --subject kafka --peers kafka,redis    beside these, or `none`
+    python benchmarks/run.py --report [FILE ...]                    what the documentation shows
 
 A subject is a module in `subjects/` with a tuple of `EXPERIMENTS`; `subjects/example.py` is the
 smallest there can be. For each, a table is printed, and JSON, a plot and a Markdown report are
 left in `benchmarks/results/` of the current directory. What is measured lies in a folder there,
 so that it is on a real disk, and is removed at the end.
+
+`--report` takes the JSON of a run over into `benchmarks/published/`, and writes the page of the
+documentation anew; without files it only writes the page.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from measure.experiment import Experiment, Outcome, Scale, run_experiment
 from measure.machine import Watch, machine_facts
+from measure.page import PAGE, PUBLISHED, publish
+from measure.peers import Peers
 from measure.plot import draw_plot
-from measure.report import Report, printed_table, write_json, write_markdown
+from measure.report import Report, facts_list, printed_table, write_markdown
 from measure.scratch import scratch_folder
+from measure.stored import write_json
+from peers import PEERS, STARTS
 
 SUBJECTS = ("log", "kafka", "http", "queues", "life", "spark")
 """What is measured when no subject is named. The example is not worth it."""
@@ -34,55 +44,87 @@ RESULTS = Path("benchmarks", "results")
 def main() -> None:
     arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    if arguments.report is not None:
+        publish(arguments.report, PUBLISHED, PAGE)
+        return
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     for subject in arguments.subject or SUBJECTS:
-        run_subject(subject, arguments.scale, results, only=arguments.only)
+        run_subject(subject, arguments.scale, results, arguments.peers, only=arguments.only)
 
 
-def run_subject(subject: str, scale: Scale, results: Path, *, only: str = "") -> None:
+def run_subject(
+    subject: str, scale: Scale, results: Path, asked: Collection[str], *, only: str = ""
+) -> None:
     """Measure one subject, print its table and leave its files in `results`."""
     experiments = importlib.import_module(f"subjects.{subject}").EXPERIMENTS
     chosen = [experiment for experiment in experiments if only in experiment.title]
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     started = time.monotonic()
-    with scratch_folder(results) as folder:
+    with scratch_folder(results) as folder, Peers(STARTS, asked, folder) as peers:
         facts = machine_facts(folder)
         watch = Watch()
-        outcomes = _outcomes(chosen, scale, folder)
-        facts |= watch.facts()
+        outcomes = _outcomes(chosen, scale, folder, peers)
+        facts |= watch.facts() | peers.facts()
     report = Report(
         subject=subject,
         scale=scale.value,
+        date=date,
         seconds=time.monotonic() - started,
         facts=facts,
-        experiments=chosen,
+        notes={experiment.title: experiment.note for experiment in chosen},
         outcomes=outcomes,
     )
     stem = results / f"{subject}-{scale.value}{'-part' if only else ''}"
-    print("\n".join(f"{name}: {fact}" for name, fact in report.facts.items()))
-    print(f"\n{printed_table(report)}\n")
+    print(f"{facts_list(report)}\n\n{printed_table(report)}\n")
     write_json(report, stem.with_suffix(".json"))
     draw_plot(report, stem.with_suffix(".png"))
     write_markdown(report, stem.with_suffix(".md"))
     print(f"{report.seconds:.0f} s; written: {stem}.json, .png, .md")
 
 
-def _outcomes(experiments: Sequence[Experiment], scale: Scale, folder: Path) -> list[Outcome]:
+def _outcomes(
+    experiments: Sequence[Experiment], scale: Scale, folder: Path, peers: Peers
+) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for number, experiment in enumerate(experiments):
         started = time.monotonic()
         print(f"{experiment.title} ... ", end="", flush=True, file=sys.stderr)
         place = folder / str(number)
         place.mkdir()
-        outcomes += run_experiment(experiment, scale, place)
+        outcomes += run_experiment(experiment, scale, place, peers)
         print(f"{time.monotonic() - started:.1f} s", file=sys.stderr)
     return outcomes
+
+
+def _peers(text: str) -> Collection[str]:
+    if text in ("all", "none"):
+        return PEERS if text == "all" else ()
+    names = text.split(",")
+    if unknown := [name for name in names if name not in PEERS]:
+        raise argparse.ArgumentTypeError(
+            f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}, all, none"
+        )
+    return names
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--subject", action="append", help=f"one of: {', '.join(SUBJECTS)}")
     parser.add_argument("--only", default="", help="only experiments with this text in their title")
+    parser.add_argument(
+        "--peers",
+        type=_peers,
+        default=PEERS,
+        help=f"who is measured beside us: some of {','.join(PEERS)}, or none; default: all",
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        nargs="*",
+        metavar="FILE",
+        help="publish these results, and write the page of the documentation",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
     sizes = parser.add_mutually_exclusive_group()
     for scale, meaning in (

@@ -1,11 +1,14 @@
 """An experiment: arms that take turns, and the rows of the table that their figures make.
 
-    repetition 1   limit, ours   ->  ratio 1  \
-    repetition 2   limit, ours   ->  ratio 2   >  median and spread of the ratios
-    repetition 3   limit, ours   ->  ratio 3  /
+    repetition 1   limit, ours, peer   ->  ratios 1  \
+    repetition 2   limit, ours, peer   ->  ratios 2   >  median and spread of the ratios
+    repetition 3   limit, ours, peer   ->  ratios 3  /
 
 A shared machine is slow for seconds at a time. Arms that take turns are slow together, so each
 repetition gives a ratio of its own, and the median is taken of those, not of the figures.
+
+A peer has arms of its own, prepared apart, since it may not be there. Then its lines of the table
+say why, and the others are measured all the same.
 """
 
 from __future__ import annotations
@@ -13,12 +16,44 @@ from __future__ import annotations
 import enum
 import gc
 import os
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias, TypeVar
+
+from measure.peers import PeerMissing, Peers, PeerServer
+from measure.rows import (
+    Against,
+    Goal,
+    Outcome,
+    PeerOutcome,
+    Row,
+    Sample,
+    at_least,
+    at_most,
+    ratio_at_least,
+    ratio_at_most,
+    ratios,
+)
+
+__all__ = [
+    "Against",
+    "Arm",
+    "Experiment",
+    "Figures",
+    "Goal",
+    "PeerArms",
+    "PeerMissing",
+    "PeerServer",
+    "Row",
+    "Scale",
+    "at_least",
+    "at_most",
+    "ratio_at_least",
+    "ratio_at_most",
+    "run_experiment",
+]
 
 T = TypeVar("T")
 
@@ -39,47 +74,14 @@ class Scale(enum.Enum):
         return {Scale.SMOKE: smoke, Scale.QUICK: quick, Scale.FULL: full}[self]
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A bound on a figure, or on its ratio to the limit."""
-
-    bound: float
-    is_floor: bool
-    is_of_ratio: bool
-
-    def is_met(self, found: float) -> bool:
-        """Whether `found` is on the good side of the bound."""
-        return found >= self.bound if self.is_floor else found <= self.bound
-
-
-def ratio_at_least(bound: float) -> Goal:
-    return Goal(bound, is_floor=True, is_of_ratio=True)
-
-
-def ratio_at_most(bound: float) -> Goal:
-    return Goal(bound, is_floor=False, is_of_ratio=True)
-
-
-def at_least(bound: float) -> Goal:
-    return Goal(bound, is_floor=True, is_of_ratio=False)
-
-
-def at_most(bound: float) -> Goal:
-    return Goal(bound, is_floor=False, is_of_ratio=False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table. Without a goal it is there for information."""
+class PeerArms:
+    """What a peer does in an experiment."""
 
-    name: str
-    unit: str
-    ours: str
-    """Which figure of the arms is ours."""
-    limit: str | None = None
-    """Which figure of the arms is the limit."""
-    limit_name: str = ""
-    goal: Goal | None = None
+    peer: str
+    """Which server it is, as `Peers` knows it; it runs before the arms are prepared."""
+    arms: Callable[[Scale, Path, PeerServer], AbstractContextManager[Sequence[Arm]]]
+    """Prepares the arms in an empty folder. `PeerMissing`, here or in a turn, takes them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,7 @@ class Experiment:
     rows: tuple[Row, ...]
     arms: Callable[[Scale, Path], AbstractContextManager[Sequence[Arm]]]
     """Prepares the arms in an empty folder, and tidies up after them."""
+    peers: tuple[PeerArms, ...] = ()
     repetitions_smoke: int = 2
     repetitions_quick: int = 3
     repetitions_full: int = 7
@@ -105,64 +108,58 @@ class Experiment:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One figure, once per repetition."""
-
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """The value in the middle."""
-        return statistics.median(self.values)
-
-    @property
-    def spread(self) -> float:
-        """Half of the distance between the extremes, as a share of the median."""
-        distance = max(self.values) - min(self.values)
-        return distance / 2 / self.median if self.median else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A row, measured."""
-
-    row: Row
-    ours: Sample
-    limit: Sample | None
-    ratio: Sample | None
-
-    @property
-    def is_met(self) -> bool | None:
-        """Whether the goal is met; nothing where there is none."""
-        goal = self.row.goal
-        return None if goal is None else goal.is_met(self._judged(goal).median)
-
-    @property
-    def is_unanimous(self) -> bool:
-        """Whether every single repetition says the same of the goal as the median does."""
-        goal = self.row.goal
-        return goal is None or len({goal.is_met(v) for v in self._judged(goal).values}) == 1
-
-    def _judged(self, goal: Goal) -> Sample:
-        judged = self.ratio if goal.is_of_ratio else self.ours
-        assert judged is not None, f"{self.row.name}: a goal for a ratio needs a limit"
-        return judged
-
-
-def run_experiment(experiment: Experiment, scale: Scale, folder: Path) -> list[Outcome]:
+def run_experiment(
+    experiment: Experiment, scale: Scale, folder: Path, peers: Peers
+) -> list[Outcome]:
     """Let the arms take turns, and return the rows that come of it."""
-    with experiment.arms(scale, folder) as arms:
-        repetitions = [_take_turns(arms) for _ in range(experiment.repetitions(scale))]
-    return [_outcome(row, repetitions) for row in experiment.rows]
+    with ExitStack() as stack:
+        run = _Run(peers)
+        own = folder / "ours"
+        own.mkdir()
+        run.arms += [(None, arm) for arm in stack.enter_context(experiment.arms(scale, own))]
+        for number, each in enumerate(experiment.peers):
+            if peers.is_asked(each.peer):
+                place = folder / f"peer-{number}"
+                place.mkdir()
+                run.join(each, scale, place, stack)
+        repetitions = [run.take_turns() for _ in range(experiment.repetitions(scale))]
+    return [_outcome(row, repetitions, run) for row in experiment.rows]
 
 
-def _take_turns(arms: Sequence[Arm]) -> Figures:
-    figures: dict[str, float] = {}
-    for arm in arms:
-        _settle()
-        figures.update(arm())
-    return figures
+@dataclass(slots=True)
+class _Run:
+    """Who takes turns, and why some do not."""
+
+    peers: Peers
+    arms: list[tuple[str | None, Arm]] = field(default_factory=list)
+    """With the name of the peer; nothing for ours and the limits."""
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def join(self, each: PeerArms, scale: Scale, folder: Path, stack: ExitStack) -> None:
+        """Let a peer have turns too, if it can be had."""
+        try:
+            server = self.peers.server(each.peer)
+            arms = stack.enter_context(each.arms(scale, folder, server))
+        except PeerMissing as error:
+            self.missing[each.peer] = str(error)
+        else:
+            self.arms += [(each.peer, arm) for arm in arms]
+
+    def take_turns(self) -> Figures:
+        """Have one turn of each arm."""
+        figures: dict[str, float] = {}
+        for peer, arm in self._present():
+            _settle()
+            try:
+                figures.update(arm())
+            except PeerMissing as error:
+                if peer is None:
+                    raise
+                self.missing[peer] = str(error)
+        return figures
+
+    def _present(self) -> Iterator[tuple[str | None, Arm]]:
+        return ((peer, arm) for peer, arm in self.arms if peer not in self.missing)
 
 
 def _settle() -> None:
@@ -171,10 +168,26 @@ def _settle() -> None:
     os.sync()
 
 
-def _outcome(row: Row, repetitions: Sequence[Figures]) -> Outcome:
-    ours = Sample(tuple(figures[row.ours] for figures in repetitions))
-    if row.limit is None:
-        return Outcome(row, ours, None, None)
-    limit = Sample(tuple(figures[row.limit] for figures in repetitions))
-    pairs = zip(ours.values, limit.values, strict=True)
-    return Outcome(row, ours, limit, Sample(tuple(mine / bound for mine, bound in pairs)))
+def _outcome(row: Row, repetitions: Sequence[Figures], run: _Run) -> Outcome:
+    ours = _sample(row.ours, repetitions)
+    limit = None if row.limit is None else _sample(row.limit, repetitions)
+    ratio = None if limit is None else ratios(ours, limit)
+    beside = tuple(
+        _peer_outcome(against, ours, repetitions, run.missing.get(against.peer, ""))
+        for against in row.peers
+        if run.peers.is_asked(against.peer)
+    )
+    return Outcome(row, ours, limit, ratio, beside)
+
+
+def _peer_outcome(
+    against: Against, ours: Sample, repetitions: Sequence[Figures], missing: str
+) -> PeerOutcome:
+    if missing:
+        return PeerOutcome(against, None, None, missing)
+    figure = _sample(against.figure, repetitions)
+    return PeerOutcome(against, figure, ratios(ours, figure))
+
+
+def _sample(name: str, repetitions: Sequence[Figures]) -> Sample:
+    return Sample(tuple(figures[name] for figures in repetitions))

@@ -1,15 +1,20 @@
-"""What was measured, for people and for programs."""
+"""What was measured, for people: a table that reads as it is, and as Markdown."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from measure.experiment import Experiment, Goal, Outcome, Sample
+from measure.rows import Goal, Judgement, Outcome, PeerOutcome, Sample
 
-_HEADINGS = ("what", "ours", "limit, in this run", "ratio", "goal", "met")
+_HEADINGS = ("what", "ours", "beside it, in this run", "ratio", "goal", "met")
+
+EXPLANATION = """\
+A figure is the median of its repetitions; ± is half of the distance between the least and the
+greatest. A ratio is ours by theirs: the median of the ratios of single repetitions, in which ours,
+the limit and the peers took turns. A question mark says that not all repetitions agree on whether
+the goal is met. Lines without a goal are for information. 1 MB is a million bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +23,18 @@ class Report:
 
     subject: str
     scale: str
+    date: str
+    """When it began, in UTC."""
     seconds: float
     facts: Mapping[str, str]
-    experiments: Sequence[Experiment]
+    notes: Mapping[str, str]
+    """What was done, by the title of the experiment."""
     outcomes: Sequence[Outcome]
 
 
 def printed_table(report: Report) -> str:
     """Return the table as Markdown, laid out so that it can be read as it is."""
-    lines = [_HEADINGS, *(_cells(outcome) for outcome in report.outcomes)]
+    lines = [_HEADINGS, *(line for outcome in report.outcomes for line in _lines(outcome))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
     ruled = [lines[0], tuple("-" * width for width in widths), *lines[1:]]
     return "\n".join(
@@ -37,74 +45,72 @@ def printed_table(report: Report) -> str:
     )
 
 
+def facts_list(report: Report) -> str:
+    """Return what the figures depend on, besides the code."""
+    return "\n".join(
+        [
+            f"- measured: {report.date}, in {report.seconds:.0f} s",
+            *(f"- {name}: {fact}" for name, fact in report.facts.items()),
+        ]
+    )
+
+
+def notes_list(report: Report) -> str:
+    """Return what each experiment does."""
+    return "\n".join(f"- **{title}**: {note}" for title, note in report.notes.items())
+
+
 def write_markdown(report: Report, path: Path) -> None:
-    facts = "\n".join(f"- {name}: {fact}" for name, fact in report.facts.items())
-    notes = "\n".join(f"- **{each.title}**: {each.note}" for each in report.experiments)
     path.write_text(
         f"""# Benchmark: {report.subject} ({report.scale})
 
-{facts}
-- took: {report.seconds:.0f} s
+{facts_list(report)}
 
 {printed_table(report)}
 
-A figure is the median of its repetitions; ± is half of the distance between the least and the
-greatest. A ratio is the median of the ratios of single repetitions, in which ours and the limit
-took turns. A question mark says that not all repetitions agree on whether the goal is met. Rows
-without a goal are for information. 1 MB is a million bytes.
+{EXPLANATION}
 
-![Ratios to the limit]({path.with_suffix(".png").name})
+![Every row beside its limit and its peers]({path.with_suffix(".png").name})
 
 ## What was done
 
-{notes}
+{notes_list(report)}
 """
     )
 
 
-def write_json(report: Report, path: Path) -> None:
-    content = {
-        "subject": report.subject,
-        "scale": report.scale,
-        "seconds": round(report.seconds, 1),
-        "facts": report.facts,
-        "rows": [_plain(outcome) for outcome in report.outcomes],
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n")
+def _lines(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a row: its limit and its goal, then each peer."""
+    row, unit = outcome.row, outcome.row.unit
+    head = (row.name, figure_text(outcome.ours, unit))
+    peers = list(outcome.peers)
+    if outcome.limit is not None and outcome.ratio is not None:
+        beside = f"{figure_text(outcome.limit, unit)}: {row.limit_name}"
+        judged = figure_text(outcome.ratio, ""), *_verdict(outcome.judgement, unit)
+        yield *head, beside, *judged
+    elif row.goal is not None or not peers:
+        yield *head, "", "", *_verdict(outcome.judgement, unit)
+    else:
+        yield *head, *_peer_cells(peers.pop(0), unit)
+    for peer in peers:
+        yield "", "", *_peer_cells(peer, unit)
 
 
-def _plain(outcome: Outcome) -> dict[str, object]:
-    row = outcome.row
-    return {
-        "name": row.name,
-        "unit": row.unit,
-        "ours": _summary(outcome.ours),
-        "limit": _summary(outcome.limit),
-        "limit_name": row.limit_name,
-        "ratio": _summary(outcome.ratio),
-        "goal": asdict(row.goal) if row.goal else None,
-        "is_met": outcome.is_met,
-        "is_unanimous": outcome.is_unanimous,
-    }
+def _peer_cells(peer: PeerOutcome, unit: str) -> tuple[str, ...]:
+    name = peer.against.name
+    if peer.figure is None or peer.ratio is None:
+        return f"{name}: missing: {peer.missing}", "", *_verdict(peer.judgement, unit)
+    beside = f"{figure_text(peer.figure, unit)}: {name}"
+    return beside, figure_text(peer.ratio, ""), *_verdict(peer.judgement, unit)
 
 
-def _summary(sample: Sample | None) -> dict[str, object] | None:
-    if sample is None:
-        return None
-    return {"median": sample.median, "spread": sample.spread, "values": sample.values}
+def _verdict(judgement: Judgement, unit: str) -> tuple[str, str]:
+    met = {True: "yes", False: "NO", None: ""}[judgement.is_met]
+    return _goal(judgement.goal, unit), met if judgement.is_unanimous else f"{met}?"
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
-    row = outcome.row
-    met = {True: "yes", False: "NO", None: ""}[outcome.is_met]
-    if not outcome.is_unanimous:
-        met += "?"
-    limit = f"{_figure(outcome.limit, row.unit)}: {row.limit_name}" if outcome.limit else ""
-    ratio = _figure(outcome.ratio, "") if outcome.ratio else ""
-    return row.name, _figure(outcome.ours, row.unit), limit, ratio, _goal(row.goal, row.unit), met
-
-
-def _figure(sample: Sample, unit: str) -> str:
+def figure_text(sample: Sample, unit: str) -> str:
+    """Return the median with its unit, and the spread."""
     spread = f" ±{sample.spread:.0%}" if sample.spread else ""
     return f"{_number(sample.median)} {unit}".rstrip() + spread
 

@@ -48,7 +48,7 @@ def test_the_json_holds_every_repetition_and_the_machine(example):
 def test_the_report_shows_the_plot_and_says_what_was_done(example):
     _, results = example
     report = (results / "example-smoke.md").read_text()
-    assert "![Ratios to the limit](example-smoke.png)" in report
+    assert "![Every row beside its limit and its peers](example-smoke.png)" in report
     assert "**read a file**: A file in the page cache is read whole." in report
     assert (results / "example-smoke.png").read_bytes().startswith(b"\x89PNG")
 

@@ -10,7 +10,8 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from millstream.wire.apis import APIS
 from millstream.wire.message import decode, encode
@@ -22,7 +23,9 @@ from millstream.wire.messages.produce import (
 )
 from millstream.wire.messages.topics import (
     CreateTopicsRequest,
+    CreateTopicsRequestConfig,
     CreateTopicsRequestTopic,
+    CreateTopicsResponse,
     DeleteTopicsRequest,
 )
 
@@ -84,11 +87,22 @@ def call(port: int, request: object, version: int) -> object:
     return decode(api.response, memoryview(body)[start:], version)
 
 
-def make_topic(port: int, *, partitions: int = 1) -> str:
+def make_topic(
+    port: int, *, partitions: int = 1, configs: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """Create a topic under a name of its own."""
     name = f"bench-{os.urandom(6).hex()}"
-    wanted = CreateTopicsRequestTopic(name=name, num_partitions=partitions, replication_factor=1)
-    call(port, CreateTopicsRequest(topics=(wanted,), timeout_ms=30_000), 5)
+    wanted = CreateTopicsRequestTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=tuple(
+            CreateTopicsRequestConfig(name=key, value=value) for key, value in configs.items()
+        ),
+    )
+    answer = call(port, CreateTopicsRequest(topics=(wanted,), timeout_ms=30_000), 5)
+    assert isinstance(answer, CreateTopicsResponse)
+    assert answer.topics[0].error_code == 0, answer.topics[0]
     return name
 
 

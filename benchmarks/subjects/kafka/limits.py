@@ -3,6 +3,7 @@
     limits.py floor FILE     receives, and writes what it received to a file
     limits.py echo SIZE      answers each frame with SIZE bytes, on the event loop that a node has
     limits.py pour           sends as many bytes as it is asked for
+    limits.py idle           sends back what it receives, on the event loop that a node has
 
 Each prints `port N` and runs until it is ended.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import struct
 import sys
@@ -23,7 +25,8 @@ PIECE = bytes(1024 * 1024)
 
 def main() -> None:
     kind, *arguments = sys.argv[1:]
-    {"floor": serve_floor, "echo": serve_echo, "pour": serve_pour}[kind](*arguments)
+    servers = {"floor": serve_floor, "echo": serve_echo, "pour": serve_pour, "idle": serve_idle}
+    servers[kind](*arguments)
 
 
 def _listen() -> socket.socket:
@@ -103,6 +106,29 @@ def serve_pour() -> None:
                 connection.sendall(piece)
                 left -= len(piece)
         connection.close()
+
+
+class Mirror(asyncio.Protocol):
+    """A connection that holds nothing of its own."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Send it back."""
+        self._transport.write(data)  # type: ignore[attr-defined]
+
+
+def serve_idle() -> None:
+    """Keep connections, and do nothing for them but what they ask for."""
+
+    async def run() -> None:
+        server = await asyncio.get_running_loop().create_server(Mirror, sock=_listen())
+        await server.serve_forever()
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    uvloop.run(run())
 
 
 if __name__ == "__main__":

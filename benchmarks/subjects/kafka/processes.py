@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from measure.usage import cpu_seconds, resident_bytes
+
 LIMITS = Path(__file__).with_name("limits.py")
 
 
@@ -21,16 +23,12 @@ class ServerProcess:
     port: int
 
     def cpu_seconds(self) -> float:
-        """What it has used of the processors up to now, all threads together, to the nanosecond."""
-        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        """What it has used of the processors up to now, with all processes below it."""
+        return cpu_seconds(self.pid)
 
     def resident_bytes(self) -> int:
-        """What it holds of the machine's memory."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise LookupError(f"process {self.pid} has no VmRSS")
+        """What it holds of the machine's memory, with all processes below it."""
+        return resident_bytes(self.pid)
 
 
 @contextmanager
@@ -56,7 +54,9 @@ def limit(kind: str, *arguments: str) -> Iterator[ServerProcess]:
 
 
 @contextmanager
-def running(command: list[str], announcement: str) -> Iterator[ServerProcess]:
+def running(
+    command: list[str], announcement: str, *, end: int = signal.SIGTERM
+) -> Iterator[ServerProcess]:
     """Run a server until the block ends; it says on a line that begins so where it listens."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -68,5 +68,5 @@ def running(command: list[str], announcement: str) -> Iterator[ServerProcess]:
         else:
             raise RuntimeError(f"{command} ended without saying where it listens")
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(end)
         process.wait()

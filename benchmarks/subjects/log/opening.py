@@ -7,16 +7,15 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from measure.experiment import Arm, Experiment, Row, Scale, at_most
 
 from millstream import Durability, LogConfig, Store
-from millstream.storage.names import segment_file
-from millstream.storage.seal import SEAL_SIZE, decode_seal, encode_seal
+from millstream.storage.seal import SEAL_SIZE
 from subjects.log.common import KIB, UnsyncedFilesystem, fill, log_files, make_batch, opened
+from subjects.start.data import multiply_segment
 
 CONFIG = LogConfig(durability=Durability.DISK, segment_records_max=1)
 
@@ -26,7 +25,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     count = scale.pick(smoke=4, quick=100, full=100)
     many, one = folder / "many", folder / "one"
     _multiply_log(_make_log(many, segments=count), count)
-    _multiply_segment(_make_log(one, segments=1), count**2)
+    multiply_segment(_make_log(one, segments=1), count**2)
     assert len(log_files(many)) == len(log_files(one)) == count**2
     yield (
         lambda: {"bare": _touch_bare(many)},
@@ -54,17 +53,6 @@ def _multiply_log(first: Path, count: int) -> None:
         other.mkdir()
         for path in first.iterdir():
             (other / path.name).hardlink_to(path)
-
-
-def _multiply_segment(directory: Path, count: int) -> None:
-    """Give a log `count` segments that are all like its first, each with a seal of its own."""
-    first = {suffix: directory / segment_file(0, suffix) for suffix in ("log", "index", "seal")}
-    seal = decode_seal(first["seal"].read_bytes())
-    for base in range(1, count):
-        for suffix in ("log", "index"):
-            (directory / segment_file(base, suffix)).hardlink_to(first[suffix])
-        own = replace(seal, base_offset=base, next_offset=base + 1)
-        (directory / segment_file(base, "seal")).write_bytes(encode_seal(own))
 
 
 def _touch_bare(folder: Path) -> float:
