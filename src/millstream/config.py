@@ -303,6 +303,28 @@ class BrokerConfig(_Limited):
     producer_id_expiration_ms: int = 1 * DAY_MS
     """How long a partition remembers an idle producer."""
 
+    limit_producer_bytes_per_second: int | None = None
+    """What a client may send a second to be kept, where no quota is set that fits it."""
+
+    limit_consumer_bytes_per_second: int | None = None
+    """What a client may read a second, where no quota is set that fits it."""
+
+    limit_request_percent: int | None = None
+    """How much of a core the requests of a client may take, where no quota is set that fits it."""
+
+    limit_mutations_per_second: int | None = None
+    """Partitions that a client may create or delete a second, where no quota is set that fits
+    it."""
+
+    _optional: ClassVar[frozenset[str]] = frozenset(
+        {
+            "limit_producer_bytes_per_second",
+            "limit_consumer_bytes_per_second",
+            "limit_request_percent",
+            "limit_mutations_per_second",
+        }
+    )
+
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "node_id": (0, 2**31 - 1),
         "num_partitions": (1, 100_000),
@@ -319,6 +341,10 @@ class BrokerConfig(_Limited):
         "transactional_id_expiration_ms": (1, 2**53),
         "publication_expiration_ms": (1, 2**53),
         "producer_id_expiration_ms": (1, 2**53),
+        "limit_producer_bytes_per_second": (1, 2**53),
+        "limit_consumer_bytes_per_second": (1, 2**53),
+        "limit_request_percent": (1, 100_000),
+        "limit_mutations_per_second": (1, 2**31 - 1),
     }
 
     def __post_init__(self) -> None:

@@ -366,6 +366,20 @@ class Busy(Unavailable):
     """The same thing is being changed already; try again in a moment."""
 
 
+class QuotaExceeded(Unavailable):
+    """The client used more than its quota allows, and has to wait before it may use more."""
+
+    def __init__(self, quota: str, throttle_ms: int) -> None:
+        super().__init__(f"{quota} is used up, try again in {throttle_ms} ms")
+        self.quota = quota
+        """By the name that Kafka has for it."""
+        self.throttle_ms = throttle_ms
+        """How long until nothing is owed any more."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return QuotaExceeded, (self.quota, self.throttle_ms)
+
+
 class ConcurrentTransaction(Unavailable):
     """The transaction before is still being ended."""
 

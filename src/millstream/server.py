@@ -116,6 +116,7 @@ class Server:
                 live=live,
                 closing=doorway.closing,
                 known=about,
+                counters=doorway.counters,
                 is_local=is_loopback(config.http.host),
             )
             self._http = HttpListener(app, doorway)

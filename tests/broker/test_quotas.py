@@ -161,3 +161,17 @@ def test_a_row_that_cannot_be_read_is_reported(value, error, message):
 
     with pytest.raises(error, match=message):
         asyncio.run(run())
+
+
+@in_loop
+async def test_the_default_of_the_node_holds_where_no_quota_is_set():
+    quotas = Quotas(MemoryMetadata(), defaults={QuotaKind.PRODUCE: 10.0})
+    await quotas.open()
+    assert not quotas.is_empty
+    assert quotas.charge(QuotaKind.PRODUCE, "u", "a", 150, 0.0) == 5_000
+    assert quotas.charge(QuotaKind.PRODUCE, "u", "b", 100, 0.0) == 0, "each has its own"
+    assert quotas.charge(QuotaKind.CONSUME, "u", "a", 10**9, 0.0) == 0
+    await quotas.alter(Entity(None, "a"), {"producer_byte_rate": 1000.0})
+    assert quotas.wait_ms(QuotaKind.PRODUCE, "u", "a", 0.0) == 0, "what is set goes before it"
+    await quotas.alter(Entity(None, "a"), {"producer_byte_rate": None})
+    assert not quotas.is_empty

@@ -16,8 +16,9 @@ from typing import Any
 from starlette.types import Message
 
 from millstream.broker.broker import Broker
-from millstream.config import HttpConfig
+from millstream.config import KIB, HttpConfig
 from millstream.http.app import make_app
+from millstream.http.counters import HttpCounters
 from millstream.http.health import Health
 from millstream.testing.clock import ManualClock
 from millstream.testing.timers import ManualTimers
@@ -28,13 +29,18 @@ PATIENCE_S = 60
 class Exchange:
     """One request, by a client that can go away, or stop reading, at any moment."""
 
-    def __init__(self, app: Any, method: str, path: str, body: Any = None) -> None:
+    def __init__(
+        self, app: Any, method: str, path: str, body: Any = None, client_id: str | None = None
+    ) -> None:
         self.sent: list[Message] = []
         self._news = asyncio.Event()
         self._is_gone = asyncio.Event()
         self._messages_max = -1
         self._body: bytes | None = b"" if body is None else json.dumps(body).encode()
         path, _, query = path.partition("?")
+        headers = [(b"host", b"localhost")]
+        if client_id is not None:
+            headers.append((b"client-id", client_id.encode()))
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -45,7 +51,7 @@ class Exchange:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(b"host", b"localhost")],
+            "headers": headers,
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 1),
         }
@@ -91,8 +97,8 @@ class Exchange:
         data = b"".join(one.get("body", b"") for one in self.sent[1:]).decode()
         found = []
         for block in data.split("\n\n")[:-1]:
-            event, data = block.split("\n")
-            found.append((event.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+            lines = dict(line.split(": ", 1) for line in block.split("\n"))
+            found.append((lines["event"], json.loads(lines["data"])))
         return found
 
 
@@ -104,11 +110,20 @@ class DoorNode:
         self.clock = clock
         self.timers = timers
         health = Health(is_started=True, is_ready=True, problems=())
-        self.app = make_app(lambda: health, list, broker, config=HttpConfig(heartbeat_ms=1_000))
+        self.counters = HttpCounters()
+        self.app = make_app(
+            lambda: health,
+            list,
+            broker,
+            config=HttpConfig(heartbeat_ms=1_000, live_bytes_max=64 * KIB),
+            counters=self.counters,
+        )
 
-    def begin(self, method: str, path: str, body: Any = None) -> Exchange:
+    def begin(
+        self, method: str, path: str, body: Any = None, client_id: str | None = None
+    ) -> Exchange:
         """Make a request, and do not wait for its answer."""
-        return Exchange(self.app, method, path, body)
+        return Exchange(self.app, method, path, body, client_id)
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Make a request that has to succeed, and return what it is answered."""

@@ -57,7 +57,7 @@ def entry(described: Any, one: Operation) -> Any:
 
 def test_every_route_is_in_the_document() -> None:
     streams = SimpleNamespace(end_waits=lambda: None)
-    broker: Any = SimpleNamespace(clock=ManualClock(), streams=streams)
+    broker: Any = SimpleNamespace(clock=ManualClock(), streams=streams, quotas=None)
     app = make_app(lambda: HEALTH, lambda: (), broker)
     routes = {
         (method, route.path)

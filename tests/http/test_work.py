@@ -193,3 +193,25 @@ def test_a_query_that_is_not_allowed_is_refused(query: str, tmp_path: Any) -> No
         assert answer["error"]["code"] == "malformed_request"
 
     test(tmp_path)
+
+
+@at_the_door
+async def test_a_worker_that_owes_claims_nothing_and_others_get_the_jobs(node: DoorNode) -> None:
+    await make_queue(node)
+    rates = {"consumer_byte_rate": 1_000}
+    await node.ask("PUT", "/v1/quotas", {"client_id": "slow", "rates": rates})
+    slow = node.begin("GET", f"/v1/queues/{QUEUE}/work?max=10", None, "slow")
+    await in_line(node)
+    await node.append(QUEUE, "x" * 20_000)
+    await jobs_of(slow, 1)
+    await in_line(node, 0)
+    await node.append(QUEUE, "second")
+    assert [job["value"] for job in await claim(node)] == ["second"]
+    node.timers.advance(5.0)
+    assert (await slow.events(2))[-1][0] == "heartbeat"
+    assert node.broker.queues.get(QUEUE).waiting == 0
+    node.timers.advance(10.0)
+    await in_line(node)
+    await node.append(QUEUE, "third")
+    assert [job["value"] for job in await jobs_of(slow, 2)][1] == "third"
+    await end(node, slow)

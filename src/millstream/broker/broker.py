@@ -21,7 +21,7 @@ from millstream.broker.groups.coordinator import Groups
 from millstream.broker.partition import Partition
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.queues.queues import Queues
-from millstream.broker.quotas import Quotas
+from millstream.broker.quotas import Quotas, defaults_of
 from millstream.broker.record_appends import RecordAppends
 from millstream.broker.state_log import StateLog
 from millstream.broker.streams.streams import Streams
@@ -68,7 +68,7 @@ class Broker:
         """Where clients are told to connect."""
         self.openings: Mapping[str, Opening] = {}
         """What opening the data found, of topics and of what groups and transactions keep."""
-        self.quotas = Quotas(metadata)
+        self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata)
         self.appends = RecordAppends(clock)
         self.topics = Topics(

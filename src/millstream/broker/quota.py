@@ -5,7 +5,7 @@ quota of their own. Of all quotas that fit a client, the first in this order hol
 
     user + client      user + any client      user
     any user + client  any user + any client  any user
-    client             any client
+    client             any client         the default of the node
 
 As in Kafka, a quota that names no client id is shared by all clients of the user, and one that
 names no user by all users of that client id.
@@ -35,6 +35,9 @@ THROTTLE_MS_MAX = 2**31 - 1
 
 BUCKETS_MAX = 100_000
 """Buckets that are kept; beyond, the one that was idle for longest goes, full or not."""
+
+ANONYMOUS = "ANONYMOUS"
+"""The user of a client that did not have to say who it is, at every door. Kafka's name for it."""
 
 NAME_SIZE_MAX = 255
 """Of a user or a client id that has a quota."""
@@ -128,9 +131,12 @@ def candidates(user: str, client_id: str) -> Iterator[Entity]:
 
 
 def resolve(
-    rates: Mapping[Entity, float], user: str, client_id: str
+    rates: Mapping[Entity, float], user: str, client_id: str, default: float | None = None
 ) -> tuple[Entity, float] | None:
-    """Return the quota that holds for a client: who shares it, and its rate."""
+    """Return the quota that holds for a client: who shares it, and its rate.
+
+    Where none is set that fits, it is `default`, which every client has for itself.
+    """
     for entity in candidates(user, client_id):
         rate = rates.get(entity)
         if rate is not None:
@@ -141,7 +147,7 @@ def resolve(
                 ),
                 rate,
             )
-    return None
+    return None if default is None else (Entity(user, client_id), default)
 
 
 @dataclass(slots=True)
@@ -161,7 +167,8 @@ class Bucket:
         """How long until nothing is owed."""
         if self.tokens >= 0:
             return 0
-        return min(math.ceil(-self.tokens / rate * 1000), THROTTLE_MS_MAX)
+        # Without the rounding, what floats leave over would count as a whole millisecond.
+        return min(math.ceil(round(-self.tokens / rate * 1000, 6)), THROTTLE_MS_MAX)
 
 
 class Buckets:

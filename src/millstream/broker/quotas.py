@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
@@ -20,7 +21,8 @@ from millstream.broker.quota import (
     resolve,
 )
 from millstream.broker.topic import Turns
-from millstream.errors import CorruptFile, Unavailable, UnknownFormat
+from millstream.config import BrokerConfig
+from millstream.errors import CorruptFile, InvalidRequest, Unavailable, UnknownFormat
 from millstream.metadata.interface import ABSENT, Compare, Entry, Metadata
 
 __all__ = ["DEFAULT", "Entity", "QuotaKind", "Quotas"]
@@ -30,6 +32,12 @@ ROW_VERSION = 1
 
 REQUEST_PERCENT: Final = 100
 """A second of work in a second is a hundred percent."""
+
+
+QUOTAS_MAX = 10_000
+"""Users and clients that may have quotas of their own: a list of them has to fit one answer."""
+
+NO_DEFAULTS: Mapping[QuotaKind, float] = MappingProxyType({})
 
 
 class QuotaRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,13 +51,21 @@ class QuotaRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Quotas:
     """Who may use how much, and how long who used too much has to wait."""
 
-    def __init__(self, metadata: Metadata, *, buckets: Callable[[], Buckets] = Buckets) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        *,
+        defaults: Mapping[QuotaKind, float] = NO_DEFAULTS,
+        buckets: Callable[[], Buckets] = Buckets,
+    ) -> None:
+        self.defaults = defaults
+        """What every client may use for which no quota is set. Set with the node, and not here."""
         self._metadata = metadata
         self._rates: dict[QuotaKind, dict[Entity, float]] = {kind: {} for kind in QuotaKind}
         self._revisions: dict[Entity, int] = {}
         self._turns = Turns()
         self._buckets = {kind: buckets() for kind in QuotaKind}
-        self.is_empty = True
+        self.is_empty = not defaults
         """Whether no one has a quota: then there is nothing to charge, and no need to ask."""
 
     async def open(self) -> None:
@@ -67,7 +83,7 @@ class Quotas:
         is of the monotonic clock. Like Kafka, the request is answered at once, with this number in
         it, and then nothing more is read from the client for so long.
         """
-        found = resolve(self._rates[kind], user, client_id)
+        found = self._resolve(kind, user, client_id)
         if found is None:
             return 0
         if kind is QuotaKind.REQUEST:
@@ -76,18 +92,20 @@ class Quotas:
 
     def wait_ms(self, kind: QuotaKind, user: str, client_id: str, now: float) -> int:
         """How many milliseconds a client has to wait before it may use more; charges nothing."""
-        found = resolve(self._rates[kind], user, client_id)
+        found = self._resolve(kind, user, client_id)
         return self._buckets[kind].wait_ms(*found, now) if found else 0
+
+    def _resolve(self, kind: QuotaKind, user: str, client_id: str) -> tuple[Entity, float] | None:
+        return resolve(self._rates[kind], user, client_id, self.defaults.get(kind))
 
     # Asking and setting.
 
     def all(self) -> Mapping[Entity, Mapping[str, float]]:
         """Return all quotas, by whose they are, under Kafka's names."""
-        return {
-            entity: self._rates_of(entity) for entity in sorted(self._revisions, key=entity_key)
-        }
+        return {entity: self.rates_of(entity) for entity in sorted(self._revisions, key=entity_key)}
 
-    def _rates_of(self, entity: Entity) -> dict[str, float]:
+    def rates_of(self, entity: Entity) -> Mapping[str, float]:
+        """Return the quotas of one entity, under Kafka's names; nothing where it has none."""
         return {kind.value: rates[entity] for kind, rates in self._rates.items() if entity in rates}
 
     async def alter(
@@ -107,10 +125,12 @@ class Quotas:
             await self._turns.run(entity_key(entity), self._alter(entity, changes))
 
     async def _alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
-        known = self._rates_of(entity)
+        known = self.rates_of(entity)
         rates = {name: rate for name, rate in {**known, **changes}.items() if rate is not None}
         if rates == known:
             return
+        if not known and len(self._revisions) >= QUOTAS_MAX:
+            raise InvalidRequest(f"there are {len(self._revisions)} quotas, limit is {QUOTAS_MAX}")
         key = entity_key(entity)
         compare = Compare(key, self._revisions.get(entity, ABSENT))
         revision = await self._metadata.transact(
@@ -132,7 +152,18 @@ class Quotas:
             self._revisions[entity] = revision
         else:
             self._revisions.pop(entity, None)
-        self.is_empty = not self._revisions
+        self.is_empty = not self._revisions and not self.defaults
+
+
+def defaults_of(config: BrokerConfig) -> Mapping[QuotaKind, float]:
+    """Return what a node is set to allow every client that has no quota of its own."""
+    rates = {
+        QuotaKind.PRODUCE: config.limit_producer_bytes_per_second,
+        QuotaKind.CONSUME: config.limit_consumer_bytes_per_second,
+        QuotaKind.REQUEST: config.limit_request_percent,
+        QuotaKind.MUTATION: config.limit_mutations_per_second,
+    }
+    return {kind: float(rate) for kind, rate in rates.items() if rate is not None}
 
 
 def entity_key(entity: Entity) -> str:

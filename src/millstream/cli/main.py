@@ -15,6 +15,7 @@ NOUNS = {
     "jobs": "millstream.cli.jobs:jobs",
     "pipeline": "millstream.cli.pipeline:pipeline",
     "queue": "millstream.cli.queue:queue",
+    "quota": "millstream.cli.quota:quota",
     "segments": "millstream.cli.segments:segments",
     "serve": "millstream.cli.serve:serve",
     "topic": "millstream.cli.topic:topic",

@@ -92,6 +92,7 @@ TABLES: Mapping[str, str] = {
     "groups": "consumer groups and their offsets",
     "queues": "queues and their leases",
     "transactions": "transactions, publications and producers",
+    "limits": "what every client may use that has no quota of its own",
     "logging": "what is said on standard error",
 }
 """The tables of a file, in the order in which they are shown."""
@@ -128,6 +129,7 @@ _PREFIXES: Mapping[str, str] = {
     "queue_": "queues.",
     "transaction_": "transactions.",
     "publication_": "transactions.publication_",
+    "limit_": "limits.",
 }
 """Where fields of the broker go that begin so."""
 

@@ -30,6 +30,7 @@ from millstream.http import (
     producers,
     queue_jobs,
     queues,
+    quotas,
     records,
     topic_sizes,
     topics,
@@ -37,6 +38,7 @@ from millstream.http import (
 )
 from millstream.http.closing import Closing
 from millstream.http.console_files import console_pages
+from millstream.http.counters import HttpCounters
 from millstream.http.door import answer_json
 from millstream.http.errors import EXCEPTION_HANDLERS
 from millstream.http.health import Health, health_operations
@@ -47,6 +49,7 @@ from millstream.http.openapi import document
 from millstream.http.operations import Media, Operation, routes_of
 from millstream.http.streams import operations as streams
 from millstream.http.timing import Timing
+from millstream.http.usage import Meter
 
 OPERATIONS: tuple[Operation, ...] = (
     *topics.OPERATIONS,
@@ -64,6 +67,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *streams.OPERATIONS,
     *pipelines.OPERATIONS,
     *node.OPERATIONS,
+    *quotas.OPERATIONS,
 )
 """What needs a broker."""
 
@@ -77,6 +81,7 @@ def make_app(
     closing: Closing | None = None,
     live: Live | None = None,
     known: node.Node | None = None,
+    counters: HttpCounters | None = None,
     is_local: bool = False,
 ) -> Starlette:
     """Return the application; without a broker, it tells health and metrics only.
@@ -107,6 +112,7 @@ def make_app(
     app.state.node = known
     if broker is not None:
         app.state.live = live or Live(broker, config)
+        app.state.meter = Meter(broker.quotas, broker.clock, counters or HttpCounters())
         app.state.closing.watch(broker.streams.end_waits)
     return app
 

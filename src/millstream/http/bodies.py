@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from millstream.errors import MalformedRequest
 from millstream.http.door import off_loop_if
+from millstream.http.usage import usage_of
 from millstream.wire.web.mismatch import NAME_LENGTH_MAX
 from millstream.wire.web.strict import decode
 
@@ -65,6 +66,7 @@ async def read_bytes(request: Request, *, size_max: int) -> bytes:
         if size > size_max:
             raise _too_large(f"more than {size_max}", size_max)
         if not message.get("more_body", False):
+            usage_of(request).body_bytes = size
             return piece if len(pieces) == 1 else b"".join(pieces)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -43,6 +43,12 @@ class HttpCounters:
     """Of requests that are arriving, or under way, or wait behind one."""
     unread_bytes: int = 0
     """Of answers that clients do not read, as far as they hold up anything."""
+    throttled: Counter[str] = field(default_factory=Counter)
+    """Requests that were refused because their client owed, by quota."""
+    held_deliveries: Counter[str] = field(default_factory=Counter)
+    """How often live delivery had to wait, by quota."""
+    throttle_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """For how long they were told to wait, or had to."""
     routes: dict[tuple[str, str], RouteCounter] = field(default_factory=dict)
     """By method and path template: as many as there are operations, and one for all others."""
     by_seconds: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))

@@ -15,6 +15,7 @@ from millstream.broker.broker import Broker
 from millstream.broker.record_appends import Cost
 from millstream.config import HttpConfig
 from millstream.http.closing import Closing
+from millstream.http.usage import usage_of
 
 if TYPE_CHECKING:
     from millstream.http.live.live import Live
@@ -54,9 +55,19 @@ def answer_json(
     return Response(content, status, headers, JSON)
 
 
-def note_cost(request: HTTPConnection, cost: Cost) -> None:
-    """Have the answer tell in its `Server-Timing` what the request cost."""
+def note_cost(request: HTTPConnection, cost: Cost) -> Cost:
+    """Have the answer tell in its `Server-Timing` what the request cost.
+
+    Returns the same for its body, with what the client owes: it has to wait for so long before its
+    next request.
+    """
     request.scope["millstream.cost"] = cost
+    return with_owed(cost, usage_of(request).throttle_ms)
+
+
+def with_owed(cost: Cost, owed_ms: int) -> Cost:
+    """Return a cost that tells what is owed, where that is more than had to be waited already."""
+    return cost._replace(throttle_ms=owed_ms) if owed_ms > cost.throttle_ms else cost
 
 
 def note_patient(request: HTTPConnection) -> None:

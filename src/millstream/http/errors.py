@@ -9,6 +9,7 @@ at fault, the message says no more than that: what it would tell (paths, calls) 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ExceptionHandler
 
 from millstream import errors
-from millstream.errors import MillstreamError, OffsetOutOfRange, StaleReceipt
+from millstream.errors import MillstreamError, OffsetOutOfRange, QuotaExceeded, StaleReceipt
 from millstream.wire.web.errors import code_of
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.UnknownProducer: HTTPStatus.CONFLICT,
         errors.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
         # The client may try again.
+        errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
         errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.LogClosed: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.DiskFull: HTTPStatus.INSUFFICIENT_STORAGE,
@@ -76,12 +78,19 @@ def status_of(kind: type[MillstreamError]) -> HTTPStatus:
 async def _refuse(request: Request, error: Exception) -> Response:
     """Answer what Millstream raised on purpose."""
     assert isinstance(error, MillstreamError)
-    status = status_of(type(error))
-    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status_of(type(error)) is HTTPStatus.INTERNAL_SERVER_ERROR:
         logger.error("%s %r: %s", request.method, request.scope["path"], error)
+    return refused(error)
+
+
+def refused(error: MillstreamError) -> Response:
+    """Return the answer to what Millstream raised on purpose."""
+    status = status_of(type(error))
     headers = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if isinstance(error, QuotaExceeded):
+        headers["Retry-After"] = str(math.ceil(error.throttle_ms / 1000))
     return answer(status, **error_body(error), headers=headers)
 
 
@@ -152,6 +161,8 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
         return {"offset": error.offset, "start": error.start, "end": error.end}
     if isinstance(error, StaleReceipt):
         return {"stale": list(error.receipts), "done": error.done}
+    if isinstance(error, QuotaExceeded):
+        return {"quota": error.quota, "throttle_ms": error.throttle_ms}
     return None
 
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from millstream.broker.queues.queue import Queue
 from millstream.broker.queues.values import Claimed, Job
+from millstream.broker.quotas import QuotaKind
 from millstream.broker.record_appends import Cost as QueueCost
 from millstream.errors import MillstreamError
 from millstream.http.bodies import read_message
@@ -25,6 +26,7 @@ from millstream.http.door import answer_json, note_cost, note_patient
 from millstream.http.leaving import Leave, listen
 from millstream.http.operations import Operation
 from millstream.http.queues import queue_of
+from millstream.http.usage import usage_of
 from millstream.wire.web.queues import (
     CLAIM_MAX,
     RECEIPT_LENGTH_MAX,
@@ -63,9 +65,9 @@ async def claim_jobs(request: Request) -> Response:
     )
     async with listen(request) as leaving:
         claimed = await _claim(queue, asyncio.ensure_future(claim), leaving)
-    note_cost(request, claimed.cost)
     jobs = [encoded(job) for job in claimed.jobs]
-    return answer_json(claim_json(jobs, _cost(claimed.cost)))
+    usage_of(request).charge(QuotaKind.CONSUME, sum(map(len, jobs)))
+    return answer_json(claim_json(jobs, _cost(request, claimed.cost)))
 
 
 async def _claim(
@@ -114,8 +116,7 @@ async def ack_jobs(request: Request) -> Response:
     """
     body = await read_message(request, ReceiptsBody, size_max=RECEIPTS_SIZE_MAX)
     settled = await queue_of(request).ack(body.receipts)
-    note_cost(request, settled.cost)
-    return answer_json(AckAnswer(acked=settled.count, cost=_cost(settled.cost)))
+    return answer_json(AckAnswer(acked=settled.count, cost=_cost(request, settled.cost)))
 
 
 async def nack_jobs(request: Request) -> Response:
@@ -126,8 +127,7 @@ async def nack_jobs(request: Request) -> Response:
     """
     body = await read_message(request, NackBody, size_max=RECEIPTS_SIZE_MAX)
     settled = await queue_of(request).nack(body.receipts, delay_ms=body.delay_ms)
-    note_cost(request, settled.cost)
-    return answer_json(NackAnswer(nacked=settled.count, cost=_cost(settled.cost)))
+    return answer_json(NackAnswer(nacked=settled.count, cost=_cost(request, settled.cost)))
 
 
 async def extend_jobs(request: Request) -> Response:
@@ -138,18 +138,18 @@ async def extend_jobs(request: Request) -> Response:
     body = await read_message(request, ExtendBody, size_max=RECEIPTS_SIZE_MAX)
     queue = queue_of(request)
     settled = await queue.extend(body.receipts, lease_ms=body.lease_ms)
-    note_cost(request, settled.cost)
     return answer_json(
         ExtendAnswer(
             extended=settled.count,
             deadline_ms=body.lease_ms or queue.config.lease_ms,
-            cost=_cost(settled.cost),
+            cost=_cost(request, settled.cost),
         )
     )
 
 
-def _cost(cost: QueueCost) -> Cost:
-    return Cost(**cost._asdict())
+def _cost(request: Request, cost: QueueCost) -> Cost:
+    """Return what it cost, for the body of the answer; its head tells too."""
+    return Cost(**note_cost(request, cost)._asdict())
 
 
 _ERRORS = (HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE)
@@ -165,6 +165,7 @@ OPERATIONS = (
         "Claim jobs",
         {HTTPStatus.OK: ClaimAnswer},
         body=ClaimBody,
+        uses=(QuotaKind.CONSUME,),
         errors=_ERRORS,
         tag="queues",
         example={"max": 10, "lease_ms": 30_000, "wait_ms": 1_000, "worker": "w1"},

@@ -13,7 +13,16 @@ from typing import Any
 import msgspec
 
 import millstream
-from millstream.http.operations import Answer, Media, Operation, Parameter
+from millstream.broker.quota import NAME_SIZE_MAX
+from millstream.http.operations import (
+    LIMITED_PREFIX,
+    UNREFUSED_PATHS,
+    Answer,
+    Media,
+    Operation,
+    Parameter,
+)
+from millstream.http.usage import CLIENT_ID
 from millstream.wire.web.errors import ErrorAnswer
 
 _EVERYWHERE = (
@@ -30,6 +39,12 @@ _WITH_BODY = (
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
 """What a request with a body may be answered beside that."""
+
+_CLIENT = Parameter(
+    CLIENT_ID,
+    "What the client calls itself: whose quotas hold for it.",
+    {"type": "string", "maxLength": NAME_SIZE_MAX, "pattern": "^[ -~]*$"},
+)
 
 _REFERENCE = "#/components/schemas/{name}"
 
@@ -92,9 +107,13 @@ def _operation(
         },
     }
     found["parameters"] += [_header(header) for header in one.headers]
+    if one.path.startswith(LIMITED_PREFIX):
+        found["parameters"].append(_header(_CLIENT))
     if words := getdoc(one.handler):
         found["description"] = words
     errors = [*_EVERYWHERE, *one.errors]
+    if one.path.startswith(LIMITED_PREFIX) and one.path not in UNREFUSED_PATHS:
+        errors.append(HTTPStatus.TOO_MANY_REQUESTS)
     if "{" in one.path:
         errors.append(HTTPStatus.NOT_FOUND)
     if one.body is not None:

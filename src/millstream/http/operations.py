@@ -18,6 +18,15 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from millstream.broker.quotas import QuotaKind
+from millstream.http.usage import usage_of
+
+LIMITED_PREFIX = "/v1/"
+"""What quotas are charged for. Health, metrics and files of the console are never limited."""
+
+UNREFUSED_PATHS = frozenset({"/v1/quotas"})
+"""What is charged for and never refused: whoever was locked out by a quota has to get at it."""
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -57,6 +66,8 @@ class Operation(NamedTuple):
     tag: str = "topics"
     is_body_optional: bool = False
     answer_headers: Sequence[Parameter] = ()
+    uses: Sequence[QuotaKind] = ()
+    """The quotas that it takes from beside time: who owes one of them is refused."""
     example: Any = None
     """A body, as JSON would have it."""
     answer_example: Any = None
@@ -68,8 +79,8 @@ def routes_of(operations: Sequence[Operation]) -> list[Route]:
     by_path = sorted(operations, key=lambda one: one.path)
     found = []
     for path, group in groupby(by_path, key=lambda one: one.path):
-        handlers = {one.method: one.handler for one in group}
-        found.append(OperationRoute(path, _ByMethod(handlers), methods=list(handlers)))
+        by_method = {one.method: one for one in group}
+        found.append(OperationRoute(path, _ByMethod(path, by_method), methods=list(by_method)))
     # A path that takes slashes would swallow those that go on behind it.
     return sorted(found, key=_precedence)
 
@@ -103,14 +114,30 @@ class OperationRoute(Route):
 class _ByMethod:
     """What a path does, by method. Errors are left to the application, which has the table."""
 
-    def __init__(self, handlers: Mapping[str, Handler]) -> None:
-        self._handlers = handlers
+    def __init__(self, path: str, operations: Mapping[str, Operation]) -> None:
+        self._operations = operations
+        self._is_limited = path.startswith(LIMITED_PREFIX)
+        self._is_refused = self._is_limited and path not in UNREFUSED_PATHS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request = Request(scope, receive, send)
         method = request.method
-        if method == "HEAD" and method not in self._handlers:
+        if method == "HEAD" and method not in self._operations:
             method = "GET"
-        response = await self._handlers[method](request)
-        await response(scope, receive, send)
+        operation = self._operations[method]
+        usage = usage_of(request) if self._is_limited else None
+        if usage is None or usage.is_free:
+            response = await operation.handler(request)
+            await response(scope, receive, send)
+            return
+        if self._is_refused:
+            usage.check(QuotaKind.REQUEST, *operation.uses)
+        response = await usage.measured(_answered(operation.handler, request))
+        usage.settle()
+        await usage.measured(response(scope, receive, send))
+        usage.settle()
+
+
+async def _answered(handler: Handler, request: Request) -> Response:
+    return await handler(request)

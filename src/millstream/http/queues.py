@@ -14,10 +14,13 @@ from starlette.responses import Response
 
 from millstream.broker.queues.queue import Queue
 from millstream.broker.queues.values import QueueChanges
+from millstream.broker.quotas import QuotaKind
 from millstream.errors import UnknownQueue, UnknownTopic
 from millstream.http.bodies import read_bytes
 from millstream.http.door import answer_json, broker_of
 from millstream.http.operations import Operation
+from millstream.http.topics import partition_count
+from millstream.http.usage import usage_of
 from millstream.wire.web.queues import QueueAnswer, QueueBody, QueuesAnswer
 from millstream.wire.web.strict import decode
 
@@ -41,7 +44,11 @@ async def put_queue(request: Request) -> Response:
         dead_letter=_given(body.dead_letter),
         claim_window_ms=_given(body.claim_window_ms),
     )
-    queue, is_new = await broker_of(request).queues.put(request.path_params["queue"], changes)
+    broker, name = broker_of(request), request.path_params["queue"]
+    before = partition_count(broker.topics, name)
+    queue, is_new = await broker.queues.put(name, changes)
+    made = partition_count(broker.topics, name) - before
+    usage_of(request).charge(QuotaKind.MUTATION, max(0, made))
     return answer_json(_described(queue), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
 
@@ -132,6 +139,7 @@ OPERATIONS = (
         body=QueueBody,
         is_body_optional=True,
         errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
+        uses=(QuotaKind.MUTATION,),
         tag="queues",
         example={"lease_ms": 30_000, "deliveries_max": 5, "dead_letter": "mail-dead"},
         answer_example=_EXAMPLE,

@@ -11,7 +11,9 @@ from starlette.responses import Response
 from millstream.broker.broker import Broker
 from millstream.broker.difference import Arrival, Difference, read_difference
 from millstream.broker.partition import Partition
+from millstream.broker.quotas import QuotaKind
 from millstream.broker.record_appends import NO_STAMP, Placed, Stamp
+from millstream.broker.record_appends import Cost as AppendCost
 from millstream.broker.topic import Topic
 from millstream.errors import InvalidRequest
 from millstream.http.bodies import read_message, read_query
@@ -25,6 +27,7 @@ from millstream.http.door import (
 )
 from millstream.http.leaving import Leave, listen
 from millstream.http.operations import Operation
+from millstream.http.usage import Usage, usage_of
 from millstream.records.record import StoredRecord
 from millstream.wire.web.records import (
     AppendAnswer,
@@ -57,7 +60,10 @@ async def append_records(request: Request) -> Response:
     """
     body = await read_message(request, AppendBody, size_max=config_of(request).append_size_max)
     topic = await topic_to_write(request)
-    return answer_append(request, await append(request, topic, body))
+    placed = await append(request, topic, body)
+    usage = usage_of(request)
+    usage.charge(QuotaKind.PRODUCE, usage.body_bytes)
+    return answer_append(request, placed)
 
 
 async def append(request: HTTPConnection, topic: Topic, body: AppendBody) -> Placed:
@@ -82,19 +88,19 @@ def _partitions_of(body: AppendBody) -> list[int | None] | None:
 
 def answer_append(request: Request, placed: Placed) -> Response:
     """Say where records went, and what that cost."""
-    note_cost(request, placed.cost)
-    return answer_json(append_answer(placed), HTTPStatus.CREATED)
+    cost = note_cost(request, placed.cost)
+    return answer_json(append_answer(placed, cost), HTTPStatus.CREATED)
 
 
-def append_answer(placed: Placed) -> AppendAnswer:
-    """Return where records went, as a message."""
+def append_answer(placed: Placed, cost: AppendCost) -> AppendAnswer:
+    """Return where records went, and what that cost, as a message."""
     is_one = len(set(placed.partitions)) == 1
     return AppendAnswer(
         offsets=list(placed.offsets),
         partition=placed.partitions[0] if is_one else None,
         partitions=UNSET if is_one else list(placed.partitions),
         head=placed.head if is_one else None,
-        cost=Cost(**placed.cost._asdict()),
+        cost=Cost(**cost._asdict()),
     )
 
 
@@ -110,9 +116,11 @@ async def read_records(request: Request) -> Response:
     partition = one_partition(topic, query.partition)
     await partition.open()
     if not query.wait_ms:
-        found = await _difference(partition, query, query.from_)
-        return answer_json(await _answer(found, query))
-    return answer_json(await _wait_for_difference(request, partition, query))
+        found = await _answer(await _difference(partition, query, query.from_), query)
+    else:
+        found = await _wait_for_difference(request, partition, query)
+    usage_of(request).charge(QuotaKind.CONSUME, len(found))
+    return answer_json(found)
 
 
 async def _wait_for_difference(
@@ -207,13 +215,24 @@ def topic_of(request: Request) -> Topic:
 
 async def topic_to_write(request: Request) -> Topic:
     """Return the topic that the path names; made where there is none and the node does that."""
-    return await ensured_topic(broker_of(request), request.path_params["topic"])
+    name = request.path_params["topic"]
+    return await ensured_topic(broker_of(request), name, usage_of(request))
 
 
-async def ensured_topic(broker: Broker, name: str) -> Topic:
-    """Return a topic; made where there is none and the node does that."""
+async def ensured_topic(broker: Broker, name: str, usage: Usage) -> Topic:
+    """Return a topic; made where there is none and the node does that.
+
+    That changes topics as every other way to make one does, and is charged for.
+    """
     topics = broker.topics
-    return await topics.ensure(name) if broker.config.auto_create_topics else topics.get(name)
+    if not broker.config.auto_create_topics:
+        return topics.get(name)
+    if (found := topics.find(name)) is not None:
+        return found
+    usage.check(QuotaKind.MUTATION)
+    topic = await topics.ensure(name)
+    usage.charge(QuotaKind.MUTATION, topic.partition_count)
+    return topic
 
 
 def one_partition(topic: Topic, index: int | None) -> Partition:
@@ -239,6 +258,7 @@ OPERATIONS = (
         {HTTPStatus.CREATED: AppendAnswer},
         body=AppendBody,
         errors=_CONFLICTS,
+        uses=(QuotaKind.PRODUCE,),
         example={"records": [{"key": "k1", "value": {"n": 1}, "headers": {"a": "b"}}]},
         answer_example={
             "offsets": [41],
@@ -254,6 +274,7 @@ OPERATIONS = (
         "Read what is new from a cursor on",
         {HTTPStatus.OK: RecordsAnswer},
         query=RecordsQuery,
+        uses=(QuotaKind.CONSUME,),
         errors=(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,),
         answer_example={
             "records": [

@@ -2,7 +2,8 @@
 
     Server-Timing: commit;dur=0.41, fsync;dur=0.3, throttle;dur=0, total;dur=0.62
 
-The first three are there where something was written. All are in milliseconds.
+The first three are there where something was written; `throttle` also where the client owes what a
+quota does not allow it, and has to wait for so long. All are in milliseconds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.broker.record_appends import Cost
 from millstream.clock import Clock
+from millstream.http.door import with_owed
+from millstream.http.usage import Usage
 
 
 class Timing:
@@ -30,17 +33,20 @@ class Timing:
         async def send_timed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 took = (self._clock.monotonic() - begun) * 1000
-                header = (b"server-timing", _words(scope.get("millstream.cost"), took))
+                usage: Usage | None = scope.get("millstream.usage")
+                owed_ms = 0 if usage is None else usage.throttle_ms
+                header = (b"server-timing", _words(scope.get("millstream.cost"), owed_ms, took))
                 message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
         await self._app(scope, receive, send_timed)
 
 
-def _words(cost: Cost | None, total_ms: float) -> bytes:
+def _words(cost: Cost | None, owed_ms: int, total_ms: float) -> bytes:
     total = f"total;dur={total_ms:.3g}"
     if cost is None:
-        return total.encode()
+        return (f"throttle;dur={owed_ms}, {total}" if owed_ms else total).encode()
+    cost = with_owed(cost, owed_ms)
     return (
         f"commit;dur={cost.commit_ms:g}, fsync;dur={cost.fsync_ms:g},"
         f" throttle;dur={cost.throttle_ms:g}, {total}"

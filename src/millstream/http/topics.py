@@ -9,13 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.partition import Partition
+from millstream.broker.quotas import QuotaKind
 from millstream.broker.topic import Topic
+from millstream.broker.topics import Topics
 from millstream.http.bodies import read_message, read_query
 from millstream.http.door import answer_json, broker_of
 from millstream.http.operations import Operation
 from millstream.http.records import topic_of
 from millstream.http.topic_changes import changes_of
 from millstream.http.topic_sizes import sizes_of
+from millstream.http.usage import usage_of
 from millstream.wire.web.records import GapShape
 from millstream.wire.web.topics import (
     ListedTopic,
@@ -39,9 +42,10 @@ async def put_topic(request: Request) -> Response:
     """
     body = await read_message(request, TopicBody, size_max=TOPIC_SIZE_MAX, is_optional=True)
     partitions = body.partitions if isinstance(body.partitions, int) else None
-    topic, is_new = await broker_of(request).topics.put(
-        request.path_params["topic"], partitions=partitions, changes=changes_of(body)
-    )
+    topics, name = broker_of(request).topics, request.path_params["topic"]
+    before = partition_count(topics, name)
+    topic, is_new = await topics.put(name, partitions=partitions, changes=changes_of(body))
+    usage_of(request).charge(QuotaKind.MUTATION, max(0, topic.partition_count - before))
     return answer_json(_shape(topic), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
 
@@ -83,8 +87,15 @@ async def describe_topic(request: Request) -> Response:
 
 async def delete_topic(request: Request) -> Response:
     """Delete a topic and all its records; they are gone for everyone when this is answered."""
-    await broker_of(request).topics.delete(request.path_params["topic"])
+    deleted = await broker_of(request).topics.delete(request.path_params["topic"])
+    usage_of(request).charge(QuotaKind.MUTATION, deleted.partition_count)
     return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def partition_count(topics: Topics, name: str) -> int:
+    """Return how many partitions a topic has; none where there is no such topic."""
+    found = topics.find(name)
+    return 0 if found is None else found.partition_count
 
 
 def _shape(topic: Topic) -> TopicShape:
@@ -162,6 +173,7 @@ OPERATIONS = (
         body=TopicBody,
         is_body_optional=True,
         errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        uses=(QuotaKind.MUTATION,),
         example={"partitions": 1, "retention_ms": 86_400_000},
         answer_example=_EXAMPLE,
     ),
@@ -179,5 +191,6 @@ OPERATIONS = (
         delete_topic,
         "Delete a topic",
         {HTTPStatus.NO_CONTENT: None},
+        uses=(QuotaKind.MUTATION,),
     ),
 )

@@ -6,7 +6,8 @@
 
 A connection claims for its worker, in line with all other claims. It has at most `max` jobs at a
 time that are neither done, nor given back, nor run out; as these become fewer, more are claimed. So
-a worker that is slow gets less, and one that went away gets nothing more.
+a worker that is slow gets less, and one that went away gets nothing more. One that owes what its
+quota does not allow it claims nothing until it owes nothing.
 
 Jobs that were claimed and not sent when the worker went away are given back at once, as `jobs.py`
 does. Those that were sent belong to it, as far as anybody can know: they come back when their
@@ -26,10 +27,12 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.broker.queues.queue import Queue
 from millstream.broker.queues.values import Claimed, Job
+from millstream.broker.quotas import QuotaKind
 from millstream.clock import Clock, Timers
 from millstream.errors import MillstreamError, Stopping, UnknownQueue
 from millstream.http.bodies import read_query
 from millstream.http.door import broker_of, config_of, note_resumable
+from millstream.http.holding import Holding
 from millstream.http.jobs import encoded, give_back
 from millstream.http.leaving import Leave, listen
 from millstream.http.live.pulse import Pulse
@@ -37,6 +40,7 @@ from millstream.http.live.sse import HEADERS, frame
 from millstream.http.live.subscriber import Event
 from millstream.http.operations import Media, Operation
 from millstream.http.queues import queue_of
+from millstream.http.usage import Usage, usage_of
 from millstream.wire.web.queues import WorkQuery, jobs_json
 from millstream.wire.web.records import WAIT_MS_MAX
 
@@ -57,12 +61,16 @@ class Work:
         queue: Queue,
         query: WorkQuery,
         leaving: asyncio.Future[Leave],
+        usage: Usage,
         *,
         clock: Clock,
         timers: Timers,
         beat_seconds: float,
     ) -> None:
         self._queue = queue
+        self._usage = usage
+        self._woken = asyncio.Event()
+        self._holding = Holding(usage, timers, self._woken.set)
         self._query = query
         self._leaving = leaving
         self._clock = clock
@@ -71,7 +79,6 @@ class Work:
         self._held: list[Job] = []
         """Jobs that were pushed and may not be settled."""
         self._claiming: asyncio.Task[Claimed] | None = None
-        self._woken = asyncio.Event()
 
     async def run(self, say: Say) -> None:
         """Push jobs until the worker leaves, the node stops or the queue is gone."""
@@ -82,6 +89,7 @@ class Work:
             await say(Event("end", b'{"reason":"%s"}' % reason))
         finally:
             self._pulse.stop()
+            self._holding.close()
             self._queue.unwatch(self._note)
             await self._leave_the_line()
 
@@ -105,8 +113,12 @@ class Work:
                 await self._push(deque(claimed.jobs), say)
 
     async def _something_happens(self) -> None:
-        """Wait until there may be something to do, and get in line where there is room."""
-        if self._claiming is None and (room := self._room()):
+        """Wait until there may be something to do, and get in line where there is room.
+
+        A worker that owes does not get in line: jobs that wait for it would be others' meanwhile.
+        """
+        is_free = self._claiming is None and not self._holding.is_held()
+        if is_free and (room := self._room()):
             self._claiming = asyncio.create_task(self._claim(room))
             self._claiming.add_done_callback(self._wake)
         await self._woken.wait()
@@ -133,8 +145,11 @@ class Work:
             while jobs and not self._leaving.done():
                 age_ms = int((self._clock.monotonic() - began) * 1000)
                 if piece := self._piece(jobs, age_ms):
-                    await say(Event("jobs", jobs_json(piece)))
+                    event = Event("jobs", jobs_json(piece))
+                    await say(event)
                     self._pulse.note_sent()
+                    self._usage.charge(QuotaKind.CONSUME, len(event.data))
+                    self._usage.settle()
         finally:
             await give_back(self._queue, jobs)
 
@@ -207,6 +222,7 @@ class WorkStream(Response):
                 self._queue,
                 self._query,
                 leaving,
+                usage_of(self._request),
                 clock=broker.clock,
                 timers=broker.timers,
                 beat_seconds=config_of(self._request).heartbeat_ms / 1000,

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from millstream.broker.quota import ANONYMOUS
 from millstream.config import KafkaConfig
 
 if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.quotas import QuotaKind
     from millstream.kafka.fetch_session import FetchSessions
-
-ANONYMOUS = "ANONYMOUS"
-"""What Kafka calls a client that did not have to say who it is."""
 
 
 @dataclass(slots=True)

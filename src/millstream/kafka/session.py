@@ -17,8 +17,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from millstream.broker.quota import ANONYMOUS
 from millstream.errors import MalformedRequest, MillstreamError
-from millstream.kafka.context import ANONYMOUS
 from millstream.kafka.exchange import Exchange
 from millstream.kafka.plain_produce import PlainExchange
 from millstream.kafka.receiver import Frame, Receiver

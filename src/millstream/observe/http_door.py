@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millstream.broker.quotas import QuotaKind
 from millstream.http.counters import ENDINGS, REFUSALS, SECONDS, RouteCounter
 from millstream.http.doorway import Doorway
 from millstream.observe.metrics import Declared, Kind, Listed, Sample, Section, counter, gauge
@@ -15,6 +16,18 @@ def _refused(reason: str) -> Sample[Doorway]:
 
 def _ended(reason: str) -> Sample[Doorway]:
     return Sample(labels=(reason,), read=lambda door: door.counters.ended[reason])
+
+
+def _throttled(quota: str) -> Sample[Doorway]:
+    return Sample(labels=(quota,), read=lambda door: door.counters.throttled[quota])
+
+
+def _held(quota: str) -> Sample[Doorway]:
+    return Sample(labels=(quota,), read=lambda door: door.counters.held_deliveries[quota])
+
+
+def _throttle_seconds(quota: str) -> Sample[Doorway]:
+    return Sample(labels=(quota,), read=lambda door: door.counters.throttle_seconds[quota])
 
 
 def _within(bucket: int) -> Sample[Doorway]:
@@ -73,6 +86,28 @@ HTTP_DOOR_METRICS: Sequence[Declared[Doorway]] = (
         "millstream_http_unread_bytes",
         "Bytes of answers that hold up something because their clients do not read them.",
         lambda door: door.counters.unread_bytes,
+    ),
+    Declared(
+        name="millstream_http_throttled_requests_total",
+        kind=Kind.COUNTER,
+        help="Requests that were refused with 429, because their client owed what this quota does"
+        " not allow it.",
+        labels=("quota",),
+        samples=tuple(_throttled(kind.value) for kind in QuotaKind),
+    ),
+    Declared(
+        name="millstream_http_held_deliveries_total",
+        kind=Kind.COUNTER,
+        help="How often live delivery, or the push of jobs, waited because its client owed.",
+        labels=("quota",),
+        samples=tuple(_held(kind.value) for kind in QuotaKind),
+    ),
+    Declared(
+        name="millstream_http_throttle_seconds_total",
+        kind=Kind.COUNTER,
+        help="For how long those clients were told to wait, or had to, all together.",
+        labels=("quota",),
+        samples=tuple(_throttle_seconds(kind.value) for kind in QuotaKind),
     ),
     Declared(
         name="millstream_http_requests_within_total",

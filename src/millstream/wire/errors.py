@@ -74,6 +74,7 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         # The client may try again: these codes are the ones that all clients retry.
         errors.Unavailable: ErrorCode.REQUEST_TIMED_OUT,
         errors.Busy: ErrorCode.CONCURRENT_TRANSACTIONS,
+        errors.QuotaExceeded: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         errors.Stopping: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         # An operator has to act; clients go on asking.
         errors.DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
@@ -103,6 +104,7 @@ _ONE_WAY = frozenset(
         ErrorCode.POLICY_VIOLATION,  # Of Kafka, any policy of its operator.
         ErrorCode.REQUEST_TIMED_OUT,  # Of Kafka, also after something was written.
         ErrorCode.OFFSET_OUT_OF_RANGE,  # Needs numbers that a code does not bring.
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,  # The same.
         ErrorCode.MEMBER_ID_REQUIRED,
     }
 )

@@ -28,6 +28,7 @@ from millstream.http.live.starts import Beginning
 from millstream.http.live.subscriber import Event, Subscriber
 from millstream.records.record import Record
 from millstream.wire.web.cursors import decode_cursor
+from tests.http.live.usages import usage_of
 
 WEB = HttpConfig(live_bytes_max=1024)
 NUMBERS = itertools.count()
@@ -95,7 +96,7 @@ class Session:
         await self.broker.topics.delete(self.name)
 
     async def enter(self) -> None:
-        self.subscriber = self.live.enter(is_lasting=True)
+        self.subscriber = self.live.enter(is_lasting=True, usage=usage_of(self.broker))
         await self.live.follow(self.subscriber, [self.name], Beginning(self.cursor), None)
 
     # What happens to the topic.

@@ -15,6 +15,7 @@ from millstream.http.live.live import Live
 from millstream.http.live.starts import Beginning
 from millstream.http.live.subscriber import Event, Subscriber
 from millstream.records.record import Record
+from tests.http.live.usages import usage_of
 
 
 class Bench:
@@ -53,7 +54,7 @@ def with_bench(path: Path, work: Callable[[Bench], Awaitable[None]]) -> None:
         try:
             await broker.topics.create("t", partitions=2)
             bench = Bench(broker)
-            bench.subscriber = bench.live.enter(is_lasting=True)
+            bench.subscriber = bench.live.enter(is_lasting=True, usage=usage_of(broker))
             await bench.live.follow(bench.subscriber, ["t"], Beginning("latest"), None)
             await asyncio.wait_for(work(bench), 30)
             bench.live.leave(bench.subscriber)

@@ -9,7 +9,13 @@ import pytest
 
 from millstream import errors
 from millstream.broker.validation import RefusedRecord
-from millstream.errors import MillstreamError, NodeRefused, OffsetOutOfRange, StaleReceipt
+from millstream.errors import (
+    MillstreamError,
+    NodeRefused,
+    OffsetOutOfRange,
+    QuotaExceeded,
+    StaleReceipt,
+)
 from millstream.wire.web.errors import KINDS, ErrorShape, code_of, error_of
 
 OTHERS = {
@@ -41,7 +47,8 @@ def test_a_class_for_one_place_has_the_code_of_the_one_that_all_know():
     assert code_of(RefusedRecord) == "invalid_record"
 
 
-PLAIN = [kind for kind in ALL if kind not in {OffsetOutOfRange, StaleReceipt, errors.WouldBlock}]
+NOT_PLAIN = {OffsetOutOfRange, StaleReceipt, QuotaExceeded, errors.WouldBlock}
+PLAIN = [kind for kind in ALL if kind not in NOT_PLAIN]
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -61,10 +68,19 @@ def test_numbers_come_back_where_an_error_has_some():
     )
     assert isinstance(stale, StaleReceipt)
     assert (stale.receipts, stale.done) == (("a",), 3)
+    detail = {"quota": "producer_byte_rate", "throttle_ms": 1500}
+    owed = error_of(429, ErrorShape(code="quota_exceeded", message="", detail=detail))
+    assert isinstance(owed, QuotaExceeded)
+    assert (owed.quota, owed.throttle_ms) == ("producer_byte_rate", 1500)
 
 
-@pytest.mark.parametrize("code", ["offset_out_of_range", "stale_receipt", "no_such_error"])
-@pytest.mark.parametrize("detail", [None, {}, {"stale": [1], "done": "x"}, {"offset": "7"}])
+@pytest.mark.parametrize(
+    "code", ["offset_out_of_range", "stale_receipt", "quota_exceeded", "no_such_error"]
+)
+@pytest.mark.parametrize(
+    "detail",
+    [None, {}, {"stale": [1], "done": "x"}, {"offset": "7"}, {"quota": "x", "throttle_ms": "1"}],
+)
 def test_what_has_no_error_here_is_a_refusal(code, detail):
     found = error_of(409, ErrorShape(code=code, message="because", detail=detail))
     assert isinstance(found, NodeRefused)

@@ -29,6 +29,7 @@ from millstream.errors import (
     MalformedRequest,
     MillstreamError,
     NodeRefused,
+    QuotaExceeded,
     Unavailable,
 )
 from millstream.wire.web.errors import ErrorAnswer, error_of
@@ -102,7 +103,10 @@ def refusal_of(answer: Answer) -> Refusal | None:
     if status == HTTPStatus.TOO_MANY_REQUESTS and isinstance(error, NodeRefused):
         error = Unavailable(shape.message)
     is_in_doubt = status >= 500 and status not in _TEMPORARY
-    return Refusal(error, status in _TEMPORARY, is_in_doubt, answer.retry_after_s)
+    retry_after_s = answer.retry_after_s
+    if isinstance(error, QuotaExceeded):  # It says the same in milliseconds.
+        retry_after_s = min(max(0.0, error.throttle_ms / 1000), RETRY_AFTER_S_MAX)
+    return Refusal(error, status in _TEMPORARY, is_in_doubt, retry_after_s)
 
 
 def _foreign_refusal(answer: Answer) -> Refusal:

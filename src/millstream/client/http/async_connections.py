@@ -26,7 +26,8 @@ BUFFERED_BYTES_MAX = 1024 * 1024
 class AsyncConnection(asyncio.Protocol):
     """One connection to a node, with one answer at a time."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, client_id: str) -> None:
+        self._client_id = client_id
         self._address = address
         self._transport: asyncio.Transport | None = None
         self._reader: AnswerReader | None = None
@@ -89,7 +90,7 @@ class AsyncConnection(asyncio.Protocol):
         self._reader = reader
         self._is_stream = is_stream
         self._buffered = 0
-        head = head_of(request, self._address)
+        head = head_of(request, self._address, self._client_id)
         self._transport.writelines([head, request.body] if request.body else [head])
 
     async def more(self) -> None:
@@ -214,7 +215,9 @@ class AsyncConnections:
         try:
             async with asyncio.timeout(self._config.connect_s_max):
                 _, made = await loop.create_connection(
-                    lambda: AsyncConnection(self._address), *self._address[:2], ssl=self._tls
+                    lambda: AsyncConnection(self._address, self._config.client_id),
+                    *self._address[:2],
+                    ssl=self._tls,
                 )
         except (OSError, TimeoutError) as error:
             reason = f"cannot connect: {error or 'it takes too long'}"

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from millstream.config import KIB, MIB
 from millstream.errors import InvalidConfig
 
+CLIENT_ID_LENGTH_MAX = 255
+"""What a node takes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """How long a client waits, how much it takes, and how it tries again."""
+
+    client_id: str = "millstream"
+    """What the client calls itself: the node charges what it uses to the quotas of that name.
+    Programs that are to have quotas of their own need names of their own."""
 
     timeout_s: float = 30.0
     """Until when a call is done or has failed: one deadline for all its attempts and pauses."""
@@ -60,9 +67,15 @@ class ClientConfig:
     ones wait before they are taken in."""
 
     def __post_init__(self) -> None:
+        is_name = self.client_id.isprintable() and self.client_id == self.client_id.strip(" ")
+        if not is_name or len(self.client_id) > CLIENT_ID_LENGTH_MAX:
+            raise InvalidConfig(
+                f"client_id is {self.client_id[:300]!r}, allowed is what can be printed, up to"
+                f" {CLIENT_ID_LENGTH_MAX} characters, without a space at either end"
+            )
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if not value > 0:
+            if name != "client_id" and not value > 0:
                 raise InvalidConfig(f"{name} is {value}, allowed is what is above 0")
         if self.pause_s_min > self.pause_s_max:
             found = f"pause_s_min is {self.pause_s_min}, pause_s_max is {self.pause_s_max}"

@@ -27,8 +27,11 @@ _PIECE = 256 * 1024
 class Connection:
     """One connection to a node."""
 
-    def __init__(self, connected: socket.socket, address: Address, clock: Clock) -> None:
+    def __init__(
+        self, connected: socket.socket, address: Address, client_id: str, clock: Clock
+    ) -> None:
         self._socket = connected
+        self._client_id = client_id
         self._address = address
         self._clock = clock
         self.used_at = clock.monotonic()
@@ -36,7 +39,7 @@ class Connection:
     def send(self, request: Request, deadline: float) -> None:
         """Send a request; what raises here was not done, for the node does not have all of it."""
         self._wait_until(deadline)
-        head = head_of(request, self._address)
+        head = head_of(request, self._address, self._client_id)
         try:
             if len(request.body) > _PIECE:
                 self._socket.sendall(head)
@@ -212,7 +215,7 @@ class Connections:
                 made = _wrapped(made, self._tls, self._address.host)
         except OSError as error:
             raise self.lost(f"cannot connect: {error}", may_be_done=False) from error
-        connection = Connection(made, self._address, self.clock)
+        connection = Connection(made, self._address, self._config.client_id, self.clock)
         with self._guard:
             self._open.add(connection)
             is_closed = self._is_closed

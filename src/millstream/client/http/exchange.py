@@ -20,7 +20,7 @@ STREAM_PIECE_MAX = 4 * 1024 * 1024
 _NO_BODY = frozenset({204, 304})
 
 
-def head_of(request: Request, address: Address) -> bytes:
+def head_of(request: Request, address: Address, client_id: str = "") -> bytes:
     """Return the first line and the headers of a request."""
     lines = [
         f"{request.method} {address.prefix}{request.path} HTTP/1.1",
@@ -30,7 +30,10 @@ def head_of(request: Request, address: Address) -> bytes:
     if request.body or request.method in {"POST", "PUT"}:
         lines.append(f"content-length: {len(request.body)}")
         lines.append("content-type: application/json")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+    head = ("\r\n".join(lines) + "\r\n").encode("ascii")
+    if client_id:  # The only thing in a head that may be more than ASCII.
+        head += b"client-id: %s\r\n" % client_id.encode()
+    return head + b"\r\n"
 
 
 class AnswerReader:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 
 from millstream.broker.broker import Broker
 from millstream.broker.topic import TopicChange, TopicEvent
+from millstream.clock import Timers
 from millstream.config import HttpConfig
 from millstream.http.live.counters import LiveCounters
 from millstream.http.live.feed import Feeds
 from millstream.http.live.starts import Beginning, check_places
 from millstream.http.live.subscriber import DELETED, Subscriber
+from millstream.http.usage import Usage
 
 
 class Live:
@@ -29,14 +31,20 @@ class Live:
         """All connections there are, whatever they watch."""
         return tuple(self._subscribers)
 
-    def enter(self, *, is_lasting: bool) -> Subscriber:
+    @property
+    def timers(self) -> Timers:
+        """Who calls back when time has passed."""
+        return self._broker.timers
+
+    def enter(self, *, is_lasting: bool, usage: Usage) -> Subscriber:
         """Return a new subscriber, which follows nothing yet.
 
-        One that is lasting goes on, though all its topics end.
+        One that is lasting goes on, though all its topics end. What it is sent is charged to
+        `usage`.
         """
         if self._end_changes is None:
             self._end_changes = self._broker.topics.on_change(self._note_change)
-        subscriber = Subscriber(self, is_lasting=is_lasting)
+        subscriber = Subscriber(self, is_lasting=is_lasting, usage=usage)
         self._subscribers[subscriber] = None
         return subscriber
 

@@ -23,14 +23,16 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from millstream.broker.quotas import QuotaKind
 from millstream.errors import MalformedRequest, MillstreamError
-from millstream.http.door import broker_of, closing_of, config_of, live_of
-from millstream.http.errors import answer, error_body
+from millstream.http.door import broker_of, closing_of, config_of, live_of, with_owed
+from millstream.http.errors import answer, error_body, refused
 from millstream.http.live.pulse import Pulse
 from millstream.http.live.starts import Beginning
 from millstream.http.live.subscriber import Event
 from millstream.http.operations import Operation
 from millstream.http.records import append, append_answer, ensured_topic
+from millstream.http.usage import Usage, usage_of
 from millstream.wire.web.live import (
     OPS,
     Ack,
@@ -63,20 +65,27 @@ _read_envelope = msgspec.json.Decoder(Envelope).decode
 
 
 async def serve_socket(websocket: WebSocket) -> None:
-    """Serve one client until it leaves or the node stops."""
-    await Socket(websocket).serve()
+    """Serve one client until it leaves or the node stops; one that owes time is refused."""
+    try:
+        usage = usage_of(websocket)
+        usage.check(QuotaKind.REQUEST)
+    except MillstreamError as error:
+        await websocket.send_denial_response(refused(error))
+        return
+    await Socket(websocket, usage).serve()
 
 
 class Socket:
     """One WebSocket connection."""
 
-    def __init__(self, websocket: WebSocket) -> None:
+    def __init__(self, websocket: WebSocket, usage: Usage) -> None:
         self._websocket = websocket
+        self._usage = usage
         self._broker = broker_of(websocket)
         self._live = live_of(websocket)
         self._closing = closing_of(websocket)
         self._config = config_of(websocket)
-        self._subscriber = self._live.enter(is_lasting=True)
+        self._subscriber = self._live.enter(is_lasting=True, usage=usage)
         self._pulse = Pulse(
             self._broker.clock,
             self._broker.timers,
@@ -99,7 +108,7 @@ class Socket:
         try:
             await self._websocket.accept()
             self._closing.watch(self._subscriber.stop)
-            pushing = asyncio.get_running_loop().create_task(self._push())
+            pushing = asyncio.get_running_loop().create_task(self._usage.measured(self._push()))
             await self._take_messages()
         except (WebSocketDisconnect, OSError):
             pass  # The client is gone.
@@ -126,6 +135,7 @@ class Socket:
                 counters.events += 1
                 counters.sent_bytes += len(text)
                 counters.socket_bytes += len(text)
+                self._subscriber.note_sent(event, len(text))
                 if event.kind in ("answer", "error"):
                     self._free()
             await self._websocket.close(self._ending)
@@ -169,34 +179,36 @@ class Socket:
                 self._subscriber.close()
             return
         self._refused = 0
+        work = self._usage.measured(self._work(asked, len(data)))
+        self._held_bytes += len(data)
         if isinstance(asked, Append | Ack):
-            self._held_bytes += len(data)
-            work = self._work(asked, len(data))
             task = asyncio.get_running_loop().create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            await self._work(asked, 0)
+            await work
 
     async def _work(self, asked: Asked, size: int) -> None:
         """Do what is asked, and have the answer sent."""
         try:
-            result = await self._result(asked)
+            self._usage.check(QuotaKind.REQUEST)
+            result = await self._result(asked, size)
         except Exception as error:  # noqa: BLE001 - told to the client, and logged where it is ours.
             self._answer("error", _error(asked.id, error))
         else:
             self._answer("answer", {"type": "answer", "id": asked.id, "result": result})
         finally:
             self._held_bytes -= size
+            self._usage.settle()
 
-    def _result(self, asked: Asked) -> Coroutine[Any, Any, Any]:
+    def _result(self, asked: Asked, size: int) -> Coroutine[Any, Any, Any]:
         match asked:
             case Subscribe():
                 return self._subscribe(asked)
             case Unsubscribe():
                 return self._unsubscribe(asked)
             case Append():
-                return self._append(asked)
+                return self._append(asked, size)
             case Ack():
                 return self._ack(asked)
 
@@ -216,9 +228,12 @@ class Socket:
         ended = [name for name in asked.topics if self._subscriber.unfollow(name)]
         return UnsubscribeResult(topics=ended)
 
-    async def _append(self, asked: Append) -> Any:
-        topic = await ensured_topic(self._broker, asked.topic)
-        return append_answer(await append(self._websocket, topic, asked))
+    async def _append(self, asked: Append, size: int) -> Any:
+        self._usage.check(QuotaKind.PRODUCE)
+        topic = await ensured_topic(self._broker, asked.topic, self._usage)
+        placed = await append(self._websocket, topic, asked)
+        owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
+        return append_answer(placed, with_owed(placed.cost, owed_ms))
 
     async def _ack(self, asked: Ack) -> AckAnswer:
         settled = await self._broker.queues.get(asked.queue).ack(asked.receipts)

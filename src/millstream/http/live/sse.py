@@ -22,6 +22,7 @@ from millstream.http.live.pulse import Pulse
 from millstream.http.live.starts import Beginning
 from millstream.http.live.subscriber import Event, Subscriber
 from millstream.http.operations import Media, Operation, Parameter
+from millstream.http.usage import usage_of
 from millstream.wire.web.cursors import CURSOR_LENGTH_MAX
 from millstream.wire.web.live import EventsQuery
 
@@ -56,6 +57,7 @@ class EventStream(Response):
     def __init__(self, request: Request, query: EventsQuery, beginning: Beginning) -> None:
         super().__init__()
         self._broker = broker_of(request)
+        self._usage = usage_of(request)
         self._closing = closing_of(request)
         self._live = live_of(request)
         self._seconds = config_of(request).heartbeat_ms / 1000
@@ -66,7 +68,7 @@ class EventStream(Response):
         """Follow the topics, or raise why that cannot be; then send what there is to send."""
         note_resumable(scope)
         live, query = self._live, self._query
-        subscriber = live.enter(is_lasting=False)
+        subscriber = live.enter(is_lasting=False, usage=self._usage)
         try:
             await live.follow(subscriber, query.topic, self._beginning, query.exclude_node)
             await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
@@ -88,17 +90,18 @@ class EventStream(Response):
         counters = self._live.counters
         # The first event says where the watcher stands, so that it misses nothing from here on,
         # even if the connection breaks before there is a record.
-        body = FIRST + frame(subscriber.heartbeat())
+        first = subscriber.heartbeat()
+        event: Event | None = first
+        body = FIRST + frame(first)
         try:
-            while True:
+            while event is not None:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 pulse.note_sent()
                 counters.events += 1
                 counters.sent_bytes += len(body)
+                subscriber.note_sent(event, len(body))
                 event = await subscriber.next_event()
-                if event is None:
-                    return
-                body = frame(event)
+                body = b"" if event is None else frame(event)
         finally:
             self._closing.unwatch(subscriber.stop)
             pulse.stop()

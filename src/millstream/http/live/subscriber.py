@@ -3,7 +3,8 @@
     seats with something to do ──► next_event ──► one event at a time
 
 It never has more than `live_bytes_max` waiting: a seat whose burst does not fit catches up from the
-log instead, at the pace at which the connection takes events. Nobody else notices.
+log instead, at the pace at which the connection takes events. Nobody else notices. While its client
+owes what a quota does not allow it, no records are sent, and it is as if the connection were slow.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import msgspec
 
 from millstream.broker.difference import read_difference
 from millstream.broker.partition import Partition
+from millstream.broker.quotas import QuotaKind
 from millstream.broker.topic import Topic
 from millstream.errors import MillstreamError, OffsetOutOfRange, Stopping, UnknownTopic
+from millstream.http.holding import Holding
 from millstream.http.live.burst import Burst, coalesced
 from millstream.http.live.feed import PIECE_BYTES_MAX, PIECE_RECORDS_MAX
 from millstream.http.live.seat import Seat
 from millstream.http.live.starts import check_places
+from millstream.http.usage import Usage
 from millstream.records.record import Gap
 from millstream.wire.web.live import EndData, GapData, LagData
 
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RECORDS = "records"
 DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
 
 
@@ -48,8 +53,10 @@ class Event(NamedTuple):
 class Subscriber:
     """What one connection is told."""
 
-    def __init__(self, live: Live, *, is_lasting: bool) -> None:
+    def __init__(self, live: Live, *, is_lasting: bool, usage: Usage) -> None:
         self._live = live
+        self._usage = usage
+        self._holding = Holding(usage, live.timers, self._wake)
         self._is_lasting = is_lasting
         self._topics: dict[str, Topic] = {}
         self._seats: dict[Partition, Seat] = {}
@@ -148,6 +155,7 @@ class Subscriber:
         for topic in self.topics:
             self.unfollow(topic.name)
         self.is_over = True
+        self._holding.close()
         self._wake()
 
     # What is to be done.
@@ -187,7 +195,7 @@ class Subscriber:
                 return self._notices.popleft()
             if self.is_over:
                 return None
-            if self._row:
+            if self._row and not self._holding.is_held():
                 event = await self._serve(self._row.popleft())
                 if event is not None:
                     return event
@@ -198,6 +206,12 @@ class Subscriber:
                 self._woken = asyncio.get_running_loop().create_future()
                 await self._woken
                 self._woken = None
+
+    def note_sent(self, event: Event, size: int) -> None:
+        """Take note that an event was sent, in so many bytes; records are charged for."""
+        if event.kind == RECORDS:
+            self._usage.charge(QuotaKind.CONSUME, size)
+            self._usage.settle()
 
     def heartbeat(self) -> Event:
         """Return what says where it stands, and no more."""
@@ -232,7 +246,7 @@ class Subscriber:
     def _tail_event(self, seat: Seat) -> Event | None:
         bursts = seat.take()
         data = coalesced(bursts, seat.excluded) if bursts else None
-        return None if data is None else Event("records", data, self.cursor)
+        return None if data is None else Event(RECORDS, data, self.cursor)
 
     async def _catch_up(self, seat: Seat) -> Event | None:
         """Read the next piece for a seat, or let it join its feed where there is none."""
@@ -269,7 +283,7 @@ class Subscriber:
             return self._gap_event(seat, told.gap)
         burst = Burst(feed.opening, first_offset, told.next_offset, told.head, told.records)
         data = coalesced([burst], seat.excluded)
-        return None if data is None else Event("records", data, self.cursor)
+        return None if data is None else Event(RECORDS, data, self.cursor)
 
     def _gap_event(self, seat: Seat, gap: Gap) -> Event:
         self._live.counters.gaps += 1

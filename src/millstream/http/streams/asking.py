@@ -19,6 +19,7 @@ from millstream.broker.streams.names import check_path
 from millstream.broker.streams.writers import WriteMark
 from millstream.errors import InvalidRequest, MalformedRequest
 from millstream.http.streams.positions import NOW, START, offset_of
+from millstream.http.usage import CLIENT_ID
 
 PREFIX = "/v1/streams/"
 
@@ -40,6 +41,7 @@ RECEIVED_NUMBER = "Producer-Received-Seq"
 
 HEADERS = (
     "Content-Type",
+    CLIENT_ID,
     "If-None-Match",
     TTL,
     EXPIRES,

@@ -22,12 +22,15 @@ from starlette.types import Message, Send
 
 from millstream.broker.broker import Broker
 from millstream.broker.difference import Arrival
+from millstream.broker.quotas import QuotaKind
 from millstream.broker.streams.asked import essence, is_json
 from millstream.broker.streams.stream import Stream
 from millstream.errors import MillstreamError
+from millstream.http.holding import Holding
 from millstream.http.streams.messages import body_of
 from millstream.http.streams.positions import cursor_after
 from millstream.http.streams.reading import Piece, read_piece
+from millstream.http.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ async def events_of(
     stream: Stream,
     piece: Piece,
     cursor: str | None,
+    usage: Usage,
     *,
     heartbeat_seconds: float,
     draw: Callable[[int, int], int],
@@ -81,22 +85,32 @@ async def events_of(
     clock = broker.clock
     deadline = clock.monotonic() + EVENTS_SECONDS_MAX
     is_told = False
-    with broker.streams.reading(stream, arrival.wake):
+    holding = Holding(usage, broker.timers, arrival.wake)
+    with broker.streams.reading(stream, arrival.wake), contextlib.closing(holding):
         while True:
-            if piece.records or piece.is_end or not is_told:
+            is_held = bool(piece.records) and holding.is_held()
+            if not is_held and (piece.records or piece.is_end or not is_told):
                 cursor = cursor_after(cursor, clock.wall_ms(), draw)
-                yield _data(stream, piece) + _control(piece, cursor)
+                data = _data(stream, piece)
+                yield data + _control(piece, cursor)
                 is_told = piece.is_up_to_date
+                usage.charge(QuotaKind.CONSUME, len(data))
+                usage.settle()
             left = deadline - clock.monotonic()
-            if piece.is_end or left <= 0 or broker.streams.is_stopping:
+            is_done = piece.is_end and not is_held
+            if is_done or left <= 0 or broker.streams.is_stopping:
                 return
-            if is_told:
+            if is_told or is_held:
                 before = clock.monotonic()
                 await arrival.wait(min(left, heartbeat_seconds))
                 if clock.monotonic() - before >= heartbeat_seconds:
                     yield b": \n\n"  # Whoever hung up is noticed by this.
+            if is_held and holding.is_held():
+                continue
             try:
-                piece = await read_piece(stream, piece.next_offset)
+                # What was held back is read again: some of it may have been deleted meanwhile.
+                offset = piece.from_offset if is_held else piece.next_offset
+                piece = await read_piece(stream, offset)
             except MillstreamError:
                 return  # It is gone, and its client hears why when it comes back.
 

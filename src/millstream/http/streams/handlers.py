@@ -8,6 +8,7 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
+from millstream.broker.quotas import QuotaKind
 from millstream.broker.streams.asked import essence
 from millstream.broker.streams.stream import Outcome, Stream
 from millstream.broker.streams.writers import WriteMark
@@ -37,6 +38,7 @@ from millstream.http.streams.events import EventsResponse, events_of, is_text
 from millstream.http.streams.messages import body_of, values_of
 from millstream.http.streams.positions import cursor_after, offset_text
 from millstream.http.streams.reading import Piece, first_offset, read_piece, wait_for_piece
+from millstream.http.usage import usage_of
 from millstream.records.batch import BATCH_SIZE_MAX
 
 BATCH_ROOM = 4 * MIB
@@ -60,6 +62,9 @@ async def create_stream(request: Request) -> Response:
     size_max = min(BATCH_SIZE_MAX, config_of(request).append_size_max + BATCH_ROOM)
     stream, is_new = await streams.create(path, asked, values, message_bytes_max=size_max)
     streams.use(stream)
+    usage = usage_of(request)
+    usage.charge(QuotaKind.PRODUCE, len(body))
+    usage.charge(QuotaKind.MUTATION, int(is_new))
     headers = {NEXT_OFFSET: offset_text(stream.next_offset), "Cache-Control": "no-store"}
     if stream.closure is not None:
         headers[CLOSED] = "true"
@@ -89,7 +94,9 @@ async def append_to_stream(request: Request) -> Response:
     values = await values_of(stream.row.content_type, body)
     if not values:
         raise InvalidRequest("body is an empty array: there is nothing to append")
-    return _append_answer(request, await stream.append(values, mark))
+    outcome = await stream.append(values, mark)
+    usage_of(request).charge(QuotaKind.PRODUCE, len(body))
+    return _append_answer(request, outcome)
 
 
 async def _check_type(request: Request, stream: Stream, mark: WriteMark) -> None:
@@ -137,6 +144,7 @@ async def describe_stream(request: Request) -> Response:
 async def delete_stream(request: Request) -> Response:
     """Delete a stream and its records; where it has forks, its path stays taken."""
     await broker_of(request).streams.delete(path_of(request))
+    usage_of(request).charge(QuotaKind.MUTATION, 1)
     return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
 
 
@@ -156,6 +164,9 @@ async def describe_streams(_: Request) -> Response:
 async def read_stream(request: Request) -> Response:
     """Read a stream from an offset on; live, wait for what is new or be sent it as it comes."""
     asked = read_asked(request)
+    usage = usage_of(request)
+    if asked.live != "sse":  # Events wait, where something is owed.
+        usage.check(QuotaKind.CONSUME)
     broker = broker_of(request)
     stream = broker.streams.get(path_of(request))
     await stream.open()
@@ -192,6 +203,7 @@ def _piece_answer(request: Request, stream: Stream, piece: Piece, asked: ReadAsk
         if asked.live is None and _is_known(request, etag):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     body = body_of(stream.row.content_type, piece.records)
+    usage_of(request).charge(QuotaKind.CONSUME, len(body))
     return _typed(stream, Response(body, headers=headers))
 
 
@@ -211,6 +223,7 @@ async def _events(request: Request, stream: Stream, offset: int, asked: ReadAske
         stream,
         piece,
         asked.cursor,
+        usage_of(request),
         heartbeat_seconds=config.heartbeat_ms / 1000,
         draw=random.randint,
     )

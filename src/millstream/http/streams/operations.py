@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from millstream.broker.quotas import QuotaKind
 from millstream.http.operations import Media, Operation, Parameter
 from millstream.http.streams.answers import answering
 from millstream.http.streams.asking import TEXT_SIZE_MAX, ReadQuery
@@ -60,6 +61,7 @@ OPERATIONS = (
         is_body_optional=True,
         errors=(HTTPStatus.CONFLICT, HTTPStatus.GONE, HTTPStatus.INSUFFICIENT_STORAGE),
         headers=_CREATE,
+        uses=(QuotaKind.PRODUCE, QuotaKind.MUTATION),
         answer_headers=_TAIL,
         tag="streams",
     ),
@@ -78,6 +80,7 @@ OPERATIONS = (
             HTTPStatus.INSUFFICIENT_STORAGE,
         ),
         headers=_APPEND,
+        uses=(QuotaKind.PRODUCE,),
         answer_headers=_TAIL,
         tag="streams",
     ),
@@ -117,6 +120,7 @@ OPERATIONS = (
         answering(delete_stream),
         "Delete a stream",
         {HTTPStatus.NO_CONTENT: None},
+        uses=(QuotaKind.MUTATION,),
         errors=(HTTPStatus.GONE,),
         tag="streams",
     ),

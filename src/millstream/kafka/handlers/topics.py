@@ -10,7 +10,13 @@ from uuid import UUID
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topic import NO_ID, Topic
 from millstream.broker.topic_configs_table import TOPIC_CONFIGS
-from millstream.errors import InvalidReplication, InvalidRequest, MillstreamError, UnknownTopic
+from millstream.errors import (
+    InvalidReplication,
+    InvalidRequest,
+    MillstreamError,
+    QuotaExceeded,
+    UnknownTopic,
+)
 from millstream.kafka.context import Context
 from millstream.kafka.handlers.configs import source_of
 from millstream.wire.error_codes import ErrorCode
@@ -49,10 +55,6 @@ CREATE_PARTITIONS_STRICT_SINCE = 3
 """From here on, clients know what to do when a quota refuses them; those before are slowed down."""
 
 PREFERRED, UNCLEAN = 0, 1
-
-
-class _TooMany(MillstreamError):
-    """The client changes topics faster than its quota allows; carries how long it has to wait."""
 
 
 class _Misplaced(InvalidReplication):
@@ -283,13 +285,11 @@ def _check_mutations(context: Context, *, strict_since: int) -> None:
     wait_ms = quotas.wait_ms(QuotaKind.MUTATION, context.principal, context.client_id, now)
     if wait_ms > 0:
         context.throttle_ms = max(context.throttle_ms, wait_ms)
-        raise _TooMany(f"{QuotaKind.MUTATION.value} is used up, try again in {wait_ms} ms")
+        raise QuotaExceeded(QuotaKind.MUTATION.value, wait_ms)
 
 
 def _answer(error: MillstreamError) -> tuple[ErrorCode, str]:
     """Return what a client is told of an error."""
-    if isinstance(error, _TooMany):
-        return ErrorCode.THROTTLING_QUOTA_EXCEEDED, str(error)
     if isinstance(error, _Misplaced):
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)
     return code_of(error), str(error)

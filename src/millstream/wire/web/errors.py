@@ -17,7 +17,13 @@ from typing import Any
 from msgspec import Struct
 
 from millstream import errors
-from millstream.errors import MillstreamError, NodeRefused, OffsetOutOfRange, StaleReceipt
+from millstream.errors import (
+    MillstreamError,
+    NodeRefused,
+    OffsetOutOfRange,
+    QuotaExceeded,
+    StaleReceipt,
+)
 
 _OTHERS = (
     errors.NodeUnreachable,
@@ -74,6 +80,8 @@ def error_of(status: int, shape: ErrorShape) -> MillstreamError:
         return _out_of_range(status, shape, detail)
     if kind is StaleReceipt:
         return _stale_receipt(status, shape, detail)
+    if kind is QuotaExceeded:
+        return _quota_exceeded(status, shape, detail)
     return kind(shape.message)
 
 
@@ -91,4 +99,11 @@ def _stale_receipt(status: int, shape: ErrorShape, detail: dict[str, Any]) -> Mi
             isinstance(one, str) for one in receipts
         ):
             return StaleReceipt(receipts, done=done)
+    return NodeRefused(status, shape.code, shape.message)
+
+
+def _quota_exceeded(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
+    match detail:
+        case {"quota": str(quota), "throttle_ms": int(throttle_ms)}:
+            return QuotaExceeded(quota, throttle_ms)
     return NodeRefused(status, shape.code, shape.message)
