@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millstream.acknowledgements.file import AcknowledgementFile
     from millstream.client.http.async_client import AsyncClient
     from millstream.client.http.client import Client
     from millstream.client.http.config import ClientConfig
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from millstream.storage.store import Store
 
 __all__ = [
+    "AcknowledgementFile",
     "Address",
     "Appended",
     "AsyncClient",
@@ -68,6 +70,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AcknowledgementFile": "acknowledgements.file",
     "Address": "storage.reader",
     "Appended": "storage.append",
     "AsyncClient": "client.http.async_client",

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from millstream.cli.main import main
-from millstream.cli.walk import walk
 from millstream.records.matching import Match
 from millstream.records.sifting import filler
 from millstream.storage.catalog import survey
@@ -19,6 +18,7 @@ from millstream.storage.filesystem import OsFilesystem
 from millstream.storage.names import SegmentId
 from millstream.storage.partition import Deletion, Partition
 from millstream.storage.store import STORE_KIND, STORE_VERSION
+from millstream.storage.walk import walk
 from millstream.testing import SimulatedFilesystem
 from tests.cli.stores import put_on_disk
 from tests.storage.rewritten import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -60,6 +61,20 @@ class BrokerProcess:
         command = [MILLSTREAM, "segments", "verify", "--data", self._data]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+    def verify_acknowledged(self, *files: str) -> dict[str, int]:
+        """Fail unless all that clients noted is there, in the files or at the door if it runs.
+
+        Returns how many records met which fate.
+        """
+        place = ["--bootstrap", self.bootstrap] if self._process else ["--data", self._data]
+        command = [MILLSTREAM, "verify", *place, "--json"]
+        for file in files:
+            command += ["--acknowledged", file]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, int] = json.loads(done.stdout)["acknowledged"]
+        return found
 
     def close(self) -> None:
         """End the process if there is one, whatever a test left."""

@@ -55,9 +55,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     yield bare, lambda: ours("kafka"), lambda: ours("http"), lambda: ours("sse")
 
 
-_row = partial(
-    Row, unit="kB", limit="bare", limit_name="bare protocol on uvloop", goal=at_most(30)
-)
+_row = partial(Row, unit="kB", limit="bare", limit_name="bare protocol on uvloop", goal=at_most(30))
 
 CONNECTIONS = Experiment(
     title="idle connections",

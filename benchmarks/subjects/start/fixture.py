@@ -15,7 +15,9 @@ from measure.experiment import Arm, Experiment, Figures, Row, Scale, at_most
 
 TIMED = Path(__file__).with_name("timed_fixture.py")
 
-WITH = "import pytest\n@pytest.mark.parametrize('n', range({0}))\ndef test(millstream_broker, n): ..."
+WITH = (
+    "import pytest\n@pytest.mark.parametrize('n', range({0}))\ndef test(millstream_broker, n): ..."
+)
 WITHOUT = "import pytest\n@pytest.mark.parametrize('n', range({0}))\ndef test(tmp_path, n): ..."
 
 

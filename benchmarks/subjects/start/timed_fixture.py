@@ -1,6 +1,6 @@
 """Runs pytest, and writes down how long each set-up of `millstream_broker` took.
 
-    timed_fixture.py TIMES FOLDER      the seconds go to the file TIMES, as a JSON list
+timed_fixture.py TIMES FOLDER      the seconds go to the file TIMES, as a JSON list
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import click
 
 from millstream.cli.options import data_option, one_line_errors
 from millstream.cli.output import finding_line, text_or_base64, to_json
-from millstream.cli.walk import Batch, walk
 from millstream.errors import CorruptBatch, UnknownLog
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_records
@@ -27,6 +26,7 @@ from millstream.storage.catalog import (
 from millstream.storage.filesystem import OsFilesystem
 from millstream.storage.partition import Deletion
 from millstream.storage.store import LogName
+from millstream.storage.walk import Batch, walk
 
 
 @click.command()

@@ -19,6 +19,7 @@ NOUNS = {
     "segments": "millstream.cli.segments:segments",
     "serve": "millstream.cli.serve:serve",
     "topic": "millstream.cli.topic:topic",
+    "verify": "millstream.cli.verify_all:verify_all",
 }
 """Where the commands are."""
 

@@ -60,6 +60,9 @@ class Kind(enum.Enum):
     UNFINISHED = "unfinished"
     """What a crash leaves, or someone else: the next start sets it right or passes over it."""
 
+    ABSENT = "absent"
+    """Offsets that nothing holds, of which a node tells no more: a deletion explains it, or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -74,7 +77,7 @@ class Finding:
     @property
     def is_damage(self) -> bool:
         """Whether the data directory is not sound because of it."""
-        return self.kind is not Kind.UNFINISHED
+        return self.kind in (Kind.DAMAGED, Kind.UNKNOWN)
 
 
 class Fate(enum.Enum):

@@ -93,8 +93,8 @@ def outline(store: Store, name: LogName) -> LogOutline | None:
         return None if store.is_failed(name) else EMPTY
     segments, start = found.segments, found.partition.start_offset
     end = segments[-1].next_offset if segments else start
-    masks: Mapping[int, Mask] | None = None if found.partition.deletions else {}
-    return LogOutline(segments, max(start, end), masks)
+    is_unknown = found.partition.deletions or found.damage or found.offline
+    return LogOutline(segments, max(start, end), None if is_unknown else {})
 
 
 def _timestamp_min(segment: Segment) -> int:

@@ -14,13 +14,15 @@ node appends it once. Two things end that:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias
 
 from millstream.client.http import requests
 from millstream.client.http.answers import identity_of, placed_of, topic_of
 from millstream.client.http.lanes import Lane, Parcel
+from millstream.client.http.noting import Noting
 from millstream.client.http.requests import Identity
 from millstream.client.http.sending import NewRecord, key_bytes, row_of
 from millstream.client.http.steps import Call, Steps, Surroundings, ask
@@ -71,13 +73,15 @@ _ABOUT_RECORDS = (
 class _Known(NamedTuple):
     partitions: int
     until: float
+    topic_id: uuid.UUID | None
 
 
 class Appending:
     """What the appends of a client share. Its parts may be called from several threads."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, noting: Noting | None = None) -> None:
         self._around = around
+        self._noting = noting
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._counts: dict[str, _Known] = {}
         self._producer: Identity | None = None
@@ -113,11 +117,12 @@ class Appending:
     def count_partitions(self, topic: str) -> Steps[int]:
         """Ask how many partitions a topic has; raises `UnknownTopic`."""
         answer = yield from ask(self._around, requests.get_topic(topic))
-        count = len(topic_of(answer).partitions)
+        found = topic_of(answer)
+        count = len(found.partitions)
         if not count:
             raise MalformedAnswer(f"node says that {topic!r} has no partitions")
         until = self._around.clock.monotonic() + COUNT_AGE_S_MAX
-        self._counts[topic] = _Known(count, until)
+        self._counts[topic] = _Known(count, until, _topic_id(found.id))
         return count
 
     def forget(self, topic: str) -> None:
@@ -156,6 +161,31 @@ class Appending:
             numbers.append(number)
             rows.append(row_of(record, key))
         return found
+
+    # What was acknowledged.
+
+    @property
+    def is_noting(self) -> bool:
+        """Whether what is acknowledged is written down."""
+        return self._noting is not None
+
+    def note(self, topic: str, rows: Rows, outcomes: Mapping[int, Outcome]) -> None:
+        """Write down which of the rows were acknowledged. This may wait for a disk."""
+        if self._noting is None:
+            return
+        known = self._counts.get(topic)
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, list):
+                texts = rows[partition][1]
+                self._noting.note(topic, known.topic_id if known else None, texts, outcome)
+
+    def note_unplaced(
+        self, topic: str, records: Sequence[NewRecord], placed: Sequence[Placed]
+    ) -> None:
+        """Write down records for which the node chose where they go. This may wait for a disk."""
+        if self._noting is not None:
+            rows = [row_of(record, key_bytes(record.key)) for record in records]
+            self._noting.note(topic, None, rows, placed)
 
     # What becomes of parcels.
 
@@ -252,6 +282,13 @@ class Appending:
         request = requests.post_records(topic, rows)
         answer = yield from ask(self._around, request)
         return placed_of(answer, len(rows))
+
+
+def _topic_id(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
 
 
 def _is_about_records(error: MillstreamError) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from millstream.acknowledgements.file import AcknowledgementFile
 from millstream.client.http import calls
 from millstream.client.http.address import parse_address
 from millstream.client.http.appending import Appending, Rows, checked_records
@@ -28,6 +29,7 @@ from millstream.client.http.async_queue import AsyncQueue
 from millstream.client.http.async_readers import AsyncFollower, AsyncReader
 from millstream.client.http.async_topic import AsyncTopic
 from millstream.client.http.config import ClientConfig
+from millstream.client.http.noting import Noting
 from millstream.client.http.reading import Which
 from millstream.client.http.sending import NewRecord
 from millstream.client.http.steps import Ask, Steps, Surroundings
@@ -47,6 +49,7 @@ class AsyncClient:
         *,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        acknowledgements: AcknowledgementFile | None = None,
         clock: Clock | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
@@ -55,7 +58,8 @@ class AsyncClient:
 
         It connects there and nowhere else: it follows no redirect, and takes no proxy from the
         environment. `tls` is for `https://`, where the certificates that the system knows are not
-        the right ones. The other arguments are for tests.
+        the right ones. `acknowledgements` has every record written down that was appended, before
+        `append` returns; whoever opened that file closes it. The other arguments are for tests.
         """
         self.address = parse_address(url)
         self.config = config or ClientConfig()
@@ -64,7 +68,8 @@ class AsyncClient:
         self._connections = AsyncConnections(
             self.address, self.config, clock=self._around.clock, tls=tls
         )
-        self._appending = Appending(self._around)
+        noting = None if acknowledgements is None else Noting(acknowledgements)
+        self._appending = Appending(self._around, noting)
         self._placing = asyncio.Lock()
         self._deliveries = AsyncDeliveries(self._appending, self.config, self.run)
 
@@ -161,7 +166,10 @@ class AsyncClient:
     async def _append(self, topic: str, records: Sequence[NewRecord]) -> list[Placed]:
         rows = await self._place(topic, records)
         if rows is None:
-            return await self.run(self._appending.append_unplaced(topic, records))
+            placed = await self.run(self._appending.append_unplaced(topic, records))
+            if self._appending.is_noting:
+                await asyncio.to_thread(self._appending.note_unplaced, topic, records, placed)
+            return placed
         return await self._deliveries.deliver(topic, rows, len(records))
 
     async def _place(self, topic: str, records: Sequence[NewRecord]) -> Rows | None:

@@ -48,6 +48,8 @@ class AsyncDeliveries:
             self._add(self._appending.lane(topic, partition), parcel)
         # Who is called off stops waiting; the records are on their way.
         outcomes = {partition: await future for partition, future in futures.items()}
+        if self._appending.is_noting:
+            await asyncio.to_thread(self._appending.note, topic, rows, outcomes)
         return gathered(rows, outcomes, count)
 
     async def close(self) -> None:

@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from millstream.acknowledgements.file import AcknowledgementFile
 from millstream.client.http import calls
 from millstream.client.http.address import parse_address
 from millstream.client.http.appending import Appending, checked_records
 from millstream.client.http.config import ClientConfig
 from millstream.client.http.connections import Connections
 from millstream.client.http.delivering import Deliveries
+from millstream.client.http.noting import Noting
 from millstream.client.http.queue import Queue
 from millstream.client.http.readers import Follower, Reader
 from millstream.client.http.reading import Which
@@ -47,6 +49,7 @@ class Client:
         *,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        acknowledgements: AcknowledgementFile | None = None,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
@@ -55,7 +58,8 @@ class Client:
 
         It connects there and nowhere else: it follows no redirect, and takes no proxy from the
         environment. `tls` is for `https://`, where the certificates that the system knows are not
-        the right ones. The other arguments are for tests.
+        the right ones. `acknowledgements` has every record written down that was appended, before
+        `append` returns; whoever opened that file closes it. The other arguments are for tests.
         """
         self.address = parse_address(url)
         self.config = config or ClientConfig()
@@ -64,7 +68,8 @@ class Client:
         self._connections = Connections(
             self.address, self.config, clock=self._around.clock, tls=tls
         )
-        self._appending = Appending(self._around)
+        noting = None if acknowledgements is None else Noting(acknowledgements)
+        self._appending = Appending(self._around, noting)
         self._deliveries = Deliveries(self._appending, self.run)
 
     def __enter__(self) -> Self:
@@ -159,7 +164,9 @@ class Client:
     def _append(self, topic: str, records: Sequence[NewRecord]) -> list[Placed]:
         rows = self.run(self._appending.place(topic, records))
         if rows is None:
-            return self.run(self._appending.append_unplaced(topic, records))
+            placed = self.run(self._appending.append_unplaced(topic, records))
+            self._appending.note_unplaced(topic, records, placed)
+            return placed
         return self._deliveries.deliver(topic, rows, len(records))
 
     def read(

@@ -44,6 +44,7 @@ class Deliveries:
             partition: self._deliver(self._appending.lane(topic, partition), texts)
             for partition, (_, texts) in rows.items()
         }
+        self._appending.note(topic, rows, outcomes)
         return gathered(rows, outcomes, count)
 
     def _deliver(self, lane: Lane, texts: list[bytes]) -> Outcome:

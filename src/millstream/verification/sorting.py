@@ -1,0 +1,91 @@
+"""Sorting more than fits into memory: entries of one size, in runs on disk that are merged."""
+
+from __future__ import annotations
+
+import heapq
+import tempfile
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import IO, Self
+
+from millstream.errors import StorageFailed
+
+ENTRIES_MAX = 250_000
+"""Entries in memory, which are sorted at once: some 30 MB."""
+
+RUNS_MAX = 64
+"""Files that are open at once; beyond, they are merged into one."""
+
+_READ_ENTRIES = 4096
+
+
+class ExternalSort:
+    """Takes entries of `size` bytes each, and gives them back in the order of their bytes.
+
+    Runs lie in files without a name in the directory for temporary files, which are gone with
+    the process whatever ends it.
+    """
+
+    def __init__(
+        self, size: int, *, entries_max: int = ENTRIES_MAX, runs_max: int = RUNS_MAX
+    ) -> None:
+        self._size = size
+        self._entries_max = entries_max
+        self._runs_max = runs_max
+        self._waiting: list[bytes] = []
+        self._runs: list[IO[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(self, entry: bytes) -> None:
+        """Take one more entry."""
+        assert len(entry) == self._size, "entries are of one size"
+        self._waiting.append(entry)
+        if len(self._waiting) >= self._entries_max:
+            self._waiting.sort()
+            self._put_down(self._waiting)
+            self._waiting = []
+
+    def entries(self) -> Iterator[bytes]:
+        """Go over all entries in their order; nothing may be added any more."""
+        self._waiting.sort()
+        yield from heapq.merge(*map(self._read, self._runs), self._waiting)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for run in self._runs:
+            run.close()
+        self._runs.clear()
+        self._waiting = []
+
+    def _put_down(self, entries: Iterable[bytes]) -> None:
+        if len(self._runs) >= self._runs_max:
+            merged = self._written(heapq.merge(*map(self._read, self._runs)))
+            for run in self._runs:
+                run.close()
+            self._runs = [merged]
+        self._runs.append(self._written(entries))
+
+    def _written(self, entries: Iterable[bytes]) -> IO[bytes]:
+        try:
+            run = tempfile.TemporaryFile(prefix="millstream-verify-")  # noqa: SIM115 - kept open.
+            run.writelines(entries)
+            run.flush()
+        except OSError as error:
+            raise StorageFailed(f"no room to sort in {tempfile.gettempdir()}: {error}") from error
+        return run
+
+    def _read(self, run: IO[bytes]) -> Iterator[bytes]:
+        run.seek(0)
+        while data := run.read(self._size * _READ_ENTRIES):
+            for place in range(0, len(data), self._size):
+                yield data[place : place + self._size]
