@@ -20,6 +20,7 @@ from millstream.config import (
     LoggingConfig,
     NodeConfig,
     StoreConfig,
+    TelemetryConfig,
     durability_named,
     endpoint_named,
     is_loopback,
@@ -27,14 +28,23 @@ from millstream.config import (
 )
 from millstream.errors import InvalidConfig
 
-CONFIGS = [LogConfig, StoreConfig, BrokerConfig, KafkaConfig, HttpConfig, NodeConfig]
+CONFIGS = [
+    LogConfig,
+    StoreConfig,
+    BrokerConfig,
+    KafkaConfig,
+    HttpConfig,
+    NodeConfig,
+    TelemetryConfig,
+]
 NO_NUMBERS = {
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
     BrokerConfig: {"auto_create_topics"},
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "web", "log",
-        "store", "logging",
+        "store", "logging", "telemetry",
     },
+    TelemetryConfig: {"traces", "traces_ratio", "metrics", "endpoint", "service_name"},
 }  # fmt: skip
 LIMITS = [
     pytest.param(config, name, least, most, id=f"{config.__name__}.{name}")
@@ -65,6 +75,7 @@ def test_every_whole_number_has_limits(config):
 PARTNERS = {
     "group_session_timeout_ms_min": "group_session_timeout_ms_max",
     "group_session_timeout_ms_max": "group_session_timeout_ms_min",
+    "drain_notice_ms": "drain_ms_max",
 }
 """Settings of which one bounds the other."""
 

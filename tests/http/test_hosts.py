@@ -10,7 +10,7 @@ from millstream.http.app import make_app
 from millstream.http.health import Health
 from millstream.http.hosts import name_of
 
-GOOD = Health(is_started=True, is_ready=True)
+GOOD = Health(is_started=True)
 
 
 def status(host: str | None, *, is_local: bool) -> int:

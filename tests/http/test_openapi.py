@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from millstream.config import BrokerConfig
 from millstream.http.app import OPERATIONS, make_app
+from millstream.http.console_files import console_pages
 from millstream.http.health import Health, health_operations
 from millstream.http.openapi import document
 from millstream.http.operations import Media, Operation
@@ -28,7 +29,7 @@ from tests.http.calls import ask
 from tests.http.doors import DoorTopic
 
 ROOT = Path(__file__).parents[2]
-HEALTH = Health(is_started=True, is_ready=True)
+HEALTH = Health(is_started=True)
 ALL: list[Operation] = [*health_operations(lambda: HEALTH, lambda: ()), *OPERATIONS]
 NAMES = [f"{one.method} {one.path}" for one in ALL]
 ENDLESS = "text/event-stream"
@@ -55,7 +56,7 @@ def entry(described: Any, one: Operation) -> Any:
 # The document and the table.
 
 
-def test_every_route_is_in_the_document() -> None:
+def test_every_route_is_in_the_document_save_the_pages_of_the_console() -> None:
     streams = SimpleNamespace(end_waits=lambda: None)
     broker: Any = SimpleNamespace(clock=ManualClock(), streams=streams, quotas=None)
     app = make_app(lambda: HEALTH, lambda: (), broker)
@@ -65,7 +66,8 @@ def test_every_route_is_in_the_document() -> None:
         if isinstance(route, Route)
         for method in route.methods or set()
     }
-    listed = {(one.method, one.path) for one in ALL} | {("GET", "/openapi.json")}
+    listed = {(one.method, one.path) for one in [*ALL, *console_pages()]}
+    listed.add(("GET", "/openapi.json"))
     implied = {("HEAD", path) for method, path in listed if method == "GET"}
     assert routes == listed | implied
 

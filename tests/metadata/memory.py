@@ -25,6 +25,7 @@ class MemoryMetadata:
         self.revision = revision
         self._watches: list[MemoryWatch] = []
         self._is_closed = False
+        self.failure: StorageFailed | None = None
 
     def reopened(self) -> MemoryMetadata:
         return MemoryMetadata(self.entries, self.revision)
@@ -108,6 +109,10 @@ class DyingMetadata:
         self._inner = inner
         self._step = step
         self._is_made = is_made
+
+    @property
+    def failure(self) -> StorageFailed | None:
+        return StorageFailed("died on purpose") if self.is_dead else None
 
     async def get(self, key: str) -> Entry | None:
         return await self._inner.get(key)

@@ -23,7 +23,7 @@ from millstream.errors import (
 )
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.testing.background import SeededBackground
-from tests.metadata.sqlite_files import opened, write
+from tests.metadata.sqlite_files import FailingConnection, opened, write
 from tests.metadata.suite import MetadataSuite, in_loop, put
 
 EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 200
@@ -164,31 +164,6 @@ def test_what_is_acknowledged_survives_the_death_of_the_process(tmp_path):
 
 
 # Failing calls.
-
-
-class FailingConnection:
-    """A connection whose next statement of one kind fails."""
-
-    def __init__(self, connection: sqlite3.Connection, statement: str, code: int) -> None:
-        self._connection = connection
-        self._statement = statement
-        self._code = code
-        self.is_failing = True
-
-    def execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
-        if self.is_failing and statement.startswith(self._statement):
-            self.is_failing = False
-            error = sqlite3.OperationalError("on purpose")
-            error.sqlite_errorcode = self._code
-            raise error
-        return self._connection.execute(statement, values)
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._connection.in_transaction
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 async def failing(path: Path, statement: str, code: int) -> SqliteMetadata:

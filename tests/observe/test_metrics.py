@@ -16,8 +16,9 @@ from millstream.observe.node import SECTIONS
 DECLARED = [metric for section in SECTIONS for metric in section.metrics]
 UNITS = (
     "bytes", "connections", "evictions", "feeds", "fetches", "flag", "groups", "ids", "info",
-    "jobs", "logs", "maps", "members", "offset", "offsets", "partitions", "producers",
-    "publishers", "quotas", "records", "requests", "seconds", "segments", "sessions", "topics",
+    "jobs", "logs", "maps", "members", "offset", "offsets", "partitions", "problems", "producers",
+    "publishers", "quotas", "records", "requests", "seconds", "segments", "sessions",
+    "spans", "streams", "topics",
 )  # fmt: skip
 """What gauges count or measure."""
 
@@ -61,7 +62,8 @@ def parsed(text: str) -> dict[tuple[str, ...], float]:
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
 def test_a_metric_is_named_after_its_layer_and_ends_in_its_unit(metric):
     assert re.fullmatch(
-        r"millstream_(kafka|http|broker|group|queue|store|log)(_[a-z]+)+", metric.name
+        r"millstream_(node|kafka|http|broker|group|queue|stream|store|log|telemetry)(_[a-z]+)+",
+        metric.name,
     )
     if metric.kind is Kind.COUNTER:
         assert metric.name.endswith("_total")

@@ -14,11 +14,12 @@ from __future__ import annotations
 import base64
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 
 from millstream.broker.groups.coordinator import Groups
 from millstream.broker.partition import Partition
+from millstream.broker.problem import Problem, ProblemCode
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.queues.queues import Queues
 from millstream.broker.quotas import Quotas, defaults_of
@@ -33,7 +34,7 @@ from millstream.clock import Clock, SystemClock, Timers
 from millstream.config import BrokerConfig, Endpoint, LogConfig, StoreConfig
 from millstream.metadata.interface import Metadata
 from millstream.metadata.sqlite import SqliteMetadata
-from millstream.storage.filesystem import join
+from millstream.storage.filesystem import Filesystem, join
 from millstream.storage.store import Opening, Store
 
 logger = logging.getLogger(__name__)
@@ -44,9 +45,6 @@ METADATA_FILE = "meta.db"
 EXPIRY_SECONDS = 600.0
 """How often partitions forget idle producers."""
 
-PROBLEMS_MAX = 20
-"""How many logs are named that are damaged or offline."""
-
 
 class Broker:
     """Everything that the doors can ask for. One event loop owns it."""
@@ -55,12 +53,15 @@ class Broker:
         self,
         *,
         store: Store,
+        state: Store,
         metadata: Metadata,
         config: BrokerConfig,
         clock: Clock,
         timers: Timers,
     ) -> None:
         self.store = store
+        self.state = state
+        """Where the node keeps what is its own: groups, transactions, queues, streams."""
         self.config = config
         self.clock = clock
         self.timers = timers
@@ -92,18 +93,29 @@ class Broker:
         store_config: StoreConfig | None = None,
         clock: Clock | None = None,
         timers: Timers | None = None,
+        filesystem: Filesystem | None = None,
     ) -> Broker:
-        """Open the data of a node; what was opened before a step that fails is closed again."""
+        """Open the data of a node; what was opened before a step that fails is closed again.
+
+        `filesystem` is where logs lie, if not on the machine's own.
+        """
         clock, timers = clock or SystemClock(), timers or LoopTimers()
         async with AsyncExitStack() as stack:
-            store = Store(data, config=store_config, log_config=log_config, clock=clock)
+            store = Store(
+                data,
+                config=store_config,
+                log_config=log_config,
+                clock=clock,
+                filesystem=filesystem,
+            )
             await stack.enter_async_context(store)
-            state = Store(join(data, STATE_DIRECTORY), clock=clock)
+            state = Store(join(data, STATE_DIRECTORY), clock=clock, filesystem=filesystem)
             await stack.enter_async_context(state)
             metadata = SqliteMetadata(join(data, METADATA_FILE))
             await stack.enter_async_context(metadata)
             broker = cls(
                 store=store,
+                state=state,
                 metadata=metadata,
                 config=config or BrokerConfig(),
                 clock=clock,
@@ -111,11 +123,12 @@ class Broker:
             )
             broker.openings = {"topics": store.opening, "state": state.opening}
             stack.callback(broker._stop_expiry)
-            await broker._start(state, stack)
+            await broker._start(stack)
             broker._stack = stack.pop_all()
         return broker
 
-    async def _start(self, state: Store, stack: AsyncExitStack) -> None:
+    async def _start(self, stack: AsyncExitStack) -> None:
+        state = self.state
         await self.quotas.open()
         await self.topics.open()
         stack.push_async_callback(self.topics.close)
@@ -191,13 +204,24 @@ class Broker:
         """What tells this cluster from all others, as Kafka writes such ids."""
         return base64.urlsafe_b64encode(uuid.UUID(self.store.store_id).bytes).decode().rstrip("=")
 
-    def problems(self) -> list[str]:
-        """Say which logs are damaged or take no appends. Empty is good."""
-        found = [f"{log.name}: {log.offline}" for log in self.store.open_logs if log.offline]
-        found += [
-            f"{name}: {error}" for name, errors in self.store.damage().items() for error in errors
-        ]
-        return (found + self.queues.problems())[:PROBLEMS_MAX]
+    def problems(self) -> Iterator[Problem]:
+        """Tell what is wrong with logs, queues and metadata. Nothing is good."""
+        code = ProblemCode
+        for log in self.state.troubles.offline():
+            yield Problem(code.STATE_OFFLINE, f"{STATE_DIRECTORY}/{log.offline}")
+        if (failure := self._metadata.failure) is not None:
+            yield Problem(code.METADATA_OFFLINE, f"no changes are taken: {failure}")
+        full = [*self.state.troubles.full(), *self.store.troubles.full()]
+        if full:
+            others = f" (and {len(full) - 1} other logs)" if len(full) > 1 else ""
+            yield Problem(code.DISK_FULL, f"{full[0].full}{others}")
+        for log in self.store.troubles.offline():
+            yield Problem(code.LOG_OFFLINE, str(log.offline))
+        for name, errors in self.store.damage().items():
+            for error in errors:
+                yield Problem(code.LOG_DAMAGED, f"{name}: {error}")
+        for problem in self.queues.problems():
+            yield Problem(code.QUEUE_REFUSED, problem)
 
     # Partitions.
 

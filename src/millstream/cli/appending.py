@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -153,7 +153,7 @@ def _batches(source: Input, stack: ExitStack) -> Iterator[Batch]:
         return
     if source.path is None and sys.stdin.isatty():
         click.echo("One record a line; Ctrl-D ends.", err=True)
-    file: BinaryIO = sys.stdin.buffer
+    file: IO[bytes] = sys.stdin.buffer
     if source.path is not None:
         file = stack.enter_context(click.open_file(source.path, "rb"))
     size = os.fstat(file.fileno()).st_size if source.path else 0
@@ -164,7 +164,7 @@ def _batches(source: Input, stack: ExitStack) -> Iterator[Batch]:
             bar.update(batch.position, size)
 
 
-def input_batches(source: Input, file: BinaryIO) -> Iterator[Batch]:
+def input_batches(source: Input, file: IO[bytes]) -> Iterator[Batch]:
     """Yield the records of an input as they come, in batches."""
     if source.line_format == "raw":
         value = file.read(VALUE_SIZE_MAX + 1)
@@ -189,7 +189,7 @@ def input_batches(source: Input, file: BinaryIO) -> Iterator[Batch]:
             yield Batch(records, number, position)
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
+def _lines(file: IO[bytes]) -> Iterator[tuple[list[bytes], int]]:
     """Yield whole lines without their ends, as many as came at once, and how far that is."""
     rest, position = b"", 0
     while piece := file.read1(PIECE):  # type: ignore[attr-defined]  # Every buffer has it.

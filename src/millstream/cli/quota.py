@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.connect import call, server_option
+from millstream.cli.connect import connected, server_option
 from millstream.cli.options import json_option
 from millstream.cli.output import print_table, to_json
 from millstream.cli.quota_change import QUOTAS_PATH, RATES, remove_quota, set_quota
@@ -40,10 +40,17 @@ def list_quotas(server: str, *, as_json: bool) -> None:
     matter is shown as `-`, all that have no quota of their own as `<default>`.
 
     \b
+    Exit status:
+        0  here they are
+        1  no node answers
+        2  wrong usage
+
+    \b
     Example:
         millstream quota list --json
     """  # noqa: D301 - click's mark for lines to leave as they are.
-    found = call(server, "GET", QUOTAS_PATH, field="quotas")
+    with connected(server) as node:
+        found = node.ask("GET", QUOTAS_PATH, field="quotas")
     if as_json:
         click.echo(to_json(found, indent=2))
         return

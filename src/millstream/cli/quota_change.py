@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from millstream.cli.connect import call, server_option
+from millstream.cli.connect import connected, server_option
 from millstream.cli.options import json_option
 from millstream.cli.output import printable, to_json
 from millstream.configuring.units import BYTE_UNITS, quantity
@@ -138,7 +138,8 @@ def set_quota(*, server: str, as_json: bool, **given: Any) -> None:
         raise click.UsageError("needed is a rate: how much may be used")
     changes = {name: None if rate == NONE else rate for name, rate in rates.items()}
     body = {**_entity(given), "rates": changes}
-    answer = call(server, "PUT", QUOTAS_PATH, body, field="rates")
+    with connected(server) as node:
+        answer = node.ask("PUT", QUOTAS_PATH, body, field="rates")
     if as_json:
         click.echo(to_json(answer))
         return
@@ -163,7 +164,9 @@ def remove_quota(*, server: str, as_json: bool, **given: Any) -> None:
     Example:
         millstream quota remove --client-id etl
     """  # noqa: D301 - click's mark for lines to leave as they are.
-    answer = call(server, "DELETE", QUOTAS_PATH, _entity(given), field="removed")
+    entity = _entity(given)
+    with connected(server) as node:
+        answer = node.ask("DELETE", QUOTAS_PATH, entity, field="removed")
     if not answer["removed"]:
         raise click.ClickException("there was no quota to remove")
     names = ", ".join(answer["removed"])

@@ -25,6 +25,7 @@ from millstream.config import (
     LoggingConfig,
     NodeConfig,
     StoreConfig,
+    TelemetryConfig,
 )
 
 PREFIX = "MILLSTREAM_"
@@ -45,6 +46,8 @@ class Kind(enum.Enum):
     CHOICE = "choice"
     ENDPOINT = "endpoint"
     PATH = "path"
+    URL = "url"
+    LABEL = "label"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,7 @@ TABLES: Mapping[str, str] = {
     "transactions": "transactions, publications and producers",
     "limits": "what every client may use that has no quota of its own",
     "logging": "what is said on standard error",
+    "telemetry": "what is sent to an OpenTelemetry collector",
 }
 """The tables of a file, in the order in which they are shown."""
 
@@ -105,6 +109,7 @@ PARTS: Mapping[str, tuple[type, str]] = {
     "log": (LogConfig, "topics"),
     "store": (StoreConfig, "storage"),
     "logging": (LoggingConfig, "logging"),
+    "telemetry": (TelemetryConfig, "telemetry"),
 }
 """Each config of a node, by its field in `NodeConfig`, with the table that its fields go to."""
 
@@ -138,6 +143,12 @@ NOT_OF_A_NODE: Mapping[tuple[str, str], str] = {
     ("log", "batch_size_max"): "a topic says it with `max.message.bytes`",
 }
 """Fields that would change nothing here, since every topic has its own value: no keys."""
+
+_TEXTS: Mapping[tuple[str, str], Kind] = {
+    ("telemetry", "endpoint"): Kind.URL,
+    ("telemetry", "service_name"): Kind.LABEL,
+}
+"""Fields with text that is no path, by part and field."""
 
 _FLAGS: Mapping[str, str] = {
     "node.data": "--data",
@@ -200,7 +211,7 @@ def _keys() -> Iterator[Key]:
                 hint = typing.get_args(hint)[0]
             path = _path(part, field.name)
             table, _, name = path.partition(".")
-            kind = _kind(field.name, hint)
+            kind = _TEXTS.get((part, field.name)) or _kind(field.name, hint)
             yield Key(
                 table=table,
                 name=name,

@@ -9,7 +9,14 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from millstream.config import PORT_MAX, endpoint_named
+from millstream.config import (
+    LABEL_WORDS,
+    PORT_MAX,
+    URL_WORDS,
+    endpoint_named,
+    is_label,
+    is_url,
+)
 from millstream.configuring.keys import Key, Kind
 from millstream.configuring.units import (
     BINARY_UNITS,
@@ -90,6 +97,18 @@ def _read_path(_: Key, given: Any) -> str:
     return given
 
 
+def _read_url(_: Key, given: Any) -> str:
+    if not is_url(given):
+        raise ValueError("no URL")
+    return str(given)
+
+
+def _read_label(_: Key, given: Any) -> str:
+    if not is_label(given):
+        raise ValueError("no label")
+    return str(given)
+
+
 _READERS = {
     Kind.COUNT: _read_number,
     Kind.BYTES: _read_number,
@@ -99,6 +118,8 @@ _READERS = {
     Kind.CHOICE: _read_choice,
     Kind.ENDPOINT: _read_endpoint,
     Kind.PATH: _read_path,
+    Kind.URL: _read_url,
+    Kind.LABEL: _read_label,
 }
 
 
@@ -115,6 +136,10 @@ def allowed(key: Key) -> str:
             words = f"HOST:PORT with a port of 0 to {PORT_MAX}"
         case Kind.PATH:
             words = f"a path of at most {PATH_LENGTH_MAX} characters"
+        case Kind.URL:
+            words = URL_WORDS
+        case Kind.LABEL:
+            words = LABEL_WORDS
         case _:
             words = _range(key)
     return words + f", or {NONE}" * key.is_optional

@@ -43,6 +43,8 @@ class Acceptor:
         """Accepted, and not connected to their protocol yet, by address."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._descriptors_max = 0
+        self.is_exhausted = False
+        """Whether there was no descriptor for the last connection that came."""
 
     def listen(self, listening: socket.socket) -> None:
         """Take connections from now on."""
@@ -66,6 +68,7 @@ class Acceptor:
             try:
                 connection, peer = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
+                self.is_exhausted = False  # The system looks for a descriptor first.
                 return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
@@ -117,6 +120,7 @@ class Acceptor:
 
     def _pause(self, error: OSError) -> None:
         """Wait a moment instead of spinning: the connections wait in the kernel meanwhile."""
+        self.is_exhausted = True
         logger.warning("no connection accepted for %s s: %s", PAUSE_SECONDS, error)
         assert self._socket is not None
         asyncio.get_running_loop().remove_reader(self._socket)

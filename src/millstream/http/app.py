@@ -16,11 +16,13 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from millstream.broker.broker import Broker
 from millstream.clock import SystemClock
 from millstream.config import HttpConfig
+from millstream.errors import Unavailable
 from millstream.http import (
     group_resets,
     groups,
@@ -115,6 +117,23 @@ def make_app(
         app.state.meter = Meter(broker.quotas, broker.clock, counters or HttpCounters())
         app.state.closing.watch(broker.streams.end_waits)
     return app
+
+
+def make_starting_app(health: Callable[[], Health], *, is_local: bool = False) -> Starlette:
+    """Return the application of a node that starts: it tells its health, and refuses the rest."""
+    told = [one for one in health_operations(health, tuple) if one.path.startswith("/health/")]
+    return Starlette(
+        routes=[*routes_of(told), Route("/{path:path}", _NotYet())],
+        middleware=[Middleware(LocalNames)] if is_local else [],
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
+
+
+class _NotYet:
+    """Refuses what is asked for before the data is open; clients try again."""
+
+    async def __call__(self, _: Scope, __: Receive, ___: Send) -> None:
+        raise Unavailable("the node is starting")
 
 
 def _description(operations: list[Operation]) -> Operation:

@@ -16,6 +16,7 @@ from millstream.broker.record_appends import Cost
 from millstream.config import HttpConfig
 from millstream.http.closing import Closing
 from millstream.http.usage import usage_of
+from millstream.tracing import Span
 
 if TYPE_CHECKING:
     from millstream.http.live.live import Live
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 JSON = "application/json"
+
+SPAN = "millstream.span"
+"""Where a request has its span, if it is followed."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -56,12 +60,15 @@ def answer_json(
 
 
 def note_cost(request: HTTPConnection, cost: Cost) -> Cost:
-    """Have the answer tell in its `Server-Timing` what the request cost.
+    """Have the answer tell in its `Server-Timing` what the request cost, and its span, if any.
 
     Returns the same for its body, with what the client owes: it has to wait for so long before its
     next request.
     """
-    request.scope["millstream.cost"] = cost
+    scope = request.scope
+    scope["millstream.cost"] = cost
+    if SPAN in scope:
+        _follow(scope[SPAN], cost)
     return with_owed(cost, usage_of(request).throttle_ms)
 
 
@@ -78,6 +85,13 @@ def note_patient(request: HTTPConnection) -> None:
 def is_patient(scope: Mapping[str, Any]) -> bool:
     """Whether the answer may take its time."""
     return "millstream.is_patient" in scope
+
+
+def _follow(span: Span, cost: Cost) -> None:
+    """Tell what a request waited for: its offset, the commit, and the disk within that."""
+    span.note("millstream.append.wait_ms", cost.throttle_ms)
+    span.note("millstream.fsync_ms", cost.fsync_ms)
+    span.step("commit", cost.commit_ms / 1000)
 
 
 def note_resumable(scope: Scope) -> None:

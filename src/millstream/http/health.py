@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from millstream.broker.problem import Problem
 from millstream.http.door import answer_json
 from millstream.http.operations import Answer, Media, Operation
 
@@ -19,18 +20,29 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(NamedTuple):
-    """Whether a node serves its clients, and what is in the way."""
+    """Whether a node serves its clients, and what is wrong with it."""
 
     is_started: bool
-    is_ready: bool
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether clients should be sent here: nothing keeps the node from working for all."""
+        return not any(problem.code.is_blocking for problem in self.problems)
+
+
+class HealthProblem(Struct):
+    """One thing that is wrong, whether or not the node is ready in spite of it."""
+
+    code: str
+    message: str
 
 
 class HealthAnswer(Struct):
     """How the node is."""
 
     status: str
-    problems: list[str] = []
+    problems: list[HealthProblem] = []
 
 
 def health_operations(
@@ -94,6 +106,7 @@ def health_operations(
     ]
 
 
-def _status(is_good: bool, good: str, bad: str, problems: tuple[str, ...]) -> Response:  # noqa: FBT001
-    body = HealthAnswer(good if is_good else bad, list(problems))
+def _status(is_good: bool, good: str, bad: str, problems: Sequence[Problem]) -> Response:  # noqa: FBT001
+    told = [HealthProblem(one.code.value, one.message) for one in problems]
+    body = HealthAnswer(good if is_good else bad, told)
     return answer_json(body, 200 if is_good else 503)

@@ -14,6 +14,7 @@ from functools import partial
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from millstream.broker.timers import LoopTimers
@@ -25,6 +26,8 @@ from millstream.http.counting import Counting, declare
 from millstream.http.doorway import Doorway
 from millstream.http.live.protocol import SocketProtocol
 from millstream.http.protocol import HttpProtocol
+from millstream.http.tracing import Tracing
+from millstream.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +41,18 @@ ABORT_SECONDS = 1.0
 class HttpListener:
     """The HTTP door of a node."""
 
-    def __init__(self, app: Starlette, doorway: Doorway | None = None) -> None:
+    def __init__(
+        self, app: Starlette, doorway: Doorway | None = None, *, tracer: Tracer | None = None
+    ) -> None:
         doorway = doorway or Doorway(HttpConfig(), SystemClock(), LoopTimers())
         self.doorway = doorway
+        self._app = app
         declare(app.routes, doorway.counters)
+        entry: ASGIApp = Counting(Browsers(self._answer), doorway.counters, doorway.clock)
+        if tracer is not None:
+            entry = Tracing(entry, tracer)
         self._config = uvicorn.Config(
-            Counting(Browsers(app), doorway.counters, doorway.clock),
+            entry,
             lifespan="off",
             log_config=None,
             log_level="warning",
@@ -70,6 +79,19 @@ class HttpListener:
         self._tell_date()
         self._acceptor.listen(listening)
         return port_taken
+
+    def serve(self, app: Starlette) -> None:
+        """Have another application answer what is asked from now on."""
+        declare(app.routes, self.doorway.counters)
+        self._app = app
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there was no descriptor for the last connection that came."""
+        return self._acceptor.is_exhausted
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no more, answer what is under way within so many seconds, and end.

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
-SECONDS = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
-    *(5.0, 10.0),
-)
-"""Upper ends of the buckets into which the time to an answer falls."""
+from millstream.distribution import SECONDS, Distribution
 
 PATIENT = frozenset({"Fetch", "JoinGroup", "SyncGroup"})
 """APIs whose requests may wait on purpose: how long they take says nothing of the node."""
-
-
-def no_answers() -> list[int]:
-    """Return buckets with nothing in them."""
-    return [0] * (len(SECONDS) + 1)
 
 
 @dataclass(slots=True)
@@ -31,14 +21,14 @@ class RequestCounter:
     """From the last byte of the request to its answer's being ready, all together."""
     loop_seconds: float = 0.0
     """Of these, time that the event loop was busy with them."""
-    by_seconds: list[int] = field(default_factory=no_answers)
-    """How many took so long; not summed up. APIs may share one."""
+    durations: Distribution = field(default_factory=Distribution)
+    """How many took how long."""
 
     def note(self, seconds: float) -> None:
-        """Count an answer."""
+        """Count a request that was answered after so long."""
         self.count += 1
         self.seconds += seconds
-        self.by_seconds[bisect_left(SECONDS, seconds)] += 1
+        self.durations.note(seconds)
 
 
 @dataclass(slots=True)
@@ -54,5 +44,10 @@ class DoorCounters:
     throttle_seconds: float = 0.0
     requests: dict[str, RequestCounter] = field(default_factory=dict)
     """By the name of the API."""
-    prompt_by_seconds: list[int] = field(default_factory=no_answers)
-    """How many answers took so long, without those of APIs that may wait on purpose."""
+
+    def prompt_answers(self) -> list[int]:
+        """Return how many answers took how long, without those of APIs that wait on purpose."""
+        counted = (
+            one.durations.counts for name, one in self.requests.items() if name not in PATIENT
+        )
+        return [sum(column) for column in zip([0] * (len(SECONDS) + 1), *counted, strict=True)]

@@ -12,13 +12,15 @@ from millstream.config import KafkaConfig
 from millstream.errors import MalformedRequest
 from millstream.kafka.blocks import Block
 from millstream.kafka.context import Context
-from millstream.kafka.counters import PATIENT, DoorCounters, RequestCounter
+from millstream.kafka.counters import DoorCounters, RequestCounter
 from millstream.kafka.deferred import Deferred
 from millstream.kafka.exchange import Exchange
 from millstream.kafka.fetch_session import FetchSessions
 from millstream.kafka.handlers.versions import unsupported_version
 from millstream.kafka.plain_produce import PlainExchange, begin_plain
+from millstream.kafka.spans import describe_topics
 from millstream.storage.tasks import Tasks
+from millstream.tracing import Tracer
 from millstream.wire.apis import API_VERSIONS_KEY, APIS, PRODUCE_KEY
 from millstream.wire.header import decode_request_header
 from millstream.wire.message import decode
@@ -33,6 +35,9 @@ A coroutine holds up the requests behind it, so that those of one connection tak
 """
 
 
+_PRODUCE = APIS[PRODUCE_KEY].name
+
+
 class Dispatcher:
     """Has requests handled, and their answers given back to the sessions."""
 
@@ -44,22 +49,25 @@ class Dispatcher:
         config: KafkaConfig,
         fetch_sessions: FetchSessions,
         counters: DoorCounters,
+        tracer: Tracer | None = None,
     ) -> None:
         self._broker = broker
         self._config = config
         self._fetch_sessions = fetch_sessions
+        self._tracer = tracer
         self._tasks = Tasks()
         self._routes = {
-            key: (APIS[key], handler, _counter(APIS[key].name, counters))
-            for key, handler in handlers.items()
+            key: (APIS[key], handler, RequestCounter()) for key, handler in handlers.items()
         }
         self._produced = self._routes[PRODUCE_KEY][2]
         counters.requests = {api.name: counter for api, _, counter in self._routes.values()}
 
     def begin(self, session: Session, frame: memoryview, block: Block) -> Exchange | PlainExchange:
         """Begin one request. Raises `MalformedRequest` where the connection has to end."""
+        tracer, span = self._tracer, None
         if frame[1] == PRODUCE_KEY:
-            plain = begin_plain(session, frame, block, self._broker, self._produced)
+            span = None if tracer is None else tracer.begin(_PRODUCE)
+            plain = begin_plain(session, frame, block, self._broker, self._produced, span)
             if plain is not None:
                 return plain
         began = time.perf_counter()
@@ -85,32 +93,37 @@ class Dispatcher:
             session.principal,
             session.host,
         )
-        exchange = Exchange(session, block, api, correlation_id, context, counter, began)
-        if not is_spoken:  # Tell a client that is too new what it may say.
+        span = tracer.begin(api.name) if tracer is not None and key != PRODUCE_KEY else span
+        exchange = Exchange(session, block, api, correlation_id, context, counter, began, span)
+        if is_spoken:
+            self._handle(session, exchange, handler, body)
+        else:  # Tell a client that is too new what it may say.
             exchange.answer(unsupported_version())
-            return exchange
+        return exchange
+
+    def _handle(
+        self, session: Session, exchange: Exchange, handler: Handler, body: memoryview
+    ) -> None:
+        """Have a request answered, now or when its handler is done."""
+        api, context = exchange.api, exchange.context
         try:
-            request = decode(api.request, body, version, is_exact=False)
+            request = decode(api.request, body, context.version, is_exact=False)
         except MalformedRequest as error:  # Say whose it is: that is where it has to be mended.
-            raise MalformedRequest(f"{error}, in {api.name} of client {client_id}") from error
+            whose = f"in {api.name} of client {context.client_id}"
+            raise MalformedRequest(f"{error}, {whose}") from error
+        if exchange.span is not None:
+            describe_topics(exchange.span, request)
         try:
             result = handler(request, context)
         except Exception:  # noqa: BLE001 - An error of ours ends one connection, not the node.
             exchange.fail()
-            return exchange
+            return
         if type(result) is CoroutineType:
             session.hold()
             self._tasks.start(exchange.run(result))
-            return exchange
-        exchange.busy_seconds = time.perf_counter() - began
+            return
+        exchange.busy_seconds = time.perf_counter() - exchange.began
         if type(result) is Deferred:
             exchange.defer(result)
         else:
             exchange.answer(result)
-        return exchange
-
-
-def _counter(name: str, counters: DoorCounters) -> RequestCounter:
-    if name in PATIENT:
-        return RequestCounter()
-    return RequestCounter(by_seconds=counters.prompt_by_seconds)

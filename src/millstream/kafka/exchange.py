@@ -13,7 +13,9 @@ from millstream.kafka.blocks import Block
 from millstream.kafka.context import Context
 from millstream.kafka.counters import RequestCounter
 from millstream.kafka.deferred import Deferred
+from millstream.kafka.spans import describe
 from millstream.records.batch import Bytes
+from millstream.tracing import Span
 from millstream.wire.apis import Api
 from millstream.wire.header import encode_response_header
 from millstream.wire.message import encode_parts
@@ -23,21 +25,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WAITS = {"Produce": "commit", "Fetch": "wait for records"}
+"""What a request waits for that is answered later, as its span calls it."""
+
 
 class Exchange:
     """A request that was read, until its answer was handed to the socket."""
 
     __slots__ = (
-        "_api",
-        "_began",
         "_block",
-        "_context",
         "_correlation_id",
         "_counter",
         "_deferred",
         "_session",
+        "api",
+        "began",
         "busy_seconds",
+        "context",
         "parts",
+        "span",
     )
 
     def __init__(  # noqa: PLR0917 - made once for each request.
@@ -49,19 +55,22 @@ class Exchange:
         context: Context,
         counter: RequestCounter,
         began: float,
+        span: Span | None = None,
     ) -> None:
         self._session = session
         self._block: Block | None = block
-        self._api = api
+        self.api = api
         self._correlation_id = correlation_id
-        self._context = context
+        self.context = context
         self._counter = counter
-        self._began = began
+        self.began = began
         self._deferred: Deferred | None = None
         self.parts: list[Bytes] | None = None
         """The answer; nothing as long as it is worked on, empty where none is wanted."""
         self.busy_seconds = 0.0
         """How long the loop did nothing else, as far as it was measured: not within coroutines."""
+        self.span = span
+        """Where the request is followed."""
 
     # Coming to an answer.
 
@@ -85,16 +94,19 @@ class Exchange:
 
     def answer(self, response: Any) -> None:
         """Encode the answer and hand it to the session; `None` where none is wanted."""
-        counter, context = self._counter, self._context
-        counter.note(time.perf_counter() - self._began)
+        counter, context = self._counter, self.context
+        seconds = time.perf_counter() - self.began
+        counter.note(seconds)
         counter.loop_seconds += self.busy_seconds
         throttle_ms = context.charge(QuotaKind.REQUEST, self.busy_seconds)
+        if self.span is not None:
+            self._end_span(self.span, seconds, throttle_ms)
         if response is None:
             parts: list[Bytes] = []
         else:
             if throttle_ms and throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
                 response = dataclasses.replace(response, throttle_time_ms=throttle_ms)
-            parts = framed(self._api, context.version, self._correlation_id, response)
+            parts = framed(self.api, context.version, self._correlation_id, response)
         self.release()
         self.parts = parts
         self._session.answered(sum(map(len, parts)))
@@ -103,10 +115,22 @@ class Exchange:
 
     def fail(self) -> None:
         """End the connection: what the handler did is an error of ours. Call it in `except`."""
-        logger.exception("%s of version %d failed", self._api.name, self._context.version)
+        logger.exception("%s of version %d failed", self.api.name, self.context.version)
         self._counter.errors += 1
+        if self.span is not None:
+            self.span.end(f"{self.api.name} failed")
         self.release()
-        self._session.close(f"an error of ours while handling {self._api.name}")
+        self._session.close(f"an error of ours while handling {self.api.name}")
+
+    def _end_span(self, span: Span, seconds: float, throttle_ms: int) -> None:
+        """Tell whose it is, and for how long it waited: for the disk, for records, for others."""
+        context = self.context
+        describe(span, self.api.name, context.version, context.client_id, context.host)
+        if self._deferred is not None:
+            span.step(WAITS.get(self.api.name, "wait"), seconds - self.busy_seconds)
+        if throttle_ms:
+            span.note("millstream.throttle_ms", throttle_ms)
+        span.end()
 
     # Coming to an end without one.
 
@@ -115,6 +139,8 @@ class Exchange:
 
         Work that goes on nonetheless still needs the request's bytes, and gives them back itself.
         """
+        if self.span is not None:
+            self.span.end("the connection was lost")
         if self.parts is None and self._deferred is not None and self._deferred.cancel():
             self.release()
 

@@ -17,6 +17,7 @@ from millstream.kafka.counters import DoorCounters
 from millstream.kafka.dispatch import Dispatcher
 from millstream.kafka.fetch_session import FetchSessions
 from millstream.kafka.session import Session
+from millstream.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,9 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Listener:
     """The Kafka door of a node."""
 
-    def __init__(self, broker: Broker, config: KafkaConfig | None = None) -> None:
+    def __init__(
+        self, broker: Broker, config: KafkaConfig | None = None, *, tracer: Tracer | None = None
+    ) -> None:
         self.config = config or KafkaConfig()
         self.counters = DoorCounters()
         self.blocks = Blocks(bytes_max=self.config.receive_bytes_max)
@@ -46,8 +49,11 @@ class Listener:
             config=self.config,
             fetch_sessions=self.fetch_sessions,
             counters=self.counters,
+            tracer=tracer,
         )
         self.is_draining = False
+        self.is_exhausted = False
+        """Whether there was no descriptor for the last connection that came."""
         self._sessions: set[Session] = set()
         self._by_host: Counter[str] = Counter()
         self._sockets: list[socket.socket] = []
@@ -78,6 +84,7 @@ class Listener:
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
+                self.is_exhausted = False  # The system looks for a descriptor first.
                 return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
@@ -96,6 +103,7 @@ class Listener:
 
     def _pause_accepting(self, listening: socket.socket, error: OSError) -> None:
         """Wait a moment instead of spinning: the connections wait in the kernel meanwhile."""
+        self.is_exhausted = True
         logger.warning("no connection accepted for %s s: %s", ACCEPT_PAUSE_SECONDS, error)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)

@@ -16,10 +16,12 @@ from millstream.broker.partition import Partition
 from millstream.errors import MillstreamError
 from millstream.kafka.blocks import Block
 from millstream.kafka.counters import RequestCounter
-from millstream.kafka.exchange import framed
+from millstream.kafka.exchange import WAITS, framed
 from millstream.kafka.handlers.produce import ALL, LEADER, NONE, refused
+from millstream.kafka.spans import describe
 from millstream.records.batch import CRC_END, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
 from millstream.storage.append import Appended
+from millstream.tracing import Span
 from millstream.wire.apis import APIS, PRODUCE_KEY
 from millstream.wire.messages.produce import ProduceResponse, ProduceResponseTopic
 from millstream.wire.plain_produce import (
@@ -38,8 +40,13 @@ _ATTRIBUTES_AT = CRC_END + 1
 """Where the low byte of a batch's attributes is."""
 
 
-def begin_plain(
-    session: Session, frame: memoryview, block: Block, broker: Broker, counter: RequestCounter
+def begin_plain(  # noqa: PLR0917 - called once for each request.
+    session: Session,
+    frame: memoryview,
+    block: Block,
+    broker: Broker,
+    counter: RequestCounter,
+    span: Span | None = None,
 ) -> PlainExchange | None:
     """Begin a request if it is plain; else nothing is done, and the long way is to be taken.
 
@@ -57,7 +64,7 @@ def begin_plain(
         partition = _partition_of(request, broker)
         if partition is None or not partition.is_open:
             return None
-        exchange = PlainExchange(session, block, request, partition, counter, began)
+        exchange = PlainExchange(session, block, request, partition, counter, began, span)
         partition.append_for(exchange, batch, timeout_ms=request.timeout_ms, is_early=acks != ALL)
     except MillstreamError:
         return None
@@ -77,7 +84,16 @@ def _partition_of(request: PlainProduce, broker: Broker) -> Partition | None:
 class PlainExchange:
     """A plain request and its answer; to its session it is like any `Exchange`."""
 
-    __slots__ = ("_began", "_block", "_counter", "_partition", "_request", "_session", "parts")
+    __slots__ = (
+        "_began",
+        "_block",
+        "_counter",
+        "_partition",
+        "_request",
+        "_session",
+        "_span",
+        "parts",
+    )
 
     def __init__(  # noqa: PLR0917 - made once for each request.
         self,
@@ -87,6 +103,7 @@ class PlainExchange:
         partition: Partition,
         counter: RequestCounter,
         began: float,
+        span: Span | None = None,
     ) -> None:
         self._session = session
         self._block = block
@@ -94,6 +111,7 @@ class PlainExchange:
         self._partition = partition
         self._counter = counter
         self._began = began
+        self._span = span
         self.parts: list[Bytes] | None = None
         """The answer; nothing as long as it is worked on, empty where none is wanted."""
 
@@ -120,13 +138,31 @@ class PlainExchange:
         """Answer with why the batch was not taken."""
         if not isinstance(error, MillstreamError):
             raise error
+        if self._span is not None:
+            self._span.note("error.type", type(error).__name__)
         self._answer([] if self._request.acks == NONE else self._refusal(error))
 
     def _answer(self, parts: list[Bytes]) -> None:
         self._block.release()
         self.parts = parts
-        self._counter.note(time.perf_counter() - self._began)
+        seconds = time.perf_counter() - self._began
+        self._counter.note(seconds)
+        if self._span is not None:
+            self._end_span(self._span, seconds)
         self._session.answered(sum(map(len, parts)))
+
+    def _end_span(self, span: Span, seconds: float) -> None:
+        """Tell what was asked for, and how long the disk took of all the time."""
+        request, partition = self._request, self._partition
+        client_id = request.client_id.decode(errors="replace")
+        describe(span, _API.name, request.version, client_id, self._session.host)
+        span.note("kafka.topic_count", 1)
+        span.note("messaging.destination.name", partition.topic)
+        span.note("messaging.destination.partition.id", str(partition.index))
+        if partition.waits_for_disk:
+            span.note("millstream.fsync_ms", round(partition.last_sync_seconds * 1000, 3))
+        span.step(WAITS[_API.name], seconds)
+        span.end()
 
     def _refusal(self, error: MillstreamError) -> list[Bytes]:
         request = self._request

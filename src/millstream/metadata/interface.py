@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, StorageFailed
 
 KEY_SIZE_MAX = 8 * 1024
 """Room for a user and a client id in one key, escaped; far below what etcd takes."""
@@ -69,6 +69,11 @@ class Metadata(Protocol):
     `StorageFailed`, a change may or may not have been made, and no more are taken until it was
     closed and opened again. Someone who stops waiting for a call does not stop the call.
     """
+
+    @property
+    def failure(self) -> StorageFailed | None:
+        """Why no changes are taken until it is opened again, if they are not."""
+        ...
 
     async def get(self, key: str) -> Entry | None:
         """Return what is kept under `key`; `None` where there is nothing."""

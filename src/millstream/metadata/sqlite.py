@@ -97,6 +97,11 @@ class SqliteMetadata:
     ) -> None:
         await self.close()
 
+    @property
+    def failure(self) -> StorageFailed | None:
+        """Why no changes are taken until it is opened again, if they are not."""
+        return self._failed
+
     # Reading.
 
     async def get(self, key: str) -> Entry | None:

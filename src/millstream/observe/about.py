@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import millstream
+from millstream import distribution
 from millstream.broker.broker import Broker
 from millstream.clock import Timers
 from millstream.config import Endpoint
@@ -16,11 +17,9 @@ from millstream.http import counters as http_counters
 from millstream.http.doorway import Doorway
 from millstream.http.health import Health
 from millstream.http.live.live import Live
-from millstream.kafka import counters as kafka_counters
 from millstream.kafka.listener import Listener
 from millstream.observe.history import Bounds, History, Reading
 from millstream.observe.machine import look
-from millstream.storage import counters as storage_counters
 from millstream.wire.web.node import HistoryAnswer, MachineShape, NodeAnswer, OpenedShape
 
 _STATM = "/proc/self/statm"
@@ -52,8 +51,8 @@ class About:
         self._started_at = broker.clock.wall_ms()
         self._began = broker.clock.monotonic()
         bounds = Bounds(
-            commits=storage_counters.COMMIT_SECONDS,
-            kafka_answers=kafka_counters.SECONDS,
+            commits=distribution.SECONDS,
+            kafka_answers=distribution.SECONDS,
             http_answers=http_counters.SECONDS,
         )
         self._history = History(self._reading, bounds, clock=broker.clock, timers=timers)
@@ -80,7 +79,7 @@ class About:
             started_at=self._started_at,
             uptime_ms=int((broker.clock.monotonic() - self._began) * 1000),
             status="ready" if health.is_ready else "not ready",
-            problems=list(health.problems),
+            problems=[problem.message for problem in health.problems],
             kafka=str(kafka),
             http=f"http://{http}",
             advertised=str(broker.advertised),
@@ -125,8 +124,8 @@ class About:
             read_bytes=kafka.sent_bytes + http.sent_bytes + live.socket_bytes,
             kafka_requests=sum(one.count for one in kafka.requests.values()),
             http_requests=sum(http.by_seconds),
-            commits=tuple(totals.by_seconds),
-            kafka_answers=tuple(kafka.prompt_by_seconds),
+            commits=tuple(totals.syncs.counts),
+            kafka_answers=kafka.prompt_answers(),
             http_answers=tuple(http.prompt_by_seconds),
             connections=self._door.connection_count + len(self._doorway.connections),
             cpu_seconds=time.process_time(),

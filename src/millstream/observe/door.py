@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millstream.distribution import SECONDS
 from millstream.kafka.counters import RequestCounter
 from millstream.kafka.listener import Listener
-from millstream.observe.metrics import Declared, Kind, Listed, Sample, Section, counter, gauge
+from millstream.observe.metrics import (
+    Declared,
+    Kind,
+    Listed,
+    Sample,
+    Section,
+    counter,
+    gauge,
+    within,
+)
 
 DOOR_METRICS: Sequence[Declared[Listener]] = (
     gauge(
@@ -100,8 +110,27 @@ REQUEST_METRICS: Sequence[Declared[RequestCounter]] = (
     ),
 )
 
+DURATION_METRICS: Sequence[Declared[RequestCounter]] = (
+    within(
+        "millstream_kafka_requests_within_total",
+        "Requests that were answered within so many seconds (le), of those whose time matters most;"
+        " a fetch may wait on purpose.",
+        SECONDS,
+        lambda requests: requests.durations,
+    ),
+)
+
+TIMED = ("Produce", "Fetch")
+"""Requests whose times are told one by one: the others take no time, or wait for people."""
+
 DOOR = Section(metrics=DOOR_METRICS)
+DURATIONS = Section(metrics=DURATION_METRICS, labels=("api",))
 REQUESTS = Section(metrics=REQUEST_METRICS, labels=("api",))
+
+
+def listed_durations(door: Listener) -> Listed[RequestCounter]:
+    """Return what is counted of the requests whose times are told."""
+    return [((name,), door.counters.requests[name]) for name in TIMED]
 
 
 def listed_requests(door: Listener) -> Listed[RequestCounter]:

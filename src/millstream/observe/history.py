@@ -2,7 +2,7 @@
 
     plain counters ──once a second──► difference ──► one array for each series, a ring
 
-A sample reads numbers that are there anyway: it costs some hundred microseconds, whatever there is,
+A sample reads numbers that are there anyway: it costs well under a millisecond, whatever there is,
 and nothing where records pass by. The arrays have their size from the start.
 """
 

@@ -1,7 +1,8 @@
 """What a metric is: its name, what it means, where its numbers are, and how they are written.
 
     counters, lengths, states ──► Section.text      ──► GET /metrics of a node
-                              └─► Section.families  ──► a registry of prometheus_client
+                              ├─► Section.families  ──► a registry of prometheus_client
+                              └─► Section.readings  ──► OpenTelemetry, where a node is told to
 
 Nothing here runs while records pass by: what is counted is kept in plain numbers, and a scrape
 reads them. A node writes the text itself, one metric at a time, so that its event loop is free in
@@ -17,9 +18,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from millstream.distribution import Distribution
 
 S = TypeVar("S")
 
@@ -61,6 +64,17 @@ class Declared(Generic[S]):
     """Labels beside those of the section."""
 
 
+class Reading(NamedTuple):
+    """What a metric was at one moment: values that belong to nobody, so any thread may have it."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    rows: list[tuple[tuple[str, ...], float]]
+    """The values of the labels, and the number."""
+
+
 def counter(name: str, text: str, read: Callable[[S], float]) -> Declared[S]:
     """Declare a counter of one number."""
     return Declared(name=name, kind=Kind.COUNTER, help=text, samples=(Sample(read=read),))
@@ -85,6 +99,22 @@ class Section(Generic[S]):
         for metric in self.metrics:
             yield _metric_text(metric, things)
 
+    def readings(self, listed: Listed[S]) -> Iterator[Reading]:
+        """Yield metric after metric as plain values, for whoever writes them otherwise."""
+        things = list(listed)
+        for metric in self.metrics:
+            yield Reading(
+                metric.name,
+                metric.kind,
+                metric.help,
+                (*self.labels, *metric.labels),
+                [
+                    ((*values, *sample.labels), float(sample.read(thing)))
+                    for sample in metric.samples
+                    for values, thing in things
+                ],
+            )
+
     def families(self, listed: Listed[S]) -> Iterator[Metric]:
         """Yield metric after metric as prometheus_client wants them."""
         things = list(listed)
@@ -98,6 +128,24 @@ class Section(Generic[S]):
     def empty_families(self) -> Iterator[Metric]:
         """Yield the same without numbers, and without reading any."""
         return self.families(())
+
+
+def within(
+    name: str, text: str, bounds: Sequence[float], read: Callable[[S], Distribution]
+) -> Declared[S]:
+    """Declare how many values were within each of some bounds (`le`), the smaller ones too."""
+
+    def sample(bucket: int) -> Sample[S]:
+        bound = f"{bounds[bucket]:g}" if bucket < len(bounds) else "+Inf"
+        return Sample(labels=(bound,), read=lambda thing: read(thing).within(bucket))
+
+    return Declared(
+        name=name,
+        kind=Kind.COUNTER,
+        help=text,
+        labels=("le",),
+        samples=tuple(map(sample, range(len(bounds) + 1))),
+    )
 
 
 def _metric_text(metric: Declared[S], things: Sequence[tuple[tuple[str, ...], S]]) -> str:

@@ -14,6 +14,7 @@ from itertools import islice
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from millstream.distribution import SECONDS
 from millstream.observe.metrics import (
     LISTED_MAX,
     Declared,
@@ -23,6 +24,7 @@ from millstream.observe.metrics import (
     Section,
     counter,
     gauge,
+    within,
 )
 from millstream.storage.log import Log
 from millstream.storage.store import Store
@@ -78,6 +80,18 @@ LOG_METRICS: Sequence[Declared[Log]] = (
             Sample(labels=("full",), read=lambda log: log.counters.refusals_full),
             Sample(labels=("busy",), read=lambda log: log.counters.refusals_busy),
             Sample(labels=("limit",), read=lambda log: log.counters.refusals_limit),
+        ),
+    ),
+    Declared(
+        name="millstream_log_waited_appends_total",
+        kind=Kind.COUNTER,
+        help="Batches that had to wait before they were taken: too much of this log waits for the"
+        " disk, or too much of all logs (store), or two segments wait to be sealed.",
+        labels=("reason",),
+        samples=(
+            Sample(labels=("log",), read=lambda log: log.counters.waits_log),
+            Sample(labels=("store",), read=lambda log: log.counters.waits_store),
+            Sample(labels=("sealing",), read=lambda log: log.counters.waits_sealing),
         ),
     ),
     counter(
@@ -213,6 +227,34 @@ STORE_METRICS: Sequence[Declared[Store]] = (
         "millstream_store_unreclaimed_records",
         "Records of open logs, listed or not, that were deleted by key and are still in a file.",
         lambda store: sum(log.deleted_records for log in store.open_logs),
+    ),
+    within(
+        "millstream_store_commits_within_total",
+        "Commits of class `fsync` that took up to so many seconds (le), from when the first of what"
+        " they made safe was written.",
+        SECONDS,
+        lambda store: store.totals.commits,
+    ),
+    within(
+        "millstream_store_syncs_within_total",
+        "The same of the disk alone: how long it took within a commit.",
+        SECONDS,
+        lambda store: store.totals.syncs,
+    ),
+    gauge(
+        "millstream_store_recovered_bytes",
+        "Bytes that had to be read through when the data was opened; 0 after a clean stop.",
+        lambda store: store.opening.scanned_bytes,
+    ),
+    gauge(
+        "millstream_store_repaired_logs",
+        "Logs that opening had to repair.",
+        lambda store: store.opening.repaired_logs,
+    ),
+    gauge(
+        "millstream_store_damaged_logs",
+        "Logs that opening found damaged.",
+        lambda store: store.opening.damaged_logs,
     ),
     counter(
         "millstream_store_upkeep_runs_total",

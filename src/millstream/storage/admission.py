@@ -12,6 +12,7 @@ from collections.abc import Callable
 from millstream.errors import DeadlineExceeded, MillstreamError, WouldBlock
 from millstream.storage.append import Append, Waiter
 from millstream.storage.budget import Budget
+from millstream.storage.counters import Counters
 
 
 class Admission:
@@ -28,7 +29,9 @@ class Admission:
         budget: Budget,
         admit: Callable[[Append], bool],
         why_stalled: Callable[[], str | None],
+        counters: Counters | None = None,
     ) -> None:
+        self._counters = counters or Counters()
         self.unflushed_bytes_max = unflushed_bytes_max
         self._budget = budget
         self._admit = admit
@@ -39,6 +42,7 @@ class Admission:
     def enter(self, append: Append) -> None:
         """Admit a batch, now or when its turn comes."""
         if self._why_wait(append.size):
+            self._count_wait(append.size)
             self._waiting.append(append)
             self._budget.wait(self)
         else:
@@ -87,6 +91,17 @@ class Admission:
         if self._admit(append):
             self.unflushed += append.size
             self._budget.take(append.size)
+
+    def _count_wait(self, size: int) -> None:
+        """Count a batch that waits: for this log, for all logs, or for a segment to be sealed."""
+        counters = self._counters
+        is_full = self.unflushed and self.unflushed + size > self.unflushed_bytes_max
+        if not is_full and not self._budget.has_room(size):
+            counters.waits_store += 1
+        elif not is_full and self._why_stalled() is not None:
+            counters.waits_sealing += 1
+        else:  # Whoever waits behind others of the log waits for the log.
+            counters.waits_log += 1
 
     def _why_wait(self, size: int) -> str | None:
         if self._waiting:

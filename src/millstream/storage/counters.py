@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
-COMMIT_SECONDS = (
-    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0),
-)
-"""Upper ends of the buckets into which the time of a commit falls."""
+from millstream.distribution import Distribution
 
 
 @dataclass(slots=True)
@@ -18,12 +13,10 @@ class Totals:
 
     records: int = 0
     bytes: int = 0
-    by_seconds: list[int] = field(default_factory=lambda: [0] * (len(COMMIT_SECONDS) + 1))
-    """How many commits took so long; not summed up."""
-
-    def note_commit(self, seconds: float) -> None:
-        """Count a commit."""
-        self.by_seconds[bisect_left(COMMIT_SECONDS, seconds)] += 1
+    syncs: Distribution = field(default_factory=Distribution)
+    """How long the disk took for commits that succeeded."""
+    commits: Distribution = field(default_factory=Distribution)
+    """The same from when the first of what was committed was written."""
 
 
 @dataclass(slots=True)
@@ -43,6 +36,12 @@ class Counters:
     refusals_full: int = 0
     refusals_busy: int = 0
     refusals_limit: int = 0
+
+    # Batches that had to wait to be admitted, by what they waited for.
+    waits_log: int = 0
+    waits_store: int = 0
+    waits_sealing: int = 0
+
     recovered_bytes: int = 0
     offline: int = 0
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from millstream.clock import Clock
 from millstream.config import LogConfig
-from millstream.errors import LogClosed, MillstreamError, OffsetOutOfRange
+from millstream.errors import LogClosed, MillstreamError, OffsetOutOfRange, Unavailable
 from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
@@ -62,6 +62,7 @@ class Log:
         steady: Callable[[], int] | None = None,
         deletions_max: int = DELETIONS_MAX,
         on_open: Callable[[Log], None] = lambda _: None,
+        on_trouble: Callable[[Log], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.place = place
@@ -101,6 +102,7 @@ class Log:
             guard=lambda: self.guard,
             on_change=self._tell,
             on_open=lambda: on_open(self),
+            on_trouble=lambda: on_trouble(self),
         )
         self._intake = self._writer.intake
 
@@ -179,6 +181,15 @@ class Log:
     def offline(self) -> MillstreamError | None:
         """Why the log takes no appends, if it does not."""
         return self._writer.offline
+
+    @property
+    def full(self) -> Unavailable | None:
+        """That the disk had no room for what was to be written last, until something is again."""
+        return self._writer.full
+
+    def note_room(self) -> None:
+        """Take the disk for one that has room: whoever looked after all logs found some."""
+        self._writer.full = None
 
     @property
     def partition(self) -> Partition:

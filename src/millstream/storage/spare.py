@@ -36,6 +36,23 @@ class Spare:
             if not self._is_whole():
                 self._make()
 
+    def is_there_room(self) -> bool:
+        """Whether the disk has room for as much again. What was taken to see that is given back."""
+        path = f"{self._path}.tmp"
+        with self._lock:
+            try:
+                with contextlib.suppress(FileNotFoundError):  # A crash may have left it.
+                    self._filesystem.remove(path)
+                file = self._filesystem.create(path)
+                try:
+                    write_all(file, 0, [bytes(SPARE_SIZE)])
+                finally:
+                    file.close()
+                    self._filesystem.remove(path)
+            except OSError:
+                return False
+            return True
+
     def _is_whole(self) -> bool:
         try:
             return self._filesystem.size(self._path) == SPARE_SIZE

@@ -69,6 +69,7 @@ from millstream.storage.spare import Spare
 from millstream.storage.steady import SteadyTime, load_steady, save_steady
 from millstream.storage.syncer import Syncer, probe_syncer
 from millstream.storage.trash import empty_trash, move_to_trash, remove_trash
+from millstream.storage.troubles import Troubles
 from millstream.storage.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,10 @@ class Store:
         self._lock: Lock | None = None
         self._found: dict[LogName, Recovered] = {}
         self._failed: dict[LogName, MillstreamError] = {}
+        self._damaged: dict[LogName, None] = {}
+        """Of these, logs that recovery found something wrong with."""
+        self.troubles = Troubles()
+        """Logs that cannot be written at present."""
         self._logs: dict[LogName, Log] = {}
         self._configs: dict[LogName, LogConfig] = {}
         self._borrowed: set[LogName] = set()
@@ -251,6 +256,7 @@ class Store:
     def _recover(self, name: LogName, config: LogConfig) -> None:
         self._failed.pop(name, None)
         self._found.pop(name, None)
+        self._damaged[name] = None
         try:
             found = recover(self._place(name, config), self._clock, now_ms=self.now_ms)
         except MillstreamError as error:
@@ -259,6 +265,8 @@ class Store:
             self._failed[name] = StorageFailed(f"{name} cannot be opened: {error}")
         else:
             self._found[name] = self._dated(found)
+            if not found.damage and not found.offline:
+                del self._damaged[name]
             for action in found.actions:
                 logger.info("%s: %s", name, action)
             for damage in found.damage:
@@ -379,12 +387,11 @@ class Store:
     def damage(self) -> dict[LogName, list[MillstreamError]]:
         """Return what is damaged, by log. Empty is good."""
         found: dict[LogName, list[MillstreamError]] = {}
-        for name, error in self._failed.items():
-            found.setdefault(name, []).append(error)
-        for name, recovered in self._found.items():
-            damage = [*recovered.damage, *([recovered.offline] if recovered.offline else [])]
-            if damage:
-                found.setdefault(name, []).extend(damage)
+        for name in self._damaged:
+            if name in self._failed:
+                found[name] = [self._failed[name]]
+            elif (one := self._found.get(name)) is not None:
+                found[name] = [*one.damage, *([one.offline] if one.offline else [])]
         return found
 
     def recovered(self) -> dict[LogName, list[str]]:
@@ -400,6 +407,7 @@ class Store:
             if log := self._logs.pop(name, None):
                 self._configs[name] = log.config
                 await self._let_go(log)
+                self.troubles.forget(name)
             config = self._configs.get(name)
             recovering = partial(self._recover, name, config or self.log_config)
             await self._background.run(recovering)
@@ -465,7 +473,9 @@ class Store:
         for name in names:
             self._found.pop(name, None)
             self._failed.pop(name, None)
+            self._damaged.pop(name, None)
             self._configs.pop(name, None)
+            self.troubles.forget(name)
             self._borrowed.discard(name)
         if moved is not None:
             self._empty(moved)
@@ -522,6 +532,7 @@ class Store:
             steady=self.now_ms,
             deletions_max=self.config.deletions_max,
             on_open=self._note_writer,
+            on_trouble=partial(self.troubles.note, name),
         )
 
     def _note_writer(self, log: Log) -> None:
@@ -570,6 +581,16 @@ class Store:
             await self._background.run(self._spare.keep)
         except OSError as error:
             logger.warning("%s: no room is kept for deleting: %s", self.path, error)
+        await self._look_for_room()
+
+    async def _look_for_room(self) -> None:
+        """Say of logs that met a full disk that they may go on, where there is room by now."""
+        full = self.troubles.full()
+        if not full:
+            return
+        is_there_room = await self._background.run(self._spare.is_there_room)
+        for log in full if is_there_room else ():
+            log.note_room()
 
     # Closing.
 

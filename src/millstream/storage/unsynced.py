@@ -59,6 +59,10 @@ class Unsynced:
         self._started = 0.0
         self._count = 0
 
+        # When the first was written of what waits for the next commit, and of this one.
+        self._waiting_since = 0.0
+        self._written_at = 0.0
+
     @property
     def is_under_way(self) -> bool:
         """Whether a commit was asked for that has not ended."""
@@ -66,6 +70,8 @@ class Unsynced:
 
     def add(self, segment: GrowingSegment) -> None:
         """Have a segment synced that was written, now or with the next commit."""
+        if not self._segments:
+            self._waiting_since = self._clock.monotonic()
         if segment not in self._segments:
             self._segments.append(segment)
         self._request()
@@ -100,6 +106,7 @@ class Unsynced:
         self._syncing = self._mark()
         self._is_more_synced = False
         self._started = self._clock.monotonic()
+        self._written_at = self._waiting_since if self._segments else self._started
         files = [segment.open() for segment in self._segments]
         self._segments = []
         self._count = len(files)
@@ -124,10 +131,12 @@ class Unsynced:
         assert mark is not None, "a commit that ended was begun"
         if error is None and not self._is_stopped:
             self._counters.syncs += self._count
-            took = self._clock.monotonic() - self._started
+            now = self._clock.monotonic()
+            took = now - self._started
             self._counters.sync_seconds += took
             self._counters.last_sync_seconds = took
-            self._committer.totals.note_commit(took)
+            self._committer.totals.syncs.note(took)
+            self._committer.totals.commits.note(now - self._written_at)
             self._note_synced(mark)
         self._on_end(mark, error)
         if self._segments:

@@ -39,6 +39,7 @@ from millstream.errors import (
     MillstreamError,
     RequestError,
     StorageFailed,
+    Unavailable,
 )
 from millstream.records.matching import Match
 from millstream.storage.admission import Admission
@@ -51,7 +52,7 @@ from millstream.storage.contents import Contents, Mark
 from millstream.storage.counters import Counters
 from millstream.storage.deletion import Deletions
 from millstream.storage.description import Description
-from millstream.storage.failure import passing_error
+from millstream.storage.failure import is_full, passing_error
 from millstream.storage.filesystem import File
 from millstream.storage.front import Front
 from millstream.storage.guard import Guard
@@ -90,6 +91,7 @@ class Writer:
         guard: Callable[[], Guard | None],
         on_change: Callable[[], None],
         on_open: Callable[[], None],
+        on_trouble: Callable[[], None],
     ) -> None:
         self._name = name
         self._place = place
@@ -97,16 +99,20 @@ class Writer:
         self._background = background
         self._contents = contents
         self._on_change = on_change
+        self._on_trouble = on_trouble
         self.counters = Counters(recovered_bytes=recovered.scanned_bytes)
         self._totals = committer.totals
         self.note_open = on_open
         self.offline: MillstreamError | None = None
+        self.full: Unavailable | None = None
+        """That the disk had no room for what was to be written last."""
         self.on_rewind: Callable[[int], None] | None = None
         self._admission = Admission(
             unflushed_bytes_max=config.unflushed_bytes_max,
             budget=budget,
             admit=self._admit,
             why_stalled=self._why_stalled,
+            counters=self.counters,
         )
         self.intake = Intake(
             self._admission,
@@ -252,6 +258,7 @@ class Writer:
             self._undo_write(segment, error)
             return
         note_written(segment, appends, pieces, self.counters, self._totals)
+        self.full = None
         for _ in appends:
             self._pending.popleft()
         self._after_write(segment, appends)
@@ -390,6 +397,9 @@ class Writer:
             self.go_offline(error)
             return
         self.counters.refusals_full += len(self._pending)
+        if is_full(error):
+            self.full = refusal
+            self._on_trouble()
         if self._pending and self._config.durability is Durability.MEMORY:
             logger.error("%s: %d acknowledged batches lost", self._name, len(self._pending))
         if self._pending:
@@ -414,6 +424,7 @@ class Writer:
         offline.__cause__ = cause
         self.counters.offline = 1
         self._end_with(offline)
+        self._on_trouble()
 
     def _end_with(self, error: MillstreamError) -> None:
         """Take no more, and refuse everything that is not committed."""

@@ -26,8 +26,10 @@ from millstream.config import (
     LogConfig,
     NodeConfig,
     StoreConfig,
+    TelemetryConfig,
 )
 from millstream.server import Server
+from millstream.storage.filesystem import Filesystem
 
 T = TypeVar("T")
 
@@ -37,8 +39,8 @@ _ANY_PORT = Endpoint("127.0.0.1", 0)
 class RunningBroker:
     """A node that runs in a thread."""
 
-    def __init__(self, config: NodeConfig) -> None:
-        self._server = Server(config)
+    def __init__(self, config: NodeConfig, *, filesystem: Filesystem | None = None) -> None:
+        self._server = Server(config, filesystem=filesystem)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="millstream-broker", daemon=True)
         self.data = config.data
@@ -99,8 +101,13 @@ def running_broker(
     log: LogConfig | None = None,
     store: StoreConfig | None = None,
     kafka: Endpoint = _ANY_PORT,
+    filesystem: Filesystem | None = None,
+    telemetry: TelemetryConfig | None = None,
 ) -> Iterator[RunningBroker]:
-    """Run a broker with its data in the directory `data` for as long as the block lasts."""
+    """Run a broker with its data in the directory `data` for as long as the block lasts.
+
+    With a `FaultyFilesystem` its logs lie on a disk that fails when you say.
+    """
     config = NodeConfig(
         data=fspath(data),
         kafka=kafka,
@@ -110,8 +117,9 @@ def running_broker(
         web=web or HttpConfig(),
         log=log or LogConfig(),
         store=store or StoreConfig(),
+        telemetry=telemetry or TelemetryConfig(),
     )
-    running = RunningBroker(config)
+    running = RunningBroker(config, filesystem=filesystem)
     running.start()
     try:
         yield running

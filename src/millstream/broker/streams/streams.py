@@ -17,6 +17,7 @@ import msgspec
 
 from millstream.broker.state_log import StateLog
 from millstream.broker.streams.asked import DEFAULT_TYPE, StreamAsked, check_same
+from millstream.broker.streams.counters import StreamCounters
 from millstream.broker.streams.expiry import Deadlines, Steady
 from millstream.broker.streams.making import Making
 from millstream.broker.streams.names import check_path
@@ -56,6 +57,7 @@ class Streams:
         self._waiting: set[Callable[[], None]] = set()
         self._unhook: Callable[[], None] = lambda: None
         self.is_stopping = False
+        self.counters = StreamCounters()
 
     # Opening and closing.
 
@@ -125,6 +127,16 @@ class Streams:
     def all(self) -> list[Stream]:
         """Return all streams, by their paths."""
         return [stream for _, stream in sorted(self._registry.streams.items())]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._registry.streams)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many readers wait for something new."""
+        return len(self._waiting)
 
     def use(self, stream: Stream) -> None:
         """Take note that a stream was read or written: its time to live begins anew."""
@@ -203,6 +215,7 @@ class Streams:
             message_bytes_max=message_bytes_max,
         )
         self._add(made)
+        self.counters.created += 1
         await made.open()
         return made, True
 
@@ -240,6 +253,7 @@ class Streams:
             return
         stream = self._registry.of_topic(change.topic.name)
         if stream is not None and stream.row.topic_id == change.topic.id:
+            self.counters.deleted += 1
             self._registry.forget(stream.path, stream.row, [])
 
     # Expiring.
@@ -265,6 +279,7 @@ class Streams:
     async def _delete_if_over(self, path: str) -> None:
         life = self._registry.lives.get(path)
         if life is not None and life.is_over:
+            self.counters.expired += 1
             await self._delete(path)
 
     def _end_expiry(self, path: str, done: asyncio.Task[None]) -> None:

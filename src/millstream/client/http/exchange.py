@@ -12,6 +12,7 @@ import httptools
 from millstream.client.http.address import Address
 from millstream.client.http.answers import SHOWN_MAX, Answer
 from millstream.client.http.requests import Request
+from millstream.client.http.traces import traceparent
 from millstream.errors import MalformedAnswer
 
 STREAM_PIECE_MAX = 4 * 1024 * 1024
@@ -27,6 +28,8 @@ def head_of(request: Request, address: Address, client_id: str = "") -> bytes:
         f"host: {address.authority}",
         *(f"{name}: {value}" for name, value in request.headers),
     ]
+    if (trace := traceparent()) is not None:
+        lines.append(f"traceparent: {trace}")
     if request.body or request.method in {"POST", "PUT"}:
         lines.append(f"content-length: {len(request.body)}")
         lines.append("content-type: application/json")

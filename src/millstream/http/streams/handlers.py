@@ -89,13 +89,22 @@ async def append_to_stream(request: Request) -> Response:
     if not body:
         if not mark.is_closing:
             raise InvalidRequest("body is empty, and the stream is not to be closed: nothing to do")
-        return _append_answer(request, await stream.close(mark))
+        closed = await stream.close(mark)
+        streams.counters.closes += 1
+        return _append_answer(request, closed)
     await _check_type(request, stream, mark)
     values = await values_of(stream.row.content_type, body)
     if not values:
         raise InvalidRequest("body is an empty array: there is nothing to append")
     outcome = await stream.append(values, mark)
     usage_of(request).charge(QuotaKind.PRODUCE, len(body))
+    counters = streams.counters
+    if outcome.is_duplicate:
+        counters.duplicates += 1
+    else:
+        counters.appends += 1
+        counters.records += len(values)
+        counters.bytes += len(body)
     return _append_answer(request, outcome)
 
 
@@ -171,6 +180,7 @@ async def read_stream(request: Request) -> Response:
     stream = broker.streams.get(path_of(request))
     await stream.open()
     broker.streams.use(stream)
+    broker.streams.counters.reads[asked.live or "catch-up"] += 1
     offset = first_offset(stream, asked)
     if asked.live == "sse":
         return await _events(request, stream, offset, asked)

@@ -14,6 +14,7 @@ const HISTORY_MS = 1_000;
 const LISTS_MS = 2_000;
 const TOPICS_MAX = 1_000;
 const BUSIEST = 6;
+const SAMPLES = 300;
 
 const CHARTS = [
   ["Appended records", [["appended_records", "records", "blue"]], format.rate, { isFilled: true, topMin: 10 }],
@@ -111,7 +112,7 @@ export function showOverview(place, { signal }) {
       fill(problems, node.problems.map((one) => h("li", null, format.visible(one))));
       problems.hidden = !node.problems.length;
       for (const { names, chart } of charts)
-        chart.show(names.map((name) => history.series[name] ?? []), history.until, history.interval_ms);
+        chart.show(names.map((name) => padded(history.series[name])), history.until, history.interval_ms);
     },
     (error) => stage.showState(failure(error)),
   );
@@ -130,6 +131,11 @@ export function showOverview(place, { signal }) {
     },
     () => {},
   );
+}
+
+/** Give a node that has just started an empty past, so that time runs from right to left at once. */
+function padded(values = []) {
+  return [...Array(Math.max(0, SAMPLES - values.length)).fill(null), ...values];
 }
 
 function showFigures(figures, node) {

@@ -1,0 +1,140 @@
+"""A collector on loopback: takes what OTLP/HTTP sends, refuses it, or does not answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.cli.nodes import wait_until
+
+Row = tuple[str, ...]
+
+
+class Collector:
+    """What arrived, as values."""
+
+    def __init__(self) -> None:
+        self.spans: list[dict[str, Any]] = []
+        self.metrics: dict[Row, float] = {}
+        """The last value of each metric, by its name and the values of its labels."""
+        self.counters: set[str] = set()
+        """Names of the metrics that only rise."""
+        self.units: dict[str, str] = {}
+        self.resource: dict[str, Any] = {}
+        self.headers: dict[str, str] = {}
+        self.requests: dict[str, int] = {"/v1/traces": 0, "/v1/metrics": 0}
+        self.status = 200
+        """What is answered."""
+        self.answering = threading.Event()
+        """Whether anything is answered at all."""
+        self.answering.set()
+        self.url = ""
+        self.failures: list[BaseException] = []
+        """What was wrong with what arrived."""
+
+    def take(self, path: str, body: bytes, headers: dict[str, str]) -> None:
+        self.requests[path] += 1
+        if self.status != 200:
+            return
+        self.headers = headers
+        if path == "/v1/traces":
+            for part in ExportTraceServiceRequest.FromString(body).resource_spans:
+                self.resource = attributes(part.resource.attributes)
+                self.spans += [_span(one) for scope in part.scope_spans for one in scope.spans]
+        else:
+            for part in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                self.resource = attributes(part.resource.attributes)
+                for scope in part.scope_metrics:
+                    for metric in scope.metrics:
+                        self._take_metric(metric)
+
+    def _take_metric(self, metric: Any) -> None:
+        kind = metric.WhichOneof("data")
+        if kind == "sum":
+            assert metric.sum.is_monotonic
+            assert metric.sum.aggregation_temporality == 2, "cumulative"
+            self.counters.add(metric.name)
+        self.units[metric.name] = metric.unit
+        for point in getattr(metric, kind).data_points:
+            if kind == "sum":
+                assert 0 < point.start_time_unix_nano <= point.time_unix_nano
+            labels = attributes(point.attributes)
+            self.metrics[metric.name, *labels.values()] = point.as_double
+
+    def span(self, name: str, is_it: Callable[[dict[str, Any]], bool] = lambda _: True) -> Any:
+        """The span of this name, once it has arrived."""
+        found: list[dict[str, Any]] = []
+
+        def has_come() -> bool:
+            found[:] = [one for one in list(self.spans) if one["name"] == name and is_it(one)]
+            return bool(found)
+
+        wait_until(has_come)
+        return found[0]
+
+    def children(self, span: dict[str, Any]) -> list[dict[str, Any]]:
+        return [one for one in self.spans if one["parent"] == span["id"]]
+
+
+def attributes(pairs: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in pairs}
+
+
+def _span(span: Any) -> dict[str, Any]:
+    return {
+        "name": span.name,
+        "trace": span.trace_id.hex(),
+        "id": span.span_id.hex(),
+        "parent": span.parent_span_id.hex(),
+        "kind": span.kind,
+        "start": span.start_time_unix_nano,
+        "end": span.end_time_unix_nano,
+        "error": span.status.message if span.status.code == 2 else None,
+        **attributes(span.attributes),
+    }
+
+
+@contextmanager
+def running_collector() -> Iterator[Collector]:
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            collector.answering.wait()
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            try:
+                collector.take(self.path, body, headers)
+            except BaseException as error:
+                collector.failures.append(error)
+                raise
+            self.send_response(collector.status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            """A client that gave up is no news."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        collector.url = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            yield collector
+        finally:
+            collector.answering.set()
+            server.shutdown()
+            thread.join()
+        assert not collector.failures, collector.failures
