@@ -3,6 +3,7 @@
     python benchmarks/run.py                                        every subject, every peer
     python benchmarks/run.py --subject log --quick                  one of them, in a few minutes
     python benchmarks/run.py --subject kafka --peers kafka,redis    beside these, or `none`
+    python benchmarks/run.py --subject kafka --only small --profile  where the node spends its time
     python benchmarks/run.py --report [FILE ...]                    what the documentation shows
 
 A subject is a module in `subjects/` with a tuple of `EXPERIMENTS`; `subjects/example.py` is the
@@ -17,6 +18,7 @@ documentation anew; without files it only writes the page.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib
 import signal
@@ -28,14 +30,19 @@ from pathlib import Path
 from measure.experiment import Experiment, Outcome, Scale, run_experiment
 from measure.machine import Watch, machine_facts
 from measure.page import PAGE, PUBLISHED, publish
-from measure.peers import Peers
+from measure.peers import PeerMissing, Peers
 from measure.plot import draw_plot
+from measure.profiling import profile_into
 from measure.report import Report, facts_list, printed_table, write_markdown
 from measure.scratch import scratch_folder
 from measure.stored import write_json
 from peers import PEERS, STARTS
+from peers.connector import bring_connector
 
-SUBJECTS = ("log", "kafka", "http", "queues", "life", "spark")
+SUBJECTS = (
+    *("machine", "log", "kafka", "http", "queues", "life", "start", "memory", "growth", "claims"),
+    *("formats", "spark"),
+)
 """What is measured when no subject is named. The example is not worth it."""
 
 RESULTS = Path("benchmarks", "results")
@@ -49,7 +56,13 @@ def main() -> None:
         return
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
-    for subject in arguments.subject or SUBJECTS:
+    if arguments.profile:
+        profile_into(results)
+    subjects = arguments.subject or SUBJECTS
+    if "spark" in subjects and "kafka" in arguments.peers:
+        with contextlib.suppress(PeerMissing):  # Which is reported where it is needed.
+            bring_connector()
+    for subject in subjects:
         run_subject(subject, arguments.scale, results, arguments.peers, only=arguments.only)
 
 
@@ -124,6 +137,11 @@ def _arguments() -> argparse.Namespace:
         nargs="*",
         metavar="FILE",
         help="publish these results, and write the page of the documentation",
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="sample where nodes spend their time (py-spy); figures of such a run are too low",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
     sizes = parser.add_mutually_exclusive_group()

@@ -38,6 +38,7 @@ CONFIGS = [
     TelemetryConfig,
 ]
 NO_NUMBERS = {
+    HttpConfig: {"console"},
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
     BrokerConfig: {"auto_create_topics"},
     NodeConfig: {

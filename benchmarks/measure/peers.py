@@ -42,7 +42,7 @@ class Peers:
     def __init__(self, starts: Mapping[str, Start], asked: Collection[str], folder: Path) -> None:
         self._starts = starts
         self._asked = asked
-        self._folder = folder
+        self._folder = folder.resolve()  # A server has a directory of its own to be in.
         self._running: dict[str, PeerServer] = {}
         self._missing: dict[str, str] = {}
         self._stack = ExitStack()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from measure.rows import Goal, Judgement, Outcome, PeerOutcome, Sample
+
+_REASON_WIDTH = 90
+"""In the table; the facts have all of it."""
 
 _HEADINGS = ("what", "ours", "beside it, in this run", "ratio", "goal", "met")
 
@@ -99,7 +103,8 @@ def _lines(outcome: Outcome) -> Iterator[tuple[str, ...]]:
 def _peer_cells(peer: PeerOutcome, unit: str) -> tuple[str, ...]:
     name = peer.against.name
     if peer.figure is None or peer.ratio is None:
-        return f"{name}: missing: {peer.missing}", "", *_verdict(peer.judgement, unit)
+        reason = textwrap.shorten(peer.missing, _REASON_WIDTH, placeholder=" ...")
+        return f"{name}: missing: {reason}", "", *_verdict(peer.judgement, unit)
     beside = f"{figure_text(peer.figure, unit)}: {name}"
     return beside, figure_text(peer.ratio, ""), *_verdict(peer.judgement, unit)
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from measure.peers import Start
 
-STARTS: dict[str, Start] = {}
+from peers.connector import running_connector
+from peers.kafka import running_kafka
+from peers.nats import running_nats, running_nats_synced
+from peers.redis import running_redis
+
+STARTS: dict[str, Start] = {
+    "kafka": running_kafka,
+    "kafka connector": running_connector,
+    "redis": running_redis,
+    "nats": running_nats,
+    "nats sync_interval=always": running_nats_synced,
+}
 """How each is started. The first word is what `--peers` calls it."""
 
 PEERS = tuple(dict.fromkeys(name.split()[0] for name in STARTS))

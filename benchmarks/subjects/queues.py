@@ -8,10 +8,23 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
-from measure.experiment import Arm, Experiment, Figures, Row, Scale, at_least
+from measure.experiment import (
+    Against,
+    Arm,
+    Experiment,
+    Figures,
+    PeerArms,
+    PeerServer,
+    Row,
+    Scale,
+    at_least,
+)
+from peers import redis
+from peers.lines import Pipe, pipelined
+from peers.lines import connect as connect_lines
 
 from subjects.http.load import ask, connect, post
-from subjects.http.processes import empty, load, node
+from subjects.http.processes import Load, empty, load, node
 from subjects.kafka.processes import ServerProcess
 
 BATCH = 100
@@ -34,9 +47,13 @@ def _fill(server: ServerProcess, queue: str, jobs: int) -> None:
             ask(connection, request)
 
 
+def _jobs(scale: Scale) -> int:
+    return scale.pick(smoke=2_000, quick=80_000, full=240_000)
+
+
 @contextmanager
 def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
-    jobs = scale.pick(smoke=2_000, quick=80_000, full=240_000)
+    jobs = _jobs(scale)
     numbers = count()
     share = jobs // CLIENTS // BATCH * BATCH
     with ExitStack() as stack:
@@ -56,7 +73,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
             client = ("post", limit.port, file, 2 * share // BATCH, 1)
             took = load(limit, [client] * CLIENTS)
             done = share * CLIENTS
-            return {"empty": done / took.seconds, "empty CPU": done / took.cpu_seconds}
+            return _figures("empty", took, done)
 
         def ours() -> Figures:
             queue = f"work-{next(numbers)}"
@@ -64,9 +81,47 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
             _fill(server, queue, jobs)
             took = load(server, [("work", server.port, queue, share, BATCH)] * CLIENTS)
             done = share * CLIENTS
-            return {"ours": done / took.seconds, "ours CPU": done / took.cpu_seconds}
+            return _figures("ours", took, done)
 
         yield bare, ours
+
+
+@contextmanager
+def _redis_arms(scale: Scale, _: Path, server: PeerServer) -> Iterator[Sequence[Arm]]:
+    jobs = _jobs(scale)
+    share = jobs // CLIENTS // BATCH * BATCH
+    numbers = count()
+
+    def turn() -> Figures:
+        stream = f"work-{next(numbers)}"
+        _fill_redis(server, stream, jobs)
+        redis.ask(server.port, "XGROUP", "CREATE", stream, stream, "0")
+        redis.ask(server.port, "CONFIG", "SET", "appendfsync", "always")
+        took = load(server, [("group", server.port, stream, share, BATCH)] * CLIENTS)
+        redis.ask(server.port, "FLUSHALL")
+        return _figures("redis", took, share * CLIENTS)
+
+    yield (turn,)
+
+
+def _fill_redis(server: PeerServer, stream: str, jobs: int) -> None:
+    redis.ask(server.port, "CONFIG", "SET", "appendfsync", "everysec")
+    piece = redis.command("XADD", stream, "*", "v", "x" * JOB_SIZE) * FILL
+    with connect_lines(server.port) as connection:
+        pipelined(Pipe(connection, piece, FILL, redis.ids), jobs // FILL)
+
+
+def _figures(name: str, took: Load, done: int) -> Figures:
+    return {
+        name: done / took.seconds,
+        f"{name} CPU": done / took.cpu_seconds,
+        f"{name} each": took.cpu_seconds / (2 * done / BATCH) * 1000,
+        f"{name} bytes": took.cpu_seconds / (done * JOB_SIZE) * 1e9,
+    }
+
+
+def _against(figure: str) -> tuple[Against, ...]:
+    return (Against(peer="redis", name="Redis group, always", figure=figure),)
 
 
 PAIRS = Experiment(
@@ -76,7 +131,9 @@ PAIRS = Experiment(
         " with one request in flight, in a queue whose topic is of class `fsync`: that a job was"
         " handed out, and that it is done, are both on the disk before they are answered. The empty"
         " server takes two POSTs for each batch by the same listener, and answers with about as"
-        " many bytes."
+        " many bytes. Redis has a stream with a consumer group, appendfsync always, and a client as"
+        " lean: XREADGROUP of 100 entries, then XACK of all of them. It promises less: an entry is"
+        " with its consumer until another asks for it by name, and no lease ends by itself."
     ),
     rows=(
         Row(
@@ -86,6 +143,7 @@ PAIRS = Experiment(
             limit="empty",
             limit_name="two empty POSTs",
             goal=at_least(30_000),
+            peers=_against("redis"),
         ),
         Row(
             name="claim and ack, 100 in a request, server CPU",
@@ -93,9 +151,27 @@ PAIRS = Experiment(
             ours="ours CPU",
             limit="empty CPU",
             limit_name="two empty POSTs",
+            peers=_against("redis CPU"),
+        ),
+        Row(
+            name="claim and ack, 100 in a request, server CPU by request",
+            unit="s per 1,000",
+            ours="ours each",
+            limit="empty each",
+            limit_name="empty POST",
+            peers=_against("redis each"),
+        ),
+        Row(
+            name="claim and ack, 100 in a request, server CPU by size of the jobs",
+            unit="s/GB",
+            ours="ours bytes",
+            limit="empty bytes",
+            limit_name="two empty POSTs",
+            peers=_against("redis bytes"),
         ),
     ),
     arms=_arms,
+    peers=(PeerArms(peer="redis", arms=_redis_arms),),
 )
 
 EXPERIMENTS = (PAIRS,)

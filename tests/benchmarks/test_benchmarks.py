@@ -79,6 +79,14 @@ def test_every_experiment_with_the_http_door_runs(tmp_path, subject):
     assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
 
 
+@pytest.mark.parametrize("subject", ["machine", "start", "memory", "growth", "claims"])
+def test_every_experiment_with_a_node_as_a_whole_runs(tmp_path, subject):
+    run(tmp_path, "--subject", subject, "--smoke")
+    found = tmp_path / "benchmarks" / "results" / f"{subject}-smoke.json"
+    content = json.loads(found.read_text())
+    assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
+
+
 def test_the_experiments_with_spark_run(tmp_path):
     pytest.importorskip("pyspark")
     # One shows that session, node and report work; all would take longer than CI has for them.

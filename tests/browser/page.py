@@ -1,4 +1,4 @@
-"""A page in the browser, driven through the DevTools protocol: what it shows, asks for, and says."""
+"""A page in the browser, driven through DevTools: what it shows, asks for, and says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNTIL = """
         const deadline = performance.now() + MILLISECONDS;
         const look = () => {
             let found;
-            try { found = (EXPRESSION); } catch (error) { found = undefined; window.lastError = error; }
+            try { found = (EXPRESSION); } catch { found = undefined; }
             if (found) done(found);
             else if (performance.now() > deadline)
                 fail(new Error("not so: " + document.body.innerText.slice(0, 2000)));
@@ -48,7 +48,7 @@ class Page:
         self._connection = connection
         self._numbers = itertools.count(1)
         self._session: str | None = None
-        self._arrived: list[str] = []
+        self._loads = 0
         self.requests: list[str] = []
         """Everything that the page asked anybody for."""
         self.complaints: list[str] = []
@@ -62,10 +62,11 @@ class Page:
 
     def open(self, url: str) -> None:
         """Go to another address, and return once it is loaded."""
-        self._arrived.clear()
-        self._call("Page.navigate", url=url)
-        while "Page.loadEventFired" not in self._arrived:
-            self._next()
+        self._until_loaded("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        """Load the page anew."""
+        self._until_loaded("Page.reload")
 
     def run(self, script: str) -> Any:
         """Run a script in the page, and return what it, or its promise, comes to."""
@@ -120,6 +121,12 @@ class Page:
         """Close the page; what it watches ends."""
         self._call("Page.close")
 
+    def _until_loaded(self, method: str, **parameters: Any) -> None:
+        self._loads = 0
+        self._call(method, **parameters)
+        while not self._loads:
+            self._next()
+
     def _call(self, method: str, **parameters: Any) -> Any:
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
@@ -140,13 +147,14 @@ class Page:
 
     def _note(self, event: str, told: dict[str, Any]) -> None:
         if event == "Page.loadEventFired":
-            self._arrived.append(event)
+            self._loads += 1
         elif event == "Network.requestWillBeSent":
             self.requests.append(told["request"]["url"])
         elif event == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(told["exceptionDetails"]))
         elif event == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
             self.complaints.append(json.dumps(told["args"]))
-        elif event == "Log.entryAdded" and told["entry"]["source"] != "network":
-            if told["entry"]["level"] in ("error", "warning"):
-                self.complaints.append(told["entry"]["text"])
+        elif event == "Log.entryAdded":
+            entry = told["entry"]
+            if entry["source"] != "network" and entry["level"] in ("error", "warning"):
+                self.complaints.append(entry["text"])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.testing.broker import RunningBroker, running_broker
-from tests.browser.chromium import Chromium, running_chromium
+from millstream.testing.broker import RunningBroker
+from tests.browser.chromium import Chromium
 from tests.browser.site import Site, running_site
 from tests.http.live.topics import LiveTopic
 
@@ -32,20 +32,8 @@ WATCH = """
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("node")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def site(node: RunningBroker) -> Iterator[Site]:
     with running_site(node.url) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    with running_chromium() as running:
         yield running
 
 

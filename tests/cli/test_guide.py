@@ -1,4 +1,4 @@
-"""The session in the guide is what happens: each command is run, in a shell, against a node.
+"""The sessions in the guide and the README happen: each command is run, in a shell, on a node.
 
 Times are those of the reader; all else is compared.
 """
@@ -10,15 +10,18 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.nodes import MILLSTREAM, PATIENCE, Node
 
-GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs/guides/command-line.md"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z|\b1[78]\d{11}\b")
 
 
-def session() -> list[tuple[str, str]]:
-    """Every command of the guide with what it prints."""
-    blocks = re.findall(r"^```console\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+def session(page: Path = GUIDE) -> list[tuple[str, str]]:
+    """Every command of a page with what it prints."""
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S)
     found = []
     for step in re.split(r"^\$ ", "".join(blocks), flags=re.M)[1:]:
         command, _, output = step.partition("\n")
@@ -31,9 +34,10 @@ def alike(text: str) -> str:
     return "\n".join(TIME.sub("TIME", line).rstrip() for line in text.splitlines())
 
 
-def test_the_session_in_the_guide_happens_as_it_is_told(tmp_path: Path) -> None:
-    steps = session()
-    assert len(steps) >= 20
+@pytest.mark.parametrize(("page", "count"), [(GUIDE, 20), (ROOT / "README.md", 3)])
+def test_a_session_happens_as_it_is_told(page: Path, count: int, tmp_path: Path) -> None:
+    steps = session(page)
+    assert len(steps) >= count
     with Node(tmp_path / "data") as node:
         environment = {
             **os.environ,

@@ -63,7 +63,13 @@ def _arms(
             client = ("post", target.port, file, share, connections // CLIENTS)
             took = load(target, [client] * CLIENTS)
             done = share * CLIENTS * unit
-            return {name: done / took.seconds, f"{name} CPU": done / took.cpu_seconds}
+            requests = share * CLIENTS
+            return {
+                name: done / took.seconds,
+                f"{name} CPU": done / took.cpu_seconds,
+                f"{name} each": took.cpu_seconds / requests * 1000,
+                f"{name} bytes": took.cpu_seconds / (requests * len(request)) * 1e9,
+            }
 
         yield lambda: send(limit, "empty"), lambda: send(server, "ours")
 
@@ -94,6 +100,20 @@ APPENDS = Experiment(
             limit="empty CPU",
             limit_name="empty server, same bodies",
         ),
+        Row(
+            name="appends of 1 KB, 100 in a request, server CPU by request",
+            unit="s per 1,000",
+            ours="ours each",
+            limit="empty each",
+            limit_name="empty server, same bodies",
+        ),
+        Row(
+            name="appends of 1 KB, 100 in a request, server CPU by size",
+            unit="s/GB",
+            ours="ours bytes",
+            limit="empty bytes",
+            limit_name="empty server, same bodies",
+        ),
     ),
     arms=_batch_arms,
 )
@@ -120,6 +140,13 @@ SINGLE = Experiment(
             unit="requests per CPU second",
             ours="ours CPU",
             limit="empty CPU",
+            limit_name="empty POST",
+        ),
+        Row(
+            name="one record in a request, server CPU by request",
+            unit="s per 1,000",
+            ours="ours each",
+            limit="empty each",
             limit_name="empty POST",
         ),
     ),

@@ -2,6 +2,7 @@
 
     load.py post PORT FILE COUNT CONNECTIONS     the request in FILE, COUNT times
     load.py work PORT QUEUE COUNT BATCH          claims and acks until COUNT jobs are done
+    load.py group PORT STREAM COUNT BATCH        the same with a consumer group of Redis
 
 It prints `ready` once it is connected, begins when a line comes on standard input, and prints the
 seconds that it took.
@@ -9,6 +10,7 @@ seconds that it took.
 
 from __future__ import annotations
 
+import os
 import re
 import selectors
 import socket
@@ -18,6 +20,12 @@ from pathlib import Path
 
 RECEIVE_SIZE = 1 << 20
 
+GROUP_VALUE_SIZE = 100
+
+_ENTRIES = re.compile(rb"\*1\r\n\*2\r\n\$\d+\r\n[^\r]+\r\n\*(\d+)\r\n")
+_ID = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n")
+_VALUE_HEAD = b"$%d\r\n" % GROUP_VALUE_SIZE
+_VALUE_LENGTH = len(_VALUE_HEAD) + GROUP_VALUE_SIZE + 2
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)")
 _RECEIPT = re.compile(rb'"receipt":("[^"]+")')
 
@@ -101,6 +109,48 @@ def work(port: int, queue: str, count: int, batch: int) -> float:
         return time.perf_counter() - began
 
 
+def work_in_group(port: int, stream: str, count: int, batch: int) -> float:
+    """Read and ack entries of a Redis stream until so many are done; return the seconds.
+
+    The group is called as the stream is; the values are all of `GROUP_VALUE_SIZE` bytes.
+    """
+    consumer = f"worker-{os.getpid()}"
+    group = ("GROUP", stream, consumer, "COUNT", str(batch), "STREAMS", stream, ">")
+    read = _redis_command("XREADGROUP", *group)
+    done = 0
+    with connect(port) as connection:
+        _wait_for_the_start()
+        began = time.perf_counter()
+        while done < count:
+            connection.sendall(read)
+            ids = [found.decode() for found in _entries(connection)]
+            connection.sendall(_redis_command("XACK", stream, stream, *ids))
+            if (answer := connection.recv(RECEIVE_SIZE)) != b":%d\r\n" % len(ids):
+                raise RuntimeError(f"Redis answers {answer!r}")
+            done += len(ids)
+        return time.perf_counter() - began
+
+
+def _redis_command(*words: str) -> bytes:
+    texts = [word.encode() for word in words]
+    return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%b\r\n" % (len(t), t) for t in texts)
+
+
+def _entries(connection: socket.socket) -> list[bytes]:
+    """Receive an answer to XREADGROUP whole, and return the ids in it."""
+    data = bytearray()
+    while True:
+        piece = connection.recv(RECEIVE_SIZE)
+        data += piece
+        if not piece or data.startswith((b"*-1", b"-")):
+            raise RuntimeError(f"Redis answers {bytes(data[:200])!r}")
+        head = _ENTRIES.match(data)
+        ids = _ID.findall(data)
+        last = data.rfind(_VALUE_HEAD)
+        if head and len(ids) == int(head[1]) and len(data) - last == _VALUE_LENGTH:
+            return ids
+
+
 def _wait_for_the_start() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -112,7 +162,8 @@ def main() -> None:
     if kind == "post":
         took = post_in_turns(int(port), Path(what).read_bytes(), int(count), int(number))
     else:
-        took = work(int(port), what, int(count), int(number))
+        does = {"work": work, "group": work_in_group}[kind]
+        took = does(int(port), what, int(count), int(number))
     print(took, flush=True)
 
 

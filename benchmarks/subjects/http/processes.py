@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from measure.peers import PeerServer
+
 from subjects.kafka.processes import ServerProcess, node_command, running
 
 _HERE = Path(__file__).parent
@@ -45,7 +47,7 @@ def fan(file: Path, size: int) -> Iterator[ServerProcess]:
         yield server
 
 
-def load(server: ServerProcess, clients: Sequence[Sequence[object]]) -> Load:
+def load(server: ServerProcess | PeerServer, clients: Sequence[Sequence[object]]) -> Load:
     """Run clients of `load.py` at the same time, each with its arguments, and wait for all."""
     processes = [
         subprocess.Popen(

@@ -33,6 +33,7 @@ BY_REQUEST = {api.request: api for api in APIS.values()}
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 RECEIVE_SIZE = 4 * 1024 * 1024
+LEADER_SECONDS_MAX = 30
 
 LONE_SIZE = 171
 """A batch of one record of 100 bytes."""
@@ -88,10 +89,14 @@ def call(port: int, request: object, version: int) -> object:
 
 
 def make_topic(
-    port: int, *, partitions: int = 1, configs: Mapping[str, str] = MappingProxyType({})
+    port: int,
+    *,
+    partitions: int = 1,
+    name: str = "",
+    configs: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Create a topic under a name of its own."""
-    name = f"bench-{os.urandom(6).hex()}"
+    """Create a topic, under a name of its own unless one is given."""
+    name = name or f"bench-{os.urandom(6).hex()}"
     wanted = CreateTopicsRequestTopic(
         name=name,
         num_partitions=partitions,
@@ -117,6 +122,24 @@ def answer_size(port: int, frame: bytes) -> int:
         connection.sendall(frame)
         answer = receive_frame(connection)
     return len(answer) + 4
+
+
+def await_leader(port: int, frame: bytes) -> None:
+    """Send a request that produces one batch until it is accepted: a new topic may take a while."""
+    deadline = time.monotonic() + LEADER_SECONDS_MAX
+    while code := _produce_error(port, frame):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the server refuses to take a batch, with error {code}")
+        time.sleep(0.01)
+
+
+def _produce_error(port: int, frame: bytes) -> int:
+    with connect(port) as connection:
+        connection.sendall(frame)
+        answer = memoryview(receive_frame(connection))
+    found = decode(BY_REQUEST[ProduceRequest].response, answer[5:], PRODUCE_VERSION)
+    code: int = found.responses[0].partition_responses[0].error_code
+    return code
 
 
 def send_pipelined(port: int, frame: bytes, count: int, *, answer: int, window: int) -> None:
@@ -164,9 +187,14 @@ def send_in_turns(port: int, frame: bytes, count: int, *, answer: int, connectio
 
 def send_one_by_one(port: int, frame: bytes, count: int) -> list[float]:
     """Send a request `count` times, one after the other; return how long each took, in seconds."""
+    return send_each(port, [frame] * count)
+
+
+def send_each(port: int, frames: Sequence[bytes]) -> list[float]:
+    """Send requests, one after the other; return how long each took, in seconds."""
     took = []
     with connect(port) as connection:
-        for _ in range(count):
+        for frame in frames:
             started = time.perf_counter()
             connection.sendall(frame)
             receive_frame(connection)

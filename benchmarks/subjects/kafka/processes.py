@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from measure.profiling import profiled
 from measure.usage import cpu_seconds, resident_bytes
 
 LIMITS = Path(__file__).with_name("limits.py")
@@ -63,7 +64,8 @@ def running(
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith(announcement):
-                yield ServerProcess(process.pid, int(line.removeprefix(announcement)))
+                with profiled(process.pid, Path(command[0]).name):
+                    yield ServerProcess(process.pid, int(line.removeprefix(announcement)))
                 break
         else:
             raise RuntimeError(f"{command} ended without saying where it listens")

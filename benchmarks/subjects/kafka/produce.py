@@ -70,7 +70,11 @@ def _bytes_arms(size: int) -> Callable[[Scale, Path], object]:
                 cpu = server.cpu_seconds() - used
                 delete_topic(server.port, topic)
                 size_all = count * len(frame)
-                return {name: cpu / size_all * GB, f"{name} rate": size_all / elapsed / 1e6}
+                return {
+                    name: cpu / size_all * GB,
+                    f"{name} each": cpu / count * 1000,
+                    f"{name} rate": size_all / elapsed / 1e6,
+                }
 
             yield (
                 bare,
@@ -106,6 +110,16 @@ def _bytes_experiment(size: int, name: str, bound: float) -> Experiment:
                 limit="floor",
                 limit_name="recv + write",
             ),
+            Row(
+                name=f"produce {name} batches, acks=1, server CPU by request",
+                unit="s per 1,000",
+                ours="acks=1 each",
+            ),
+            Row(
+                name=f"produce {name} batches, acks=all, server CPU by request",
+                unit="s per 1,000",
+                ours="acks=all each",
+            ),
             Row(name=f"produce {name} batches, acks=1", unit="MB/s", ours="acks=1 rate"),
             Row(name=f"produce {name} batches, acks=all", unit="MB/s", ours="acks=all rate"),
         ),
@@ -134,7 +148,11 @@ def _request_arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
             send_in_turns(target.port, frame, count, answer=answer, connections=connections)
             elapsed = time.perf_counter() - began
             cpu = target.cpu_seconds() - used
-            return {name: count / cpu / 1000, f"{name} rate": count / elapsed / 1000}
+            return {
+                name: count / cpu / 1000,
+                f"{name} each": cpu / count * 1000,
+                f"{name} rate": count / elapsed / 1000,
+            }
 
         yield lambda: requests(echo, "echo"), lambda: requests(server, "ours")
 
@@ -156,6 +174,13 @@ REQUESTS = Experiment(
             limit="echo",
             limit_name="echo on uvloop",
             goal=ratio_at_least(0.5),
+        ),
+        Row(
+            name="small requests, server CPU",
+            unit="s per 1,000",
+            ours="ours each",
+            limit="echo each",
+            limit_name="echo on uvloop",
         ),
         Row(
             name="small requests, as seen by the client",
@@ -191,14 +216,15 @@ def _durable_arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
                 )
                 for frame, answer in zip(frames, answers, strict=True)
             ]
-            began = time.perf_counter()
+            used, began = server.cpu_seconds(), time.perf_counter()
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            elapsed = time.perf_counter() - began
+            elapsed, cpu = time.perf_counter() - began, server.cpu_seconds() - used
             delete_topic(server.port, topic)
-            return {name: producers * count * len(batch) / elapsed / 1e6}
+            size = producers * count * len(batch)
+            return {name: size / elapsed / 1e6, f"{name} CPU": cpu / size * GB}
 
         yield lambda: produce(LEADER, "acks=1"), lambda: produce(ALL, "acks=all")
 
@@ -218,6 +244,13 @@ DURABLE = Experiment(
             limit="acks=1",
             limit_name="acks=1",
             goal=ratio_at_least(0.75),
+        ),
+        Row(
+            name="produce 1 MB batches, 4 producers, acks=all, server CPU",
+            unit="s/GB",
+            ours="acks=all CPU",
+            limit="acks=1 CPU",
+            limit_name="acks=1",
         ),
     ),
     arms=_durable_arms,

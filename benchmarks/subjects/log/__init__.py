@@ -6,7 +6,6 @@ from subjects.log.append import APPEND
 from subjects.log.commit import GROUP_COMMIT, LONE_APPEND
 from subjects.log.decode import DECODE
 from subjects.log.encode import ENCODE
-from subjects.log.growth import GROWTH
 from subjects.log.opening import OPENING
 from subjects.log.partitions import PARTITIONS
 from subjects.log.read import READ_1_MB, READ_16_KB
@@ -24,5 +23,4 @@ EXPERIMENTS = (
     RECOVERY_16_KB,
     RECOVERY_1_KB,
     PARTITIONS,
-    GROWTH,
 )

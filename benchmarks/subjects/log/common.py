@@ -45,7 +45,7 @@ class OpenStore:
     """A store, and the event loop that it lives on."""
 
     def __init__(self, store: Store, runner: asyncio.Runner) -> None:
-        self._store = store
+        self.store = store
         self._runner = runner
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -54,17 +54,17 @@ class OpenStore:
 
     def log(self, partition: int = 0) -> Log:
         """Return a log, creating it where there is none."""
-        return self.run(self._store.log(TOPIC, partition))
+        return self.run(self.store.log(TOPIC, partition))
 
     def look_after(self) -> None:
         """Have the store evict and clean all that it can."""
-        self.run(self._store.upkeep.run_once(is_forced=True))
+        self.run(self.store.upkeep.run_once(is_forced=True))
 
     def logs(self, count: int) -> list[Log]:
         """Return many logs at once."""
 
         async def gather() -> list[Log]:
-            return await asyncio.gather(*(self._store.log(TOPIC, n) for n in range(count)))
+            return await asyncio.gather(*(self.store.log(TOPIC, n) for n in range(count)))
 
         return self.run(gather())
 

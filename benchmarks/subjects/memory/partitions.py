@@ -46,14 +46,15 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
         with running_node(folder / f"used-{next(numbers)}") as doors:
             topic = make_topic(doors.kafka, partitions=written)
             before = doors.resident_bytes
-            _write_to_all(doors.kafka, topic, written)
+            write_to_all(doors.kafka, topic, written)
             grown = doors.resident_bytes - before
         return {"used": max(1, grown) / written / KB, "written": written}
 
     yield there, used
 
 
-def _write_to_all(port: int, topic: str, count: int) -> None:
+def write_to_all(port: int, topic: str, count: int) -> None:
+    """Write one record to each partition of a topic."""
     batch = make_batch(LONE_SIZE, value_size=100)
     with connect(port) as connection:
         for first in range(0, count, AHEAD):

@@ -61,9 +61,7 @@ class Doors(NamedTuple):
 @contextmanager
 def running_node(data: Path, *options: str) -> Iterator[Doors]:
     """Run a node, reached by both doors."""
-    process = subprocess.Popen(
-        node_command(data, *options), stdout=subprocess.PIPE, text=True, preexec_fn=_raise_limit
-    )
+    process = subprocess.Popen(node_command(data, *options), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         ports = {}
@@ -86,7 +84,6 @@ def held(kind: str, port: int, *arguments: object) -> Iterator[int]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=_raise_limit,
     )
     try:
         assert process.stdout is not None
@@ -117,8 +114,3 @@ def _descriptors() -> int:
     except (ValueError, OSError):
         return hard
     return DESCRIPTORS
-
-
-def _raise_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measure.experiment import Arm, Scale
+from peers.connector import connector_jars
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream import Record
 from millstream.client.node import Node
 from millstream.records.build import build_batch
 from millstream.spark.session import spark_session
-from subjects.kafka.client import answer_size, produce_frame, send_pipelined
+from subjects.kafka.client import answer_size, await_leader, produce_frame, send_pipelined
 from subjects.kafka.processes import node
 from subjects.log.common import KIB, NOW_MS
 
@@ -59,9 +60,10 @@ class Bench:
         each = max(1, batches // PARTITIONS)
         for partition in range(PARTITIONS):
             frame = produce_frame(name, batch, acks=_ALL, partition=partition)
-            answer = answer_size(self.port, frame)  # Which produces it for the first time.
+            await_leader(self.port, frame)  # Which produces it for the first time.
             if each > 1:
-                send_pipelined(self.port, frame, each - 1, answer=answer, window=8)
+                answer = answer_size(self.port, frame)
+                send_pipelined(self.port, frame, each - 2, answer=answer, window=8)
         return each * PARTITIONS * len(values)
 
     def through_node(self, topic: str, **options: str) -> DataFrame:
@@ -75,11 +77,17 @@ class Bench:
         return reader.option("path", str(self.data)).option("topic", topic).load()
 
 
+def session() -> SparkSession:
+    """Return the session, with Spark's own connector for Kafka if that was brought."""
+    found = {"spark.jars": ",".join(map(str, connector_jars()))} if connector_jars() else {}
+    return spark_session("millstream benchmarks", "local[2]", _CONF | found)
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[Bench]:
     """Start a node, and end it. The session, with two threads, is there until the process ends."""
     data = folder / "data"
-    spark = spark_session("millstream benchmarks", "local[2]", _CONF)
+    spark = session()
     with node(data) as server:
         yield Bench(spark, f"127.0.0.1:{server.port}", server.port, data)
 

@@ -29,6 +29,7 @@ export class Tail {
   #all = new Ring();
   #matched = new Ring();
   #waiting = [];
+  #unread = [];
   #rows = new Map();
   #open = new Set();
   #timer = 0;
@@ -139,14 +140,34 @@ export class Tail {
   // What comes.
 
   #take(data) {
+    if (this.isBounded) {
+      for (const record of data.records) this.#unread.push({ ...data, record });
+      this.#turn();
+      return;
+    }
     // Of more than fits, only the last could be seen; but all are looked through by a filter.
     const skipped = this.filter ? 0 : Math.max(0, data.records.length - ROWS_MAX);
     this.#passed += skipped;
     this.#seen += skipped;
     for (const one of data.records.slice(skipped))
       this.#add(new ShownRecord(data.topic, data.partition, one));
-    const isFull = this.#sinceOpened >= ROWS_MAX;
-    if (this.isBounded && isFull && this.watch.behind > 0) this.watch.hold();
+  }
+
+  /** Show what came and was not shown yet, up to a page; then wait to be told to read on. */
+  #turn() {
+    let taken = 0;
+    while (taken < this.#unread.length && this.#sinceOpened < ROWS_MAX) {
+      const { topic, partition, record } = this.#unread[taken];
+      this.#add(new ShownRecord(topic, partition, record));
+      taken += 1;
+    }
+    this.#unread.splice(0, taken);
+    if (this.#left === 0) this.isBounded = false; // From here on, records come as they are made.
+    else if (this.#sinceOpened >= ROWS_MAX) this.watch.hold();
+  }
+
+  get #left() {
+    return this.#unread.length + this.watch.behind;
   }
 
   #add(item) {
@@ -286,14 +307,15 @@ export class Tail {
     const [word, tone] = STATES[state];
     fill(this.state, h(`span.dot.${tone}`), h("span", null, detail ? `${word}: ${visible(detail)}` : word));
     this.more.hidden = state !== "held";
-    setText(this.more, `Read on: ${many(this.watch.behind, "record")} to the end`);
+    setText(this.more, `Read on: ${many(this.#left, "record")} to the end`);
     this.#showCount();
   }
 
   #goOn() {
     this.#sinceOpened = 0;
-    this.more.hidden = true;
-    this.watch.open();
+    this.#turn();
+    if (this.#sinceOpened < ROWS_MAX) this.watch.open();
+    else this.#showState("held", "");
   }
 
   #showCount() {

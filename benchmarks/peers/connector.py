@@ -1,0 +1,52 @@
+"""Spark's own connector for Kafka: jars that a session is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+from measure.peers import PeerMissing
+
+from peers.maven import jars, kept_jars
+
+GROUP = "org.apache.spark"
+ARTIFACT = "spark-sql-kafka-0-10_2.13"
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """No server: it works in the process of Spark, which counts for nobody."""
+
+    version: str
+    port: int = 0
+
+    def cpu_seconds(self) -> float:
+        """Nothing of its own."""
+        return 0.0
+
+
+def bring_connector() -> None:
+    """Have the jars there before a session is started, which cannot take them later."""
+    jars(GROUP, ARTIFACT, pyspark.__version__)
+
+
+def connector_jars() -> list[Path]:
+    """Return what a session needs for the connector; nothing where it was not brought."""
+    # Spark has the rest itself, and must not find it twice.
+    names = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+    found = kept_jars(ARTIFACT, pyspark.__version__)
+    return [jar for jar in found if jar.name.startswith(names)]
+
+
+@contextmanager
+def running_connector(_: Path) -> Iterator[Connector]:
+    """Say whether there is one. The session with it is the subject's."""
+    found = connector_jars()
+    if not found:
+        bring_connector()  # Which says why there is none.
+        raise PeerMissing("Spark's connector came after the session had started; run again")
+    names = [jar.stem for jar in found if jar.name.startswith(ARTIFACT)]
+    yield Connector(f"{', '.join(names)}, with Spark {pyspark.__version__}")

@@ -1,0 +1,117 @@
+"""The console in a browser, and a node with something to see."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from millstream.testing.broker import RunningBroker
+from tests.browser.chromium import Chromium
+from tests.browser.page import Page
+from tests.http.calls import ask
+
+SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+"""Where a run of the tests leaves what it saw."""
+
+
+@contextmanager
+def console(chromium: Chromium, url: str, view: str = "#/overview") -> Iterator[Page]:
+    """Open the console; when done, it asked nobody else, and nothing went wrong in it."""
+    with chromium.page(f"{url}/{view}") as page:
+        page.look()
+        yield page
+        outside = [one for one in page.requests if not one.startswith((url, "about:", "data:"))]
+        assert outside == []
+        assert page.complaints == []
+
+
+def go(page: Page, view: str) -> None:
+    """Go to another view, as a link does."""
+    page.run(f"void (location.hash = {json.dumps(view)})")
+
+
+def append(node: RunningBroker, topic: str, *records: dict[str, Any]) -> None:
+    """Append records over HTTP; the topic is made where there is none."""
+    body = json.dumps({"records": records}).encode()
+    answer = ask(node.url, "POST", f"/v1/topics/{topic}/records", body)
+    assert answer.status == 201, answer.body
+
+
+def put(node: RunningBroker, path: str, body: Any = None) -> None:
+    answer = ask(node.url, "PUT", path, json.dumps(body or {}).encode())
+    assert answer.status in (200, 201), answer.body
+
+
+def claim(node: RunningBroker, queue: str, worker: str, count: int) -> None:
+    body = json.dumps({"worker": worker, "max": count}).encode()
+    answer = ask(node.url, "POST", f"/v1/queues/{queue}/claim", body)
+    assert answer.status == 200, answer.body
+
+
+@contextmanager
+def writing(node: RunningBroker, topic: str) -> Iterator[None]:
+    """Have somebody write into a topic for as long as the block lasts."""
+    is_over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not is_over.is_set():
+            append(node, topic, *({"key": f"k{n}", "value": {"n": number + n}} for n in range(50)))
+            number += 50
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextmanager
+def consumer(
+    node: RunningBroker, group: str, topic: str, *, client: str = "worker"
+) -> Iterator[Consumer]:
+    """Have a consumer join a group, until it has its partitions."""
+    config = {
+        "bootstrap.servers": node.bootstrap,
+        "group.id": group,
+        "client.id": client,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    joined = Consumer(config)
+    try:
+        joined.subscribe([topic])
+        while not joined.assignment():
+            joined.poll(0.05)
+        yield joined
+    finally:
+        joined.close()
+
+
+def commit(joined: Consumer, topic: str, partition: int, offset: int) -> None:
+    place = TopicPartition(topic, partition, offset)
+    joined.commit(offsets=[place], asynchronous=False)
+
+
+@contextmanager
+def typing(page: Page) -> Iterator[None]:
+    """Give the field for searches the focus, empty it, and have it left afterwards."""
+    page.press("/")
+    page.until("document.activeElement.matches('[data-search]')")
+    yield
+    page.run("document.activeElement.blur()")
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """Return the texts of all elements that a selector finds."""
+    script = f"[...document.querySelectorAll({json.dumps(selector)})].map(one => one.textContent)"
+    found: list[str] = page.run(script)
+    return found
