@@ -27,13 +27,14 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from measure.experiment import Experiment, Outcome, Scale, run_experiment
+from measure.experiment import Experiment, Scale, run_experiment
 from measure.machine import Watch, machine_facts
 from measure.page import PAGE, PUBLISHED, publish
 from measure.peers import PeerMissing, Peers
 from measure.plot import draw_plot
 from measure.profiling import profile_into
 from measure.report import Report, facts_list, printed_table, write_markdown
+from measure.rows import Outcome
 from measure.scratch import scratch_folder
 from measure.stored import write_json
 from peers import PEERS, STARTS

@@ -40,6 +40,7 @@ CONFIGS = [
 NO_NUMBERS = {
     HttpConfig: {"console"},
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
+    StoreConfig: {"replay_priority"},
     BrokerConfig: {"auto_create_topics"},
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "web", "log",

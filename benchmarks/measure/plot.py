@@ -39,14 +39,14 @@ def draw_plot(report: Report, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(11, 1.3 + _BAR_INCHES * height))
     position, ticks = 0.0, []
     for outcome, bars in groups:
-        ticks.append((position + (len(bars) - 1) / 2, outcome.row.name))
+        ticks.append((position + (len(bars) - 1) / 2, _title(outcome)))
         _draw_row(axes, position, outcome, bars)
         position += len(bars) + _GAP_BARS
     axes.set_yticks(
         [place for place, _ in ticks], [textwrap.fill(name, _NAME_WIDTH) for _, name in ticks]
     )
     axes.set_ylim(max(position - _GAP_BARS, 1) - 0.3, -0.7)
-    axes.set_xlim(0, 1.75)  # Room for the labels.
+    axes.set_xlim(0, 1.7)  # Room for the labels.
     axes.set_xticks([])
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
@@ -59,6 +59,14 @@ def draw_plot(report: Report, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def _title(outcome: Outcome) -> str:
+    """Return the name of a row, and who is not among its bars."""
+    missing = "".join(f"; {peer.against.name} missing" for peer in outcome.peers if peer.missing)
+    goals = [outcome.row.goal, *(peer.against.goal for peer in outcome.peers)]
+    is_less_better = any(goal is not None and not goal.is_floor for goal in goals)
+    return outcome.row.name + (" (less is better)" if is_less_better else "") + missing
 
 
 def _bars(outcome: Outcome) -> Iterator[_Bar]:

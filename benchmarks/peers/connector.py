@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-import pyspark
 from measure.peers import PeerMissing
 
 from peers.maven import jars, kept_jars
@@ -30,14 +30,14 @@ class Connector:
 
 def bring_connector() -> None:
     """Have the jars there before a session is started, which cannot take them later."""
-    jars(GROUP, ARTIFACT, pyspark.__version__)
+    jars(GROUP, ARTIFACT, _spark_version())
 
 
 def connector_jars() -> list[Path]:
     """Return what a session needs for the connector; nothing where it was not brought."""
     # Spark has the rest itself, and must not find it twice.
     names = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-    found = kept_jars(ARTIFACT, pyspark.__version__)
+    found = kept_jars(ARTIFACT, _spark_version())
     return [jar for jar in found if jar.name.startswith(names)]
 
 
@@ -49,4 +49,11 @@ def running_connector(_: Path) -> Iterator[Connector]:
         bring_connector()  # Which says why there is none.
         raise PeerMissing("Spark's connector came after the session had started; run again")
     names = [jar.stem for jar in found if jar.name.startswith(ARTIFACT)]
-    yield Connector(f"{', '.join(names)}, with Spark {pyspark.__version__}")
+    yield Connector(f"{', '.join(names)}, with Spark {_spark_version()}")
+
+
+def _spark_version() -> str:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        raise PeerMissing("PySpark is not installed") from None

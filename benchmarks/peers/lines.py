@@ -28,7 +28,7 @@ def connect(port: int) -> socket.socket:
 class Pumped(NamedTuple):
     """What became of a turn."""
 
-    count: int
+    requests: int
     seconds: float
 
 

@@ -50,10 +50,18 @@ class Node:
             return process.wait()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # A signal, too, leaves nothing running.
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, where it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

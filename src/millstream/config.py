@@ -47,6 +47,16 @@ class Discard(enum.Enum):
     """What does not fit is refused; only age and deletion make room."""
 
 
+class ReplayPriority(enum.Enum):
+    """How urgent it is to read what is old and not in memory."""
+
+    IDLE = "idle"
+    """It is read when nobody else wants the disk, where the kernel allows that."""
+
+    NORMAL = "normal"
+    """It is read as all else is."""
+
+
 class EventLevel(enum.Enum):
     """How much a node says on standard error."""
 
@@ -237,6 +247,10 @@ class StoreConfig(_Limited):
     """How many deletions by key may wait in one log for their bytes to be reclaimed; beyond, more
     are refused until some are."""
 
+    replay_priority: ReplayPriority = ReplayPriority.IDLE
+    """How urgent it is to read what is old and not in memory: `idle` leaves the disk to whoever
+    appends, and upkeep is then last in line."""
+
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "sync_threads": (1, 64),
         "writers_open_max": (1, 1_000_000),
@@ -249,6 +263,10 @@ class StoreConfig(_Limited):
         "cleaning_memory_bytes_max": (1 * MIB, 64 * GIB),
         "deletions_max": (1, 1_000_000),
     }
+
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_member("replay_priority", self.replay_priority, ReplayPriority)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 RUN = Path(__file__).parents[2] / "benchmarks" / "run.py"
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, env=None):
     command = [sys.executable, str(RUN), *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, cwd=folder, env=env, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +69,14 @@ def test_every_experiment_with_the_log_runs(tmp_path):
 
 
 def test_every_experiment_with_the_kafka_door_runs(tmp_path):
-    run(tmp_path, "--subject", "kafka", "--smoke")
+    run(tmp_path, "--subject", "kafka", "--smoke", "--peers", "none")
     content = json.loads((tmp_path / "benchmarks" / "results" / "kafka-smoke.json").read_text())
     assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
 
 
 @pytest.mark.parametrize("subject", ["http", "queues"])
 def test_every_experiment_with_the_http_door_runs(tmp_path, subject):
-    run(tmp_path, "--subject", subject, "--smoke")
+    run(tmp_path, "--subject", subject, "--smoke", "--peers", "none")
     found = tmp_path / "benchmarks" / "results" / f"{subject}-smoke.json"
     content = json.loads(found.read_text())
     assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
@@ -91,7 +94,53 @@ def test_the_experiments_with_spark_run(tmp_path):
     pytest.importorskip("pyspark")
     # One shows that session, node and report work; all would take longer than CI has for them.
     only = "100-byte" if os.environ.get("MILLSTREAM_LONG") else "sink"
-    run(tmp_path, "--subject", "spark", "--smoke", "--only", only)
+    run(tmp_path, "--subject", "spark", "--smoke", "--peers", "none", "--only", only)
     results = tmp_path / "benchmarks" / "results"
     content = json.loads((results / "spark-smoke-part.json").read_text())
     assert all(value > 0 for row in content["rows"] for value in row["ours"]["values"])
+
+
+@pytest.mark.parametrize(
+    ("peer", "program", "subject", "only", "name"),
+    [
+        ("redis", "redis-server", "queues", "claim", "Redis group, always"),
+        ("redis", "redis-server", "kafka", "beside Redis", "Redis, always"),
+        ("nats", "nats-server", "kafka", "beside Redis", "NATS, default"),
+    ],
+)
+def test_a_peer_is_measured_beside_us(tmp_path, peer, program, subject, only, name):
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    run(tmp_path, "--subject", subject, "--smoke", "--peers", peer, "--only", only)
+    found = tmp_path / "benchmarks" / "results" / f"{subject}-smoke-part.json"
+    peers = [each for row in json.loads(found.read_text())["rows"] for each in row["peers"]]
+    values = [each["figure"]["values"] for each in peers if each["name"] == name]
+    assert values
+    assert all(value > 0 for each in values for value in each)
+
+
+def test_kafka_is_measured_beside_us(tmp_path):
+    if not os.environ.get("MILLSTREAM_LONG"):
+        pytest.skip("Kafka comes from Maven: only with MILLSTREAM_LONG=1")
+    run(tmp_path, "--subject", "kafka", "--smoke", "--peers", "kafka", "--only", "beside Kafka")
+    found = tmp_path / "benchmarks" / "results" / "kafka-smoke-part.json"
+    rows = json.loads(found.read_text())["rows"]
+    assert all(peer["figure"]["median"] > 0 for row in rows for peer in row["peers"])
+
+
+def test_a_peer_that_is_not_installed_is_reported_and_stops_nothing(tmp_path):
+    # Without a PATH there is no server of anyone's; ours is found beside this Python.
+    arguments = ("--subject", "queues", "--smoke", "--peers", "redis")
+    printed = run(tmp_path, *arguments, env={**os.environ, "PATH": ""})
+    reason = "redis-server is not on the PATH; as root, run: apt-get install --yes redis-server"
+    assert f"- peer redis: missing: {reason}" in printed
+    assert "Redis group, always: missing: redis-server is not on the PATH" in printed
+
+
+def test_a_peer_that_nobody_knows_is_refused(tmp_path):
+    command = [sys.executable, str(RUN), "--peers", "kafka,carrier-pigeon"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert (
+        "no peer is called carrier-pigeon; there are kafka, redis, nats, all, none" in done.stderr
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from measure.experiment import Experiment, PeerArms, Scale, run_experiment
-from measure.page import page_text, publish
+from measure.page import PAGE, PUBLISHED, page_text, publish
 from measure.peers import PeerMissing, Peers
 from measure.report import Report, printed_table
 from measure.rows import Against, Row, at_least, ratio_at_least, ratio_at_most
@@ -265,3 +265,7 @@ def test_what_is_published_makes_the_page(outcomes, tmp_path):
     assert "- measured: 2026-01-02 03:04 UTC" in page
     assert "- CPU: quick" in page
     assert (published / "work.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_of_the_documentation_is_what_the_published_results_make():
+    assert PAGE.read_text() == page_text(PUBLISHED), "run `python benchmarks/run.py --report`"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-COPIED = ("src", "tests", "deploy", "pyproject.toml", "README.md")
+COPIED = ("src", "tests", "deploy", "benchmarks/measure", "pyproject.toml", "README.md")
 SECONDS_MAX = 900
 TEST_SECONDS_MAX = 120
 """A bug may make a test wait for ever; that is caught too."""

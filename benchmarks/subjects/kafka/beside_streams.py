@@ -170,7 +170,7 @@ def _pumped(
     used = server.cpu_seconds()
     pumped = pump(pipes, seconds)
     cpu = server.cpu_seconds() - used
-    return _figures(name, pumped.count, pumped.seconds, cpu)
+    return _figures(name, pumped.requests, pumped.seconds, cpu)
 
 
 def _rows(durability: str, *against: tuple[str, str, str]) -> Iterator[Row]:

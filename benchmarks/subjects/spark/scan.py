@@ -174,9 +174,9 @@ def _experiment(size: int, name: str, rate_min: float | None) -> Experiment:
             " the option `columns`. All columns means that every row is made with all of its"
             " columns, and thrown away. The limit is Spark with the same rows and columns in four"
             " Parquet files, not compressed and without dictionaries; its count looks at no column."
-            " Spark's own planning, and the start of Python processes for it, are counted. The peer is"
-            " Spark's own connector for Kafka with its defaults, which runs in the JVM, reading the"
-            " same batches from a node and from Kafka; it always makes all columns."
+            " Spark's own planning, and the start of Python processes for it, are counted. The"
+            " peer is Spark's own connector for Kafka with its defaults, which runs in the JVM,"
+            " reading the same batches from a node and from Kafka; it always makes all columns."
         ),
         rows=(
             row("sum(length(value))", "node", "sum(length(value))", 0.5),

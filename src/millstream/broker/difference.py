@@ -60,6 +60,8 @@ async def read_difference(
     taking = _Taking(limit=limit, size_max=size_max)
     cursor = from_offset
     for _ in range(READS_MAX):
+        if cold := partition.cold(cursor, size_max=BATCHES_BYTES_MAX):
+            await partition.bring_in(cold)
         # Retention goes on while batches are opened, so what it takes may lie ahead each time.
         if (missed := partition.gap_at(cursor)) is not None:
             if taking.found:

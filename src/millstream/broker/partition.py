@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ from millstream.storage.background import Background
 from millstream.storage.log import Log
 from millstream.storage.reader import Found as FoundRecord
 from millstream.storage.store import Store
+from millstream.storage.warming import Stretch
 
 __all__ = ["Partition", "PartitionConfig"]
 
@@ -414,6 +415,20 @@ class Partition:
         return int(self._clock.monotonic() * 1000)
 
     # Reading.
+
+    def cold(self, offset: int, *, size_max: int) -> list[Stretch]:
+        """Return what such a read would have to wait for, since it is old and not in memory.
+
+        Whoever reads on the loop has it brought in first. At a partition that is not open, nothing.
+        """
+        if self._opened is None:
+            return []
+        log = self._opened.log
+        return self._store.warming.cold(log.segments, max(offset, log.start_offset), size_max)
+
+    async def bring_in(self, stretches: Sequence[Stretch]) -> None:
+        """Have old data brought into memory, without anybody else waiting for it."""
+        await self._store.warming.bring_in(stretches)
 
     def read(
         self, offset: int, *, size_max: int, is_committed_only: bool = False, is_first: bool = True

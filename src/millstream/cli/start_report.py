@@ -37,6 +37,7 @@ def report(configuration: Configuration, events: EventWriter, server: Server) ->
             **asdict(machine),
             "event_loop": f"uvloop {version('uvloop')}",
             "commits": store.sync_backend,
+            "replays": store.replay_priority.value,
             "data": store.path,
         },
     )
@@ -68,7 +69,8 @@ def block(configuration: Configuration, machine: Machine, server: Server) -> str
         ("machine", f"{machine.cpus} processors{quota}, {_size(machine.memory_bytes)} of memory,"
          f" {machine.descriptors_max} descriptors, {machine.kernel}"),
         ("runs on", f"{machine.python}, uvloop {version('uvloop')}, commits by"
-         f" {broker.store.sync_backend}, checksums by {machine.checksums}"),
+         f" {broker.store.sync_backend}, checksums by {machine.checksums}, replays at"
+         f" {broker.store.replay_priority.value} disk priority"),
         ("data", f"{broker.store.path}, {machine.file_system}, {_size(machine.free_bytes)} free"),
         ("opened", _opened(server)),
         ("settings", _settings(configuration)),

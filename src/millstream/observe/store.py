@@ -276,6 +276,27 @@ STORE_METRICS: Sequence[Declared[Store]] = (
             Sample(labels=("threads",), read=lambda store: store.sync_backend == "threads"),
         ),
     ),
+    counter(
+        "millstream_store_cold_reads_total",
+        "How often old data was not in memory, and was brought in before somebody read it.",
+        lambda store: store.warming.reads,
+    ),
+    counter(
+        "millstream_store_cold_read_bytes_total",
+        "Bytes that were brought in.",
+        lambda store: store.warming.bytes,
+    ),
+    Declared(
+        name="millstream_store_replay_priority_info",
+        kind=Kind.GAUGE,
+        help="1 for the disk priority at which old data is brought in: idle where that is wanted"
+        " and the kernel allows it.",
+        labels=("priority",),
+        samples=(
+            Sample(labels=("idle",), read=lambda store: store.replay_priority.value == "idle"),
+            Sample(labels=("normal",), read=lambda store: store.replay_priority.value == "normal"),
+        ),
+    ),
     gauge(
         "millstream_store_open_maps",
         "Sealed segments that are mapped for reading.",

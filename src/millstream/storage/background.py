@@ -35,8 +35,12 @@ class Threads:
     of work is one queue entry on the way there and one call on the way back.
     """
 
-    def __init__(self, count: int, *, name: str) -> None:
+    def __init__(
+        self, count: int, *, name: str, on_start: Callable[[], None] | None = None
+    ) -> None:
+        """`on_start` is called by each thread before its first work."""
         self.width = count
+        self._on_start = on_start
         self._name = name
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -74,6 +78,8 @@ class Threads:
         thread.start()
 
     def _serve(self) -> None:
+        if self._on_start is not None:
+            self._on_start()
         while (work := self._queue.get()) is not None:
             work()
             del work  # While this thread waits, nothing must live on that the work referred to.

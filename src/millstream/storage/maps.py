@@ -45,6 +45,13 @@ class Recent(Generic[T]):
                 self._values.popitem(last=False)
         return value
 
+    def peek(self, path: str) -> T | None:
+        """Return the value for `path` where it is at hand; it counts as used no more than before.
+
+        Without the lock: a single look at the table is whole.
+        """
+        return self._values.get(path)
+
     def forget(self, path: str) -> None:
         """Drop the value for `path`, because the file changed or went."""
         with self._lock:

@@ -107,7 +107,7 @@ class SealedSegment:
         self.timestamp_max = seal.timestamp_max
         self.leader_epoch = seal.leader_epoch
         self.path = place.path(seal.base_offset, "log", generation)
-        self._index_path = place.path(seal.base_offset, "index", generation)
+        self.index_path = place.path(seal.base_offset, "index", generation)
 
     @property
     def keys_path(self) -> str:
@@ -120,13 +120,17 @@ class SealedSegment:
 
     def index(self) -> Index:
         """Return its index, read from its file, or derived from the log where that is damaged."""
-        return self.place.indexes.get(self._index_path, self._load_index)
+        return self.place.indexes.get(self.index_path, self._load_index)
+
+    def index_at_hand(self) -> Index | None:
+        """Return its index where that is in memory already."""
+        return self.place.indexes.peek(self.index_path)
 
     def forget(self) -> None:
         """Drop maps of its files, because they are about to change, or gone."""
         self.place.maps.forget(self.path)
         self.place.maps.forget(self.keys_path)
-        self.place.indexes.forget(self._index_path)
+        self.place.indexes.forget(self.index_path)
 
     def _map(self) -> memoryview:
         return self.place.maps.get(self.path, self._load_map)
@@ -135,7 +139,7 @@ class SealedSegment:
         return map_file(self.place.filesystem, self.path)
 
     def _load_index(self) -> Index:
-        path = self._index_path
+        path = self.index_path
         try:
             data = map_file(self.place.filesystem, path)
             return decode_index(data, base_offset=self.base_offset, log_size=self.size)

@@ -31,7 +31,7 @@ from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from millstream.clock import Clock, SystemClock, Timers
-from millstream.config import Durability, LogConfig, StoreConfig
+from millstream.config import Durability, LogConfig, ReplayPriority, StoreConfig
 from millstream.errors import (
     InvalidConfig,
     LogClosed,
@@ -61,7 +61,9 @@ from millstream.storage.names import (
     parse_partition,
 )
 from millstream.storage.partition import Partition, write_partition
+from millstream.storage.priority import IDLE, LAST_IN_LINE, IoPriority, is_granted, set_priority
 from millstream.storage.recovery import Recovered, recover
+from millstream.storage.residency import Residency, probe_residency
 from millstream.storage.retention import Eviction
 from millstream.storage.sealing import SyncFailed, sync_all
 from millstream.storage.segment import Place
@@ -71,11 +73,16 @@ from millstream.storage.syncer import Syncer, probe_syncer
 from millstream.storage.trash import empty_trash, move_to_trash, remove_trash
 from millstream.storage.troubles import Troubles
 from millstream.storage.upkeep import Upkeep
+from millstream.storage.warming import Warming
 
 logger = logging.getLogger(__name__)
 
 STORE_KIND = "millstream-store"
 STORE_VERSION = 1
+
+REPLAY_THREADS = 2
+"""Threads that read old data for those who are far behind: one would have everybody wait for the
+slowest, and many would only make the disk seek."""
 
 PARKING_SECONDS = 0.1
 """How soon logs that were too busy to park are looked at again."""
@@ -120,6 +127,7 @@ class Store:
         clock: Clock | None = None,
         background: Background | None = None,
         syncer: Syncer | None = None,
+        residency: Residency | None = None,
     ) -> None:
         self.path = path
         self.config = config or StoreConfig()
@@ -160,11 +168,20 @@ class Store:
         """What tells this data from all other, once it is open: a UUID."""
         self.opening = Opening()
         # Cleaning blocks a thread for long, so it has one of its own.
-        self._cleaning_background = background or Threads(1, name="millstream-upkeep")
+        self._cleaning_background = background or Threads(
+            1, name="millstream-upkeep", on_start=partial(self._take_priority, LAST_IN_LINE)
+        )
         self.upkeep = Upkeep(
             self, background=self._cleaning_background, monotonic=self._clock.monotonic
         )
         """What happens to logs though nobody asks for it."""
+        self._replay_background = background or Threads(
+            REPLAY_THREADS, name="millstream-replay", on_start=partial(self._take_priority, IDLE)
+        )
+        self.warming = Warming(self._replay_background, residency or probe_residency())
+        """What brings in old data that is not in memory, for whoever reads on the loop."""
+        self.replay_priority = ReplayPriority.NORMAL
+        """At which priority that happens, once it is open: what is wanted, if the kernel allows."""
 
     # Opening.
 
@@ -201,7 +218,15 @@ class Store:
             self._syncer = probe_syncer(file)
             self._committer = Committer(self._background, self._syncer, self.totals)
             file.close()
+            if self.config.replay_priority is ReplayPriority.IDLE and is_granted(IDLE):
+                self.replay_priority = ReplayPriority.IDLE
         logger.info("%s: commits by %s", self.path, self.sync_backend)
+
+    def _take_priority(self, wanted: IoPriority) -> None:
+        """Have the calling thread be less urgent than others, where that is wanted and allowed."""
+        if self.config.replay_priority is ReplayPriority.IDLE:
+            with contextlib.suppress(OSError):
+                set_priority(wanted)
 
     @property
     def sync_backend(self) -> str:
@@ -617,6 +642,7 @@ class Store:
                 partial(save_steady, self._filesystem, self.path, self._steady)
             )
         self._cleaning_background.close()
+        self._replay_background.close()
         self._background.close()
         self._release()
         if failures:

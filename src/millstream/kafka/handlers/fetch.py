@@ -29,6 +29,7 @@ from millstream.kafka.fetch_session import (
     PartitionKey,
     Wanted,
 )
+from millstream.storage.warming import Stretch
 from millstream.wire.error_codes import ErrorCode
 from millstream.wire.errors import code_of
 from millstream.wire.messages.fetch import (
@@ -60,17 +61,23 @@ def fetch(request: FetchRequest, context: Context) -> object:
     except _Refused as refused:
         return FetchResponse(error_code=refused.code, session_id=NO_SESSION)
     work = Fetch(request, context, wanted, session)
-    if unopened := work.unopened():
-        return _open_and_answer(unopened, work)
+    unopened = work.unopened()
+    if unopened or work.cold():
+        return _prepare_and_answer(unopened, work)
     return work.begin()
 
 
-async def _open_and_answer(unopened: Sequence[Partition], work: Fetch) -> FetchResponse | Deferred:
+async def _prepare_and_answer(
+    unopened: Sequence[Partition], work: Fetch
+) -> FetchResponse | Deferred:
+    """Open partitions, and have old data brought in, away from the loop."""
     for one in unopened:
         try:
             await one.open()
         except MillstreamError:  # Reading it gives the same error, in its place.
             continue
+    for partition, stretches in work.cold():
+        await partition.bring_in(stretches)
     return work.begin()
 
 
@@ -156,6 +163,23 @@ class Fetch:
     def unopened(self) -> list[Partition]:
         """Return the partitions that were not used since the node started."""
         return [p for p in self._partitions if isinstance(p, Partition) and not p.is_open]
+
+    def cold(self) -> list[tuple[Partition, list[Stretch]]]:
+        """Return what would have to be waited for, since it is old and not in memory.
+
+        What is read again later, while the fetch waits for something new, lies at the head.
+        """
+        found = []
+        room = self._size_max
+        for wanted, partition in zip(self._wanted, self._partitions, strict=True):
+            if room <= 0:
+                break
+            if isinstance(partition, Partition) and wanted.offset < partition.high_watermark:
+                size_max = min(room, wanted.size_max)
+                room -= size_max
+                if stretches := partition.cold(wanted.offset, size_max=size_max):
+                    found.append((partition, stretches))
+        return found
 
     def begin(self) -> FetchResponse | Deferred:
         """Read once, and answer with that if it is enough."""
