@@ -38,10 +38,10 @@ CONFIGS = [
     TelemetryConfig,
 ]
 NO_NUMBERS = {
-    HttpConfig: {"console"},
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
     StoreConfig: {"replay_priority"},
     BrokerConfig: {"auto_create_topics"},
+    HttpConfig: {"console"},
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "web", "log",
         "store", "logging", "telemetry",

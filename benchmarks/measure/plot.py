@@ -46,7 +46,7 @@ def draw_plot(report: Report, path: Path) -> None:
         [place for place, _ in ticks], [textwrap.fill(name, _NAME_WIDTH) for _, name in ticks]
     )
     axes.set_ylim(max(position - _GAP_BARS, 1) - 0.3, -0.7)
-    axes.set_xlim(0, 1.7)  # Room for the labels.
+    axes.set_xlim(0, 1.9)  # Room for the labels.
     axes.set_xticks([])
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
@@ -87,17 +87,19 @@ def _verdict(outcome: Outcome) -> bool | None:
 
 def _draw_row(axes: Any, top: float, outcome: Outcome, bars: list[_Bar]) -> None:
     whole = max(bar.figure.median for bar in bars) or 1.0
+    goal = _goal_figure(outcome)
     for number, bar in enumerate(bars):
         place, share = top + number, bar.figure.median / whole
         axes.barh(place, share, color=bar.colour, height=0.85)
-        ends = [
-            min(value / whole, 1.04) for value in (min(bar.figure.values), max(bar.figure.values))
-        ]
+        values = bar.figure.values
+        ends = [min(value / whole, 1.04) for value in (min(values), max(values))]
         axes.hlines(place, *ends, color="black", linewidth=0.8)
+        taken = [share, *ends]
+        if number == 0 and goal is not None and goal <= whole:
+            axes.plot(goal / whole, place, "D", color="black", markersize=4)
+            taken.append(goal / whole)
         text = f"{figure_text(bar.figure, outcome.row.unit)}  {bar.label}"
-        axes.text(max(share, *ends) + 0.015, place, text, va="center", fontsize=7.5)
-    if (goal := _goal_figure(outcome)) is not None and goal <= whole:
-        axes.plot(goal / whole, top, "D", color="black", markersize=4)
+        axes.text(max(taken) + 0.015, place, text, va="center", fontsize=7.5)
 
 
 def _goal_figure(outcome: Outcome) -> float | None:

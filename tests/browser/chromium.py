@@ -32,6 +32,10 @@ FLAGS = (
 )
 
 
+UNLIMITED = ("/bin/sh", "-c", 'ulimit -S -v "$(ulimit -H -v)"; exec "$@"', "sh")
+"""Lets a program reserve what it likes: a browser takes terabytes of addresses, not of memory."""
+
+
 class Chromium:
     """A browser that runs."""
 
@@ -56,7 +60,7 @@ def running_chromium() -> Iterator[Chromium]:
     assert program, "run `make browser`"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+            [*UNLIMITED, program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

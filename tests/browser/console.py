@@ -103,7 +103,7 @@ def commit(joined: Consumer, topic: str, partition: int, offset: int) -> None:
 
 @contextmanager
 def typing(page: Page) -> Iterator[None]:
-    """Give the field for searches the focus, empty it, and have it left afterwards."""
+    """Give the field for searches the focus, and take it away afterwards."""
     page.press("/")
     page.until("document.activeElement.matches('[data-search]')")
     yield

@@ -120,9 +120,10 @@ def test_everything_can_be_reached_by_keys(stocked: RunningBroker, chromium: Chr
         for letter, view in {**letters, "h": "health", "o": "overview"}.items():
             page.press("g", letter)
             page.until(f"location.hash === '#/{view}'")
-            assert page.run("document.activeElement.tagName") == "H1"
-            current = "document.querySelector('#nav [aria-current]').dataset.view"
-            assert page.run(current) == view
+            page.until(
+                "document.activeElement.tagName === 'H1' &&"
+                f" document.querySelector('#nav [aria-current]').dataset.view === '{view}'"
+            )
         page.press("2")
         page.until("document.querySelectorAll('tbody tr').length > 10")
         with typing(page):

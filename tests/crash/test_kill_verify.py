@@ -18,7 +18,7 @@ from millstream import AcknowledgementFile
 from tests.crash.broker_load import PATIENCE_S, QUIET, Load, delays
 from tests.crash.broker_process import BrokerProcess
 
-ROUNDS = 100 if os.environ.get("MILLSTREAM_LONG") else 4
+ROUNDS = 100 if os.environ.get("MILLSTREAM_LONG") else 2
 SEED = 7
 
 

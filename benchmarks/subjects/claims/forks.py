@@ -14,12 +14,14 @@ from measure.experiment import Arm, Experiment, Figures, Row, Scale
 
 from subjects.http.load import ask, connect
 from subjects.kafka.client import answer_size, produce_frame, send_pipelined
+from subjects.kafka.processes import ServerProcess
 from subjects.log.common import KIB, MB, MIB, fresh_file, make_batch
 from subjects.memory.processes import Doors, running_node
 
 BATCH_SIZE = MIB
-SMALL = 100
-LARGE = 256 * KIB
+SIZES = {"large": 256 * KIB, "1 KB": KIB, "100 B": 100}
+SHARE = 10
+"""Of records of 100 bytes only a tenth is forked, for each record takes the node a while."""
 
 
 def _put(doors: Doors, stream: str, *headers: str) -> None:
@@ -33,12 +35,13 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     size = scale.pick(smoke=2 * MB, quick=100 * MB, full=100 * MB)
     numbers = itertools.count()
     with running_node(folder / "data") as doors:
-        for name, value_size in (("small", SMALL), ("large", LARGE)):
-            _put(doors, name, "Content-Type: application/octet-stream")
+        streams = {name: f"source-{number}" for number, name in enumerate(SIZES)}
+        for name, value_size in SIZES.items():
+            _put(doors, streams[name], "Content-Type: application/octet-stream")
             batch = make_batch(BATCH_SIZE - 4 * KIB, value_size=value_size)
-            frame = produce_frame(name, batch, acks=-1)
+            frame = produce_frame(streams[name], batch, acks=-1)
             answer = answer_size(doors.kafka, frame)
-            count = size // len(batch)
+            count = size // len(batch) // (SHARE if name == "100 B" else 1)
             send_pipelined(doors.kafka, frame, count, answer=answer, window=8)
 
         def bare() -> Figures:
@@ -51,24 +54,31 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
                 return {"bare": time.perf_counter() - began}
 
         def ours(name: str) -> Figures:
-            began = time.perf_counter()
-            _put(doors, f"fork-{next(numbers)}", f"Stream-Forked-From: /v1/streams/{name}")
-            return {name: time.perf_counter() - began}
+            server = ServerProcess(doors.pid, 0)
+            used, began = server.cpu_seconds(), time.perf_counter()
+            source = f"Stream-Forked-From: /v1/streams/{streams[name]}"
+            _put(doors, f"fork-{next(numbers)}", source)
+            took = time.perf_counter() - began
+            return {name: took, f"{name} CPU": server.cpu_seconds() - used}
 
-        yield bare, partial(ours, "large"), partial(ours, "small")
+        yield bare, *(partial(ours, name) for name in SIZES)
 
 
-_row = partial(Row, unit="s", limit="bare", limit_name="write + one fdatasync")
+_row = partial(Row, unit="s", limit="bare", limit_name="write 100 MB + one fdatasync")
 
 FORKS = Experiment(
     title="fork of a stream",
     note=(
-        "A stream of 100 MB is forked whole, in records of 256 KB and in records of 100 bytes. The"
-        " limit writes as many bytes from memory and syncs them once."
+        "A stream of 100 MB is forked whole, in records of 256 KB and of 1 KB; with records of 100"
+        " bytes it is 10 MB, since every record is looked at. The limit writes 100 MB from memory"
+        " and syncs them once."
     ),
     rows=(
-        _row(name="fork of 100 MB, large records", ours="large"),
-        _row(name="fork of 100 MB, small records", ours="small"),
+        _row(name="fork of 100 MB, records of 256 KB", ours="large"),
+        _row(name="fork of 100 MB, records of 1 KB", ours="1 KB"),
+        Row(name="fork of 100 MB, records of 1 KB, server CPU", unit="s", ours="1 KB CPU"),
+        Row(name="fork of 10 MB, records of 100 bytes", unit="s", ours="100 B"),
+        Row(name="fork of 10 MB, records of 100 bytes, server CPU", unit="s", ours="100 B CPU"),
     ),
     arms=_arms,
 )
