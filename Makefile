@@ -9,6 +9,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests wait for disks, clients and a JVM half of the time: one more of them than processors.
+WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 
 .PHONY: help setup java clients browser demo test test-long planted check format bench docs clean
 
@@ -34,10 +36,10 @@ demo: setup java ## A node, a crash, a pipeline on Spark, a query, a plot: the s
 	@$(BIN)/python examples/demo
 
 test: setup java clients browser ## Run all tests.
-	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-long: setup java clients browser ## Run the campaigns that take longer than CI may.
-	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 $(ARGS)
+	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 7200 $(ARGS)
 
 planted: setup java clients browser ## Plant each known bug and show that the suite catches it.
 	@$(BIN)/python tests/planted/plant.py $(ARGS)
