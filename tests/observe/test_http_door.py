@@ -73,8 +73,8 @@ def test_an_answer_falls_into_the_bucket_of_its_time() -> None:
     counters = HttpCounters()
     for seconds in (0.0, SECONDS[0], SECONDS[0] + 1e-9, 1e9):
         counters.note_answer("GET", "/", 200, seconds)
-    assert counters.by_seconds[:2] == [2, 1]
-    assert counters.by_seconds[-1] == 1
+    assert counters.durations.counts[:2] == [2, 1]
+    assert counters.durations.counts[-1] == 1
 
 
 def test_bytes_and_connections_are_counted(broker: RunningBroker) -> None:

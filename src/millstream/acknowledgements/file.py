@@ -88,10 +88,6 @@ class AcknowledgementFile:
     ) -> None:
         self.close()
 
-    def set_topic_id(self, topic: str, topic_id: uuid.UUID | str) -> None:
-        """Say which topic is meant by its name from now on."""
-        self._topic_ids[topic] = _topic_id(topic_id)
-
     # Noting.
 
     def note(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+
+from millstream.distribution import Distribution
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper ends of the buckets into which the time to an answer falls."""
@@ -51,9 +52,9 @@ class HttpCounters:
     """For how long they were told to wait, or had to."""
     routes: dict[tuple[str, str], RouteCounter] = field(default_factory=dict)
     """By method and path template: as many as there are operations, and one for all others."""
-    by_seconds: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
-    """How many answers took so long; not summed up."""
-    prompt_by_seconds: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    durations: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    """How many answers took how long."""
+    prompt_durations: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     """The same, without requests that were asked to wait."""
 
     def note_answer(
@@ -65,7 +66,6 @@ class HttpCounters:
             found = self.routes.setdefault((method, path), RouteCounter())
         found.by_class[min(status // 100, 5)] += 1
         found.seconds += seconds
-        bucket = bisect_left(SECONDS, seconds)
-        self.by_seconds[bucket] += 1
+        self.durations.note(seconds)
         if not is_patient:
-            self.prompt_by_seconds[bucket] += 1
+            self.prompt_durations.note(seconds)

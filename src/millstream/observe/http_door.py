@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from millstream.broker.quotas import QuotaKind
 from millstream.http.counters import ENDINGS, REFUSALS, SECONDS, RouteCounter
 from millstream.http.doorway import Doorway
-from millstream.observe.metrics import Declared, Kind, Listed, Sample, Section, counter, gauge
+from millstream.observe.metrics import (
+    Declared,
+    Kind,
+    Listed,
+    Sample,
+    Section,
+    counter,
+    gauge,
+    within,
+)
 
 
 def _refused(reason: str) -> Sample[Doorway]:
@@ -28,12 +37,6 @@ def _held(quota: str) -> Sample[Doorway]:
 
 def _throttle_seconds(quota: str) -> Sample[Doorway]:
     return Sample(labels=(quota,), read=lambda door: door.counters.throttle_seconds[quota])
-
-
-def _within(bucket: int) -> Sample[Doorway]:
-    """Count what took no longer than a bucket's upper end, the shorter ones among it."""
-    label = str(SECONDS[bucket]) if bucket < len(SECONDS) else "+Inf"
-    return Sample(labels=(label,), read=lambda door: sum(door.counters.by_seconds[: bucket + 1]))
 
 
 def _answered(digit: int) -> Sample[RouteCounter]:
@@ -109,13 +112,12 @@ HTTP_DOOR_METRICS: Sequence[Declared[Doorway]] = (
         labels=("quota",),
         samples=tuple(_throttle_seconds(kind.value) for kind in QuotaKind),
     ),
-    Declared(
-        name="millstream_http_requests_within_total",
-        kind=Kind.COUNTER,
-        help="Requests whose answer began within so many seconds (le), the faster ones among them;"
+    within(
+        "millstream_http_requests_within_total",
+        "Requests whose answer began within so many seconds (le), the faster ones among them;"
         " a long poll may wait on purpose.",
-        labels=("le",),
-        samples=tuple(_within(bucket) for bucket in range(len(SECONDS) + 1)),
+        SECONDS,
+        lambda door: door.counters.durations,
     ),
 )
 

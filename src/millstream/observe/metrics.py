@@ -136,7 +136,7 @@ def within(
     """Declare how many values were within each of some bounds (`le`), the smaller ones too."""
 
     def sample(bucket: int) -> Sample[S]:
-        bound = f"{bounds[bucket]:g}" if bucket < len(bounds) else "+Inf"
+        bound = str(bounds[bucket]) if bucket < len(bounds) else "+Inf"
         return Sample(labels=(bound,), read=lambda thing: read(thing).within(bucket))
 
     return Declared(

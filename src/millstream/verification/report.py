@@ -47,11 +47,6 @@ class Fate(enum.Enum):
     LOST = "lost"
     """It should be there, and is not."""
 
-    @property
-    def is_loss(self) -> bool:
-        """Whether a promise was broken."""
-        return self in (Fate.LOST, Fate.DIFFERENT)
-
 
 @dataclass(frozen=True, slots=True)
 class Miss:
