@@ -17,15 +17,17 @@ import pytest
 import millstream
 from millstream import errors
 from millstream.broker.groups.group import GROUP_ID_LENGTH_MAX
-from millstream.broker.problem import LISTED_MAX as PROBLEMS_MAX
-from millstream.broker.problem import ProblemCode
-from millstream.broker.producer_entry import BATCHES_KEPT
-from millstream.broker.producers import PRODUCERS_MAX
-from millstream.broker.topic_values import VALUE_SCHEMA_SIZE_MAX
+from millstream.broker.partition.producers.entry import BATCHES_REMEMBERED
+from millstream.broker.partition.producers.states import PRODUCERS_MAX
+from millstream.broker.problems import LISTED_MAX as PROBLEMS_MAX
+from millstream.broker.problems import ProblemCode
+from millstream.broker.topics.configs.value_format import VALUE_SCHEMA_SIZE_MAX
 from millstream.broker.transactions.coordinator import GROUPS_MAX
 from millstream.broker.transactions.publication import TRANSACTIONS_MAX
 from millstream.cli.main import main as command_line
-from millstream.config import (
+from millstream.config.keys import KEYS
+from millstream.config.loader import load_configuration
+from millstream.config.schema import (
     DAY_MS,
     KIB,
     MIB,
@@ -37,31 +39,29 @@ from millstream.config import (
     StoreConfig,
     TelemetryConfig,
 )
-from millstream.configuring.configuration import configure
-from millstream.configuring.keys import KEYS
 from millstream.errors import MillstreamError
-from millstream.http.app import OPERATIONS
-from millstream.http.errors import STATUSES
-from millstream.http.health import Health, health_operations
-from millstream.http.records import DELETION_SIZE_MAX
-from millstream.http.topics import TOPIC_SIZE_MAX
-from millstream.kafka.handlers.fetch import WAIT_MS_MAX
-from millstream.observe.event_lines import TEXT_LENGTH_MAX
-from millstream.observe.event_writer import WAITING_BYTES_MAX
-from millstream.observe.loop import INTERVAL_SECONDS, LATE_TICKS_MIN
-from millstream.observe.metrics import LISTED_MAX
-from millstream.observe.node import SECTIONS
-from millstream.server import DRAIN_SHARE
-from millstream.spark.formats.plan import DEPTH_MAX, NODES_MAX
-from millstream.spark.formats.reasons import ITEMS_MAX, SKIPPED_DEPTH_MAX
-from millstream.storage.compaction import RECLAIM_MS_MAX, RECLAIM_RATIO_MIN
-from millstream.storage.deletion import PATTERN_SIZE_MAX
+from millstream.formats.layout.reasons import ITEMS_MAX, SKIPPED_DEPTH_MAX
+from millstream.formats.layout.schema_plan import DEPTH_MAX, NODES_MAX
+from millstream.node import DRAIN_SHARE
+from millstream.observe.logging.event_writer import WAITING_BYTES_MAX
+from millstream.observe.logging.formatter import TEXT_LENGTH_MAX
+from millstream.observe.loop_watch import INTERVAL_SECONDS, LATE_TICKS_MIN
+from millstream.observe.metrics.metric import LISTED_MAX
+from millstream.observe.metrics.node_metrics import SECTIONS
+from millstream.protocols.http.records import READ_BYTES_MAX, RECORDS_MAX
+from millstream.protocols.http.records import WAIT_MS_MAX as WEB_WAIT_MS_MAX
+from millstream.protocols.http.topics import TOPICS_MAX
+from millstream.protocols.http.values import DEPTH_MAX as VALUE_DEPTH_MAX
+from millstream.protocols.kafka.apis import APIS, PUBLISH_TRANSACTIONS_KEY
+from millstream.servers.http.app import OPERATIONS
+from millstream.servers.http.handlers.health import Health, health_operations
+from millstream.servers.http.handlers.records import DELETION_SIZE_MAX
+from millstream.servers.http.handlers.topics.topics import TOPIC_SIZE_MAX
+from millstream.servers.http.routing.errors import STATUSES
+from millstream.servers.kafka.handlers.fetch import WAIT_MS_MAX
+from millstream.storage.compaction.plan import RECLAIM_MS_MAX, RECLAIM_RATIO_MIN
+from millstream.storage.retention.key_deletions import PATTERN_SIZE_MAX
 from millstream.testing.broker import running_broker
-from millstream.wire.apis import APIS, PUBLISH_TRANSACTIONS_KEY
-from millstream.wire.web.records import READ_BYTES_MAX, RECORDS_MAX
-from millstream.wire.web.records import WAIT_MS_MAX as WEB_WAIT_MS_MAX
-from millstream.wire.web.topics import TOPICS_MAX
-from millstream.wire.web.values import DEPTH_MAX as VALUE_DEPTH_MAX
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -146,7 +146,7 @@ def test_the_file_in_the_documentation_is_one_that_a_node_takes(tmp_path: Path) 
     assert len(files) > 1
     for text in files:
         (tmp_path / "some.toml").write_text(text)
-        assert configure(environment={}, config=str(tmp_path / "some.toml")).origins
+        assert load_configuration(environment={}, config=str(tmp_path / "some.toml")).origins
 
 
 def test_the_public_names_are_all_described() -> None:
@@ -280,7 +280,7 @@ BROKER, DOOR, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpCon
         (HTTP, "up to 60,000", WEB_WAIT_MS_MAX, 60_000),
         (HTTP, "headers in the answer, up to 16 MiB", READ_BYTES_MAX, 16 * MIB),
         (HTTP, "topics in the answer, 1 to 1,000", TOPICS_MAX, 1_000),
-        (HTTP, "the last five requests", BATCHES_KEPT, 5),
+        (HTTP, "the last five requests", BATCHES_REMEMBERED, 5),
         (HTTP, "a day by default", BROKER.producer_id_expiration_ms, DAY_MS),
         (SERVING, "every 30 seconds", STORE.upkeep_interval_ms, 30_000),
         ("docs/operating/recovering.md", "within 30 seconds", STORE.upkeep_interval_ms, 30_000),

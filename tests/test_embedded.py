@@ -24,7 +24,7 @@ from millstream.errors import (
     StoreLocked,
 )
 from millstream.records.record import StoredRecord
-from millstream.storage.filesystem import File, OsFile, OsFilesystem
+from millstream.storage.disk.filesystem import File, OsFile, OsFilesystem
 from millstream.storage.store import Store
 
 QUICK = {"durability": "disk"}

@@ -17,24 +17,24 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.problem import LISTED_MAX, Problem, ProblemCode, listed
-from millstream.config import NodeConfig
+from millstream.broker.problems import LISTED_MAX, Problem, ProblemCode, listed_problems
+from millstream.config.schema import NodeConfig
 from millstream.errors import InvalidConfig
-from millstream.storage.filesystem import OsFilesystem
-from millstream.testing.broker import RunningBroker, running_broker
-from millstream.testing.fault import Fault
-from millstream.testing.faulty import FaultyFilesystem
-from millstream.wire.messages.metadata import MetadataRequest
-from millstream.wire.messages.offsets import (
+from millstream.protocols.kafka.messages.metadata import MetadataRequest
+from millstream.protocols.kafka.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from millstream.storage.disk.filesystem import OsFilesystem
+from millstream.testing.broker import RunningBroker, running_broker
+from millstream.testing.disk.fault import Fault
+from millstream.testing.disk.faulty_filesystem import FaultyFilesystem
 from tests.cli.calls import create_topic, produce
 from tests.cli.nodes import Node, wait_until
-from tests.http.calls import ask
-from tests.kafka.client import RawClient, batch_of, produce_request
 from tests.metadata.sqlite_files import FailingConnection
+from tests.servers.http.calls import ask
+from tests.servers.kafka.client import RawClient, batch_of, produce_request
 
 NOWHERE = "/no path has this in it/"
 
@@ -209,7 +209,7 @@ def test_metadata_that_takes_no_changes_leaves_a_node_not_ready(tmp_path: Path):
 
 def test_what_keeps_a_node_from_being_ready_is_told_first_and_never_left_out():
     others = [Problem(ProblemCode.LOG_OFFLINE, str(number)) for number in range(100)]
-    found = listed([*others, Problem(ProblemCode.METADATA_OFFLINE, "last")])
+    found = listed_problems([*others, Problem(ProblemCode.METADATA_OFFLINE, "last")])
     assert found[0].code is ProblemCode.METADATA_OFFLINE
     assert len(found) == LISTED_MAX
 
@@ -234,7 +234,7 @@ class Scripted(Node):
 SLOW_START = """
 import asyncio, sys
 from millstream.broker.broker import Broker
-from millstream.http.listener import HttpListener
+from millstream.servers.http.server.listener import HttpListener
 
 listen, open_broker = HttpListener.listen, Broker.open
 

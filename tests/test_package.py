@@ -23,7 +23,7 @@ def test_a_name_that_does_not_exist_is_refused():
 
 def test_reading_batches_loads_no_storage():
     code = (
-        "import sys; import millstream.records.columns, millstream.records.encoding;"
+        "import sys; import millstream.records.arrow.decoder, millstream.records.arrow.encoder;"
         "print([name for name in sys.modules if name.startswith('millstream.storage')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

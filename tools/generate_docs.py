@@ -14,28 +14,29 @@ from pathlib import Path
 
 import click
 
-from millstream import config, errors
-from millstream.broker.quota import QuotaKind
-from millstream.broker.topic_configs import Effect
-from millstream.broker.topic_configs_node import BROKER_NAMES, DOOR_NAMES
-from millstream.broker.topic_configs_table import REMOVED_CONFIGS, TOPIC_CONFIGS
-from millstream.cli.exits import Exit
+from millstream import errors
+from millstream.broker.quota_rules import QuotaKind
+from millstream.broker.topics.configs.node_settings import BROKER_NAMES, KAFKA_SERVER_NAMES
+from millstream.broker.topics.configs.topic_setting import SettingEffect
+from millstream.broker.topics.configs.topic_settings import REMOVED_CONFIGS, TOPIC_CONFIGS
 from millstream.cli.main import main as command_line
-from millstream.cli.nouns import walk
-from millstream.config import BrokerConfig, KafkaConfig, LogConfig
-from millstream.configuring.keys import KEYS, NOT_OF_A_NODE, PARTS, TABLES, Key
-from millstream.configuring.units import BYTE_UNITS, TIME_UNITS
-from millstream.configuring.values import allowed, shown
-from millstream.http.errors import STATUSES
-from millstream.kafka.apis import HANDLERS
-from millstream.kafka.handlers.versions import FEATURES
-from millstream.observe.metrics import LISTED_MAX
-from millstream.observe.node import SECTIONS
+from millstream.cli.support.command_group import walk
+from millstream.cli.support.exit import Exit
+from millstream.config import schema as config
+from millstream.config.keys import KEYS, PARTS, TABLES, TOPIC_ONLY_FIELDS, ConfigKey
+from millstream.config.schema import BrokerConfig, KafkaConfig, LogConfig
+from millstream.config.units import BYTE_UNITS, TIME_UNITS
+from millstream.config.values import describe_allowed, display_value
+from millstream.observe.metrics.metric import LISTED_MAX
+from millstream.observe.metrics.node_metrics import SECTIONS
+from millstream.protocols.kafka.apis import APIS, Api
+from millstream.protocols.kafka.errors import CODES
+from millstream.servers.http.routing.errors import STATUSES
+from millstream.servers.kafka.apis import HANDLERS
+from millstream.servers.kafka.handlers.versions import FEATURES
 from millstream.spark.columns import TABLE
-from millstream.spark.options import READ_OPTIONS, WRITE_OPTIONS, Option
-from millstream.spark.sink_schema import SINK_TYPES
-from millstream.wire.apis import APIS, Api
-from millstream.wire.errors import CODES
+from millstream.spark.options import READ_OPTIONS, WRITE_OPTIONS, OptionHelp
+from millstream.spark.write.sink_schema import SINK_TYPES
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by `make docs`. Do not edit. -->\n\n"
@@ -44,7 +45,7 @@ MORE = {
     " `retention_ms`, and none for the others."
 }
 LOG_NAMES = {one.log_field: one.name for one in TOPIC_CONFIGS.values() if one.log_field}
-KAFKA_NAMES = {BrokerConfig: BROKER_NAMES, KafkaConfig: DOOR_NAMES, LogConfig: LOG_NAMES}
+KAFKA_NAMES = {BrokerConfig: BROKER_NAMES, KafkaConfig: KAFKA_SERVER_NAMES, LogConfig: LOG_NAMES}
 
 
 def pages() -> dict[str, str]:
@@ -83,7 +84,7 @@ def spark_page() -> str:
     )
 
 
-def _options(options: Mapping[str, Option]) -> str:
+def _options(options: Mapping[str, OptionHelp]) -> str:
     rows = [
         (f"`{name}`", one.meaning, ", ".join(f"`{alias}`" for alias in one.aliases))
         for name, one in options.items()
@@ -162,7 +163,7 @@ def config_page() -> str:
     return "".join(parts)
 
 
-def _key_table(keys: Sequence[Key]) -> str:
+def _key_table(keys: Sequence[ConfigKey]) -> str:
     rows = []
     for key in keys:
         kind = PARTS[key.part][0]
@@ -171,7 +172,7 @@ def _key_table(keys: Sequence[Key]) -> str:
         rows.append(
             (
                 f"`{key.name}`",
-                shown(key, key.default),
+                display_value(key, key.default),
                 allowed_briefly(key),
                 _field_docstrings(kind)[key.field]
                 + (f" Kafka clients know it as `{kafka}`." if kafka else ""),
@@ -181,11 +182,11 @@ def _key_table(keys: Sequence[Key]) -> str:
     return table(["key", "default", "allowed", "what it is for", "also set by"], rows)
 
 
-def allowed_briefly(key: Key) -> str:
+def allowed_briefly(key: ConfigKey) -> str:
     """Return what is allowed, without the units, which are the same for all."""
     if key.limits is None:
-        return allowed(key)
-    least, most = (shown(key, limit) for limit in key.limits)
+        return describe_allowed(key)
+    least, most = (display_value(key, limit) for limit in key.limits)
     return f"{least} to {_kept_short(most)}" + ", or `none`" * key.is_optional
 
 
@@ -205,7 +206,7 @@ def _fields_page() -> str:
         for field in fields(kind):
             if field.name in words:
                 key = keys.get(field.name)
-                place = f"`{key}`" if key else f"none: {NOT_OF_A_NODE[part, field.name]}"
+                place = f"`{key}`" if key else f"none: {TOPIC_ONLY_FIELDS[part, field.name]}"
                 default = getattr(kind(), field.name)
                 default = default.value if isinstance(default, Enum) else default
                 rows.append(
@@ -312,7 +313,7 @@ def _features() -> str:
 
 
 def _topic_configs() -> str:
-    effects = _field_docstrings(Effect)
+    effects = _field_docstrings(SettingEffect)
     rows = [
         (
             f"`{one.name}`",
@@ -327,7 +328,7 @@ def _topic_configs() -> str:
     return (
         "## Topic configs\n\nAll that Kafka 4 knows, and ours. Others are refused with"
         " `INVALID_CONFIG`, as are values that are not allowed.\n\n"
-        + "".join(f"- **{effect.value}**: {effects[effect.name]}\n" for effect in Effect)
+        + "".join(f"- **{effect.value}**: {effects[effect.name]}\n" for effect in SettingEffect)
         + "\n"
         + table(["config", "default", "allowed", "effect", "meaning"], rows)
         + "\nThese went with Kafka 4, and are refused with a word of advice:\n\n"

@@ -11,13 +11,13 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from millstream.records.bodies import open_bodies
+from millstream.formats.avro.avro_format import AvroFormat
+from millstream.formats.json.json_format import JsonFormat
+from millstream.records.arrow.decoder_vectorized import decode
+from millstream.records.body import open_bodies
 from millstream.records.build import build_batch
 from millstream.records.compression import BODY_SIZE_MAX
 from millstream.records.record import Record
-from millstream.records.vectors import decode
-from millstream.spark.formats.avro_format import AvroFormat
-from millstream.spark.formats.json_format import JsonFormat
 
 AVRO = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
 

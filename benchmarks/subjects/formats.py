@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.json as pj
 from measure.experiment import Arm, Experiment, Figures, Row, Scale, at_least, ratio_at_least
 
-from millstream.spark.formats.avro_format import AvroFormat
-from millstream.spark.formats.declared import arrow_schema
-from millstream.spark.formats.json_format import JsonFormat
+from millstream.formats.avro.avro_format import AvroFormat
+from millstream.formats.declaration import arrow_schema
+from millstream.formats.json.json_format import JsonFormat
 
 SCHEMA = "id BIGINT, name STRING, price DOUBLE, ok BOOLEAN, at TIMESTAMP"
 AVRO = {

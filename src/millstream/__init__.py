@@ -10,12 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millstream.acknowledgements.file import AcknowledgementFile
-    from millstream.client.http.async_client import AsyncClient
-    from millstream.client.http.client import Client
-    from millstream.client.http.config import ClientConfig
-    from millstream.client.http.sending import NewRecord
-    from millstream.client.http.values import (
+    from millstream.audit.acknowledgements.file import AcknowledgementFile
+    from millstream.clients.http.aio.client import AsyncClient
+    from millstream.clients.http.core.append.new_record import NewRecord
+    from millstream.clients.http.core.config import ClientConfig
+    from millstream.clients.http.core.values import (
         PartitionState,
         Placed,
         QueueState,
@@ -24,15 +23,16 @@ if TYPE_CHECKING:
         TopicRecord,
         TopicState,
     )
-    from millstream.config import Discard, Durability, LogConfig, StoreConfig
+    from millstream.clients.http.sync.client import Client
+    from millstream.config.schema import Discard, Durability, LogConfig, StoreConfig
     from millstream.embedded import EmbeddedLog, EmbeddedStore
     from millstream.embedded import open_store as open  # noqa: A004 - `millstream.open` reads best.
     from millstream.errors import MillstreamError
     from millstream.records.compression import Codec
     from millstream.records.record import Gap, Record, StoredRecord
-    from millstream.storage.append import Appended
+    from millstream.storage.append.pending_append import Appended
     from millstream.storage.log import Log
-    from millstream.storage.reader import Address, Slice
+    from millstream.storage.segment.reader import Address, Slice
     from millstream.storage.store import Store
 
 __all__ = [
@@ -70,34 +70,34 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AcknowledgementFile": "acknowledgements.file",
-    "Address": "storage.reader",
-    "Appended": "storage.append",
-    "AsyncClient": "client.http.async_client",
-    "Client": "client.http.client",
-    "ClientConfig": "client.http.config",
+    "AcknowledgementFile": "audit.acknowledgements.file",
+    "Address": "storage.segment.reader",
+    "Appended": "storage.append.pending_append",
+    "AsyncClient": "clients.http.aio.client",
+    "Client": "clients.http.sync.client",
+    "ClientConfig": "clients.http.core.config",
     "Codec": "records.compression",
-    "Discard": "config",
-    "Durability": "config",
+    "Discard": "config.schema",
+    "Durability": "config.schema",
     "EmbeddedLog": "embedded",
     "EmbeddedStore": "embedded",
     "Gap": "records.record",
     "Log": "storage.log",
-    "LogConfig": "config",
+    "LogConfig": "config.schema",
     "MillstreamError": "errors",
-    "NewRecord": "client.http.sending",
-    "PartitionState": "client.http.values",
-    "Placed": "client.http.values",
-    "QueueState": "client.http.values",
+    "NewRecord": "clients.http.core.append.new_record",
+    "PartitionState": "clients.http.core.values",
+    "Placed": "clients.http.core.values",
+    "QueueState": "clients.http.core.values",
     "Record": "records.record",
-    "Slice": "storage.reader",
+    "Slice": "storage.segment.reader",
     "Store": "storage.store",
-    "StoreConfig": "config",
+    "StoreConfig": "config.schema",
     "StoredRecord": "records.record",
-    "TopicGap": "client.http.values",
-    "TopicInfo": "client.http.values",
-    "TopicRecord": "client.http.values",
-    "TopicState": "client.http.values",
+    "TopicGap": "clients.http.core.values",
+    "TopicInfo": "clients.http.core.values",
+    "TopicRecord": "clients.http.core.values",
+    "TopicState": "clients.http.core.values",
     "open": "embedded",
 }
 """Where each name comes from; it is loaded when it is first asked for.

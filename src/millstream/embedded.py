@@ -22,17 +22,17 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.config import Durability, LogConfig, StoreConfig, durability_named
+from millstream.config.schema import Durability, LogConfig, StoreConfig, durability_named
 from millstream.errors import LogClosed, OffsetOutOfRange
-from millstream.records.columns import COLUMNS, arrow_batches
+from millstream.records.arrow.decoder import COLUMNS, arrow_batches
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Gap, Record, StoredRecord
-from millstream.storage.append import Appended
-from millstream.storage.cleaning import Cleaned
+from millstream.storage.append.pending_append import Appended
+from millstream.storage.compaction.cleaner import CleanerResult
 from millstream.storage.log import Log
-from millstream.storage.reader import Found
-from millstream.storage.retention import Eviction
+from millstream.storage.retention.eviction import Eviction
+from millstream.storage.segment.reader import TimestampedOffset
 from millstream.storage.store import LogName, Store
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def open_store(
     durability: Durability | str = Durability.FSYNC,
     config: LogConfig | None = None,
     store_config: StoreConfig | None = None,
-) -> Opening:
+) -> EmbeddedStoreContext:
     """Open the data directory at `path`, creating it where there is none.
 
     Use the result with `with` or with `async with`. `durability` is the class of new logs;
@@ -57,10 +57,10 @@ def open_store(
         if isinstance(durability, str):
             durability = durability_named(durability)
         config = LogConfig(durability=durability)
-    return Opening(Store(fspath(path), config=store_config, log_config=config))
+    return EmbeddedStoreContext(Store(fspath(path), config=store_config, log_config=config))
 
 
-class Opening:
+class EmbeddedStoreContext:
     """A store that is about to be opened, by `with` or by `async with`."""
 
     def __init__(self, store: Store) -> None:
@@ -102,7 +102,7 @@ class EmbeddedStore:
         self.inner = store
         """The store itself, which belongs to the loop; its metrics may be read from anywhere."""
         self._loop = _LoopThread()
-        self._loop.run(_begin_upkeep(store))
+        self._loop.run(_start_maintenance(store))
 
     def log(
         self,
@@ -139,7 +139,7 @@ class EmbeddedStore:
         return self._loop.run(work)
 
 
-async def _begin_upkeep(store: Store) -> None:
+async def _start_maintenance(store: Store) -> None:
     """Have the logs of a store looked after by the loop that this runs on."""
     store.start_upkeep()
 
@@ -216,11 +216,11 @@ class EmbeddedLog:
         """Return what a reader misses who comes to `offset`, where records were evicted there."""
         return self.inner.gap_at(offset)
 
-    def find_timestamp(self, timestamp_ms: int) -> Found | None:
+    def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record that is as late as `timestamp_ms` or later."""
         return self.inner.find_timestamp(timestamp_ms)
 
-    def find_latest(self) -> Found | None:
+    def find_latest(self) -> TimestampedOffset | None:
         """Return the record with the greatest timestamp; of several, the first."""
         return self.inner.find_latest()
 
@@ -248,14 +248,14 @@ class EmbeddedLog:
             self._store.run(self.inner.evict_before(plan.before_offset))
         return plan
 
-    def compact(self) -> Cleaned | None:
+    def compact(self) -> CleanerResult | None:
         """Rewrite the log without what is deleted or, where it is compacted, superseded.
 
         All that was committed counts, whether that is worth it or not. Returns what was done.
         """
         return self._store.run(self._compact())
 
-    async def _compact(self) -> Cleaned | None:
+    async def _compact(self) -> CleanerResult | None:
         await self.inner.roll()  # Only sealed segments are rewritten.
         return await self._store.inner.upkeep.clean(self.inner, is_forced=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-Told = str | int | float
+AttributeValue = str | int | float
 """What may be said of a request."""
 
 
@@ -20,7 +20,7 @@ class Span(Protocol):
         """Call it otherwise: what a request is for shows on its way."""
         ...
 
-    def note(self, name: str, value: Told) -> None:
+    def note(self, name: str, value: AttributeValue) -> None:
         """Say something of it."""
         ...
 

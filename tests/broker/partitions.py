@@ -10,23 +10,23 @@ from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
-from millstream.broker.partition import Partition
-from millstream.broker.snapshot import SNAPSHOT_FILE
-from millstream.config import KafkaConfig, LogConfig
+from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.producers.snapshot import SNAPSHOT_FILE
+from millstream.config.schema import KafkaConfig, LogConfig
 from millstream.errors import UnknownTopic
-from millstream.kafka.context import Context
+from millstream.protocols.kafka.codec.message import decode, encode
 from millstream.records.batch import split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Record
-from millstream.storage.filesystem import Filesystem
+from millstream.servers.kafka.request_context import RequestContext
+from millstream.storage.disk.filesystem import Filesystem
 from millstream.storage.log import Log
 from millstream.storage.store import LogName, Store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
-from millstream.wire.message import decode, encode
-from tests.storage.logs import HeldBackground, turns
+from millstream.testing.clocks.seeded_background import SeededBackground
+from tests.storage.logs import HeldExecutor, turns
 
 TOPIC_ID = uuid.UUID(int=1)
 DIRECTORY = "/data/topics/t/0"
@@ -60,13 +60,13 @@ class Bench:
         *,
         config: Config | None = None,
         clock: ManualClock | None = None,
-        store_background: HeldBackground | None = None,
+        store_background: HeldExecutor | None = None,
         seed: int = 1,
     ) -> None:
         self.filesystem = filesystem or SimulatedFilesystem()
         self.config = config or Config()
         self.clock = clock or ManualClock()
-        self.background = HeldBackground()
+        self.background = HeldExecutor()
         self.store = Store(
             "/data",
             log_config=self.config.log,
@@ -189,12 +189,15 @@ class _Topics:
 
 
 async def ask(
-    bench: Bench, handler: Callable[[Any, Context], Awaitable[Any]], request: Any, version: int
+    bench: Bench,
+    handler: Callable[[Any, RequestContext], Awaitable[Any]],
+    request: Any,
+    version: int,
 ) -> Any:
     """Have a handler answer a request, both as they come over the wire."""
     broker: Any = SimpleNamespace(topics=_Topics(bench.partition))
     sessions: Any = None
-    context = Context(
+    context = RequestContext(
         broker=broker,
         config=KafkaConfig(),
         fetch_sessions=sessions,

@@ -6,24 +6,24 @@ import asyncio
 
 import pytest
 
-from millstream.broker.quotas import DEFAULT, Entity, QuotaKind, Quotas, entity_key
+from millstream.broker.quotas import DEFAULT, ClientQuotaEntity, QuotaKind, Quotas, entity_key
 from millstream.errors import CorruptFile, InvalidRequest, StorageFailed, UnknownFormat
 from millstream.metadata.sqlite import SqliteMetadata
 from tests.metadata.memory import DyingMetadata, MemoryMetadata
 from tests.metadata.suite import in_loop
 
 ENTITIES = [
-    Entity("u", "c"),
-    Entity("u", DEFAULT),
-    Entity("u", None),
-    Entity(DEFAULT, "c"),
-    Entity(DEFAULT, DEFAULT),
-    Entity(DEFAULT, None),
-    Entity(None, "c"),
-    Entity(None, DEFAULT),
-    Entity("user:default", "client id/with=signs&ünïcode \n 漢字"),
-    Entity("u/client-id=c", None),
-    Entity("default", None),
+    ClientQuotaEntity("u", "c"),
+    ClientQuotaEntity("u", DEFAULT),
+    ClientQuotaEntity("u", None),
+    ClientQuotaEntity(DEFAULT, "c"),
+    ClientQuotaEntity(DEFAULT, DEFAULT),
+    ClientQuotaEntity(DEFAULT, None),
+    ClientQuotaEntity(None, "c"),
+    ClientQuotaEntity(None, DEFAULT),
+    ClientQuotaEntity("user:default", "client id/with=signs&ünïcode \n 漢字"),
+    ClientQuotaEntity("u/client-id=c", None),
+    ClientQuotaEntity("default", None),
 ]
 
 
@@ -65,7 +65,7 @@ def test_every_entity_has_a_key_of_its_own():
 async def test_who_has_no_quota_never_waits():
     quotas = await opened(MemoryMetadata())
     assert quotas.charge(QuotaKind.PRODUCE, "u", "c", 1e12, 0.0) == 0
-    await quotas.alter(Entity("v", None), {"producer_byte_rate": 1.0})
+    await quotas.alter(ClientQuotaEntity("v", None), {"producer_byte_rate": 1.0})
     assert quotas.charge(QuotaKind.PRODUCE, "u", "c", 1e12, 0.0) == 0
     assert quotas.charge(QuotaKind.CONSUME, "v", "c", 1e12, 0.0) == 0
     assert quotas.wait_ms(QuotaKind.CONSUME, "v", "c", 0.0) == 0
@@ -74,7 +74,7 @@ async def test_who_has_no_quota_never_waits():
 @in_loop
 async def test_who_used_too_much_waits_until_the_rate_has_made_up_for_it():
     quotas = await opened(MemoryMetadata())
-    await quotas.alter(Entity("u", None), {"consumer_byte_rate": 1000.0})
+    await quotas.alter(ClientQuotaEntity("u", None), {"consumer_byte_rate": 1000.0})
     assert quotas.charge(QuotaKind.CONSUME, "u", "c", 10_000, 100.0) == 0
     assert quotas.charge(QuotaKind.CONSUME, "u", "d", 500, 100.0) == 500
     assert quotas.wait_ms(QuotaKind.CONSUME, "u", "e", 100.25) == 250
@@ -84,7 +84,7 @@ async def test_who_used_too_much_waits_until_the_rate_has_made_up_for_it():
 @in_loop
 async def test_the_time_of_requests_is_a_share_of_a_core():
     quotas = await opened(MemoryMetadata())
-    await quotas.alter(Entity(None, DEFAULT), {"request_percentage": 50.0})
+    await quotas.alter(ClientQuotaEntity(None, DEFAULT), {"request_percentage": 50.0})
     assert quotas.charge(QuotaKind.REQUEST, "u", "c", 5.0, 0.0) == 0
     assert quotas.charge(QuotaKind.REQUEST, "u", "c", 1.0, 0.0) == 2000
 
@@ -93,7 +93,7 @@ async def test_the_time_of_requests_is_a_share_of_a_core():
 async def test_a_quota_that_is_removed_holds_no_more():
     metadata = MemoryMetadata()
     quotas = await opened(metadata)
-    entity = Entity("u", None)
+    entity = ClientQuotaEntity("u", None)
     await quotas.alter(entity, {"producer_byte_rate": 1.0, "consumer_byte_rate": 1.0})
     assert quotas.charge(QuotaKind.PRODUCE, "u", "c", 100, 0.0) > 0
     await quotas.alter(entity, {"producer_byte_rate": None, "request_percentage": None})
@@ -110,7 +110,7 @@ async def test_a_quota_that_is_removed_holds_no_more():
 @in_loop
 async def test_all_changes_of_an_entity_are_made_or_none():
     quotas = await opened(MemoryMetadata())
-    entity = Entity("u", None)
+    entity = ClientQuotaEntity("u", None)
     for changes in (
         {"producer_byte_rate": 1.0, "consumer_byte_rate": -1.0},
         {"producer_byte_rate": 1.0, "nonsense": 1.0},
@@ -119,7 +119,7 @@ async def test_all_changes_of_an_entity_are_made_or_none():
         with pytest.raises(InvalidRequest):
             await quotas.alter(entity, changes)
     with pytest.raises(InvalidRequest):
-        await quotas.alter(Entity(None, None), {"producer_byte_rate": 1.0})
+        await quotas.alter(ClientQuotaEntity(None, None), {"producer_byte_rate": 1.0})
     await quotas.alter(entity, {"producer_byte_rate": 1.0}, is_validate_only=True)
     assert quotas.is_empty
 
@@ -127,7 +127,7 @@ async def test_all_changes_of_an_entity_are_made_or_none():
 @in_loop
 async def test_changes_at_once_all_happen():
     quotas = await opened(MemoryMetadata())
-    entity = Entity("u", None)
+    entity = ClientQuotaEntity("u", None)
     await asyncio.gather(
         *(
             quotas.alter(entity, {kind.value: float(number)})
@@ -140,10 +140,10 @@ async def test_changes_at_once_all_happen():
 @in_loop
 async def test_a_failing_disk_changes_nothing():
     quotas = await opened(DyingMetadata(MemoryMetadata(), 2, is_made=False))
-    await quotas.alter(Entity("u", None), {"producer_byte_rate": 1.0})
+    await quotas.alter(ClientQuotaEntity("u", None), {"producer_byte_rate": 1.0})
     with pytest.raises(StorageFailed):
-        await quotas.alter(Entity("u", None), {"producer_byte_rate": 2.0})
-    assert quotas.all() == {Entity("u", None): {"producer_byte_rate": 1.0}}
+        await quotas.alter(ClientQuotaEntity("u", None), {"producer_byte_rate": 2.0})
+    assert quotas.all() == {ClientQuotaEntity("u", None): {"producer_byte_rate": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_the_default_of_the_node_holds_where_no_quota_is_set():
     assert quotas.charge(QuotaKind.PRODUCE, "u", "a", 150, 0.0) == 5_000
     assert quotas.charge(QuotaKind.PRODUCE, "u", "b", 100, 0.0) == 0, "each has its own"
     assert quotas.charge(QuotaKind.CONSUME, "u", "a", 10**9, 0.0) == 0
-    await quotas.alter(Entity(None, "a"), {"producer_byte_rate": 1000.0})
+    await quotas.alter(ClientQuotaEntity(None, "a"), {"producer_byte_rate": 1000.0})
     assert quotas.wait_ms(QuotaKind.PRODUCE, "u", "a", 0.0) == 0, "what is set goes before it"
-    await quotas.alter(Entity(None, "a"), {"producer_byte_rate": None})
+    await quotas.alter(ClientQuotaEntity(None, "a"), {"producer_byte_rate": None})
     assert not quotas.is_empty

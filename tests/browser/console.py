@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from millstream.testing.broker import RunningBroker
 from tests.browser.chromium import Chromium
 from tests.browser.page import Page
-from tests.http.calls import ask
+from tests.servers.http.calls import ask
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 """Where a run of the tests leaves what it saw."""

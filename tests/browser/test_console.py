@@ -17,7 +17,7 @@ from tests.browser.console import (
     texts,
     writing,
 )
-from tests.http.calls import ask
+from tests.servers.http.calls import ask
 
 CHART = """[...document.querySelectorAll('.chart')]
     .find(one => one.querySelector('h3').textContent === 'NAME')"""

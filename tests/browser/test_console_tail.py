@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.config import Endpoint, HttpConfig, NodeConfig
+from millstream.config.schema import Endpoint, HttpConfig, NodeConfig
 from millstream.testing.broker import RunningBroker
 from tests.browser.chromium import Chromium
 from tests.browser.console import append, claim, console, consumer, put, texts, typing

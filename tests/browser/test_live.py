@@ -9,7 +9,7 @@ import pytest
 from millstream.testing.broker import RunningBroker
 from tests.browser.chromium import Chromium
 from tests.browser.site import Site, running_site
-from tests.http.live.topics import LiveTopic
+from tests.servers.http.live.live_topic import LiveTopic
 
 WATCH = """
     window.seen = [];

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from millstream.wire.messages.fetch import (
+from millstream.protocols.kafka.messages.fetch import (
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
 )
-from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from millstream.wire.messages.offsets import (
+from millstream.protocols.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millstream.protocols.kafka.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -16,7 +16,7 @@ from millstream.wire.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tests.kafka.client import RawClient, batch_of, produce_request
+from tests.servers.kafka.client import RawClient, batch_of, produce_request
 
 
 def create_topic(client: RawClient, name: str) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from millstream.config import LogConfig
+from millstream.config.schema import LogConfig
 from millstream.errors import MillstreamError
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from millstream.cli.main import main
-from millstream.config import NodeConfig
-from millstream.configuring.configuration import configure
-from millstream.configuring.keys import KEYS
+from millstream.config.keys import KEYS
+from millstream.config.loader import load_configuration
+from millstream.config.schema import NodeConfig
 
 
 @pytest.fixture(autouse=True)
@@ -83,12 +83,12 @@ def test_what_is_printed_as_a_file_can_be_used_as_one(more: tuple[str, ...]):
     printed = run("show", "--toml", *more, *words).stdout
     assert printed.replace("\n", "").isprintable(), "nothing of it is obeyed by a terminal"
     write(printed, "copy.toml")
-    copy = configure(environment={}, config="copy.toml").node
+    copy = load_configuration(environment={}, config="copy.toml").node
     assert copy.log.retention_bytes == 20 * 1024**3
     assert copy.data == 'a "b"\t\x1b[2J # ü'
     assert (
         copy
-        == configure(
+        == load_configuration(
             environment={},
             flags={"kafka.listen": "[::1]:0", "topics.durability": "disk", "node.data": copy.data},
             pairs=["topics.retention_bytes=20 GiB", "topics.dirty_ratio_min=0.125"],
@@ -98,7 +98,7 @@ def test_what_is_printed_as_a_file_can_be_used_as_one(more: tuple[str, ...]):
 
 def test_the_default_printed_as_a_file_is_the_default():
     write(run("show", "--all", "--toml").stdout, "copy.toml")
-    assert configure(environment={}, config="copy.toml").node == NodeConfig()
+    assert load_configuration(environment={}, config="copy.toml").node == NodeConfig()
 
 
 def test_one_can_ask_for_one_format_only():

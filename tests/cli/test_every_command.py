@@ -12,10 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from millstream.cli.exits import Exit
 from millstream.cli.main import main
-from millstream.cli.nouns import walk
-from millstream.cli.options import VARIABLES
+from millstream.cli.support.command_group import walk
+from millstream.cli.support.exit import Exit
+from millstream.cli.support.options import VARIABLES
 
 COMMANDS = dict(walk(main))
 VERBS = {name: one for name, one in COMMANDS.items() if not isinstance(one, click.Group)}

@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 
 import millstream
 from millstream.cli.main import main
-from millstream.observe.node import SECTIONS
-from millstream.observe.queues import QUEUES
-from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millstream.observe.metrics.node_metrics import SECTIONS
+from millstream.observe.metrics.queues import QUEUES
+from millstream.protocols.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.cli.calls import commit, committed, create_topic, fetch, produce, topic_id
 from tests.cli.nodes import MILLSTREAM, PATIENCE, Node
-from tests.kafka.client import RawClient
+from tests.servers.kafka.client import RawClient
 
 
 def refused(*options: str) -> Result:

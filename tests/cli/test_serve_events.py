@@ -17,16 +17,16 @@ from urllib.parse import quote
 import pytest
 
 import millstream
-from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from millstream.wire.messages.producers import InitProducerIdRequest
-from millstream.wire.messages.transactions import (
+from millstream.protocols.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millstream.protocols.kafka.messages.producers import InitProducerIdRequest
+from millstream.protocols.kafka.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnRequestTopic,
 )
 from tests.cli.calls import create_topic, fetch, produce
 from tests.cli.nodes import MILLSTREAM, PATIENCE, Node
-from tests.kafka.client import RawClient
-from tests.observe.nasty import NASTY
+from tests.observe.logging.hostile_strings import NASTY
+from tests.servers.kafka.client import RawClient
 
 ANY = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
@@ -165,7 +165,7 @@ def test_an_error_of_ours_is_one_event_with_its_traceback(tmp_path: Path):
 
 def test_a_node_loads_nothing_that_only_other_commands_need():
     code = (
-        "import sys, millstream.cli.main, millstream.server, millstream.cli.start_report;"
+        "import sys, millstream.cli.main, millstream.node, millstream.cli.support.start_report;"
         " print(*{name.partition('.')[0] for name in sys.modules})"
     )
     loaded = subprocess.run(

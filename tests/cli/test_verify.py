@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from millstream import AcknowledgementFile
 from millstream.cli.main import main
 from millstream.testing.broker import running_broker
+from tests.audit.verification.nodes import TOPIC, Stage
 from tests.cli.stores import clean_store, put_on_disk
-from tests.verification.nodes import TOPIC, Stage
 
 
 def run(*arguments: object, env: dict[str, str] | None = None) -> Result:

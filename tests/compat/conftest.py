@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.config import BrokerConfig
+from millstream.config.schema import BrokerConfig
 from millstream.testing.broker import RunningBroker, running_broker
 
 TIMEOUT_S = 30

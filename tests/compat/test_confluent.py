@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, Producer, TopicPartition
 
+from millstream.records.arrow.decoder import arrow_batches
 from millstream.records.batch import check_batch, split
 from millstream.records.build import build_batch
-from millstream.records.columns import arrow_batches
 from millstream.records.iterate import read_all
 from millstream.records.record import StoredRecord
 

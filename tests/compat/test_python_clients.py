@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.records.arrow.decoder import arrow_batches
 from millstream.records.batch import CONTROL_BIT, check_batch, decode_header, stamp
 from millstream.records.build import build_batch
-from millstream.records.columns import arrow_batches
 from millstream.records.iterate import read_records
 from millstream.records.record import StoredRecord
 

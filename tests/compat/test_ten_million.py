@@ -13,12 +13,12 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from crc32c import crc32c
 
-from millstream.config import MIB, StoreConfig
+from millstream.config.schema import MIB, StoreConfig
 from millstream.records.batch import CRC_END, CRC_START
 from millstream.records.build import build_batch
 from millstream.records.record import Record
 from millstream.testing.broker import RunningBroker, running_broker
-from tests.kafka.client import RawClient, produce_request
+from tests.servers.kafka.client import RawClient, produce_request
 
 RECORDS = 10_000_000
 KEYS = 100_000

@@ -223,7 +223,7 @@ class OffsetCommitter(Load):
         self.seen = found.offset
 
 
-class Tail(Load):
+class CommittedReader(Load):
     """Reads what is committed as it comes, and remembers all of it."""
 
     def __init__(self, bootstrap: str, places: list[TopicPartition], name: str) -> None:

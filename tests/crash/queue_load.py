@@ -16,7 +16,8 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tests.crash.broker_load import PATIENCE_S, QUIET, Load
-from tests.crash.queue_books import Books
+
+from .queue_history import QueueHistory
 
 QUEUE = "mail"
 LEASE_MS = 800
@@ -26,11 +27,11 @@ SILENCE_S = 1
 Job = dict[str, Any]
 
 
-class Unanswered(Exception):
+class UnknownOutcome(Exception):
     """Nobody knows whether what was asked for happened."""
 
 
-class Door:
+class ReconnectingClient:
     """A connection that is made anew where it broke."""
 
     def __init__(self, address: str) -> None:
@@ -38,7 +39,7 @@ class Door:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return status and body; raises `Unanswered` where there is no answer."""
+        """Return status and body; raises `UnknownOutcome` where there is no answer."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._address, timeout=REQUEST_S)
         try:
@@ -47,7 +48,7 @@ class Door:
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Unanswered(repr(error)) from error
+            raise UnknownOutcome(repr(error)) from error
         return answer.status, json.loads(data) if data else None
 
     def stream(self, path: str) -> http.client.HTTPResponse:
@@ -58,7 +59,7 @@ class Door:
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise Unanswered(repr(error)) from error
+            raise UnknownOutcome(repr(error)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -73,12 +74,12 @@ class Door:
             self._connection = None
 
 
-class WebProducer(Load):
+class HttpProducer(Load):
     """Appends jobs over HTTP."""
 
-    def __init__(self, address: str, books: Books, name: str) -> None:
+    def __init__(self, address: str, books: QueueHistory, name: str) -> None:
         super().__init__(name)
-        self._door = Door(address)
+        self._door = ReconnectingClient(address)
         self._books = books
         self._number = 0
 
@@ -90,7 +91,7 @@ class WebProducer(Load):
             status, answer = self._door.ask(
                 "POST", f"/v1/topics/{QUEUE}/records", {"records": records}
             )
-        except Unanswered:
+        except UnknownOutcome:
             time.sleep(0.05)
         else:
             assert status in (201, 503), answer
@@ -105,7 +106,7 @@ class WebProducer(Load):
 class KafkaProducer(Load):
     """Appends jobs through the Kafka door."""
 
-    def __init__(self, bootstrap: str, books: Books, name: str) -> None:
+    def __init__(self, bootstrap: str, books: QueueHistory, name: str) -> None:
         super().__init__(name)
         self._books = books
         self._number = 0
@@ -142,9 +143,9 @@ class KafkaProducer(Load):
 class Worker(Load):
     """Claims jobs and does with each what chance says; in the end, only what is right."""
 
-    def __init__(self, address: str, books: Books, number: int) -> None:
+    def __init__(self, address: str, books: QueueHistory, number: int) -> None:
         super().__init__(f"worker-{number}")
-        self._door = Door(address)
+        self._door = ReconnectingClient(address)
         self._books = books
         self._chance = random.Random(number)
 
@@ -158,7 +159,7 @@ class Worker(Load):
         wanted = {"max": self._chance.randint(1, 8), "wait_ms": 300, "worker": self.name}
         try:
             status, answer = self._door.ask("POST", f"/v1/queues/{QUEUE}/claim", wanted)
-        except Unanswered:
+        except UnknownOutcome:
             time.sleep(0.05)
             return []
         assert status in (200, 503), answer
@@ -214,7 +215,7 @@ class Worker(Load):
             assert time.monotonic() < deadline, f"{what} is not answered"
             try:
                 status, answer = self._door.ask("POST", f"/v1/queues/{QUEUE}/{what}", body)
-            except Unanswered:
+            except UnknownOutcome:
                 time.sleep(0.05)
                 continue
             if status == 503:
@@ -237,7 +238,7 @@ class PushedWorker(Worker):
         asked = self._books.moment()
         try:
             stream = self._door.stream(f"/v1/queues/{QUEUE}/work?max=5&worker={self.name}")
-        except Unanswered:
+        except UnknownOutcome:
             time.sleep(0.05)
             return
         with stream:

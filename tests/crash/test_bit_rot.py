@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.config import LogConfig
+from millstream.config.schema import LogConfig
 from millstream.errors import MillstreamError
 from millstream.records.record import Record
+from millstream.storage.files.names import CHECKPOINT_FILE, LOCK_FILE
 from millstream.storage.log import Log
-from millstream.storage.names import CHECKPOINT_FILE, LOCK_FILE
 from millstream.testing import SimulatedFilesystem
 from tests.crash.workload import damage_found, make_store
 

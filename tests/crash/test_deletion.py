@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from millstream.config import Durability, LogConfig
+from millstream.config.schema import Durability, LogConfig
 from millstream.errors import LogClosed, MillstreamError
 from millstream.records.record import Record
 from millstream.storage.log import Log
@@ -24,12 +24,12 @@ from millstream.testing import (
     FaultyFilesystem,
     ManualClock,
     SimulatedFilesystem,
-    crash_states,
     sample_crash_states,
     sweep,
 )
-from millstream.testing.background import SeededBackground
-from millstream.testing.syncer import SeededSyncer
+from millstream.testing.clocks.seeded_background import SeededBackground
+from millstream.testing.disk import crash_states
+from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.crash.test_io_errors import KINDS
 from tests.crash.workload import Acked, damage_found
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from millstream.config import LogConfig, StoreConfig
+from millstream.config.schema import LogConfig, StoreConfig
 from millstream.errors import MillstreamError
 from millstream.records.record import Record
 from millstream.storage.store import Store
@@ -20,11 +20,11 @@ from millstream.testing import (
     FaultyFilesystem,
     ManualClock,
     SimulatedFilesystem,
-    crash_states,
     sweep,
 )
-from millstream.testing.background import SeededBackground
-from millstream.testing.syncer import SeededSyncer
+from millstream.testing.clocks.seeded_background import SeededBackground
+from millstream.testing.disk import crash_states
+from millstream.testing.disk.seeded_syncer import SeededSyncer
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 

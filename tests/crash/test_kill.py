@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millstream.storage.filesystem import OsFilesystem
+from millstream.storage.disk.filesystem import OsFilesystem
 from millstream.storage.store import Store
 from tests.crash.workload import damage_found
 from tests.crash.writer_process import SMALL

@@ -15,18 +15,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.crash.broker_load import (
+from tests.crash.broker_process import BrokerProcess
+
+from .broker_load import (
     PARTITIONS,
     PATIENCE_S,
     QUIET,
+    CommittedReader,
     IdempotentWriter,
     Load,
     OffsetCommitter,
-    Tail,
     TransactionalWriter,
     delays,
 )
-from tests.crash.broker_process import BrokerProcess
 
 ROUNDS = 1000 if os.environ.get("MILLSTREAM_LONG") else 50
 SEED = 1
@@ -51,7 +52,7 @@ def test_a_broker_that_is_killed_keeps_its_promises(broker: BrokerProcess) -> No
     committer = OffsetCommitter(broker.bootstrap, "plain", "committer")
     places = [TopicPartition("plain", 0, 0)]
     places += [TopicPartition("transactions", partition, 0) for partition in range(PARTITIONS)]
-    tail = Tail(broker.bootstrap, places, "tail")
+    tail = CommittedReader(broker.bootstrap, places, "tail")
     loads: list[Load] = [*idempotent, *transactional, committer, tail]
     for load in loads:
         load.start()

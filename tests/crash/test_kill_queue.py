@@ -18,17 +18,18 @@ from confluent_kafka import TopicPartition
 
 from tests.crash.broker_load import PATIENCE_S, Load, delays
 from tests.crash.broker_process import BrokerProcess
-from tests.crash.queue_books import Books
-from tests.crash.queue_load import (
+from tests.crash.test_kill_broker import read
+
+from .queue_history import QueueHistory
+from .queue_load import (
     LEASE_MS,
     QUEUE,
-    Door,
+    HttpProducer,
     KafkaProducer,
     PushedWorker,
-    WebProducer,
+    ReconnectingClient,
     Worker,
 )
-from tests.crash.test_kill_broker import read
 
 ROUNDS = 500 if os.environ.get("MILLSTREAM_LONG") else 8
 SEED = 6
@@ -49,9 +50,9 @@ def test_no_job_is_lost_or_done_twice_though_the_node_is_killed(node: BrokerProc
     node.start()
     node.wait_until_ready()
     make_queue(node)
-    books = Books()
+    books = QueueHistory()
     producers: list[Load] = [
-        WebProducer(node.http, books, "web"),
+        HttpProducer(node.http, books, "web"),
         KafkaProducer(node.bootstrap, books, "kafka"),
     ]
     workers: list[Load] = [
@@ -83,7 +84,7 @@ def finish(loads: list[Load]) -> None:
 
 def make_queue(node: BrokerProcess) -> None:
     settings = {"lease_ms": LEASE_MS, "deliveries_max": DELIVERIES_MAX, "dead_letter": DEAD}
-    with Door(node.http) as door:
+    with ReconnectingClient(node.http) as door:
         status, answer = door.ask("PUT", f"/v1/queues/{QUEUE}", settings)
     assert status == 201, answer
 
@@ -104,7 +105,7 @@ def kill_again_and_again(node: BrokerProcess, loads: list[Load]) -> None:
 
 
 def described(node: BrokerProcess) -> dict[str, Any]:
-    with Door(node.http) as door:
+    with ReconnectingClient(node.http) as door:
         status, answer = door.ask("GET", f"/v1/queues/{QUEUE}")
     assert status == 200, answer
     return answer
@@ -130,7 +131,7 @@ def wait_until_empty(node: BrokerProcess, workers: list[Load]) -> dict[str, Any]
         time.sleep(0.05)
 
 
-def check_all_jobs(node: BrokerProcess, books: Books, counts: dict[str, Any]) -> None:
+def check_all_jobs(node: BrokerProcess, books: QueueHistory, counts: dict[str, Any]) -> None:
     jobs = {offset: name_of(value) for offset, value in read_all(node, QUEUE).items()}
     dead = [name_of(value) for value in read_all(node, DEAD).values()]
     assert len(set(jobs.values())) == len(jobs), "a job was appended twice"
@@ -154,7 +155,7 @@ def name_of(value: str) -> str:
     return json.loads(value)["name"]
 
 
-def check_all_was_tried(books: Books) -> None:
+def check_all_was_tried(books: QueueHistory) -> None:
     """Fail where a run shows nothing, because something that it is about did not happen."""
     kinds = ("ack", "nack", "extend", "crash", "stall", "twice", "pushed", "stale ack")
     assert all(books.done[kind] for kind in kinds), books.done

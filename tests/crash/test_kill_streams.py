@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.broker_process import BrokerProcess
-from tests.http.calls import Answer, ask
+from tests.servers.http.calls import Answer, ask
 
 KILLS = 4
 SEED = 3

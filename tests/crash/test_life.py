@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from millstream.config import Durability, LogConfig, StoreConfig
+from millstream.config.schema import Durability, LogConfig, StoreConfig
 from millstream.errors import MillstreamError
 from millstream.records.record import Record, StoredRecord
 from millstream.storage.log import Log
@@ -29,8 +29,8 @@ from millstream.testing import (
     sample_crash_states,
     sweep,
 )
-from millstream.testing.background import SeededBackground
-from millstream.testing.syncer import SeededSyncer
+from millstream.testing.clocks.seeded_background import SeededBackground
+from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.crash.test_io_errors import KINDS
 from tests.crash.workload import damage_found
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from millstream.config import Durability
+from millstream.config.schema import Durability
 from millstream.records.record import Record
 from millstream.storage.store import Store
 from millstream.testing import CrashState, SimulatedFilesystem, sample_crash_states

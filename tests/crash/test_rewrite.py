@@ -13,21 +13,21 @@ from dataclasses import dataclass
 import pytest
 
 from millstream.records.batch import stamp
-from millstream.storage.checkpoint import Checkpoint, Synced
-from millstream.storage.filesystem import Filesystem, join, write_all
-from millstream.storage.names import CHECKPOINT_FILE, SegmentId
-from millstream.storage.partition import Partition, write_partition
-from millstream.storage.recovery import Recovered
-from millstream.storage.segment import SealedSegment, read_seal, remove_segment
-from millstream.storage.verify import verify_partition
+from millstream.storage.disk.filesystem import Filesystem, join, write_all
+from millstream.storage.files.checkpoint import Checkpoint, SyncPoint
+from millstream.storage.files.names import CHECKPOINT_FILE, SegmentId
+from millstream.storage.files.partition_metadata import PartitionMetadata, write_partition_metadata
+from millstream.storage.inspect.verify_store import verify_partition
+from millstream.storage.recovery.log_recovery import RecoveredLog
+from millstream.storage.segment.segment import SealedSegment, read_seal, remove_segment
 from millstream.testing import (
     CrashState,
     FaultyFilesystem,
     SimulatedFilesystem,
-    crash_states,
     sample_crash_states,
     sweep,
 )
+from millstream.testing.disk import crash_states
 from tests.crash.test_io_errors import KINDS
 from tests.storage.rewritten import (
     DIRECTORY,
@@ -42,7 +42,7 @@ from tests.storage.rewritten import (
     Y,
     appended,
     make_disk,
-    make_place,
+    make_log_directory,
     path_of,
     put_log,
     put_seal,
@@ -76,7 +76,7 @@ class Log:
 
     def __init__(self, disk: SimulatedFilesystem, filesystem: Filesystem | None = None) -> None:
         self._disk = disk
-        self._place = make_place(filesystem or disk)
+        self._place = make_log_directory(filesystem or disk)
         self._size = 0
         self._end = GROWING.base_offset
 
@@ -94,13 +94,13 @@ class Log:
         self._file.sync()
         self._size += len(data)
         self._end += 2
-        self._checkpoint.write(Synced(GROWING.base_offset, self._size))
+        self._checkpoint.write(SyncPoint(GROWING.base_offset, self._size))
         self._disk.note(Acked(self._end))
 
     def rewrite(self, output: SegmentId, inputs: Sequence[SegmentId]) -> None:
         """Go through all steps of a rewrite."""
         place = self._place
-        write_partition(place.filesystem, DIRECTORY, Partition(is_rewritten=True))
+        write_partition_metadata(place.filesystem, DIRECTORY, PartitionMetadata(is_rewritten=True))
         put_log(place, output)
         self.append()
         put_seal(place, output)
@@ -126,7 +126,7 @@ def live(disk: SimulatedFilesystem, order: Sequence[SegmentId]) -> None:
 
 @pytest.mark.parametrize("order", [(A, B, C), (C, B, A), (B, A, C)], ids=["up", "down", "mixed"])
 def test_a_power_cut_leaves_the_old_set_or_the_new_one(order: Sequence[SegmentId]) -> None:
-    disk = make_disk(A, B, C, D, partition=Partition())
+    disk = make_disk(A, B, C, D, partition=PartitionMetadata())
     live(disk, order)
     states = 0
     if LONG or order == (A, B, C):
@@ -154,7 +154,7 @@ def check(disk: SimulatedFilesystem, state: CrashState, where: str) -> None:
     assert not left, where
 
 
-def check_records(found: Recovered, state: CrashState, where: str) -> None:
+def check_records(found: RecoveredLog, state: CrashState, where: str) -> None:
     rewritten = {offset: value for offset, value in values(found).items() if offset < 40}
     allowed = [NEW] if Counts(X) in state.notes else [OLD, NEW]
     assert rewritten in allowed, f"{where}: a mix: {sorted(set(OLD) - set(rewritten))}"
@@ -183,7 +183,7 @@ def test_a_failing_call_while_rewriting_leaves_one_of_the_sets(kind: str, foreve
     """Who rewrites stops at the first error, and touches nothing any more."""
     hits = 0
     for fault in sweep(forever=forever, **KINDS[kind]):
-        disk = make_disk(A, B, C, D, partition=Partition())
+        disk = make_disk(A, B, C, D, partition=PartitionMetadata())
         log = Log(disk, FaultyFilesystem(disk, fault))
         try:
             log.begin()

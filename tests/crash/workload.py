@@ -6,17 +6,17 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from millstream.config import Durability, LogConfig, StoreConfig
+from millstream.config.schema import Durability, LogConfig, StoreConfig
 from millstream.records.iterate import read_all
 from millstream.records.record import Record, StoredRecord
-from millstream.storage.catalog import Finding
-from millstream.storage.filesystem import Filesystem
+from millstream.storage.disk.filesystem import Filesystem
+from millstream.storage.inspect.catalog import Finding
+from millstream.storage.inspect.verify_store import verify_store
 from millstream.storage.log import Log
 from millstream.storage.store import Store
-from millstream.storage.verify import verify_store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
-from millstream.testing.syncer import SeededSyncer
+from millstream.testing.clocks.seeded_background import SeededBackground
+from millstream.testing.disk.seeded_syncer import SeededSyncer
 
 TOPICS = ("a", "b")
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=128)

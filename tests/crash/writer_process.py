@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from millstream.config import LogConfig, StoreConfig
+from millstream.config.schema import LogConfig, StoreConfig
 from millstream.records.record import Record
 from millstream.storage.log import Log
 from millstream.storage.store import Store

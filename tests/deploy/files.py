@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from millstream.configuring.configuration import Configuration, configure
-from millstream.http.health import Health, health_operations
+from millstream.config.loader import Configuration, load_configuration
+from millstream.servers.http.handlers.health import Health, health_operations
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -40,7 +40,7 @@ def instructions(name: str = "Containerfile") -> list[tuple[str, str]]:
 
 def configured(path: Path, *pairs: str, **variables: str) -> Configuration:
     """Return what a node would start with; nothing of this process's own environment counts."""
-    return configure(environment=variables, config=str(path), pairs=pairs)
+    return load_configuration(environment=variables, config=str(path), pairs=pairs)
 
 
 class _Strict(yaml.SafeLoader):

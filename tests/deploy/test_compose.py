@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream.config import NodeConfig
+from millstream.config.schema import NodeConfig
 from tests.deploy.files import DEPLOY, UID, VOLUME, configured, documents, instructions
 
 (COMPOSE,) = documents("compose.yaml")

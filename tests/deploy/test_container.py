@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.config import NodeConfig
+from millstream.config.schema import NodeConfig
 from millstream.errors import InvalidConfig
 from millstream.testing.broker import running_broker
 from tests.deploy.files import DEPLOY, ROOT, ROUTES, UID, VOLUME, configured, instructions

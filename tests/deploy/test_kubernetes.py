@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from millstream.cli.main import main
-from millstream.config import GIB, NodeConfig
-from millstream.observe.loop import INTERVAL_SECONDS, LATE_TICKS_MIN
+from millstream.config.schema import GIB, NodeConfig
+from millstream.observe.loop_watch import INTERVAL_SECONDS, LATE_TICKS_MIN
 from tests.deploy.files import ROUTES, UID, VOLUME, configured, documents
 
 OBJECTS = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.observe.node import SECTIONS
+from millstream.observe.metrics.node_metrics import SECTIONS
 from millstream.testing.broker import running_broker
 from tests.deploy.files import ROOT, dashboard, documents
-from tests.http.calls import ask
+from tests.servers.http.calls import ask
 
 LABELS = {
     metric.name: {*section.labels, *metric.labels}

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from millstream.errors import StorageFailed
 from millstream.metadata.interface import (
     ABSENT,
-    Change,
     Compare,
-    Entry,
     Metadata,
+    MetadataChange,
+    MetadataEntry,
     Watch,
     check_transaction,
 )
@@ -20,7 +20,7 @@ from millstream.metadata.interface import (
 class MemoryMetadata:
     """Passes the suite that every `Metadata` passes."""
 
-    def __init__(self, entries: dict[str, Entry] | None = None, revision: int = 0) -> None:
+    def __init__(self, entries: dict[str, MetadataEntry] | None = None, revision: int = 0) -> None:
         self.entries = entries if entries is not None else {}
         self.revision = revision
         self._watches: list[MemoryWatch] = []
@@ -30,11 +30,11 @@ class MemoryMetadata:
     def reopened(self) -> MemoryMetadata:
         return MemoryMetadata(self.entries, self.revision)
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         await self._turn()
         return self.entries.get(key)
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         await self._turn()
         return [self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)]
 
@@ -69,12 +69,12 @@ class MemoryMetadata:
             if value is None:
                 del self.entries[key]
             else:
-                self.entries[key] = Entry(key, value, self.revision)
+                self.entries[key] = MetadataEntry(key, value, self.revision)
             for watch in self._watches:
-                watch.tell(Change(key, value, self.revision))
+                watch.tell(MetadataChange(key, value, self.revision))
         return self.revision
 
-    def watch(self, prefix: str, callback: Callable[[Change], None]) -> Watch:
+    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
         watch = MemoryWatch(prefix, callback)
         self._watches.append(watch)
         return watch
@@ -89,14 +89,14 @@ class MemoryMetadata:
 
 
 class MemoryWatch:
-    def __init__(self, prefix: str, callback: Callable[[Change], None]) -> None:
+    def __init__(self, prefix: str, callback: Callable[[MetadataChange], None]) -> None:
         self._prefix = prefix
-        self._callback: Callable[[Change], None] | None = callback
+        self._callback: Callable[[MetadataChange], None] | None = callback
 
     def cancel(self) -> None:
         self._callback = None
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: MetadataChange) -> None:
         if self._callback is not None and change.key.startswith(self._prefix):
             self._callback(change)
 
@@ -114,10 +114,10 @@ class DyingMetadata:
     def failure(self) -> StorageFailed | None:
         return StorageFailed("died on purpose") if self.is_dead else None
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         return await self._inner.get(key)
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         return await self._inner.list(prefix)
 
     async def transact(
@@ -135,7 +135,7 @@ class DyingMetadata:
             raise StorageFailed("died on purpose")
         return await self._inner.transact(compares=compares, puts=puts, deletes=deletes)
 
-    def watch(self, prefix: str, callback: Callable[[Change], None]) -> Watch:
+    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
         return self._inner.watch(prefix, callback)
 
     async def close(self) -> None:

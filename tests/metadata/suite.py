@@ -18,9 +18,9 @@ from millstream.metadata.interface import (
     ABSENT,
     KEY_SIZE_MAX,
     VALUE_SIZE_MAX,
-    Change,
     Compare,
     Metadata,
+    MetadataChange,
 )
 
 OpenMetadata = Callable[[], Awaitable[Metadata]]
@@ -38,14 +38,14 @@ class Heard:
     """Collects changes, and waits until so many came."""
 
     def __init__(self) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[MetadataChange] = []
         self._more = asyncio.Event()
 
-    def __call__(self, change: Change) -> None:
+    def __call__(self, change: MetadataChange) -> None:
         self.changes.append(change)
         self._more.set()
 
-    async def wait_for(self, count: int) -> list[Change]:
+    async def wait_for(self, count: int) -> list[MetadataChange]:
         while len(self.changes) < count:
             self._more.clear()
             await self._more.wait()
@@ -194,9 +194,9 @@ class MetadataSuite:
         second = await metadata.transact(puts={"t/b": b"2"}, deletes=["t/a"])
         assert await metadata.transact(compares=[Compare("t/b", 99)], deletes=["t/b"]) is None
         assert await heard.wait_for(3) == [
-            Change("t/a", b"1", first or 0),
-            Change("t/a", None, second or 0),
-            Change("t/b", b"2", second or 0),
+            MetadataChange("t/a", b"1", first or 0),
+            MetadataChange("t/a", None, second or 0),
+            MetadataChange("t/b", b"2", second or 0),
         ]
         assert len(await everything.wait_for(4)) == 4
         await metadata.close()

@@ -22,7 +22,7 @@ from millstream.errors import (
     UnknownFormat,
 )
 from millstream.metadata.sqlite import SqliteMetadata
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 from tests.metadata.sqlite_files import FailingConnection, opened, write
 from tests.metadata.suite import MetadataSuite, in_loop, put
 

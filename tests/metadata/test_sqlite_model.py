@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millstream.metadata.interface import Change, Compare
+from millstream.metadata.interface import Compare, MetadataChange
 from millstream.metadata.sqlite import SqliteMetadata
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 
 EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 200
 
@@ -39,7 +39,7 @@ class MetadataMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(self.metadata.open())
         self.metadata.watch("", self.hear)
 
-    def hear(self, change: Change) -> None:
+    def hear(self, change: MetadataChange) -> None:
         if change.value is None:
             del self.heard[change.key]
         else:

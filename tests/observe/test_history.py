@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.observe.history import NAMES, SAMPLES_MAX, Bounds, History, Reading
+from millstream.observe.history import NAMES, SAMPLES_MAX, History, HistoryBuckets, HistorySample
 from millstream.observe.quantiles import quantile
 from millstream.testing import ManualClock
-from millstream.testing.timers import ManualTimers
+from millstream.testing.clocks.manual_timers import ManualTimers
 
-BOUNDS = Bounds(commits=(0.001, 0.01), kafka_answers=(0.001, 0.01), http_answers=(0.001, 0.01))
-NOTHING = Reading(
+BOUNDS = HistoryBuckets(
+    commits=(0.001, 0.01), kafka_answers=(0.001, 0.01), http_answers=(0.001, 0.01)
+)
+NOTHING = HistorySample(
     appended_records=0,
     appended_bytes=0,
     read_bytes=0,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.observe.machine import Machine, look, process_age_ms
+from millstream.observe.machine import Machine, detect_machine, process_age_ms
 
 GIB = 1024**3
 MEMORY = "MemTotal:       16777216 kB\nMemFree:  1 kB\n"
@@ -28,11 +28,11 @@ def system(tmp_path: Path):
 
 
 def looked(root: str, data: str = "/data/here") -> Machine:
-    return look(data, root=root)
+    return detect_machine(data, root=root)
 
 
 def test_this_machine_tells_all_there_is(tmp_path: Path):
-    found = look(str(tmp_path))
+    found = detect_machine(str(tmp_path))
     assert found.python.startswith("CPython 3.")
     assert found.kernel.startswith("Linux ")
     assert 1 <= found.cpus <= (os.cpu_count() or 1)

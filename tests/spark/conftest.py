@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from millstream.spark.places import close_places
 from millstream.spark.session import running_session
+from millstream.spark.source_cache import close_sources
 from millstream.testing.broker import running_broker
 
 _numbers = itertools.count()
@@ -31,7 +31,7 @@ def node(tmp_path_factory):
     """A node that all tests of a worker share."""
     with running_broker(tmp_path_factory.mktemp("node")) as broker:
         yield broker
-        close_places()
+        close_sources()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from millstream.spark.options import parse_write_options
 from millstream.spark.source import MillstreamDataSource
-from millstream.spark.writer import BatchWriter, StreamWriter
+from millstream.spark.write.writer import BatchWriter, StreamWriter
 
 FAULTS = ("step", "victim", "flag")
 STEPS = ("before write", "after write", "before commit", "after commit")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.client.partition import Isolation, TopicPartition
+from millstream.clients.partition import Isolation, TopicPartition
 from millstream.errors import InvalidConfig
+from millstream.formats.typed_batch import OnBadRecord
 from millstream.records.compression import Codec
-from millstream.spark.formats.applying import OnBad
 from millstream.spark.options import (
     READ_OPTIONS,
     WRITE_OPTIONS,
     parse_read_options,
     parse_write_options,
 )
-from millstream.spark.positions import EARLIEST, LATEST, AtOffsets, AtTimes
+from millstream.spark.read.positions import EARLIEST, LATEST, AtOffsets, AtTimes
 
 NODE = {"bootstrap.servers": "localhost:9092"}
 ORDERS = {**NODE, "topic": "orders"}
@@ -129,7 +129,7 @@ def test_an_assignment_has_to_name_partitions(assign):
 
 def test_dead_letters_have_a_topic():
     value = read(onBadRecord="deadLetter", deadLetterTopic="dead").value
-    assert (value.on_bad, value.dead_letter_topic) == (OnBad.DEAD_LETTER, "dead")
+    assert (value.on_bad, value.dead_letter_topic) == (OnBadRecord.DEAD_LETTER, "dead")
 
 
 def test_a_sink_goes_to_a_node():

@@ -9,9 +9,9 @@ import pytest
 
 COMMIT = """
 from pyspark.sql.types import BinaryType, StructField, StructType
-from millstream.client.coordinating import Identity
-from millstream.spark.share import Share
-from millstream.spark.writer import Written
+from millstream.clients.kafka.coordinator import Identity
+from millstream.spark.write.task_transaction import Share
+from millstream.spark.write.writer import Written
 from pyspark_millstream import DefaultSource
 source = DefaultSource({"bootstrap.servers": "127.0.0.1:1", "topic": "orders", "timeoutMs": "1"})
 writer = source.streamWriter(StructType([StructField("value", BinaryType())]), False)
@@ -39,9 +39,11 @@ from millstream.spark import reader, stream_reader
 @pytest.mark.parametrize(
     ("step", "unneeded"),
     [
-        pytest.param(COMMIT, ("pyarrow", "numpy", "millstream.spark.writing"), id="a commit"),
-        pytest.param(WRITER, ("pyarrow", "numpy", "millstream.client.node"), id="making a writer"),
-        pytest.param(PLAN, ("millstream.records.columns", "pyarrow.compute"), id="planning"),
+        pytest.param(COMMIT, ("pyarrow", "numpy", "millstream.spark.write.task"), id="a commit"),
+        pytest.param(
+            WRITER, ("pyarrow", "numpy", "millstream.clients.kafka.client"), id="making a writer"
+        ),
+        pytest.param(PLAN, ("millstream.records.arrow.decoder", "pyarrow.compute"), id="planning"),
     ],
 )
 def test_a_step_loads_no_more_than_it_needs(step, unneeded):

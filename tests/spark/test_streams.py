@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from millstream.spark.stream_reader import lag
+from millstream.spark.read.stream_reader import lag
 from tests.spark.topics import create, evict, produce
 
 

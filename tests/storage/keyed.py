@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from millstream.config import LogConfig
+from millstream.config.schema import LogConfig
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Gap, Record
+from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.log import Log
 from millstream.storage.store import Store
-from millstream.storage.throttle import Throttle
 from millstream.testing import SimulatedFilesystem
 from tests.storage.logs import make_store, turns
 
@@ -75,7 +75,7 @@ async def clean(store: Store, log: Log, *, is_forced: bool = True) -> object:
     """Compact, reclaim and merge all that can be."""
     return await log.clean(
         background=store._background,
-        throttle=Throttle(),
+        throttle=IoThrottle(),
         memory_bytes_max=2**20,
         seed=7,
         is_forced=is_forced,

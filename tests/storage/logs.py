@@ -7,15 +7,15 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from millstream.config import LogConfig, StoreConfig
+from millstream.config.schema import LogConfig, StoreConfig
 from millstream.records.build import build_batch
 from millstream.records.record import Record
-from millstream.storage.background import Background
-from millstream.storage.filesystem import File, Filesystem
+from millstream.storage.disk.executor import Executor
+from millstream.storage.disk.filesystem import File, Filesystem
+from millstream.storage.disk.syncer import Syncer
 from millstream.storage.store import Store
-from millstream.storage.syncer import Syncer
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-class HeldBackground:
+class HeldExecutor:
     """Work waits until a test lets it go, one piece at a time and in order."""
 
     def __init__(self, *, width: int = 2) -> None:
@@ -101,7 +101,7 @@ def make_store(
     *,
     config: LogConfig | None = None,
     store_config: StoreConfig | None = None,
-    background: Background | None = None,
+    background: Executor | None = None,
     clock: ManualClock | None = None,
     syncer: Syncer | None = None,
 ) -> Store:

@@ -12,24 +12,24 @@ from collections.abc import Iterator, Sequence
 
 from millstream.records.batch import split, stamp
 from millstream.records.build import build_batch
+from millstream.records.filter.batch_filter import filler_batches, remove_offsets
 from millstream.records.iterate import read_all
 from millstream.records.record import Record
-from millstream.records.sifting import filler, strip
-from millstream.storage.checkpoint import CHECKPOINT_SIZE, Synced, encode_slot
-from millstream.storage.document import replace_file
-from millstream.storage.filesystem import join, write_all
-from millstream.storage.maps import Recent, map_file
-from millstream.storage.names import (
+from millstream.storage.disk.file_cache import FileCache, map_file
+from millstream.storage.disk.filesystem import join, write_all
+from millstream.storage.files.checkpoint import CHECKPOINT_SIZE, SyncPoint, encode_slot
+from millstream.storage.files.document import replace_file
+from millstream.storage.files.names import (
     CHECKPOINT_FILE,
     SEGMENT_SUFFIXES,
     TEMPORARY_SUFFIX,
     SegmentId,
     segment_file,
 )
-from millstream.storage.partition import Partition, write_partition
-from millstream.storage.recovery import Recovered, recover
-from millstream.storage.scan import Scan, scan
-from millstream.storage.segment import Place, Segment, write_seal
+from millstream.storage.files.partition_metadata import PartitionMetadata, write_partition_metadata
+from millstream.storage.recovery.log_recovery import RecoveredLog, recover
+from millstream.storage.segment.scan import SegmentScan, scan
+from millstream.storage.segment.segment import LogDirectory, Segment, write_seal
 from millstream.testing import ManualClock, SimulatedFilesystem
 
 DIRECTORY = "/data/topics/t/0"
@@ -48,17 +48,19 @@ OLD = {offset: b"value %d" % offset for offset in range(END)}
 NEW = {offset: value for offset, value in OLD.items() if offset not in DROPPED}
 
 
-def make_place(disk: SimulatedFilesystem) -> Place:
-    return Place(disk, DIRECTORY, Recent(8), Recent(8), 64)
+def make_log_directory(disk: SimulatedFilesystem) -> LogDirectory:
+    return LogDirectory(disk, DIRECTORY, FileCache(8), FileCache(8), 64)
 
 
-def make_disk(*segments: SegmentId, partition: Partition | None = None) -> SimulatedFilesystem:
+def make_disk(
+    *segments: SegmentId, partition: PartitionMetadata | None = None
+) -> SimulatedFilesystem:
     """A disk with these segments whole, and `partition.json`."""
     disk = SimulatedFilesystem()
     for path in ("/data", "/data/topics", "/data/topics/t", DIRECTORY):
         disk.make_directory(path)
-    place = make_place(disk)
-    write_partition(disk, DIRECTORY, partition or Partition(is_rewritten=True))
+    place = make_log_directory(disk)
+    write_partition_metadata(disk, DIRECTORY, partition or PartitionMetadata(is_rewritten=True))
     for segment in segments:
         put_log(place, segment)
         put_seal(place, segment)
@@ -93,10 +95,10 @@ def rewritten(data: bytes, dropped: Sequence[int]) -> bytes:
     pieces: list[bytes] = []
     hole: int | None = None
     for header, batch in split(data):
-        rest = strip(batch, array("q", dropped))
+        rest = remove_offsets(batch, array("q", dropped))
         if next(split(rest))[0].record_count > 0:
             if hole is not None:
-                pieces.append(filler(hole, header.base_offset, leader_epoch=EPOCH))
+                pieces.append(filler_batches(hole, header.base_offset, leader_epoch=EPOCH))
             pieces.append(rest)
             hole = None
         elif hole is None:
@@ -112,7 +114,7 @@ def log_of(segment: SegmentId) -> bytes:
     return output if segment == X else output + log_of(D)
 
 
-def put_log(place: Place, segment: SegmentId, data: bytes | None = None) -> None:
+def put_log(place: LogDirectory, segment: SegmentId, data: bytes | None = None) -> None:
     """Put a log at its name, as a rewrite does."""
     name = segment_file(segment.base_offset, "log", segment.generation)
     temporary = join(place.directory, name + TEMPORARY_SUFFIX)
@@ -123,12 +125,12 @@ def put_log(place: Place, segment: SegmentId, data: bytes | None = None) -> None
     place.filesystem.rename(temporary, join(place.directory, name))
 
 
-def put_seal(place: Place, segment: SegmentId) -> None:
+def put_seal(place: LogDirectory, segment: SegmentId) -> None:
     found = scan_log(place, segment)
     write_seal(place, found.tally.seal(2), found.index, segment.generation)
 
 
-def scan_log(place: Place, segment: SegmentId) -> Scan:
+def scan_log(place: LogDirectory, segment: SegmentId) -> SegmentScan:
     return scan(
         map_file(place.filesystem, path_of(segment, "log")),
         base_offset=segment.base_offset,
@@ -137,13 +139,13 @@ def scan_log(place: Place, segment: SegmentId) -> Scan:
     )
 
 
-def recovered(disk: SimulatedFilesystem) -> Recovered:
-    return recover(make_place(disk), ManualClock())
+def recovered(disk: SimulatedFilesystem) -> RecoveredLog:
+    return recover(make_log_directory(disk), ManualClock())
 
 
-def values(found: Recovered | Sequence[Segment]) -> dict[int, bytes | None]:
+def values(found: RecoveredLog | Sequence[Segment]) -> dict[int, bytes | None]:
     """All records of a log, by offset."""
-    segments = found.segments if isinstance(found, Recovered) else found
+    segments = found.segments if isinstance(found, RecoveredLog) else found
     return {
         record.offset: record.value
         for segment in segments
@@ -182,6 +184,6 @@ def batches_of(data: bytes) -> Iterator[tuple[int, int, frozenset[int]]]:
         position += len(batch)
 
 
-def put_checkpoint(disk: SimulatedFilesystem, synced: Synced) -> None:
+def put_checkpoint(disk: SimulatedFilesystem, synced: SyncPoint) -> None:
     data = encode_slot(synced, 1).ljust(CHECKPOINT_SIZE, b"\0")
     replace_file(disk, DIRECTORY, CHECKPOINT_FILE, [data])

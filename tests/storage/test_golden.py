@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from millstream.records.record import Record, StoredRecord
-from millstream.storage.checkpoint import Synced, decode_checkpoint
-from millstream.storage.seal import decode_seal
-from millstream.storage.verify import verify_store
+from millstream.storage.files.checkpoint import SyncPoint, decode_checkpoint
+from millstream.storage.files.seal import decode_seal
+from millstream.storage.inspect.verify_store import verify_store
 from millstream.testing import SimulatedFilesystem
 
 from .golden.disk import golden_disk, golden_files, open_store
@@ -141,7 +141,7 @@ def test_the_same_records_make_the_same_files(written_today):
 
 def test_the_golden_checkpoint_attests_the_whole_golden_log():
     size = len(FILES["topics/growing/0/00000000000000000000.log"])
-    assert decode_checkpoint(FILES["topics/growing/0/checkpoint"]) == Synced(0, size)
+    assert decode_checkpoint(FILES["topics/growing/0/checkpoint"]) == SyncPoint(0, size)
 
 
 def test_the_golden_seals_cover_their_logs_without_a_gap():

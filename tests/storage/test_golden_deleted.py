@@ -9,7 +9,7 @@ import pytest
 
 from millstream.errors import OffsetOutOfRange
 from millstream.records.record import Record
-from millstream.storage.verify import verify_store
+from millstream.storage.inspect.verify_store import verify_store
 
 from .golden.disk import golden_disk, golden_files, open_store
 from .golden.make import AFTER_EPOCH, BATCHES

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millstream.records.record import Record
-from millstream.storage.names import parse_segment_file
-from millstream.storage.partition import read_partition
-from millstream.storage.verify import verify_store
+from millstream.storage.files.names import parse_segment_file
+from millstream.storage.files.partition_metadata import read_partition_metadata
+from millstream.storage.inspect.verify_store import verify_store
 
 from .golden.disk import golden_disk, golden_files, open_store
 from .golden.make_v3 import DELETED, FOLDER, PARTITION, ROOT, make
@@ -24,7 +24,7 @@ def test_the_golden_log_has_a_rewritten_segment() -> None:
 
 def test_the_golden_description_says_all_that_version_3_can_say() -> None:
     assert b'"version":3' in FILES[f"{LOG}partition.json"]
-    assert read_partition(golden_disk(FILES, ROOT), DIRECTORY) == PARTITION
+    assert read_partition_metadata(golden_disk(FILES, ROOT), DIRECTORY) == PARTITION
 
 
 @in_loop

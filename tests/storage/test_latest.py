@@ -7,15 +7,16 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.config import LogConfig
+from millstream.config.schema import LogConfig
 from millstream.errors import CorruptBatch, OffsetOutOfRange
 from millstream.records.batch import check_batch, decode_header, with_append_time
 from millstream.records.build import build_batch
 from millstream.records.control import build_marker
 from millstream.records.record import Record
-from millstream.storage.reader import _WALK_BYTES
+from millstream.storage.segment.reader import _WALK_BYTES
 from millstream.testing import SimulatedFilesystem
-from tests.storage.logs import HeldBackground, batch_of, in_loop, make_store, turns
+
+from .logs import HeldExecutor, batch_of, in_loop, make_store, turns
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 
@@ -78,7 +79,7 @@ def test_the_latest_is_what_looking_at_all_records_finds(batches, size):
 
 @in_loop
 async def test_what_is_not_committed_is_not_found_though_it_is_later():
-    background = HeldBackground()
+    background = HeldExecutor()
     log = await make_store(background=background, config=SMALL).log("a")
     for at in (5, 8, 6):
         await log.append(dated(at))
@@ -187,7 +188,7 @@ async def test_headers_start_with_the_batch_that_holds_the_offset(offset, until,
 
 @in_loop
 async def test_headers_of_what_is_not_committed_are_not_shown():
-    background = HeldBackground()
+    background = HeldExecutor()
     log = await make_store(background=background).log("a")
     await log.append(batch_of(b"a"))
     background.is_held = True

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.config import LogConfig, StoreConfig
+from millstream.config.schema import LogConfig, StoreConfig
 from millstream.records.compression import Codec
 from millstream.records.record import Gap, Record, StoredRecord
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 
 from .logs import turns
 

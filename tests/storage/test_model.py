@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.config import Durability, LogConfig
+from millstream.config.schema import Durability, LogConfig
 from millstream.errors import OffsetOutOfRange, OutOfOrderSequence
 from millstream.records.batch import decode_header
 from millstream.records.build import build_batch
@@ -26,7 +26,7 @@ from millstream.records.compression import Codec
 from millstream.records.record import Record, StoredRecord
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 
 from .logs import turns
 

@@ -7,11 +7,12 @@ import errno
 
 import pytest
 
-from millstream.config import LogConfig
+from millstream.config.schema import LogConfig
 from millstream.errors import DiskFull, LogOffline, StorageFailed, Unavailable
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
-from tests.storage.logs import HeldBackground, batch_of, make_store, turns
+
+from .logs import HeldExecutor, batch_of, make_store, turns
 
 SMALL = LogConfig(segment_bytes_max=1024)
 
@@ -238,7 +239,7 @@ def test_too_many_open_files_is_a_passing_error() -> None:
 
 def test_offsets_behind_a_refused_batch_are_given_again() -> None:
     async def check() -> None:
-        disk, background = SimulatedFilesystem(), HeldBackground()
+        disk, background = SimulatedFilesystem(), HeldExecutor()
         fault = Fault(call=2, error=errno.ENOSPC, only=["write_at"], path=".log")
         store = make_store(FaultyFilesystem(disk, fault), background=background)
         log = await store.log("a")
@@ -275,7 +276,7 @@ def test_a_segment_that_stayed_empty_on_a_full_disk_leaves_no_false_alarm() -> N
     """The next segment was begun, its first batch refused, the power went, and life went on."""
 
     async def check() -> None:
-        disk, background = SimulatedFilesystem(), HeldBackground()
+        disk, background = SimulatedFilesystem(), HeldExecutor()
         fault = Fault(call=3, error=errno.ENOSPC, only=["write_at"], path=".log")
         store = make_store(FaultyFilesystem(disk, fault), config=SMALL, background=background)
         log = await store.log("a")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from millstream.config import LogConfig
+from millstream.config.schema import LogConfig
 from millstream.errors import (
     CorruptBatch,
     CorruptFile,
@@ -18,10 +18,11 @@ from millstream.errors import (
 from millstream.records.batch import HEADER_SIZE, split
 from millstream.records.record import Record
 from millstream.storage.log import Log
-from millstream.storage.reader import Address
-from millstream.storage.segment import GrowingSegment, SealedSegment
+from millstream.storage.segment.reader import Address
+from millstream.storage.segment.segment import GrowingSegment, SealedSegment
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
-from tests.storage.logs import HeldBackground, batch_of, make_store, turns
+
+from .logs import HeldExecutor, batch_of, make_store, turns
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 FIRST = "/data/topics/a/0/00000000000000000000.log"
@@ -103,7 +104,7 @@ def test_reading_at_the_end_gives_nothing_and_beyond_it_an_error_with_the_range(
 
 def test_nothing_is_read_that_is_not_committed() -> None:
     async def check() -> None:
-        background = HeldBackground()
+        background = HeldExecutor()
         log = await make_store(background=background).log("a")
         await log.append(batch_of(b"old"))
         background.is_held = True

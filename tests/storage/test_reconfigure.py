@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.config import Durability, LogConfig
+from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     BatchTooLarge,
     DiskFull,
@@ -18,10 +18,11 @@ from millstream.errors import (
     WouldBlock,
 )
 from millstream.records.record import Record
+from millstream.storage.files.partition_metadata import read_partition_metadata
 from millstream.storage.log import Log
-from millstream.storage.partition import read_partition
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
-from tests.storage.logs import HeldBackground, batch_of, in_loop, make_store, turns
+
+from .logs import HeldExecutor, batch_of, in_loop, make_store, turns
 
 EPHEMERAL, MEMORY, DISK, FSYNC = (LogConfig(durability=kind) for kind in Durability)
 ON_DISK = [MEMORY, DISK, FSYNC]
@@ -86,7 +87,7 @@ async def test_the_limit_of_a_batch_holds_for_the_next():
 @in_loop
 async def test_a_wider_bound_admits_those_who_wait():
     batch = batch_of(b"v")
-    background = HeldBackground()
+    background = HeldExecutor()
     tight = LogConfig(unflushed_bytes_max=len(batch))
     log = await make_store(background=background, config=tight).log("a")
     background.is_held = True
@@ -135,7 +136,7 @@ async def test_a_class_is_durable_when_it_was_changed(before, after):
     await log.append(batch_of(b"before"))
     await log.reconfigure(after)
     assert (log.config, log.partition.durability) == (after, after.durability)
-    assert read_partition(cut(disk), DIRECTORY).durability is after.durability
+    assert read_partition_metadata(cut(disk), DIRECTORY).durability is after.durability
     appended = await log.append(batch_of(b"after"))
     assert appended.offset == 1
     await turns()
@@ -160,7 +161,7 @@ async def test_an_acknowledgement_of_class_fsync_vouches_for_all_that_came_befor
 @in_loop
 async def test_what_was_taken_for_class_fsync_is_acknowledged_by_it():
     """It is not handed out with the first batch of a weaker class."""
-    disk, background = SimulatedFilesystem(), HeldBackground()
+    disk, background = SimulatedFilesystem(), HeldExecutor()
     log = await make_store(disk, background=background).log("a")
     await log.append(batch_of(b"first"))
     background.is_held = True
@@ -273,7 +274,7 @@ async def test_a_closed_log_keeps_its_settings():
 
 @in_loop
 async def test_closing_waits_for_a_change_that_has_begun():
-    disk, background = SimulatedFilesystem(), HeldBackground()
+    disk, background = SimulatedFilesystem(), HeldExecutor()
     store = make_store(disk, background=background)
     log = await store.log("a")
     await log.append(batch_of(b"v"))
@@ -284,4 +285,4 @@ async def test_closing_waits_for_a_change_that_has_begun():
     await turns()
     background.let_go()
     await asyncio.gather(changing, closing)
-    assert read_partition(disk, DIRECTORY).durability is Durability.DISK
+    assert read_partition_metadata(disk, DIRECTORY).durability is Durability.DISK

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from millstream.config import Durability, LogConfig, StoreConfig
+from millstream.config.schema import Durability, LogConfig, StoreConfig
 from millstream.errors import (
     CorruptBatch,
     CorruptFile,
@@ -32,12 +32,12 @@ from millstream.errors import (
     UnknownLog,
 )
 from millstream.records.record import Record
-from millstream.storage.document import encode_document
-from millstream.storage.filesystem import File, Filesystem, OsFile, OsFilesystem
+from millstream.storage.disk.filesystem import File, Filesystem, OsFile, OsFilesystem
+from millstream.storage.files.document import encode_document
 from millstream.storage.log import Log
-from millstream.storage.store import PARKING_SECONDS, Store
+from millstream.storage.store import CLOSE_IDLE_RETRY_SECONDS, Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -651,7 +651,7 @@ async def test_logs_that_were_busy_together_give_their_descriptors_back_without_
         logs = [await store.log("a", number) for number in range(50)]
         await asyncio.gather(*(append(log, b"0") for log in logs))
         while len(written_by_this_process(tmp_path)) > 2 * 5 + 2:  # noqa: ASYNC110 - no event tells.
-            await asyncio.sleep(PARKING_SECONDS / 10)
+            await asyncio.sleep(CLOSE_IDLE_RETRY_SECONDS / 10)
 
 
 @needs_proc

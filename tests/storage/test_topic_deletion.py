@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from millstream.config import Durability, LogConfig, StoreConfig
+from millstream.config.schema import Durability, LogConfig, StoreConfig
 from millstream.errors import InvalidName, LogClosed, StorageFailed, UnknownLog
 from millstream.records.iterate import read_all
 from millstream.records.record import Record
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
-from tests.storage.logs import HeldBackground, batch_of, in_loop, make_store, turns
+
+from .logs import HeldExecutor, batch_of, in_loop, make_store, turns
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 EPHEMERAL = LogConfig(durability=Durability.EPHEMERAL)
@@ -174,7 +175,7 @@ async def test_slices_of_a_deleted_topic_stay_readable():
 
 @in_loop
 async def test_all_who_have_to_do_with_the_log_are_told():
-    background = HeldBackground()
+    background = HeldExecutor()
     batch = batch_of(b"v")
     config = LogConfig(unflushed_bytes_max=2 * len(batch))
     store = make_store(background=background, config=config)
@@ -233,7 +234,7 @@ async def test_nothing_is_sealed_and_nothing_synced_for_files_that_go():
 
 @in_loop
 async def test_who_asks_for_the_log_meanwhile_waits_and_gets_the_new_one():
-    background = HeldBackground()
+    background = HeldExecutor()
     store = make_store(background=background)
     old = await store.log("a")
     await fill(old)
@@ -254,7 +255,7 @@ async def test_who_asks_for_the_log_meanwhile_waits_and_gets_the_new_one():
 
 @in_loop
 async def test_a_log_that_is_just_being_opened_is_opened_first_and_then_deleted():
-    background = HeldBackground()
+    background = HeldExecutor()
     store = make_store(background=background)
     background.is_held = True
     opening = asyncio.ensure_future(store.log("a"))
@@ -271,7 +272,7 @@ async def test_a_log_that_is_just_being_opened_is_opened_first_and_then_deleted(
 
 @in_loop
 async def test_a_caller_that_stops_waiting_does_not_stop_the_deletion():
-    background = HeldBackground()
+    background = HeldExecutor()
     store = make_store(background=background)
     await fill(await store.log("a"))
     background.is_held = True
@@ -286,7 +287,7 @@ async def test_a_caller_that_stops_waiting_does_not_stop_the_deletion():
 
 @in_loop
 async def test_closing_waits_for_a_deletion_and_takes_no_other():
-    disk, background = SimulatedFilesystem(), HeldBackground()
+    disk, background = SimulatedFilesystem(), HeldExecutor()
     store = make_store(disk, background=background)
     await fill(await store.log("a"))
     await fill(await store.log("b"))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millstream.config import BrokerConfig, Durability, LogConfig
+from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.cli.calls import create_topic, fetch, produce
-from tests.kafka.client import RawClient
+from tests.servers.kafka.client import RawClient
 
 
 def threads() -> list[str]:

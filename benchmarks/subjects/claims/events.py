@@ -10,8 +10,8 @@ from pathlib import Path
 
 from measure.experiment import Arm, Experiment, Figures, Row, Scale
 
-from millstream.observe.event_lines import EventLines, JsonLines, PrettyLines
-from millstream.observe.event_writer import EventWriter
+from millstream.observe.logging.event_writer import EventWriter
+from millstream.observe.logging.formatter import EventFormatter, JsonFormatter, PrettyFormatter
 
 WAITING_BYTES_MAX = 1 << 30
 """So that no line is dropped, which would cost less."""
@@ -29,7 +29,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     def bare() -> Figures:
         return {"bare": _time(_Silent(), count)}
 
-    def ours(name: str, lines: EventLines) -> Figures:
+    def ours(name: str, lines: EventFormatter) -> Figures:
         with (folder / "events").open("w") as stream:
             writer = EventWriter(stream, lines, waiting_bytes_max=WAITING_BYTES_MAX)
             try:
@@ -37,7 +37,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
             finally:
                 writer.close()
 
-    yield bare, lambda: ours("json", JsonLines()), lambda: ours("pretty", PrettyLines())
+    yield bare, lambda: ours("json", JsonFormatter()), lambda: ours("pretty", PrettyFormatter())
 
 
 def _time(handler: logging.Handler, count: int) -> float:

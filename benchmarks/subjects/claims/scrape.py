@@ -12,8 +12,8 @@ from measure.experiment import Arm, Experiment, Figures, Row, Scale
 from prometheus_client import CollectorRegistry, generate_latest
 
 from millstream import LogConfig, Store
-from millstream.config import Durability
-from millstream.observe.store import LOGS, StoreCollector, listed_logs
+from millstream.config.schema import Durability
+from millstream.observe.metrics.store import LOGS, StoreCollector, listed_logs
 from subjects.kafka.client import make_topic
 from subjects.kafka.processes import ServerProcess
 from subjects.log.common import MB, UnsyncedFilesystem, opened

@@ -12,8 +12,8 @@ from pathlib import Path
 from measure.experiment import Arm, Experiment, Figures, Row, Scale
 
 from millstream import Durability, Log, LogConfig
-from millstream.storage.checkpoint import CHECKPOINT_SIZE
-from millstream.storage.filesystem import Filesystem, OsFilesystem
+from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
+from millstream.storage.files.checkpoint import CHECKPOINT_SIZE
 from subjects.log.common import KIB, fresh_file, make_batch, median_us, opened
 
 FSYNC = LogConfig(durability=Durability.FSYNC)

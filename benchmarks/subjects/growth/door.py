@@ -11,8 +11,12 @@ from pathlib import Path
 
 from measure.experiment import Arm, Experiment, Figures, Row, Scale, ratio_at_most
 
-from millstream.wire.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
-from millstream.wire.messages.list_offsets import (
+from millstream.protocols.kafka.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+)
+from millstream.protocols.kafka.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,

@@ -27,7 +27,7 @@ from crc32c import crc32c
 from millstream import Durability, Log, LogConfig, Record
 from millstream.records.batch import Bytes
 from millstream.records.build import build_batch
-from millstream.storage.filesystem import File, OsFile
+from millstream.storage.disk.filesystem import File, OsFile
 from subjects.log.common import MIB, NOW_MS, UnsyncedFilesystem, opened
 
 BLOCK = 4096

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.http.listener import HttpListener
+from millstream.servers.http.server.listener import HttpListener
 
 
 async def serve(size: int) -> None:

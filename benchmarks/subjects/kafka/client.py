@@ -13,15 +13,19 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from millstream.wire.apis import APIS
-from millstream.wire.message import decode, encode
-from millstream.wire.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
-from millstream.wire.messages.produce import (
+from millstream.protocols.kafka.apis import APIS
+from millstream.protocols.kafka.codec.message import decode, encode
+from millstream.protocols.kafka.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+)
+from millstream.protocols.kafka.messages.produce import (
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
 )
-from millstream.wire.messages.topics import (
+from millstream.protocols.kafka.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsRequestConfig,
     CreateTopicsRequestTopic,

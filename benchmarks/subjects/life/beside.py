@@ -11,7 +11,7 @@ from pathlib import Path
 
 from measure.experiment import Arm, Experiment, Figures, Row, Scale, ratio_at_most
 
-from millstream.wire.messages.topics import (
+from millstream.protocols.kafka.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsRequestConfig,
     CreateTopicsRequestTopic,

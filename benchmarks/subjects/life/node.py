@@ -12,8 +12,8 @@ import sys
 
 import uvloop
 
-from millstream.config import Endpoint, NodeConfig, StoreConfig
-from millstream.server import Server
+from millstream.config.schema import Endpoint, NodeConfig, StoreConfig
+from millstream.node import Node
 
 LOOPBACK = Endpoint("127.0.0.1", 0)
 
@@ -22,7 +22,7 @@ async def main(data: str, bytes_per_second: int) -> None:
     """Serve until standard input ends."""
     store = StoreConfig(upkeep_interval_ms=0, cleaning_bytes_per_second_max=bytes_per_second)
     loop = asyncio.get_running_loop()
-    async with Server(NodeConfig(data=data, kafka=LOOPBACK, http=LOOPBACK, store=store)) as server:
+    async with Node(NodeConfig(data=data, kafka=LOOPBACK, http=LOOPBACK, store=store)) as server:
         print(f"kafka 127.0.0.1:{server.kafka.port}", flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
             await server.broker.store.upkeep.run_once()

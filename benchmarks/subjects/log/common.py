@@ -17,7 +17,7 @@ import uvloop
 from millstream import Log, LogConfig, Record, Store, StoreConfig
 from millstream.records.batch import HEADER_SIZE
 from millstream.records.build import build_batch
-from millstream.storage.filesystem import File, Filesystem, OsFile, OsFilesystem
+from millstream.storage.disk.filesystem import File, Filesystem, OsFile, OsFilesystem
 
 T = TypeVar("T")
 

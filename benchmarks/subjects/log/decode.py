@@ -11,12 +11,12 @@ from pathlib import Path
 from measure.experiment import Arm, Experiment, Figures, Row, Scale, at_least
 
 from millstream import Record
+from millstream.records.arrow.decoder import arrow_batches, decode_python
+from millstream.records.arrow.decoder_vectorized import decode
 from millstream.records.batch import stamp
-from millstream.records.bodies import open_bodies
+from millstream.records.body import open_bodies
 from millstream.records.build import build_batch
-from millstream.records.columns import arrow_batches, decode_plainly
 from millstream.records.compression import BODY_SIZE_MAX
-from millstream.records.vectors import decode
 from subjects.log.common import MIB, NOW_MS
 
 COLUMNS = ("offset", "timestamp", "key", "value")
@@ -72,7 +72,7 @@ def _arms(scale: Scale, _: Path) -> Iterator[Sequence[Arm]]:
         started = time.thread_time()
         for data in slices[:PLAIN_SLICES]:
             bodies = list(open_bodies(data, check=True, size_max=BODY_SIZE_MAX))
-            decode_plainly(data, bodies, COLUMNS)
+            decode_python(data, bodies, COLUMNS)
         return {"plain": rate(started, PLAIN_SLICES)}
 
     decode(slice_, list(open_bodies(slice_, check=True, size_max=BODY_SIZE_MAX)), COLUMNS)

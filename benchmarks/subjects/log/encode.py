@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 from measure.experiment import Arm, Experiment, Figures, Row, Scale, at_least
 
+from millstream.records.arrow.encoder import EncodeSettings, RecordColumns, encode_python
+from millstream.records.arrow.encoder_vectorized import encode
+from millstream.records.arrow.partitioner import partitions_of, rows_by_partition
 from millstream.records.compression import Codec
-from millstream.records.encode_vectors import encode
-from millstream.records.encoding import Columns, Settings, encode_plainly
-from millstream.records.partitioner import partitions_of, rows_by_partition
 from subjects.log.common import MB, NOW_MS
 
 ROWS = 10_000
@@ -29,7 +29,7 @@ PLAIN_SLICES = 2
 @contextmanager
 def _arms(scale: Scale, _: Path) -> Iterator[Sequence[Arm]]:
     slices = [_columns(number) for number in range(scale.pick(smoke=3, quick=100, full=200))]
-    settings = Settings(
+    settings = EncodeSettings(
         now_ms=NOW_MS,
         size_max=BATCH_SIZE,
         producer_id=1,
@@ -70,7 +70,7 @@ def _arms(scale: Scale, _: Path) -> Iterator[Sequence[Arm]]:
     def plain() -> Figures:
         started = time.thread_time()
         for columns in slices[:PLAIN_SLICES]:
-            for _ in encode_plainly(columns, None, settings):
+            for _ in encode_python(columns, None, settings):
                 pass
         return {"plain": rate(started, PLAIN_SLICES)}
 
@@ -79,18 +79,18 @@ def _arms(scale: Scale, _: Path) -> Iterator[Sequence[Arm]]:
     yield copy, kernels, by_key, plain
 
 
-def _columns(number: int) -> Columns:
+def _columns(number: int) -> RecordColumns:
     chance = random.Random(number)
-    return Columns(
+    return RecordColumns(
         key=pa.array([chance.randbytes(8) for _ in range(ROWS)]),
         value=pa.array([chance.randbytes(100) for _ in range(ROWS)]),
         timestamp=pa.array([NOW_MS + row // 100 for row in range(ROWS)]),
     )
 
 
-def _fresh(columns: Columns) -> Columns:
+def _fresh(columns: RecordColumns) -> RecordColumns:
     """Forget what was worked out, since no rows come twice."""
-    return Columns(key=columns.key, value=columns.value, timestamp=columns.timestamp)
+    return RecordColumns(key=columns.key, value=columns.value, timestamp=columns.timestamp)
 
 
 ENCODE = Experiment(

@@ -13,7 +13,7 @@ from pathlib import Path
 from measure.experiment import Arm, Experiment, Row, Scale, at_most
 
 from millstream import Durability, LogConfig, Store
-from millstream.storage.seal import SEAL_SIZE
+from millstream.storage.files.seal import SEAL_SIZE
 from subjects.log.common import KIB, UnsyncedFilesystem, fill, log_files, make_batch, opened
 from subjects.start.data import multiply_segment
 

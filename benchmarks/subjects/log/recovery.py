@@ -19,7 +19,7 @@ from crc32c import crc32c
 from measure.experiment import Arm, Experiment, Figures, Row, Scale, at_most
 
 from millstream import LogConfig, Store
-from millstream.storage.names import CHECKPOINT_FILE
+from millstream.storage.files.names import CHECKPOINT_FILE
 from subjects.log.common import KIB, MB, MIB, TOPIC, fill, log_files, make_batch, seconds
 
 CONFIG = LogConfig(segment_bytes_max=2 * 1024 * MIB - 1)

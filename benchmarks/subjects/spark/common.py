@@ -14,7 +14,7 @@ from peers.connector import connector_jars
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream import Record
-from millstream.client.node import Node
+from millstream.clients.kafka.client import KafkaClient
 from millstream.records.build import build_batch
 from millstream.spark.session import spark_session
 from subjects.kafka.client import answer_size, await_leader, produce_frame, send_pipelined
@@ -51,7 +51,7 @@ class Bench:
 
     def make_topic(self, name: str, configs: Mapping[str, str] | None = None) -> None:
         """Create an empty topic."""
-        with Node(self.bootstrap) as client:
+        with KafkaClient(self.bootstrap) as client:
             client.create_topic(name, partitions=PARTITIONS, configs=configs)
 
     def fill(self, name: str, values: Sequence[bytes], batches: int) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from millstream.storage.names import segment_file
-from millstream.storage.seal import decode_seal, encode_seal
+from millstream.storage.files.names import segment_file
+from millstream.storage.files.seal import decode_seal, encode_seal
 from subjects.kafka.client import LONE_SIZE, answer_size, make_topic, produce_frame
 from subjects.kafka.processes import node
 from subjects.log.common import make_batch

@@ -17,7 +17,7 @@ PYTHON = (sys.executable, "-c", "print('ready', flush=True); input()")
 
 IMPORTS = (
     *(sys.executable, "-c"),
-    "import millstream.cli.main, millstream.server, millstream.cli.start_report;"
+    "import millstream.cli.main, millstream.node, millstream.cli.support.start_report;"
     " print('ready', flush=True); input()",
 )
 """All that a node imports, and nothing of what it does."""

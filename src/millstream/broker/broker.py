@@ -17,25 +17,25 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 
-from millstream.broker.groups.coordinator import Groups
-from millstream.broker.partition import Partition
-from millstream.broker.problem import Problem, ProblemCode
-from millstream.broker.producer_ids import ProducerIds
-from millstream.broker.queues.queues import Queues
+from millstream.broker.groups.coordinator import GroupCoordinator
+from millstream.broker.loop_timers import LoopTimers
+from millstream.broker.partition.partition import Partition
+from millstream.broker.problems import Problem, ProblemCode
+from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.quotas import Quotas, defaults_of
-from millstream.broker.record_appends import RecordAppends
-from millstream.broker.state_log import StateLog
-from millstream.broker.streams.streams import Streams
-from millstream.broker.timers import LoopTimers
-from millstream.broker.topic import Topic
-from millstream.broker.topics import Topics
-from millstream.broker.transactions.coordinator import Transactions
+from millstream.broker.state.state_log import StateLog
+from millstream.broker.streams.streams import DurableStreams
+from millstream.broker.topics.record_appender import RecordAppender
+from millstream.broker.topics.topic import Topic
+from millstream.broker.topics.topics import Topics
+from millstream.broker.transactions.coordinator import TransactionCoordinator
+from millstream.broker.transactions.producer_ids import ProducerIds
 from millstream.clock import Clock, SystemClock, Timers
-from millstream.config import BrokerConfig, Endpoint, LogConfig, StoreConfig
+from millstream.config.schema import BrokerConfig, Endpoint, LogConfig, StoreConfig
 from millstream.metadata.interface import Metadata
 from millstream.metadata.sqlite import SqliteMetadata
-from millstream.storage.filesystem import Filesystem, join
-from millstream.storage.store import Opening, Store
+from millstream.storage.disk.filesystem import Filesystem, join
+from millstream.storage.store import Store, StoreOpenReport
 
 logger = logging.getLogger(__name__)
 
@@ -67,19 +67,19 @@ class Broker:
         self.timers = timers
         self.advertised = Endpoint("127.0.0.1", 0)
         """Where clients are told to connect."""
-        self.openings: Mapping[str, Opening] = {}
+        self.openings: Mapping[str, StoreOpenReport] = {}
         """What opening the data found, of topics and of what groups and transactions keep."""
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata)
-        self.appends = RecordAppends(clock)
+        self.appends = RecordAppender(clock)
         self.topics = Topics(
             metadata=metadata, store=store, config=config, make_partition=self._make_partition
         )
-        self.groups: Groups
-        self.transactions: Transactions
-        self.queues: Queues
+        self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
+        self.queues: WorkQueues
         self._metadata = metadata
-        self.streams: Streams
+        self.streams: DurableStreams
         self._stack = AsyncExitStack()
         self._expiry = timers.call_later(EXPIRY_SECONDS, self._expire)
 
@@ -134,7 +134,7 @@ class Broker:
         stack.push_async_callback(self.topics.close)
         group_log = await StateLog.open(state, "groups")
         stack.push_async_callback(group_log.close)
-        self.groups = Groups(
+        self.groups = GroupCoordinator(
             group_log,
             self.topics,
             config=self.config,
@@ -145,7 +145,7 @@ class Broker:
         stack.push_async_callback(self.groups.close)
         transaction_log = await StateLog.open(state, "transactions")
         stack.push_async_callback(transaction_log.close)
-        self.transactions = Transactions(
+        self.transactions = TransactionCoordinator(
             transaction_log,
             self.topics,
             self.groups,
@@ -157,7 +157,7 @@ class Broker:
         )
         self.transactions.start()
         stack.push_async_callback(self.transactions.close)
-        self.queues = Queues(
+        self.queues = WorkQueues(
             topics=self.topics,
             store=state,
             metadata=self._metadata,
@@ -169,7 +169,7 @@ class Broker:
         await self.queues.open()
         stream_log = await StateLog.open(state, "streams")
         stack.push_async_callback(stream_log.close)
-        self.streams = Streams(
+        self.streams = DurableStreams(
             stream_log, self.topics, clock=self.clock, timers=self.timers, steady=self.store
         )
         await self.streams.open()

@@ -9,23 +9,23 @@ from urllib.parse import quote
 
 import msgspec
 
-from millstream.broker.quota import (
+from millstream.broker.quota_rules import (
     DEFAULT,
-    Buckets,
-    Entity,
-    Name,
+    ClientQuotaEntity,
+    EntityName,
     QuotaKind,
+    TokenBuckets,
     check_entity,
     check_rate,
-    kind_named,
-    resolve,
+    quota_kind_named,
+    resolve_quota,
 )
-from millstream.broker.topic import Turns
-from millstream.config import BrokerConfig
+from millstream.broker.topics.topic import KeyedLocks
+from millstream.config.schema import BrokerConfig
 from millstream.errors import CorruptFile, InvalidRequest, Unavailable, UnknownFormat
-from millstream.metadata.interface import ABSENT, Compare, Entry, Metadata
+from millstream.metadata.interface import ABSENT, Compare, Metadata, MetadataEntry
 
-__all__ = ["DEFAULT", "Entity", "QuotaKind", "Quotas"]
+__all__ = ["DEFAULT", "ClientQuotaEntity", "QuotaKind", "Quotas"]
 
 QUOTAS_PREFIX = "quotas/"
 ROW_VERSION = 1
@@ -56,14 +56,16 @@ class Quotas:
         metadata: Metadata,
         *,
         defaults: Mapping[QuotaKind, float] = NO_DEFAULTS,
-        buckets: Callable[[], Buckets] = Buckets,
+        buckets: Callable[[], TokenBuckets] = TokenBuckets,
     ) -> None:
         self.defaults = defaults
         """What every client may use for which no quota is set. Set with the node, and not here."""
         self._metadata = metadata
-        self._rates: dict[QuotaKind, dict[Entity, float]] = {kind: {} for kind in QuotaKind}
-        self._revisions: dict[Entity, int] = {}
-        self._turns = Turns()
+        self._rates: dict[QuotaKind, dict[ClientQuotaEntity, float]] = {
+            kind: {} for kind in QuotaKind
+        }
+        self._revisions: dict[ClientQuotaEntity, int] = {}
+        self._turns = KeyedLocks()
         self._buckets = {kind: buckets() for kind in QuotaKind}
         self.is_empty = not defaults
         """Whether no one has a quota: then there is nothing to charge, and no need to ask."""
@@ -95,22 +97,24 @@ class Quotas:
         found = self._resolve(kind, user, client_id)
         return self._buckets[kind].wait_ms(*found, now) if found else 0
 
-    def _resolve(self, kind: QuotaKind, user: str, client_id: str) -> tuple[Entity, float] | None:
-        return resolve(self._rates[kind], user, client_id, self.defaults.get(kind))
+    def _resolve(
+        self, kind: QuotaKind, user: str, client_id: str
+    ) -> tuple[ClientQuotaEntity, float] | None:
+        return resolve_quota(self._rates[kind], user, client_id, self.defaults.get(kind))
 
     # Asking and setting.
 
-    def all(self) -> Mapping[Entity, Mapping[str, float]]:
+    def all(self) -> Mapping[ClientQuotaEntity, Mapping[str, float]]:
         """Return all quotas, by whose they are, under Kafka's names."""
         return {entity: self.rates_of(entity) for entity in sorted(self._revisions, key=entity_key)}
 
-    def rates_of(self, entity: Entity) -> Mapping[str, float]:
+    def rates_of(self, entity: ClientQuotaEntity) -> Mapping[str, float]:
         """Return the quotas of one entity, under Kafka's names; nothing where it has none."""
         return {kind.value: rates[entity] for kind, rates in self._rates.items() if entity in rates}
 
     async def alter(
         self,
-        entity: Entity,
+        entity: ClientQuotaEntity,
         changes: Mapping[str, float | None],
         *,
         is_validate_only: bool = False,
@@ -118,13 +122,13 @@ class Quotas:
         """Set quotas of an entity, or remove those that are `None`; all of them or none."""
         check_entity(entity)
         for name, rate in changes.items():
-            kind = kind_named(name)
+            kind = quota_kind_named(name)
             if rate is not None:
                 check_rate(kind, rate)
         if not is_validate_only:
             await self._turns.run(entity_key(entity), self._alter(entity, changes))
 
-    async def _alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
+    async def _alter(self, entity: ClientQuotaEntity, changes: Mapping[str, float | None]) -> None:
         known = self.rates_of(entity)
         rates = {name: rate for name, rate in {**known, **changes}.items() if rate is not None}
         if rates == known:
@@ -142,7 +146,9 @@ class Quotas:
             raise Unavailable(f"quotas of {entity} were changed at the same time by another")
         self._remember(entity, rates, revision)
 
-    def _remember(self, entity: Entity, rates: Mapping[str, float], revision: int) -> None:
+    def _remember(
+        self, entity: ClientQuotaEntity, rates: Mapping[str, float], revision: int
+    ) -> None:
         for kind in QuotaKind:
             if kind.value in rates:
                 self._rates[kind][entity] = rates[kind.value]
@@ -166,7 +172,7 @@ def defaults_of(config: BrokerConfig) -> Mapping[QuotaKind, float]:
     return {kind: float(rate) for kind, rate in rates.items() if rate is not None}
 
 
-def entity_key(entity: Entity) -> str:
+def entity_key(entity: ClientQuotaEntity) -> str:
     """Return the key under which the quotas of an entity are kept."""
     parts = [
         f"{kind}:default" if name is DEFAULT else f"{kind}={quote(str(name), safe='')}"
@@ -176,7 +182,7 @@ def entity_key(entity: Entity) -> str:
     return QUOTAS_PREFIX + "/".join(parts)
 
 
-def encode_row(entity: Entity, rates: Mapping[str, float]) -> bytes:
+def encode_row(entity: ClientQuotaEntity, rates: Mapping[str, float]) -> bytes:
     """Write a row."""
     names = {"user": entity.user, "client-id": entity.client_id}
     row = QuotaRow(
@@ -191,7 +197,7 @@ def encode_row(entity: Entity, rates: Mapping[str, float]) -> bytes:
     return msgspec.json.encode(row)
 
 
-def decode_row(entry: Entry) -> tuple[Entity, Mapping[str, float]]:
+def decode_row(entry: MetadataEntry) -> tuple[ClientQuotaEntity, Mapping[str, float]]:
     """Return whose quotas are kept there, and which."""
     try:
         row = msgspec.json.decode(entry.value, type=QuotaRow)
@@ -199,10 +205,10 @@ def decode_row(entry: Entry) -> tuple[Entity, Mapping[str, float]]:
         raise CorruptFile(f"{entry.key} is not a row of quotas: {error}") from error
     if row.version != ROW_VERSION:
         raise UnknownFormat(f"{entry.key}: found version {row.version}, known is {ROW_VERSION}")
-    return Entity(_name(row.entity, "user"), _name(row.entity, "client-id")), row.rates
+    return ClientQuotaEntity(_name(row.entity, "user"), _name(row.entity, "client-id")), row.rates
 
 
-def _name(entity: Mapping[str, str | None], kind: str) -> Name | None:
+def _name(entity: Mapping[str, str | None], kind: str) -> EntityName | None:
     if kind not in entity:
         return None
     name = entity[kind]

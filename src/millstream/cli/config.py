@@ -8,18 +8,18 @@ from typing import Any
 
 import click
 
-from millstream.cli.node_options import configuration_of, node_options
-from millstream.cli.nouns import Noun
-from millstream.cli.options import json_option
-from millstream.cli.output import print_table, to_json
-from millstream.configuring.configuration import Configuration
-from millstream.configuring.keys import KEYS, TABLES, Key
-from millstream.configuring.origins import Default, FromFile, FromVariable, Origin
-from millstream.configuring.values import plain, shown, written
-from millstream.observe.event_lines import printable
+from millstream.cli.support.command_group import CommandGroup
+from millstream.cli.support.node_options import configuration_of, node_options
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import print_table, to_json
+from millstream.config.keys import KEYS, TABLES, ConfigKey
+from millstream.config.loader import Configuration
+from millstream.config.origins import FromDefault, FromFile, FromVariable, Origin
+from millstream.config.values import display_value, json_value, toml_value
+from millstream.observe.logging.formatter import printable
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def config() -> None:
     """See and check the settings of a node.
 
@@ -62,7 +62,7 @@ def show(*, is_all: bool, as_toml: bool, as_json: bool, **options: Any) -> None:
         click.echo("\n".join(_toml(configuration, keys)))
     elif keys:
         rows = [
-            (key.path, shown(key, configuration.value(key)), str(configuration.origin(key)))
+            (key.path, display_value(key, configuration.value(key)), str(configuration.origin(key)))
             for key in keys
         ]
         print_table(("KEY", "VALUE", "FROM"), rows)
@@ -103,17 +103,17 @@ def _warn(configuration: Configuration) -> None:
         click.echo(f"Warning: {printable(warning)}", err=True)
 
 
-def _as_json(configuration: Configuration, key: Key) -> dict[str, Any]:
+def _as_json(configuration: Configuration, key: ConfigKey) -> dict[str, Any]:
     return {
         "key": key.path,
-        "value": plain(configuration.value(key)),
-        "default": plain(key.default),
+        "value": json_value(configuration.value(key)),
+        "default": json_value(key.default),
         "from": _origin(configuration.origin(key)),
     }
 
 
 def _origin(origin: Origin) -> dict[str, Any]:
-    if isinstance(origin, Default):
+    if isinstance(origin, FromDefault):
         return {"kind": "default"}
     if isinstance(origin, FromFile):
         return {"kind": "file", "file": origin.place, "line": origin.line}
@@ -123,11 +123,11 @@ def _origin(origin: Origin) -> dict[str, Any]:
     }
 
 
-def _toml(configuration: Configuration, keys: list[Key]) -> Iterator[str]:
+def _toml(configuration: Configuration, keys: list[ConfigKey]) -> Iterator[str]:
     """Yield the lines of a file that sets all `keys`, with where each value came from."""
     for table, below in groupby(keys, key=lambda key: key.table):
         yield f"[{table}]  # {TABLES[table]}"
         for key in below:
-            value = written(key, configuration.value(key))
+            value = toml_value(key, configuration.value(key))
             yield f"{key.name} = {value}  # {printable(str(configuration.origin(key)))}"
         yield ""

@@ -5,27 +5,27 @@ from __future__ import annotations
 import click
 
 import millstream
-from millstream.cli.nouns import Command
+from millstream.cli.support.command_group import RootCommand
 
 NOUNS = {
-    "bench": "millstream.cli.bench:bench",
+    "bench": "millstream.cli.bench.command:bench",
     "completion": "millstream.cli.completion:completion",
     "config": "millstream.cli.config:config",
-    "group": "millstream.cli.group:group",
-    "jobs": "millstream.cli.jobs:jobs",
-    "pipeline": "millstream.cli.pipeline:pipeline",
-    "queue": "millstream.cli.queue:queue",
-    "quota": "millstream.cli.quota:quota",
-    "segments": "millstream.cli.segments:segments",
+    "group": "millstream.cli.group.command:group",
+    "jobs": "millstream.cli.jobs.command:jobs",
+    "pipeline": "millstream.cli.pipeline.command:pipeline",
+    "queue": "millstream.cli.queue.command:queue",
+    "quota": "millstream.cli.quota.command:quota",
+    "segments": "millstream.cli.segments.command:segments",
     "serve": "millstream.cli.serve:serve",
-    "topic": "millstream.cli.topic:topic",
-    "verify": "millstream.cli.verify_all:verify_all",
+    "topic": "millstream.cli.topic.command:topic",
+    "verify": "millstream.cli.verify:verify_all",
 }
 """Where the commands are."""
 
 
 @click.group(
-    cls=Command,
+    cls=RootCommand,
     verbs=NOUNS,
     context_settings={"help_option_names": ["--help"], "max_content_width": 100},
 )

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millstream.cli.node_options import configuration_of, node_options
-from millstream.cli.options import one_line_errors
-from millstream.configuring.configuration import Configuration
+from millstream.cli.support.node_options import configuration_of, node_options
+from millstream.cli.support.options import one_line_errors
+from millstream.config.loader import Configuration
 from millstream.errors import MillstreamError
-from millstream.observe.event_lines import JsonLines
-from millstream.observe.event_writer import EventWriter, events_written
+from millstream.observe.logging.event_writer import EventWriter, event_logging
+from millstream.observe.logging.formatter import JsonFormatter
 
 if TYPE_CHECKING:
-    from millstream.server import Server
+    from millstream.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def serve(context: click.Context, /, **options: Any) -> None:
         millstream serve --data ./millstream-data --kafka 127.0.0.1:9092
     """  # noqa: D301 - click's mark for lines to leave as they are.
     configuration = configuration_of(options)
-    with events_written(configuration.node.logging) as events:
+    with event_logging(configuration.node.logging) as events:
         is_clean = _run(configuration, events)
         logger.info("stopped", extra={"is_clean": is_clean})
     context.exit(0 if is_clean else 1)
@@ -57,11 +57,11 @@ def _run(configuration: Configuration, events: EventWriter) -> bool:
         logger.warning("%s", warning)
     try:
         # A node needs far more than the other commands do, which would all wait for it.
-        from millstream.server import run  # noqa: PLC0415
+        from millstream.node import run  # noqa: PLC0415
 
         return run(configuration.node, partial(_started, configuration, events))
     except (MillstreamError, OSError) as error:
-        if not isinstance(events.formatter, JsonLines):
+        if not isinstance(events.formatter, JsonFormatter):
             events.flush()
             with one_line_errors():
                 raise
@@ -71,15 +71,15 @@ def _run(configuration: Configuration, events: EventWriter) -> bool:
     return False
 
 
-def _started(configuration: Configuration, events: EventWriter, server: Server) -> None:
+def _started(configuration: Configuration, events: EventWriter, server: Node) -> None:
     """Say what was found on this machine, and where the doors are."""
-    from millstream.cli.start_report import report  # noqa: PLC0415
+    from millstream.cli.support.start_report import report  # noqa: PLC0415
 
     report(configuration, events, server)
     announce(server)
 
 
-def announce(server: Server) -> None:
+def announce(server: Node) -> None:
     """Say where the doors are, on standard output, in lines that programs wait for."""
     click.echo(f"kafka {server.kafka}")
     click.echo(f"http http://{server.http}")

@@ -1,64 +1,227 @@
-"""`millstream segments verify`."""
+"""`millstream verify`."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from millstream.cli.options import data_option, json_option, one_line_errors, progress_bar
-from millstream.cli.output import finding_json, finding_line, to_json
-from millstream.storage.catalog import Finding, check_directory, store_paths
-from millstream.storage.filesystem import OsFilesystem
-from millstream.storage.verify import verify_store
+from millstream.audit.verification.ack_index import AckIndex
+from millstream.audit.verification.node_source import TIMEOUT_S
+from millstream.audit.verification.probes import PROBES_MAX
+from millstream.audit.verification.report import AckOutcome, Discrepancy, Report
+from millstream.audit.verification.verification import Verification
+from millstream.cli.support.options import data_option, json_option, one_line_errors, progress_bar
+from millstream.cli.support.output import (
+    finding_json,
+    finding_line,
+    print_table,
+    printable,
+    to_json,
+)
+from millstream.storage.disk.io_throttle import IoThrottle
+
+SAMPLES = 32
+
+_SEED_MAX = 2**32
 
 
-@click.command()
+@click.command("verify")
 @data_option
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT",
+    help="The Kafka door of a running node, to verify what it serves instead of a directory.",
+)
+@click.option(
+    "--acknowledged",
+    metavar="FILE",
+    multiple=True,
+    help="What a client wrote down of what was acknowledged to it: all of it must be there. Can be"
+    " repeated.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="NAME",
+    multiple=True,
+    help="Verify only this topic. Can be repeated; all, where none is named.",
+)
+@click.option(
+    "--deleted",
+    metavar="NAME",
+    multiple=True,
+    help="Records of this topic were deleted by key, or the topic itself was deleted: what is"
+    " not there of it counts as deleted, not as lost. Can be repeated.",
+)
+@click.option(
+    "--bytes-per-second",
+    type=click.IntRange(min=1),
+    help="Read no faster than this; as fast as possible, where it is left out.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(0, PROBES_MAX),
+    default=SAMPLES,
+    show_default=True,
+    help="About how many offsets of each partition to look up by the indexes of a node.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, _SEED_MAX - 1),
+    help="Which of these are chosen by chance; one is made up, and told, where it is left out.",
+)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=TIMEOUT_S,
+    show_default=True,
+    help="How long a node may take to answer.",
+)
 @json_option
 @click.pass_context
-def verify(context: click.Context, data: str, *, as_json: bool) -> None:
-    """Check every byte that a checksum covers, and every file against its neighbours.
+def verify_all(  # noqa: PLR0917 - click passes them by name.
+    context: click.Context,
+    data: str,
+    bootstrap: str | None,
+    acknowledged: Sequence[str],
+    topics: Sequence[str],
+    deleted: Sequence[str],
+    bytes_per_second: int | None,
+    samples: int,
+    seed: int | None,
+    timeout: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Check that nothing is damaged, and that nothing that was acknowledged is lost.
 
-    Prints what is damaged, one line each with file, position and reason; and what a crash left
-    unfinished, which the next start sets right and which is no damage. What a node keeps for
-    itself, in `__state`, is checked too. Reads only, uses all processors, and works beside a
-    running node.
+    Of a directory, everything is checked that `segments verify` checks; of a node, given by
+    `--bootstrap`, every batch is read over its Kafka door and summed, offsets must rise without a
+    gap, and offsets and times that are looked up must be found where reading through finds them.
+
+    With `--acknowledged`, every record of the file has to be there with the same content. What is
+    rightly gone is counted by its reason: retention, deletion, compaction, an aborted transaction,
+    a topic that was made anew. What is lost or different is listed, the first 100 with their lines.
+
+    Reads only. A directory may be verified beside its running node.
 
     \b
     Exit status:
-        0  sound
-        1  damaged, or could not be checked
+        0  sound: nothing is lost, different or damaged
+        1  something is, or could not be checked
         2  wrong usage
 
     \b
     Example:
-        millstream segments verify --data ./millstream-data
+        millstream verify --data ./millstream-data --acknowledged ./acknowledged.jsonl
+        millstream verify --bootstrap 127.0.0.1:9092 --acknowledged ./acknowledged.jsonl
     """  # noqa: D301 - click's mark for lines to leave as they are.
-    filesystem = OsFilesystem()
-    findings: list[Finding] = []
-    with one_line_errors(), progress_bar("verify") as bar:
-        check_directory(filesystem, data)
-        for path in store_paths(filesystem, data):
-            findings += verify_store(filesystem, path, progress=bar.after(bar.done))
-    context.exit(report_findings(findings, size=bar.done, as_json=as_json))
-
-
-def report_findings(findings: Sequence[Finding], *, size: int, as_json: bool) -> int:
-    """Print what was found in so many bytes of log, and return the exit status."""
-    damaged = sum(found.is_damage for found in findings)
+    if bootstrap and context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--data and --bootstrap were given, one place can be verified")
+    seed = secrets.randbelow(_SEED_MAX) if seed is None else seed
+    throttle = IoThrottle(bytes_per_second) if bytes_per_second else None
+    with one_line_errors(), progress_bar("verify") as bar, AckIndex() as books:
+        for path in acknowledged:
+            books.read(path, topics=topics)
+        run = Verification(
+            books, topics=topics, deleted=deleted, throttle=throttle, progress=bar.update
+        )
+        if bootstrap:
+            report = run.verify_node(bootstrap, samples=samples, seed=seed, timeout_s=timeout)
+        else:
+            report = run.verify_directory(data)
+    used_seed = seed if bootstrap and samples else None
     if as_json:
-        report = {
-            "is_sound": damaged == 0,
-            "bytes": size,
-            "findings": [finding_json(found) for found in findings],
-        }
-        click.echo(to_json(report, indent=2))
+        click.echo(to_json(_report_json(report, used_seed), indent=2))
     else:
-        for found in findings:
-            click.echo(finding_line(found))
-    summary = (
-        f"{size} bytes of log checked: {damaged} damaged, {len(findings) - damaged} unfinished"
-    )
-    click.echo(summary, err=True)
-    return 1 if damaged else 0
+        _print_report(report)
+    click.echo(_summary(report, used_seed), err=True)
+    context.exit(0 if report.is_sound else 1)
+
+
+def _report_json(report: Report, seed: int | None) -> dict[str, Any]:
+    return {
+        "is_sound": report.is_sound,
+        "bytes": report.bytes,
+        "acknowledged": {
+            "total": report.records,
+            **{fate.value: report.fates[fate] for fate in AckOutcome},
+        },
+        "topics": {
+            topic: {
+                fate.value: fates[fate] for fate in AckOutcome if fate is not AckOutcome.UNPLACED
+            }
+            for topic, fates in sorted(report.by_topic.items())
+        },
+        "misses": [_miss_json(miss) for miss in report.misses],
+        "damaged": report.damaged,
+        "unfinished": report.unfinished,
+        "absent": report.absent,
+        "findings": [finding_json(found) for found in report.findings],
+        "torn_files": report.torn_files,
+        "probes": {
+            "offsets": report.offsets_probed,
+            "times": report.times_probed,
+            "seed": seed,
+        },
+    }
+
+
+def _miss_json(miss: Discrepancy) -> dict[str, Any]:
+    return {
+        "fate": miss.fate.value,
+        "topic": miss.where.topic,
+        "partition": miss.where.partition,
+        "offset": miss.offset,
+        "why": miss.why,
+        "file": miss.file,
+        "line": miss.line,
+    }
+
+
+def _print_report(report: Report) -> None:
+    for found in report.findings:
+        click.echo(finding_line(found))
+    total = report.damaged + report.unfinished + report.absent
+    if (rest := total - len(report.findings)) > 0:
+        click.echo(f"and {rest} findings more")
+    for miss in report.misses:
+        place = f"{miss.fate.value}: {miss.where} offset {miss.offset}: {miss.why}"
+        click.echo(printable(f"{place} ({miss.file} line {miss.line})"))
+    if (rest := report.lost - len(report.misses)) > 0:
+        click.echo(f"and {rest} records more")
+    if report.by_topic:
+        shown = [fate for fate in AckOutcome if fate is not AckOutcome.UNPLACED]
+        rows = [
+            (topic, *(fates[fate] for fate in shown))
+            for topic, fates in sorted(report.by_topic.items())
+        ]
+        print_table(["TOPIC", *(fate.value.replace("_", " ").upper() for fate in shown)], rows)
+
+
+def _summary(report: Report, seed: int | None) -> str:
+    lines = [
+        f"{report.bytes} bytes read: {report.damaged} damaged, {report.unfinished} unfinished;"
+        f" {report.records} acknowledged: {report.fates[AckOutcome.LOST]} lost,"
+        f" {report.fates[AckOutcome.DIFFERENT]} different"
+    ]
+    if report.absent:
+        lines.append(
+            f"{report.absent} gaps between offsets: a deletion by key leaves such, and so does loss"
+        )
+    lines += [
+        f"{path}: the last line was not finished, and was left out" for path in report.torn_files
+    ]
+    if count := report.fates[AckOutcome.UNPLACED]:
+        lines.append(f"{count} acknowledged without an offset, and not looked for")
+    if seed is not None:
+        lines.append(
+            f"{report.offsets_probed} offsets and {report.times_probed} times looked up,"
+            f" with --seed {seed}"
+        )
+    return "\n".join(map(printable, lines))

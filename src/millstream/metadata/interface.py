@@ -26,7 +26,7 @@ ABSENT = 0
 _KEY = re.compile(r"[!-~]+")
 
 
-class Entry(NamedTuple):
+class MetadataEntry(NamedTuple):
     """A key, what is kept under it, and when that was put there."""
 
     key: str
@@ -43,7 +43,7 @@ class Compare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MetadataChange:
     """A key was put, or deleted."""
 
     key: str
@@ -75,11 +75,11 @@ class Metadata(Protocol):
         """Why no changes are taken until it is opened again, if they are not."""
         ...
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         """Return what is kept under `key`; `None` where there is nothing."""
         ...
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """Return all entries whose keys begin with `prefix`, sorted by key, of one moment."""
         ...
 
@@ -98,7 +98,7 @@ class Metadata(Protocol):
         """
         ...
 
-    def watch(self, prefix: str, callback: Callable[[Change], None]) -> Watch:
+    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
         """Call back on the loop for each change from now on whose key begins with `prefix`.
 
         Changes come in the order of their revisions and none is left out, whoever made them; none

@@ -17,21 +17,21 @@ from typing import Self, TypeVar
 from millstream.errors import MillstreamError, StorageFailed
 from millstream.metadata.interface import (
     ABSENT,
-    Change,
     Compare,
-    Entry,
+    MetadataChange,
+    MetadataEntry,
     check_transaction,
 )
-from millstream.metadata.schema import (
-    checked,
+from millstream.metadata.sqlite_schema import (
+    checked_entry,
+    entry_checksum,
     open_connection,
-    read_tally,
-    sum_of,
+    read_totals,
     translate,
-    write_tally,
+    write_totals,
 )
-from millstream.storage.background import Background, Threads
-from millstream.storage.filesystem import OsFilesystem, parent
+from millstream.storage.disk.executor import Executor, ThreadExecutor
+from millstream.storage.disk.filesystem import OsFilesystem, parent
 
 T = TypeVar("T")
 
@@ -44,9 +44,9 @@ _SELECT = "SELECT key, value, revision, crc32c FROM entries"
 class SqliteMetadata:
     """Metadata in a file that only this process uses; it is made where there is none."""
 
-    def __init__(self, path: str, *, background: Background | None = None) -> None:
+    def __init__(self, path: str, *, background: Executor | None = None) -> None:
         self.path = path
-        self._background = background or Threads(1, name="millstream-metadata")
+        self._background = background or ThreadExecutor(1, name="millstream-metadata")
         self._connection: sqlite3.Connection | None = None
         self._failed: StorageFailed | None = None
         self._watches: list[_Watch] = []
@@ -104,23 +104,23 @@ class SqliteMetadata:
 
     # Reading.
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         """Return what is kept under `key`; `None` where there is nothing."""
         return await self._run(partial(self._get, key))
 
-    def _get(self, key: str) -> Entry | None:
+    def _get(self, key: str) -> MetadataEntry | None:
         row = self._execute(f"{_SELECT} WHERE key = ?", key).fetchone()
-        return checked(row, self.path) if row else None
+        return checked_entry(row, self.path) if row else None
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """Return all entries whose keys begin with `prefix`, sorted by key."""
         return await self._run(partial(self._list, prefix))
 
-    def _list(self, prefix: str) -> Sequence[Entry]:
+    def _list(self, prefix: str) -> Sequence[MetadataEntry]:
         rows = self._execute(
             f"{_SELECT} WHERE key >= ? AND key < ? ORDER BY key", prefix, prefix + AFTER_ALL_KEYS
         )
-        return [checked(row, self.path) for row in rows]
+        return [checked_entry(row, self.path) for row in rows]
 
     # Changing.
 
@@ -163,9 +163,9 @@ class SqliteMetadata:
 
     def _apply(
         self, puts: Mapping[str, bytes], deletes: Collection[str]
-    ) -> tuple[Sequence[Change], int]:
+    ) -> tuple[Sequence[MetadataChange], int]:
         """Make the changes within a transaction; return them, and their revision."""
-        tally = read_tally(self._connected(), self.path)
+        tally = read_totals(self._connected(), self.path)
         tally.revision += 1
         changes = []
         for key in sorted({*puts, *deletes}):
@@ -173,14 +173,16 @@ class SqliteMetadata:
             if old is not None:
                 tally.remove(old)
             if value is not None:
-                entry = Entry(key, value, tally.revision)
+                entry = MetadataEntry(key, value, tally.revision)
                 tally.add(entry)
-                self._execute("REPLACE INTO entries VALUES (?, ?, ?, ?)", *entry, sum_of(entry))
+                self._execute(
+                    "REPLACE INTO entries VALUES (?, ?, ?, ?)", *entry, entry_checksum(entry)
+                )
             else:
                 self._execute("DELETE FROM entries WHERE key = ?", key)
             if old is not None or value is not None:
-                changes.append(Change(key, value, tally.revision))
-        write_tally(self._connected(), tally)
+                changes.append(MetadataChange(key, value, tally.revision))
+        write_totals(self._connected(), tally)
         return changes, tally.revision
 
     def _revision(self, key: str) -> int:
@@ -195,13 +197,13 @@ class SqliteMetadata:
 
     # Watching.
 
-    def watch(self, prefix: str, callback: Callable[[Change], None]) -> _Watch:
+    def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> _Watch:
         """Call back on the loop for each change from now on whose key begins with `prefix`."""
         watch = _Watch(prefix, callback)
         self._watches.append(watch)
         return watch
 
-    def _tell(self, changes: Sequence[Change]) -> None:
+    def _tell(self, changes: Sequence[MetadataChange]) -> None:
         self._watches = [watch for watch in self._watches if not watch.is_cancelled]
         for watch in list(self._watches):
             for change in changes:
@@ -237,7 +239,7 @@ class SqliteMetadata:
 class _Watch:
     """Someone who hears of changes."""
 
-    def __init__(self, prefix: str, callback: Callable[[Change], None]) -> None:
+    def __init__(self, prefix: str, callback: Callable[[MetadataChange], None]) -> None:
         self.is_cancelled = False
         self._prefix = prefix
         self._callback = callback
@@ -246,7 +248,7 @@ class _Watch:
         """Hear of no more."""
         self.is_cancelled = True
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: MetadataChange) -> None:
         if not self.is_cancelled and change.key.startswith(self._prefix):
             self._callback(change)
 

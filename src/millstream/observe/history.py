@@ -16,7 +16,7 @@ from typing import Any
 
 from millstream.clock import Clock, Timer, Timers
 from millstream.observe.quantiles import quantile
-from millstream.wire.web.node import HistoryAnswer, SeriesShape
+from millstream.protocols.http.node import HistoryAnswer, SeriesShape
 
 INTERVAL_SECONDS = 1.0
 
@@ -27,7 +27,7 @@ _NOTHING = math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class HistorySample:
     """What has been counted up to a moment, and how much there is."""
 
     appended_records: int
@@ -45,7 +45,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class HistoryBuckets:
     """Upper ends, in seconds, of the buckets that a reading has."""
 
     commits: Sequence[float]
@@ -72,7 +72,12 @@ class History:
     """Samples a node once a second, from `start` to `stop`. Lives on one event loop."""
 
     def __init__(
-        self, read: Callable[[], Reading], bounds: Bounds, *, clock: Clock, timers: Timers
+        self,
+        read: Callable[[], HistorySample],
+        bounds: HistoryBuckets,
+        *,
+        clock: Clock,
+        timers: Timers,
     ) -> None:
         self._read = read
         self._bounds = bounds
@@ -82,7 +87,7 @@ class History:
         self._count = 0
         """How many samples were taken since the start, those that were missed among them."""
         self._until_ms = clock.wall_ms()
-        self._last: Reading | None = None
+        self._last: HistorySample | None = None
         self._last_at = 0.0
         self._due = 0.0
         self._timer: Timer | None = None

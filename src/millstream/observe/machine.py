@@ -36,7 +36,7 @@ class Machine:
     """What the machine has, or the cgroup allows."""
 
 
-def look(data: str, *, root: str = "/") -> Machine:
+def detect_machine(data: str, *, root: str = "/") -> Machine:
     """Return what there is, for a node whose data lies in `data`. `root` has `proc` and `sys`."""
     return Machine(
         python=f"{platform.python_implementation()} {platform.python_version()}",

@@ -48,7 +48,7 @@ _GROWTH = 4
 _FULL = "failed to write whole buffer"
 
 
-class Oversized(CorruptBatch):
+class OversizedBody(CorruptBatch):
     """A body unpacks to more than is allowed: a bomb, or a limit that is too low."""
 
 
@@ -87,7 +87,7 @@ def _decompress_growing(into: _DecompressInto, data: Bytes, size_max: int) -> by
     size = min(size_max, max(_GUESS_MIN, _GUESS_RATIO * len(data)))
     while (found := _decompress_within(into, data, size)) is None:
         if size == size_max:
-            raise Oversized(f"body of {len(data)} bytes unpacks to over {size_max} bytes")
+            raise OversizedBody(f"body of {len(data)} bytes unpacks to over {size_max} bytes")
         size = min(size_max, _GROWTH * size)
     return found
 
@@ -149,7 +149,7 @@ def _compress_lz4(data: Bytes) -> bytes:
 
 def _check_size(size: int, size_max: int) -> None:
     if size > size_max:
-        raise Oversized(f"body unpacks to {size} bytes, limit is {size_max}")
+        raise OversizedBody(f"body unpacks to {size} bytes, limit is {size_max}")
 
 
 _COMPRESS: dict[Codec, Callable[[Bytes], bytes]] = {

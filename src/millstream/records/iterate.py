@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from millstream.errors import CorruptBatch
 from millstream.records.batch import BatchHeader, Bytes, decode_header
-from millstream.records.bodies import open_bodies, open_body
+from millstream.records.body import open_bodies, open_body
 from millstream.records.compression import BODY_SIZE_MAX
 from millstream.records.record import Header, StoredRecord
 from millstream.records.varint import read_varint, read_varlong

@@ -48,7 +48,7 @@ class OpenTransactions:
         return dict(self._firsts)
 
 
-def transactional(data: Bytes) -> Iterator[tuple[BatchHeader, Marker | None]]:
+def transactional_batches(data: Bytes) -> Iterator[tuple[BatchHeader, Marker | None]]:
     """Go over those of some whole, sound batches that are part of a transaction, or end one."""
     view, position = memoryview(data), 0
     while position < len(view):

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from millstream.errors import InvalidConfig
-from millstream.spark.names import COLUMN_NAMES
+from millstream.formats.names import COLUMN_NAMES
 
 HEADERS = "headers"
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from millstream.client.partition import Isolation, TopicPartition
-from millstream.config import MIB
+from millstream.clients.partition import Isolation, TopicPartition
+from millstream.config.schema import MIB
 from millstream.errors import InvalidConfig
+from millstream.formats.bad_records import OnBadRecord, bad_records_from
+from millstream.protocols.kafka.pipeline_client_id import CLIENT_ID_LENGTH_MAX
 from millstream.records.compression import Codec
-from millstream.spark.formats.bad_records import OnBad, bad_records_from
-from millstream.spark.positions import EARLIEST, LATEST, Position, parse_position
-from millstream.wire.publishers import CLIENT_ID_LENGTH_MAX
+from millstream.spark.read.positions import EARLIEST, LATEST, Position, parse_position
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ TIMEOUT_MS = 30_000
 _TOPIC_OPTIONS = ("topic", "topics", "topicPattern", "assign")
 
 
-class Option(NamedTuple):
+class OptionHelp(NamedTuple):
     """One option, as the reference lists it."""
 
     meaning: str
@@ -53,13 +53,13 @@ CLIENT_ID = "millstream-spark"
 """What the node calls who does not say otherwise."""
 
 _PLACE = {
-    "bootstrap.servers": Option(
+    "bootstrap.servers": OptionHelp(
         "Where the node is: `host:port`, several with commas.", ("kafka.bootstrap.servers",)
     ),
-    "timeoutMs": Option(
+    "timeoutMs": OptionHelp(
         f"How long a node may take to answer, with all attempts; default {TIMEOUT_MS}."
     ),
-    "client.id": Option(
+    "client.id": OptionHelp(
         "What the node calls this reader or writer, in quotas and where it shows who publishes;"
         f" default `{CLIENT_ID}`.",
         ("kafka.client.id",),
@@ -67,91 +67,93 @@ _PLACE = {
 }
 
 _VALUE = {
-    "valueFormat": Option(
+    "valueFormat": OptionHelp(
         "What values are, for typed columns: `raw`, `json` or `avro`. Default is what the topic"
         " declares."
     ),
-    "valueSchema": Option(
+    "valueSchema": OptionHelp(
         "The schema of the values: for `json` Spark's, as DDL or JSON; for `avro` Avro's. Default"
         " is what the topic declares."
     ),
-    "avroFraming": Option("`none` (default), or `confluent` for values with a schema id."),
-    "avroSchemaId": Option("The id that a sink writes, and a source expects, with `confluent`."),
+    "avroFraming": OptionHelp("`none` (default), or `confluent` for values with a schema id."),
+    "avroSchemaId": OptionHelp(
+        "The id that a sink writes, and a source expects, with `confluent`."
+    ),
 }
 
-_PREFIX = Option("What the names of typed columns begin with; default is nothing.")
+_PREFIX = OptionHelp("What the names of typed columns begin with; default is nothing.")
 
-READ_OPTIONS: Mapping[str, Option] = MappingProxyType(
+READ_OPTIONS: Mapping[str, OptionHelp] = MappingProxyType(
     {
         **_PLACE,
-        "path": Option("Instead of a node: a data directory, whose files are read in place."),
-        "topic": Option("One topic. Needed is this or one of the next three.", ("subscribe",)),
-        "topics": Option("Several topics, with commas."),
-        "topicPattern": Option("All topics whose whole name matches.", ("subscribePattern",)),
-        "assign": Option('Certain partitions: `{"orders": [0, 1]}`.'),
-        "startingOffsets": Option(
+        "path": OptionHelp("Instead of a node: a data directory, whose files are read in place."),
+        "topic": OptionHelp("One topic. Needed is this or one of the next three.", ("subscribe",)),
+        "topics": OptionHelp("Several topics, with commas."),
+        "topicPattern": OptionHelp("All topics whose whole name matches.", ("subscribePattern",)),
+        "assign": OptionHelp('Certain partitions: `{"orders": [0, 1]}`.'),
+        "startingOffsets": OptionHelp(
             "Where to begin: `earliest` (default of batches), `latest` (default of streams) or"
             ' `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest.'
         ),
-        "startingTimestamp": Option(
+        "startingTimestamp": OptionHelp(
             "Begin with the first record of each partition that is that late: milliseconds since"
             " 1970, or ISO 8601."
         ),
-        "startingOffsetsByTimestamp": Option(
+        "startingOffsetsByTimestamp": OptionHelp(
             "The same for each partition: `" + '{"orders": {"0": 1700000000000}}`.'
         ),
-        "endingOffsets": Option("Where a batch ends: `latest` (default) or as above."),
-        "endingTimestamp": Option("End before the first record that is that late."),
-        "endingOffsetsByTimestamp": Option("The same for each partition."),
-        "isolation": Option(
+        "endingOffsets": OptionHelp("Where a batch ends: `latest` (default) or as above."),
+        "endingTimestamp": OptionHelp("End before the first record that is that late."),
+        "endingOffsetsByTimestamp": OptionHelp("The same for each partition."),
+        "isolation": OptionHelp(
             "`read_committed` (default) or `read_uncommitted`.", ("kafka.isolation.level",)
         ),
-        "failOnDataLoss": Option(
+        "failOnDataLoss": OptionHelp(
             "`true` (default): records that retention took before they were read fail the query."
             " `false`: they are logged and counted."
         ),
-        "includeHeaders": Option("`true` adds the column `headers`; default `false`."),
-        "columns": Option("Which columns to read, with commas; no others are decoded."),
-        "maxRecordsPerTrigger": Option(
+        "includeHeaders": OptionHelp("`true` adds the column `headers`; default `false`."),
+        "columns": OptionHelp("Which columns to read, with commas; no others are decoded."),
+        "maxRecordsPerTrigger": OptionHelp(
             "How many records a micro-batch has at the most.", ("maxOffsetsPerTrigger",)
         ),
-        "maxBytesPerTrigger": Option("About how many bytes of the log a micro-batch has."),
-        "minPartitions": Option(
+        "maxBytesPerTrigger": OptionHelp("About how many bytes of the log a micro-batch has."),
+        "minPartitions": OptionHelp(
             "How many tasks to make at least, if there are enough records. Default is one for each"
             " partition, or for several that have little."
         ),
-        "partitionBytes": Option(
+        "partitionBytes": OptionHelp(
             f"About how many bytes of the log one task reads; default {PARTITION_BYTES}."
         ),
         **_VALUE,
         "valuePrefix": _PREFIX,
-        "onBadRecord": Option(
+        "onBadRecord": OptionHelp(
             "What is done with a value that does not fit: `fail` (default), `null` for typed"
             " columns that are null beside a column `_error`, or `deadLetter`."
         ),
-        "deadLetterTopic": Option("Where values go that do not fit, with `deadLetter`."),
+        "deadLetterTopic": OptionHelp("Where values go that do not fit, with `deadLetter`."),
     }
 )
 
-WRITE_OPTIONS: Mapping[str, Option] = MappingProxyType(
+WRITE_OPTIONS: Mapping[str, OptionHelp] = MappingProxyType(
     {
         **_PLACE,
-        "topic": Option("Where records go that have no column `topic`."),
-        "jobId": Option(
+        "topic": OptionHelp("Where records go that have no column `topic`."),
+        "jobId": OptionHelp(
             "Names a batch write: what was written under a name is not written again under it."
             " Default is a new one each time."
         ),
-        "jobSequence": Option(
+        "jobSequence": OptionHelp(
             "Numbers the writes of one `jobId`, rising from 0 on: what was written under a number"
             " is not written again under it or a lower one. For `foreachBatch`: the query's id and"
             " the batch's."
         ),
-        "transactionTimeoutMs": Option(
+        "transactionTimeoutMs": OptionHelp(
             "How long a write may take, from its first record to its commit; default"
             f" {TRANSACTION_TIMEOUT_MS}."
         ),
-        "compression": Option("`none` (default), `gzip`, `snappy`, `lz4` or `zstd`."),
-        "batchBytes": Option(
+        "compression": OptionHelp("`none` (default), `gzip`, `snappy`, `lz4` or `zstd`."),
+        "batchBytes": OptionHelp(
             f"How large a batch of records may get before it is packed; default {BATCH_BYTES}."
         ),
         **_VALUE,
@@ -164,7 +166,7 @@ _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceOptions:
+class SourceOptions:
     """Where topics are: at a node, or in a directory. One of the first two is set."""
 
     bootstrap: str | None = None
@@ -174,7 +176,7 @@ class PlaceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class TopicSelection:
     """Which topics to read: by name, by pattern, or certain partitions. One of them is set."""
 
     names: tuple[str, ...] | None = None
@@ -189,7 +191,7 @@ class ValueOptions:
     given: Mapping[str, str] = field(default_factory=dict)
     """Those options that say what values are, as they were given."""
     prefix: str = ""
-    on_bad: OnBad = OnBad.FAIL
+    on_bad: OnBadRecord = OnBadRecord.FAIL
     dead_letter_topic: str | None = None
 
     @property
@@ -202,8 +204,8 @@ class ValueOptions:
 class ReadOptions:
     """What and how to read."""
 
-    place: PlaceOptions
-    selection: Selection
+    place: SourceOptions
+    selection: TopicSelection
     starting: Position
     ending: Position
     isolation: Isolation = Isolation.READ_COMMITTED
@@ -221,7 +223,7 @@ class ReadOptions:
 class WriteOptions:
     """Where and how to write."""
 
-    place: PlaceOptions
+    place: SourceOptions
     topic: str | None = None
     job_id: str
     job_sequence: int | None = None
@@ -278,7 +280,7 @@ def _job_sequence(found: _Found) -> int | None:
     return found.number("jobSequence", least=0)
 
 
-def _place(found: _Found, *, may_be_path: bool) -> PlaceOptions:
+def _place(found: _Found, *, may_be_path: bool) -> SourceOptions:
     bootstrap, path = found.get("bootstrap.servers"), found.get("path") if may_be_path else None
     if (bootstrap is None) == (path is None):
         needed = "bootstrap.servers or path, and not both" if may_be_path else "bootstrap.servers"
@@ -286,7 +288,7 @@ def _place(found: _Found, *, may_be_path: bool) -> PlaceOptions:
             f"options are bootstrap.servers={bootstrap!r} and path={path!r}: needed is {needed}"
         )
     timeout_ms = found.number("timeoutMs") or TIMEOUT_MS
-    return PlaceOptions(
+    return SourceOptions(
         bootstrap=bootstrap, path=path, timeout_ms=timeout_ms, client_id=_client_id(found)
     )
 
@@ -302,7 +304,7 @@ def _client_id(found: _Found) -> str:
     return given
 
 
-def _selection(found: _Found) -> Selection:
+def _selection(found: _Found) -> TopicSelection:
     given = [name for name in _TOPIC_OPTIONS if found.get(name) is not None]
     if len(given) != 1:
         raise InvalidConfig(
@@ -313,10 +315,10 @@ def _selection(found: _Found) -> Selection:
             re.compile(pattern)
         except re.error as error:
             raise InvalidConfig(f"topicPattern is {pattern!r}, no pattern: {error}") from error
-        return Selection(pattern=pattern)
+        return TopicSelection(pattern=pattern)
     if (assign := found.get("assign")) is not None:
-        return Selection(assigned=_assigned(assign))
-    return Selection(names=found.names("topic") or found.names("topics"))
+        return TopicSelection(assigned=_assigned(assign))
+    return TopicSelection(names=found.names("topic") or found.names("topics"))
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:
@@ -368,7 +370,7 @@ class _Found:
     def __init__(
         self,
         options: Mapping[str, str],
-        known: Mapping[str, Option],
+        known: Mapping[str, OptionHelp],
         *,
         ignored: frozenset[str] = frozenset(),
     ) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from millstream.errors import InvalidConfig
 from millstream.spark.columns import TABLE, TABLE_NAMES, check_schema, table_schema
 from millstream.spark.options import ReadOptions, parse_read_options, parse_write_options
-from millstream.spark.values import TopicValues, find_values
+from millstream.spark.topic_values import TopicValues, find_values
 
 # Spark starts a Python process for most steps of a query, and each imports this module: what only
 # one of them needs is imported where it is used.
@@ -50,25 +50,25 @@ class MillstreamDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch; `schema` may be a part of the columns, asked for by a user."""
-        from millstream.spark.reader import BatchReader, PushingReader  # noqa: PLC0415
+        from millstream.spark.read.batch_reader import BatchReader, PushdownReader  # noqa: PLC0415
 
         # With its setting for it on, Spark plans in this module, which pushes; with it off, it
         # refuses a reader that could.
         caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001
-        kind = PushingReader if caller == _PUSHING_WORKER else BatchReader
+        kind = PushdownReader if caller == _PUSHING_WORKER else BatchReader
         options = parse_read_options(self.options, is_stream=False)
         return kind(options, _checked(options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a stream."""
-        from millstream.spark.stream_reader import StreamReader  # noqa: PLC0415
+        from millstream.spark.read.stream_reader import StreamReader  # noqa: PLC0415
 
         options = parse_read_options(self.options, is_stream=True)
         return StreamReader(options, _checked(options, schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """Return what writes a batch."""
-        from millstream.spark.writer import BatchWriter  # noqa: PLC0415
+        from millstream.spark.write.writer import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
@@ -78,7 +78,7 @@ class MillstreamDataSource(DataSource):
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamWriter:
         """Return what writes a stream."""
-        from millstream.spark.writer import StreamWriter  # noqa: PLC0415
+        from millstream.spark.write.writer import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
@@ -97,10 +97,10 @@ def _checked(options: ReadOptions, schema: StructType) -> TopicValues:
 
 
 def _values(options: ReadOptions) -> TopicValues:
-    from millstream.spark.places import open_place  # noqa: PLC0415
-    from millstream.spark.planning import find_partitions  # noqa: PLC0415
+    from millstream.spark.read.plan import find_partitions  # noqa: PLC0415
+    from millstream.spark.source_cache import open_source  # noqa: PLC0415
 
-    place = open_place(options.place)
+    place = open_source(options.place)
     topics = {one.topic for one in find_partitions(place, options.selection)}
     values = find_values(place, sorted(topics), options.value)
     if options.value.dead_letter_topic is not None and options.place.path is not None:

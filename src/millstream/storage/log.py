@@ -11,29 +11,33 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from millstream.clock import Clock
-from millstream.config import LogConfig
+from millstream.config.schema import LogConfig
 from millstream.errors import LogClosed, MillstreamError, OffsetOutOfRange, Unavailable
 from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Gap, Record, StoredRecord
-from millstream.storage.append import Appended, OnAdmit, Waiter
-from millstream.storage.background import Background
-from millstream.storage.budget import Budget
-from millstream.storage.cleaning import Cleaned
-from millstream.storage.commit import Committer
-from millstream.storage.contents import Contents, Mark, Mask, State
-from millstream.storage.counters import Counters
-from millstream.storage.deletion import DELETIONS_MAX, match_of, resolve
-from millstream.storage.guard import Guard
-from millstream.storage.partition import Partition
-from millstream.storage.reader import Address, Found, Slice
-from millstream.storage.recovery import Recovered
-from millstream.storage.retention import Eviction, plan_eviction, record_count
-from millstream.storage.segment import Place, SealedSegment, Segment
-from millstream.storage.throttle import Throttle
-from millstream.storage.writer import Writer
+from millstream.storage.append.byte_budget import ByteBudget
+from millstream.storage.append.group_committer import GroupCommitter
+from millstream.storage.append.log_writer import LogWriter
+from millstream.storage.append.pending_append import Appended, AppendWaiter, OnAdmit
+from millstream.storage.compaction.cleaner import CleanerResult
+from millstream.storage.disk.executor import Executor
+from millstream.storage.disk.io_throttle import IoThrottle
+from millstream.storage.files.partition_metadata import PartitionMetadata
+from millstream.storage.recovery.log_recovery import RecoveredLog
+from millstream.storage.retention.eviction import Eviction, plan_eviction, record_count
+from millstream.storage.retention.key_deletions import (
+    DELETIONS_MAX,
+    match_for,
+    resolve_deleted_offsets,
+)
+from millstream.storage.retention.removal_hooks import RemovalHooks
+from millstream.storage.segment.counters import LogCounters
+from millstream.storage.segment.log_state import DeletedOffsets, LogPosition, LogSnapshot, LogState
+from millstream.storage.segment.reader import Address, Slice, TimestampedOffset
+from millstream.storage.segment.segment import LogDirectory, SealedSegment, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +56,13 @@ class Log:
         self,
         *,
         name: str,
-        place: Place,
+        place: LogDirectory,
         config: LogConfig,
         clock: Clock,
-        background: Background,
-        committer: Committer,
-        budget: Budget,
-        recovered: Recovered,
+        background: Executor,
+        committer: GroupCommitter,
+        budget: ByteBudget,
+        recovered: RecoveredLog,
         steady: Callable[[], int] | None = None,
         deletions_max: int = DELETIONS_MAX,
         on_open: Callable[[Log], None] = lambda _: None,
@@ -69,7 +73,7 @@ class Log:
         """Where its files lie; others may keep theirs beside them."""
         self.config = config
         self.recovered = recovered
-        self.guard: Guard | None = None
+        self.guard: RemovalHooks | None = None
         """Whoever knows which records belong together; set once, by who opens the log."""
         self._clock = clock
         self._steady = steady or clock.wall_ms
@@ -78,16 +82,16 @@ class Log:
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_closed = False
         partition, end = recovered.partition, _end_of(recovered)
-        self._contents = Contents(
+        self._contents = LogState(
             place.directory,
             recovered.segments,
             end,
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
-            masks=resolve(recovered.segments, partition, end.offset),
+            masks=resolve_deleted_offsets(recovered.segments, partition, end.offset),
         )
         self._contents.lost = recovered.offline
-        self._writer = Writer(
+        self._writer = LogWriter(
             name=name,
             place=place,
             config=config,
@@ -153,7 +157,7 @@ class Log:
         return sum(map(record_count, self.segments))
 
     @property
-    def masks(self) -> Mapping[int, Mask]:
+    def masks(self) -> Mapping[int, DeletedOffsets]:
         """What was deleted by key and is not reclaimed yet, by base offset of the segment."""
         return self._contents.state.masks
 
@@ -168,7 +172,7 @@ class Log:
         return sum(len(mask.offsets) for mask in self.masks.values())
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> LogCounters:
         """Running totals."""
         return self._writer.counters
 
@@ -192,7 +196,7 @@ class Log:
         self._writer.full = None
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionMetadata:
         """What `partition.json` says: its leader epochs, its floors, its deletions."""
         return self._writer.partition
 
@@ -254,7 +258,7 @@ class Log:
 
     def submit_for(
         self,
-        waiter: Waiter,
+        waiter: AppendWaiter,
         batch: Bytes,
         header: BatchHeader,
         *,
@@ -340,7 +344,7 @@ class Log:
         deleted, until the log is opened again or they are deleted once more; so it is after
         `DiskFull`.
         """
-        return await self._writer.delete_keys(match_of(key=key, prefix=prefix), before=before)
+        return await self._writer.delete_keys(match_for(key=key, prefix=prefix), before=before)
 
     async def roll(self) -> None:
         """Seal the growing segment, if it holds anything. The next append begins another."""
@@ -349,12 +353,12 @@ class Log:
     async def clean(
         self,
         *,
-        background: Background,
-        throttle: Throttle,
+        background: Executor,
+        throttle: IoThrottle,
         memory_bytes_max: int,
         seed: int,
         is_forced: bool = False,
-    ) -> Cleaned | None:
+    ) -> CleanerResult | None:
         """Compact, reclaim and merge what is worth it; see `Cleaning.clean`."""
         return await self._writer.cleaning.clean(
             self.config,
@@ -453,11 +457,11 @@ class Log:
                 yield header, batch
             offset = found.next_offset
 
-    def find_latest(self) -> Found | None:
+    def find_latest(self) -> TimestampedOffset | None:
         """Return the record with the greatest timestamp; of several, the first. Exact."""
         return self._contents.find_latest()
 
-    def find_timestamp(self, timestamp_ms: int) -> Found | None:
+    def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record, by offset, that is as late as `timestamp_ms` or later.
 
         Exact per record, though timestamps may jump back and forth.
@@ -562,16 +566,16 @@ class Log:
             self._tell()
 
 
-def _end_of(recovered: Recovered) -> Mark:
+def _end_of(recovered: RecoveredLog) -> LogPosition:
     """The end of what recovery found: all of it is durable by now."""
     start = recovered.partition.start_offset
     last = recovered.segments[-1] if recovered.segments else None
     if last is None or last.next_offset < start:
-        return Mark(start, -1, 0)
-    return Mark(last.next_offset, last.base_offset, last.size)
+        return LogPosition(start, -1, 0)
+    return LogPosition(last.next_offset, last.base_offset, last.size)
 
 
-def _gap(offset: int, state: State) -> Gap | None:
+def _gap(offset: int, state: LogSnapshot) -> Gap | None:
     """Return what was evicted from `offset` on."""
     if not 0 <= offset < state.eviction_floor:
         return None

@@ -31,7 +31,7 @@ from typing import NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from millstream.clock import Clock, SystemClock, Timers
-from millstream.config import Durability, LogConfig, ReplayPriority, StoreConfig
+from millstream.config.schema import Durability, LogConfig, ReplayPriority, StoreConfig
 from millstream.errors import (
     InvalidConfig,
     LogClosed,
@@ -40,40 +40,50 @@ from millstream.errors import (
     StoreLocked,
     UnknownLog,
 )
-from millstream.storage.background import Background, Threads
-from millstream.storage.budget import Budget
-from millstream.storage.commit import Committer
-from millstream.storage.counters import Totals
-from millstream.storage.document import read_document, write_document
-from millstream.storage.filesystem import Filesystem, Lock, OsFilesystem, join, parent
-from millstream.storage.index import Index
-from millstream.storage.log import Log
-from millstream.storage.maps import Recent
-from millstream.storage.memory import MemoryFilesystem
-from millstream.storage.names import (
+from millstream.storage.append.byte_budget import ByteBudget
+from millstream.storage.append.group_committer import GroupCommitter
+from millstream.storage.disk.executor import Executor, ThreadExecutor
+from millstream.storage.disk.file_cache import FileCache
+from millstream.storage.disk.filesystem import Filesystem, Lock, OsFilesystem, join, parent
+from millstream.storage.disk.io_priority import (
+    IDLE,
+    LOWEST_BEST_EFFORT,
+    IoPriority,
+    is_granted,
+    set_io_priority,
+)
+from millstream.storage.disk.memory_filesystem import MemoryFilesystem
+from millstream.storage.disk.page_cache import PageCacheProbe, detect_page_cache_probe
+from millstream.storage.disk.syncer import Syncer, probe_syncer
+from millstream.storage.files.ballast import BallastFile
+from millstream.storage.files.document import read_document, write_document
+from millstream.storage.files.index import SegmentIndex
+from millstream.storage.files.names import (
+    BALLAST_FILE,
     LOCK_FILE,
     NODE_FILE,
-    SPARE_FILE,
     TOPICS_DIRECTORY,
     check_partition,
     check_topic,
     is_topic,
     parse_partition,
 )
-from millstream.storage.partition import Partition, write_partition
-from millstream.storage.priority import IDLE, LAST_IN_LINE, IoPriority, is_granted, set_priority
-from millstream.storage.recovery import Recovered, recover
-from millstream.storage.residency import Residency, probe_residency
-from millstream.storage.retention import Eviction
-from millstream.storage.sealing import SyncFailed, sync_all
-from millstream.storage.segment import Place
-from millstream.storage.spare import Spare
-from millstream.storage.steady import SteadyTime, load_steady, save_steady
-from millstream.storage.syncer import Syncer, probe_syncer
-from millstream.storage.trash import empty_trash, move_to_trash, remove_trash
-from millstream.storage.troubles import Troubles
-from millstream.storage.upkeep import Upkeep
-from millstream.storage.warming import Warming
+from millstream.storage.files.partition_metadata import PartitionMetadata, write_partition_metadata
+from millstream.storage.files.trash import empty_trash, move_to_trash, remove_trash
+from millstream.storage.health import LogHealth
+from millstream.storage.log import Log
+from millstream.storage.maintenance import Maintenance
+from millstream.storage.prefetch import Prefetcher
+from millstream.storage.recovery.log_recovery import RecoveredLog, recover
+from millstream.storage.retention.eviction import Eviction
+from millstream.storage.retention.retention_clock import (
+    RetentionClock,
+    load_retention_clock,
+    save_retention_clock,
+)
+from millstream.storage.segment.counters import StoreTotals
+from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
+from millstream.storage.segment.segment import LogDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +94,10 @@ REPLAY_THREADS = 2
 """Threads that read old data for those who are far behind: one would have everybody wait for the
 slowest, and many would only make the disk seek."""
 
-PARKING_SECONDS = 0.1
+CLOSE_IDLE_RETRY_SECONDS = 0.1
 """How soon logs that were too busy to park are looked at again."""
 
-CLOCK_SAVING_SECONDS = 60.0
+CLOCK_SAVE_SECONDS = 60.0
 """How often steady time is written down: by so much at the most it falls back in a power cut."""
 
 _EPHEMERAL_ROOT = "/ephemeral"
@@ -104,7 +114,7 @@ class LogName(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
-class Opening(NamedTuple):
+class StoreOpenReport(NamedTuple):
     """What opening a store found and did, in numbers."""
 
     logs: int = 0
@@ -125,33 +135,35 @@ class Store:
         log_config: LogConfig | None = None,
         filesystem: Filesystem | None = None,
         clock: Clock | None = None,
-        background: Background | None = None,
+        background: Executor | None = None,
         syncer: Syncer | None = None,
-        residency: Residency | None = None,
+        residency: PageCacheProbe | None = None,
     ) -> None:
         self.path = path
         self.config = config or StoreConfig()
         self.log_config = log_config or LogConfig()
         self._filesystem = filesystem or OsFilesystem()
         self._clock = clock or SystemClock()
-        self._background = background or Threads(self.config.sync_threads, name="millstream-disk")
+        self._background = background or ThreadExecutor(
+            self.config.sync_threads, name="millstream-disk"
+        )
         self._syncer = syncer
-        self.totals = Totals()
+        self.totals = StoreTotals()
         """What was written to all logs since the store was opened."""
-        self._committer = Committer(self._background, syncer, self.totals)
+        self._committer = GroupCommitter(self._background, syncer, self.totals)
         self._is_probing = filesystem is None and syncer is None
-        self._budget = Budget(self.config.unflushed_bytes_max)
-        self._spare = Spare(self._filesystem, join(path, SPARE_FILE))
-        self._maps: Recent[memoryview] = Recent(self.config.maps_open_max)
-        self._indexes: Recent[Index] = Recent(self.config.maps_open_max)
+        self._budget = ByteBudget(self.config.unflushed_bytes_max)
+        self._spare = BallastFile(self._filesystem, join(path, BALLAST_FILE))
+        self._maps: FileCache[memoryview] = FileCache(self.config.maps_open_max)
+        self._indexes: FileCache[SegmentIndex] = FileCache(self.config.maps_open_max)
         self._memory = MemoryFilesystem(self.config.ephemeral_bytes_max)
         self._memory.make_directory(_EPHEMERAL_ROOT)
         self._lock: Lock | None = None
-        self._found: dict[LogName, Recovered] = {}
+        self._found: dict[LogName, RecoveredLog] = {}
         self._failed: dict[LogName, MillstreamError] = {}
         self._damaged: dict[LogName, None] = {}
         """Of these, logs that recovery found something wrong with."""
-        self.troubles = Troubles()
+        self.troubles = LogHealth()
         """Logs that cannot be written at present."""
         self._logs: dict[LogName, Log] = {}
         self._configs: dict[LogName, LogConfig] = {}
@@ -162,23 +174,23 @@ class Store:
         self._writers: OrderedDict[Log, None] = OrderedDict()
         self._parking: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._steady: SteadyTime | None = None
+        self._steady: RetentionClock | None = None
         self._clock_saved = 0.0
         self.store_id = ""
         """What tells this data from all other, once it is open: a UUID."""
-        self.opening = Opening()
+        self.opening = StoreOpenReport()
         # Cleaning blocks a thread for long, so it has one of its own.
-        self._cleaning_background = background or Threads(
-            1, name="millstream-upkeep", on_start=partial(self._take_priority, LAST_IN_LINE)
+        self._cleaning_background = background or ThreadExecutor(
+            1, name="millstream-upkeep", on_start=partial(self._take_priority, LOWEST_BEST_EFFORT)
         )
-        self.upkeep = Upkeep(
+        self.upkeep = Maintenance(
             self, background=self._cleaning_background, monotonic=self._clock.monotonic
         )
         """What happens to logs though nobody asks for it."""
-        self._replay_background = background or Threads(
+        self._replay_background = background or ThreadExecutor(
             REPLAY_THREADS, name="millstream-replay", on_start=partial(self._take_priority, IDLE)
         )
-        self.warming = Warming(self._replay_background, residency or probe_residency())
+        self.warming = Prefetcher(self._replay_background, residency or detect_page_cache_probe())
         """What brings in old data that is not in memory, for whoever reads on the loop."""
         self.replay_priority = ReplayPriority.NORMAL
         """At which priority that happens, once it is open: what is wanted, if the kernel allows."""
@@ -192,11 +204,11 @@ class Store:
         try:
             self._take()
             self._check_format()
-            self._steady = load_steady(self._filesystem, self.path, self._clock)
+            self._steady = load_retention_clock(self._filesystem, self.path, self._clock)
             self._clock_saved = self._clock.monotonic()
             empty_trash(self._filesystem, self.path)
             self._walk()
-            self.opening = Opening(
+            self.opening = StoreOpenReport(
                 logs=len(self._found) + len(self._failed),
                 scanned_bytes=sum(found.scanned_bytes for found in self._found.values()),
                 repaired_logs=len(self.recovered()),
@@ -216,7 +228,7 @@ class Store:
         if self._is_probing:
             file = self._filesystem.open(join(self.path, LOCK_FILE))
             self._syncer = probe_syncer(file)
-            self._committer = Committer(self._background, self._syncer, self.totals)
+            self._committer = GroupCommitter(self._background, self._syncer, self.totals)
             file.close()
             if self.config.replay_priority is ReplayPriority.IDLE and is_granted(IDLE):
                 self.replay_priority = ReplayPriority.IDLE
@@ -226,7 +238,7 @@ class Store:
         """Have the calling thread be less urgent than others, where that is wanted and allowed."""
         if self.config.replay_priority is ReplayPriority.IDLE:
             with contextlib.suppress(OSError):
-                set_priority(wanted)
+                set_io_priority(wanted)
 
     @property
     def sync_backend(self) -> str:
@@ -297,7 +309,7 @@ class Store:
             for damage in found.damage:
                 logger.error("%s: damaged: %s", name, damage)
 
-    def _dated(self, found: Recovered) -> Recovered:
+    def _dated(self, found: RecoveredLog) -> RecoveredLog:
         """Let no segment be older than steady time itself: dates before it mean nothing."""
         assert self._steady is not None, "the store is open"
         since_ms = self._steady.since_ms
@@ -307,10 +319,10 @@ class Store:
                 segment.seal = replace(seal, created_ms=since_ms, sealed_ms=since_ms)
         return found
 
-    def _place(self, name: LogName, config: LogConfig) -> Place:
+    def _place(self, name: LogName, config: LogConfig) -> LogDirectory:
         is_ephemeral = config.durability is Durability.EPHEMERAL
         root = _EPHEMERAL_ROOT if is_ephemeral else join(self.path, TOPICS_DIRECTORY)
-        return Place(
+        return LogDirectory(
             filesystem=self._memory if is_ephemeral else self._filesystem,
             directory=join(root, name.topic, str(name.partition)),
             maps=self._maps,
@@ -372,7 +384,7 @@ class Store:
         """Return a log if it is open."""
         return self._logs.get(name)
 
-    def found(self, name: LogName) -> Recovered | None:
+    def found(self, name: LogName) -> RecoveredLog | None:
         """Return what opening the store found of a log, which holds until the log is opened."""
         return self._found.get(name)
 
@@ -538,13 +550,13 @@ class Store:
         if found is None or found.is_new or _is_ephemeral(found) != _is_ephemeral(config):
             _make_directory(place.filesystem, parent(place.directory))
             _make_directory(place.filesystem, place.directory)
-            found = Recovered(Partition(config.durability))
-            write_partition(place.filesystem, place.directory, found.partition)
+            found = RecoveredLog(PartitionMetadata(config.durability))
+            write_partition_metadata(place.filesystem, place.directory, found.partition)
         elif found.partition.durability is not config.durability and not found.offline:
             if config.durability is Durability.FSYNC:
                 _sync_growing(place, found)
             found.partition = replace(found.partition, durability=config.durability)
-            write_partition(place.filesystem, place.directory, found.partition)
+            write_partition_metadata(place.filesystem, place.directory, found.partition)
         return Log(
             name=str(name),
             place=place,
@@ -578,7 +590,7 @@ class Store:
                 del self._writers[other]
         if len(self._writers) > self.config.writers_open_max and not self._is_closed:
             loop = asyncio.get_running_loop()
-            self._parking = loop.call_later(PARKING_SECONDS, self._park_idle)
+            self._parking = loop.call_later(CLOSE_IDLE_RETRY_SECONDS, self._park_idle)
 
     # Upkeep.
 
@@ -597,10 +609,10 @@ class Store:
     async def keep_house(self) -> None:
         """Write down the time, now and then, and make the spare file again where it was used."""
         assert self._steady is not None, "the store is open"
-        if self._clock.monotonic() - self._clock_saved >= CLOCK_SAVING_SECONDS:
+        if self._clock.monotonic() - self._clock_saved >= CLOCK_SAVE_SECONDS:
             self._clock_saved = self._clock.monotonic()
             await self._background.run(
-                partial(save_steady, self._filesystem, self.path, self._steady)
+                partial(save_retention_clock, self._filesystem, self.path, self._steady)
             )
         try:
             await self._background.run(self._spare.keep)
@@ -639,7 +651,7 @@ class Store:
         await asyncio.gather(*self._emptying)
         if self._steady is not None:
             await self._background.run(
-                partial(save_steady, self._filesystem, self.path, self._steady)
+                partial(save_retention_clock, self._filesystem, self.path, self._steady)
             )
         self._cleaning_background.close()
         self._replay_background.close()
@@ -675,18 +687,18 @@ class Store:
         await self.close()
 
 
-def _is_ephemeral(what: Recovered | LogConfig) -> bool:
+def _is_ephemeral(what: RecoveredLog | LogConfig) -> bool:
     """Whether a log lies in memory only."""
-    config = what.partition if isinstance(what, Recovered) else what
+    config = what.partition if isinstance(what, RecoveredLog) else what
     return config.durability is Durability.EPHEMERAL
 
 
-def _sync_growing(place: Place, found: Recovered) -> None:
+def _sync_growing(place: LogDirectory, found: RecoveredLog) -> None:
     """Make durable what a weaker class left, before the log is of class `fsync`."""
     files = [found.growing.open()] if found.growing else []
     try:
         sync_all(place, files)
-    except SyncFailed as failed:
+    except SegmentSyncFailed as failed:
         raise failed.cause from failed
     finally:
         if found.growing:

@@ -13,12 +13,12 @@ power cut, and `variants.py` which of the others did.
 
 from __future__ import annotations
 
-from millstream.testing.clock import ManualClock
-from millstream.testing.crash_states import CrashState, crash_states, sample_crash_states
-from millstream.testing.fault import GROWING, OPENING, Call, Fault, sweep
-from millstream.testing.faulty import FaultyFilesystem
-from millstream.testing.filesystem import SimulatedFilesystem
-from millstream.testing.timers import ManualTimer, ManualTimers
+from millstream.testing.clocks.manual_clock import ManualClock
+from millstream.testing.clocks.manual_timers import ManualTimer, ManualTimers
+from millstream.testing.disk.crash_states import CrashState, crash_states, sample_crash_states
+from millstream.testing.disk.fault import GROWING, OPENING, Call, Fault, sweep
+from millstream.testing.disk.faulty_filesystem import FaultyFilesystem
+from millstream.testing.disk.simulated_filesystem import SimulatedFilesystem
 
 __all__ = [
     "GROWING",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from millstream.config import (
+from millstream.config.schema import (
     BrokerConfig,
     Endpoint,
     HttpConfig,
@@ -28,8 +28,8 @@ from millstream.config import (
     StoreConfig,
     TelemetryConfig,
 )
-from millstream.server import Server
-from millstream.storage.filesystem import Filesystem
+from millstream.node import Node
+from millstream.storage.disk.filesystem import Filesystem
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class RunningBroker:
     """A node that runs in a thread."""
 
     def __init__(self, config: NodeConfig, *, filesystem: Filesystem | None = None) -> None:
-        self._server = Server(config, filesystem=filesystem)
+        self._server = Node(config, filesystem=filesystem)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="millstream-broker", daemon=True)
         self.data = config.data
@@ -57,7 +57,7 @@ class RunningBroker:
         return f"http://{self._server.http}"
 
     @property
-    def server(self) -> Server:
+    def server(self) -> Node:
         """The node itself, which belongs to its own thread."""
         return self._server
 

@@ -6,33 +6,33 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.broker.partition import Partition
-from millstream.broker.state_log import StateLog
-from millstream.broker.streams.asked import ForkAsked, StreamAsked
-from millstream.broker.streams.stream import Stream
-from millstream.broker.streams.streams import Streams
+from millstream.broker.partition.partition import Partition
+from millstream.broker.state.state_log import StateLog
+from millstream.broker.streams.create_stream import CreateStream, ForkSource
+from millstream.broker.streams.stream import DurableStream
+from millstream.broker.streams.streams import DurableStreams
 from millstream.broker.streams.writers import NO_MARK, WriteMark
-from millstream.broker.topic import Topic
-from millstream.broker.topics import Topics
-from millstream.config import MIB, BrokerConfig
-from millstream.metadata.interface import Compare, Entry
+from millstream.broker.topics.topic import Topic
+from millstream.broker.topics.topics import Topics
+from millstream.config.schema import MIB, BrokerConfig
+from millstream.metadata.interface import Compare, MetadataEntry
 from millstream.records.iterate import read_all
-from millstream.storage.filesystem import Filesystem
+from millstream.storage.disk.filesystem import Filesystem
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
-from millstream.testing.syncer import SeededSyncer
+from millstream.testing.clocks.seeded_background import SeededBackground
+from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.metadata.memory import MemoryMetadata
 
-TEXT = StreamAsked(content_type="text/plain")
-JSON = StreamAsked(content_type="application/json")
+TEXT = CreateStream(content_type="text/plain")
+JSON = CreateStream(content_type="application/json")
 
 
 @dataclass(frozen=True)
 class Rows:
     """What metadata holds from a moment on."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[MetadataEntry, ...]
     revision: int
 
 
@@ -68,7 +68,7 @@ class Node:
             self.metadata.disk = self.disk
         self.clock = clock or ManualClock()
         self.timers = ManualTimers(self.clock)
-        self.streams: Streams
+        self.streams: DurableStreams
         self.topics: Topics
         self._seed = seed
 
@@ -93,7 +93,7 @@ class Node:
         )
         await self.topics.open()
         self.state = await StateLog.open(self.state_store, "streams", clock=self.clock)
-        self.streams = Streams(
+        self.streams = DurableStreams(
             self.state, self.topics, clock=self.clock, timers=self.timers, steady=self.store
         )
         await self.streams.open()
@@ -139,14 +139,14 @@ class Node:
     # What clients do.
 
     async def create(
-        self, path: str, asked: StreamAsked = TEXT, *values: bytes
-    ) -> tuple[Stream, bool]:
+        self, path: str, asked: CreateStream = TEXT, *values: bytes
+    ) -> tuple[DurableStream, bool]:
         return await self.streams.create(path, asked, values, message_bytes_max=20 * MIB)
 
     async def fork(
         self, path: str, source: str, offset: int | None = None, sub_offset: int = 0
-    ) -> Stream:
-        asked = StreamAsked(fork=ForkAsked(source, offset, sub_offset))
+    ) -> DurableStream:
+        asked = CreateStream(fork=ForkSource(source, offset, sub_offset))
         return (await self.create(path, asked))[0]
 
     async def append(self, path: str, *values: bytes, mark: WriteMark = NO_MARK) -> int:

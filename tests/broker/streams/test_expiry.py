@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from millstream.broker.streams.expiry import Deadlines, Lifetime
+from millstream.broker.streams.expiry import StreamDeadlines, StreamLifetime
 from millstream.broker.streams.row import StreamRow
 from millstream.testing import ManualClock, ManualTimers
 
@@ -33,7 +33,7 @@ def row(ttl: int | None = None, expires_ms: int | None = None, touched_ms: int =
 
 def test_a_use_begins_the_time_to_live_anew() -> None:
     clock = ManualClock()
-    life = Lifetime(row(ttl=10), clock, Steady(clock))
+    life = StreamLifetime(row(ttl=10), clock, Steady(clock))
     clock.advance(9)
     life.touch()
     clock.advance(9)
@@ -44,14 +44,14 @@ def test_a_use_begins_the_time_to_live_anew() -> None:
 
 def test_setting_the_wall_clock_does_not_touch_a_time_to_live() -> None:
     clock = ManualClock()
-    life = Lifetime(row(ttl=10), clock, Steady(clock))
+    life = StreamLifetime(row(ttl=10), clock, Steady(clock))
     clock.jump_wall(1_000_000_000)
     assert not life.is_over
 
 
 def test_a_date_is_one_of_the_wall_clock() -> None:
     clock = ManualClock(wall_ms=1_000)
-    life = Lifetime(row(expires_ms=5_000), clock, Steady(clock))
+    life = StreamLifetime(row(expires_ms=5_000), clock, Steady(clock))
     life.touch()
     assert not life.is_over
     clock.jump_wall(4_000)
@@ -60,7 +60,7 @@ def test_a_date_is_one_of_the_wall_clock() -> None:
 
 def test_a_stream_that_is_read_live_is_in_use() -> None:
     clock = ManualClock()
-    life = Lifetime(row(ttl=10), clock, Steady(clock))
+    life = StreamLifetime(row(ttl=10), clock, Steady(clock))
     life.readers += 1
     clock.advance(100)
     assert not life.is_over
@@ -69,7 +69,7 @@ def test_a_stream_that_is_read_live_is_in_use() -> None:
 @pytest.mark.parametrize("ttl", [1, 10, 1000])
 def test_uses_are_written_down_now_and_then_and_a_restart_takes_none_away(ttl: int) -> None:
     clock = ManualClock()
-    life = Lifetime(row(ttl=ttl), clock, Steady(clock))
+    life = StreamLifetime(row(ttl=ttl), clock, Steady(clock))
     noted = 0
     for _ in range(200):
         clock.advance(ttl / 20)
@@ -77,7 +77,7 @@ def test_uses_are_written_down_now_and_then_and_a_restart_takes_none_away(ttl: i
             noted, last_ms = noted + 1, touched_ms
     assert 0 < noted <= 10 * 10 + 1
     left_before = life.left()
-    again = Lifetime(row(ttl=ttl, touched_ms=last_ms), clock, Steady(clock))
+    again = StreamLifetime(row(ttl=ttl, touched_ms=last_ms), clock, Steady(clock))
     left = again.left()
     assert left is not None
     assert left_before is not None
@@ -87,14 +87,14 @@ def test_uses_are_written_down_now_and_then_and_a_restart_takes_none_away(ttl: i
 
 def test_time_that_passed_while_the_node_was_down_counts() -> None:
     clock = ManualClock()
-    life = Lifetime(row(ttl=100, touched_ms=5_000), clock, Steady(clock, start_ms=200_000))
+    life = StreamLifetime(row(ttl=100, touched_ms=5_000), clock, Steady(clock, start_ms=200_000))
     assert life.is_over
 
 
 def test_deadlines_come_in_order_and_early_where_they_are_far() -> None:
     clock = ManualClock()
     timers, due = ManualTimers(clock), []
-    deadlines = Deadlines(clock, timers, due.append)
+    deadlines = StreamDeadlines(clock, timers, due.append)
     deadlines.set("late", 30)
     deadlines.set("soon", 1)
     deadlines.set("far", 1_000_000)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from millstream.broker.streams import stream as stream_module
-from millstream.broker.streams.asked import ForkAsked, StreamAsked
-from millstream.broker.streams.flight import Write
-from millstream.broker.streams.marks import MARK_HEADER
+from millstream.broker.streams.create_stream import CreateStream, ForkSource
+from millstream.broker.streams.in_flight import InFlightAppend
 from millstream.broker.streams.row import WritersRow, decode_all, encode, writers_key
-from millstream.broker.streams.writers import Closure, WriteMark, Written
-from millstream.config import MIB
+from millstream.broker.streams.write_marks import MARK_HEADER
+from millstream.broker.streams.writers import StreamClosure, WriteMark, WriterPosition
+from millstream.config.schema import MIB
 from millstream.errors import (
     BatchTooLarge,
     InvalidRequest,
@@ -56,14 +56,14 @@ RESTARTS = pytest.mark.parametrize("again", [Node.restart, Node.crash], ids=["re
 @RESTARTS
 def test_what_was_told_of_a_stream_holds_over_another_start(again: Any) -> None:
     async def work(node: Node) -> None:
-        await node.create("a", StreamAsked(content_type="text/plain", ttl_seconds=50), b"first")
+        await node.create("a", CreateStream(content_type="text/plain", ttl_seconds=50), b"first")
         await node.append("a", b"x", mark=by(0))
         await node.append("a", b"y", mark=by(1, sequence="s1"))
         await again(node)
         stream = node.streams.get("a")
         outcome = await stream.append([b"y"], by(1, sequence="s1"))
         assert outcome.is_duplicate
-        assert outcome.written == Written(0, 1)
+        assert outcome.written == WriterPosition(0, 1)
         with pytest.raises(StreamProducerGap):
             await node.append("a", b"z", mark=by(3))
         with pytest.raises(StreamMismatch):
@@ -151,14 +151,14 @@ def test_a_checkpoint_past_the_end_of_a_log_that_lost_it_goes_back() -> None:
     async def work(node: Node) -> None:
         await node.create("a")
         await node.append("a", b"x", mark=by(0))
-        closed = Closure(end_offset=9)
+        closed = StreamClosure(end_offset=9)
         for closure in (closed, None):
             row = WritersRow(offset=9, closure=closure)
             await node.state.put([(writers_key("a"), encode(row))])
             await node.crash()
             stream = node.streams.get("a")
             await stream.open()
-            assert stream.closure == (Closure(end_offset=1) if closure else None)
+            assert stream.closure == (StreamClosure(end_offset=1) if closure else None)
         await node.append("a", b"y", mark=WriteMark("q", 0, 0))
         await node.crash()
         assert (await node.streams.get("a").append([b"y"], WriteMark("q", 0, 0))).is_duplicate
@@ -223,7 +223,7 @@ def test_what_the_log_takes_back_was_never_applied() -> None:
         stream.partition._rewind(1)
         assert write.ended.done()
         assert not write.ended.result()
-        assert stream.writers.producers == {"p": Written(0, 0)}
+        assert stream.writers.producers == {"p": WriterPosition(0, 0)}
         assert stream.writers.sequence is None
         assert await node.append("a", b"y", mark=by(1)) == 2
 
@@ -238,14 +238,14 @@ def test_a_checkpoint_says_nothing_of_what_is_in_flight() -> None:
         await stream.save()
         stored = decode_all(node.state.entries)["a"]
         assert stored.writers == WritersRow(offset=1)
-        assert stored.producers == {"p": Written(0, 0)}
+        assert stored.producers == {"p": WriterPosition(0, 0)}
         stream.partition._rewind(1)
 
     on_a_node(work)
 
 
-def _write(mark: WriteMark) -> Write:
-    return Write(mark, 1)
+def _write(mark: WriteMark) -> InFlightAppend:
+    return InFlightAppend(mark, 1)
 
 
 def test_a_stream_ends_where_it_was_closed_whatever_comes_through_other_doors() -> None:
@@ -289,13 +289,13 @@ def test_creating_the_same_again_finds_it_and_something_else_is_refused() -> Non
     async def work(node: Node) -> None:
         _, is_new = await node.create("a", TEXT, b"x")
         assert is_new
-        _, is_new = await node.create("a", StreamAsked(content_type="TEXT/plain; a=b"), b"y")
+        _, is_new = await node.create("a", CreateStream(content_type="TEXT/plain; a=b"), b"y")
         assert not is_new
         for asked in (
             JSON,
-            StreamAsked(content_type="text/plain", ttl_seconds=1),
-            StreamAsked(content_type="text/plain", is_closed=True),
-            StreamAsked(content_type="text/plain", fork=ForkAsked("b")),
+            CreateStream(content_type="text/plain", ttl_seconds=1),
+            CreateStream(content_type="text/plain", is_closed=True),
+            CreateStream(content_type="text/plain", fork=ForkSource("b")),
         ):
             with pytest.raises(StreamExists):
                 await node.create("a", asked)
@@ -470,7 +470,7 @@ def test_a_fork_knows_no_producer_of_its_source() -> None:
 
 def test_an_expired_stream_is_gone_at_once_and_its_topic_soon() -> None:
     async def work(node: Node) -> None:
-        await node.create("a", StreamAsked(content_type="text/plain", ttl_seconds=10))
+        await node.create("a", CreateStream(content_type="text/plain", ttl_seconds=10))
         await node.advance(9.5)
         node.streams.use(node.streams.get("a"))
         await node.advance(9.5)
@@ -487,8 +487,8 @@ def test_an_expired_stream_is_gone_at_once_and_its_topic_soon() -> None:
 
 def test_a_stream_expires_though_nobody_asks_and_the_node_was_started_anew() -> None:
     async def work(node: Node) -> None:
-        await node.create("a", StreamAsked(content_type="text/plain", ttl_seconds=10))
-        await node.create("b", StreamAsked(expires_ms=node.clock.wall_ms() + 10_000))
+        await node.create("a", CreateStream(content_type="text/plain", ttl_seconds=10))
+        await node.create("b", CreateStream(expires_ms=node.clock.wall_ms() + 10_000))
         await node.advance(5)
         await node.restart()
         await node.advance(4)
@@ -501,7 +501,7 @@ def test_a_stream_expires_though_nobody_asks_and_the_node_was_started_anew() -> 
 
 def test_a_stream_that_expired_can_be_created_anew_at_once() -> None:
     async def work(node: Node) -> None:
-        asked = StreamAsked(content_type="text/plain", ttl_seconds=10)
+        asked = CreateStream(content_type="text/plain", ttl_seconds=10)
         await node.create("a", asked, b"old")
         node.clock.advance(10)
         _, is_new = await node.create("a", asked, b"new")
@@ -513,8 +513,8 @@ def test_a_stream_that_expired_can_be_created_anew_at_once() -> None:
 
 def test_an_expired_source_is_gone_and_its_fork_lives() -> None:
     async def work(node: Node) -> None:
-        await node.create("a", StreamAsked(content_type="text/plain", ttl_seconds=10), b"x")
-        asked = StreamAsked(ttl_seconds=100, fork=ForkAsked("a"))
+        await node.create("a", CreateStream(content_type="text/plain", ttl_seconds=10), b"x")
+        asked = CreateStream(ttl_seconds=100, fork=ForkSource("a"))
         await node.create("b", asked)
         await node.advance(11)
         with pytest.raises(StreamGone):

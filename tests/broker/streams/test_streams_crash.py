@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from millstream.broker.streams.asked import ForkAsked, StreamAsked
+from millstream.broker.streams.create_stream import CreateStream, ForkSource
 from millstream.broker.streams.writers import WriteMark
 from millstream.errors import MillstreamError, StreamExists, StreamGone, UnknownStream
 from millstream.testing import (
@@ -24,7 +24,7 @@ from millstream.testing import (
     sample_crash_states,
     sweep,
 )
-from millstream.testing.fault import FaultKind
+from millstream.testing.disk.fault import FaultKind
 from tests.broker.streams.node import TEXT, Node, Rows, turns
 from tests.metadata.memory import MemoryMetadata
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(120)
 
 STATES = 150
 APPENDS = 6
-FORK = StreamAsked(fork=ForkAsked("a", 4))
+FORK = CreateStream(fork=ForkSource("a", 4))
 
 
 @dataclass(frozen=True)

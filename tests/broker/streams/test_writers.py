@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.broker.streams import writers as module
-from millstream.broker.streams.writers import Closure, DuplicateWrite, WriteMark, Writers, Written
+from millstream.broker.streams.writers import (
+    DuplicateWrite,
+    StreamClosure,
+    StreamWriters,
+    WriteMark,
+    WriterPosition,
+)
 from millstream.errors import (
     InvalidRequest,
     MillstreamError,
@@ -19,11 +25,11 @@ from millstream.errors import (
     StreamProducerGap,
 )
 
-CLOSED = Closure(end_offset=5, producer="p", epoch=1, number=4)
+CLOSED = StreamClosure(end_offset=5, producer="p", epoch=1, number=4)
 
 
-def made(*, closure: Closure | None = None) -> Writers:
-    return Writers("s", producers={"p": Written(1, 4)}, sequence="b", closure=closure)
+def made(*, closure: StreamClosure | None = None) -> StreamWriters:
+    return StreamWriters("s", producers={"p": WriterPosition(1, 4)}, sequence="b", closure=closure)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ marks = st.builds(
 
 @given(st.lists(marks, max_size=12), st.integers(0, 12))
 def test_what_is_undone_was_never_there(sent: list[WriteMark], kept: int) -> None:
-    writers, undos, before = Writers("s"), [], []
+    writers, undos, before = StreamWriters("s"), [], []
     for offset, mark in enumerate(sent):
         before.append(deepcopy(vars(writers)))
         try:
@@ -118,7 +124,7 @@ def test_what_is_undone_was_never_there(sent: list[WriteMark], kept: int) -> Non
 
 @given(st.lists(marks, max_size=12))
 def test_a_producers_numbers_are_taken_once_each_and_in_order(sent: list[WriteMark]) -> None:
-    writers, taken = Writers("s"), []
+    writers, taken = StreamWriters("s"), []
     for offset, mark in enumerate(sent):
         try:
             writers.check(mark)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 
 from .make import CONFIG, NOW_MS
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from millstream.config import Durability, LogConfig
+from millstream.config.schema import Durability, LogConfig
 from millstream.records.compression import Codec
 from millstream.records.record import Record
-from millstream.storage.document import write_document
+from millstream.storage.files.document import write_document
 from millstream.storage.store import STORE_KIND, STORE_VERSION, Store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 
 FOLDER = Path(__file__).parent / "v1"
 ROOT = "/v1"

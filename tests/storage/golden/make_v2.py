@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from millstream.storage.document import write_document
+from millstream.storage.files.document import write_document
 from millstream.storage.store import STORE_KIND, STORE_VERSION, Store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.background import SeededBackground
+from millstream.testing.clocks.seeded_background import SeededBackground
 from tests.storage.golden.make import AFTER_EPOCH, BATCHES, CONFIG, NOW_MS, STORE_ID
 
 FOLDER = Path(__file__).parent / "v2"

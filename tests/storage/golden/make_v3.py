@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.records.matching import Match
-from millstream.storage.document import write_document
-from millstream.storage.partition import Deletion, Partition
+from millstream.records.filter.keys.matcher import KeyMatch
+from millstream.storage.files.document import write_document
+from millstream.storage.files.partition_metadata import DeletionRule, PartitionMetadata
 from millstream.storage.store import STORE_KIND, STORE_VERSION
 from millstream.testing import SimulatedFilesystem
 from tests.storage.golden.make import STORE_ID
@@ -23,14 +23,14 @@ from tests.storage.rewritten import D, X, make_disk
 FOLDER = Path(__file__).parent / "v3"
 ROOT = "/data"
 
-PARTITION = Partition(
+PARTITION = PartitionMetadata(
     start_offset=3,
     eviction_floor=2,
     cleaned_offset=30,
     is_rewritten=True,
     deletions=(
-        Deletion(Match(b"key 33", is_prefix=False), 40),
-        Deletion(Match(b"key 2", is_prefix=True), 25),
+        DeletionRule(KeyMatch(b"key 33", is_prefix=False), 40),
+        DeletionRule(KeyMatch(b"key 2", is_prefix=True), 25),
     ),
 )
 DELETED = {20, 21, 22, 23, 24, 33}

@@ -13,34 +13,36 @@ import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from millstream.broker.groups import classic_record, consumer_records, offsets_record
-from millstream.broker.groups.classic import ClassicGroup
-from millstream.broker.groups.classic_rounds import ClassicLimits
-from millstream.broker.groups.consumer import ConsumerGroup
-from millstream.broker.groups.consumer_catalog import WatchedTopics
-from millstream.broker.groups.consumer_groups import ConsumerGroups
+from millstream.broker.groups.classic import record as classic_record
+from millstream.broker.groups.classic.classic_group import ClassicGroup
+from millstream.broker.groups.classic.rebalance import ClassicLimits
+from millstream.broker.groups.consumer import records as consumer_records
+from millstream.broker.groups.consumer.consumer_group import ConsumerGroup
+from millstream.broker.groups.consumer.consumer_groups import ConsumerGroups
+from millstream.broker.groups.consumer.topic_catalog import WatchedTopics
 from millstream.broker.groups.group import Group, check_group_id, decode_key
-from millstream.broker.groups.offsets import CommittedOffsets
-from millstream.broker.groups.offsets_store import OffsetStore
-from millstream.broker.groups.registry import Registry
+from millstream.broker.groups.offsets import record as offsets_record
+from millstream.broker.groups.offsets.committed_offsets import CommittedOffsets
+from millstream.broker.groups.offsets.offset_store import OffsetStore
+from millstream.broker.groups.registry import GroupRegistry
 from millstream.broker.groups.values import (
     NO_MEMBER,
-    ClassicDescription,
-    Committer,
-    Join,
-    Joined,
-    Leaver,
-    Left,
-    Listed,
-    Offset,
-    Sync,
-    Synced,
-    TopicPartition,
+    ClassicGroupDescription,
+    GroupJoinRequest,
+    GroupJoinResult,
+    GroupListing,
+    GroupSyncRequest,
+    GroupSyncResult,
+    LeaveResult,
+    LeavingMember,
+    OffsetAndMetadata,
+    OffsetCommitter,
+    PartitionName,
 )
-from millstream.broker.state_log import StateLog
-from millstream.broker.topic import Topic, TopicChange, TopicEvent
+from millstream.broker.state.state_log import StateLog
+from millstream.broker.topics.topic import Topic, TopicChange, TopicEvent
 from millstream.clock import Clock, Timer, Timers
-from millstream.config import BrokerConfig
+from millstream.config.schema import BrokerConfig
 from millstream.errors import (
     GroupNotEmpty,
     GroupSubscribed,
@@ -60,14 +62,14 @@ logger = logging.getLogger(__name__)
 EXPIRY_SECONDS = 600.0
 """How often offsets are looked at that may have become too old. Kafka's own interval."""
 
-GROUPS_AT_ONCE = 100
+GROUPS_PER_TURN = 100
 """How many groups are looked at before others have their turn."""
 
 CONSUMER_PROTOCOL = "consumer"
 """The type of those groups whose members say which topics they read."""
 
 
-class KnownTopics(WatchedTopics, Protocol):
+class CoordinatorTopics(WatchedTopics, Protocol):
     """What is needed of `Topics` here."""
 
     def find(self, name: str) -> Topic | None:
@@ -75,13 +77,13 @@ class KnownTopics(WatchedTopics, Protocol):
         ...
 
 
-class Groups:
+class GroupCoordinator:
     """The groups of this node, on one event loop."""
 
     def __init__(
         self,
         state: StateLog,
-        topics: KnownTopics,
+        topics: CoordinatorTopics,
         *,
         config: BrokerConfig,
         clock: Clock,
@@ -93,7 +95,7 @@ class Groups:
         self._clock = clock
         self._timers = timers
         self._store = OffsetStore(state, clock)
-        self.registry = Registry(state, self._store, clock=clock, timers=timers)
+        self.registry = GroupRegistry(state, self._store, clock=clock, timers=timers)
         """The groups as machines, for those who drive groups of other kinds."""
         self.consumers = ConsumerGroups(self.registry, topics, config=config, clock=clock)
         """Those whose partitions the coordinator divides (KIP-848)."""
@@ -162,14 +164,14 @@ class Groups:
 
     # Membership of classic groups.
 
-    async def join(self, group_id: str, join: Join) -> Joined:
+    async def join(self, group_id: str, join: GroupJoinRequest) -> GroupJoinResult:
         """Take a member into a group, and return when its generation has begun."""
         check_group_id(group_id)
         self._check_session(join.session_timeout_ms)
         group = self._group_to_join(group_id, join)
         new_id = f"{join.instance_id or join.client_id}-{uuid.uuid4()}"
         now = self._clock.monotonic()
-        joined: Joined = await self.registry.ask(
+        joined: GroupJoinResult = await self.registry.ask(
             group, lambda ticket: group.join(join, ticket, new_id, now)
         )
         return joined
@@ -181,7 +183,7 @@ class Groups:
             allowed = f"allowed is {least} to {most}"
             raise InvalidSessionTimeout(f"session timeout is {timeout_ms} ms, {allowed}")
 
-    def _group_to_join(self, group_id: str, join: Join) -> ClassicGroup:
+    def _group_to_join(self, group_id: str, join: GroupJoinRequest) -> ClassicGroup:
         found = self.registry.find(group_id)
         if isinstance(found, ClassicGroup):
             return found
@@ -194,11 +196,11 @@ class Groups:
         self.registry.admit(group)
         return group
 
-    async def sync(self, group_id: str, sync: Sync) -> Synced:
+    async def sync(self, group_id: str, sync: GroupSyncRequest) -> GroupSyncResult:
         """Return a member's share, when the leader has brought it."""
         group = self._classic(group_id)
         now = self._clock.monotonic()
-        synced: Synced = await self.registry.ask(
+        synced: GroupSyncResult = await self.registry.ask(
             group, lambda ticket: group.sync(sync, ticket, now)
         )
         return synced
@@ -211,7 +213,7 @@ class Groups:
         group = self._classic(group_id)
         group.heartbeat(member_id, instance_id, generation, self._clock.monotonic())
 
-    async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[Left]:
+    async def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> list[LeaveResult]:
         """Let members go; operators remove those of consumer groups this way, too."""
         self.registry.check_open()
         if isinstance(self.registry.find(group_id), ConsumerGroup):
@@ -230,17 +232,17 @@ class Groups:
 
     # Looking at groups, and deleting them.
 
-    def describe(self, group_id: str) -> ClassicDescription:
+    def describe(self, group_id: str) -> ClassicGroupDescription:
         """Return a classic group as it stands; raises `UnknownGroup` where there is none."""
         group = self.registry.find(group_id)
         if not isinstance(group, ClassicGroup):
             raise UnknownGroup(f"there is no classic group {group_id!r}")
         return group.describe()
 
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[GroupListing]:
         """Return all groups."""
         return [
-            Listed(group.group_id, group.kind, group.state, group.protocol_type)
+            GroupListing(group.group_id, group.kind, group.state, group.protocol_type)
             for group in self.registry
         ]
 
@@ -257,7 +259,7 @@ class Groups:
 
     # Offsets.
 
-    def check_offset(self, offset: Offset) -> None:
+    def check_offset(self, offset: OffsetAndMetadata) -> None:
         """Raise `OffsetMetadataTooLarge` if more is to be remembered beside an offset than may."""
         size, most = len(offset.metadata.encode()), self._config.offset_metadata_bytes_max
         if size > most:
@@ -266,8 +268,8 @@ class Groups:
     async def commit(
         self,
         group_id: str,
-        committer: Committer,
-        offsets: Mapping[TopicPartition, Offset],
+        committer: OffsetCommitter,
+        offsets: Mapping[PartitionName, OffsetAndMetadata],
         *,
         retention_ms: int | None = None,
     ) -> None:
@@ -293,14 +295,16 @@ class Groups:
             self.registry.drop_if_void(group)
             raise
 
-    async def reset(self, group_id: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+    async def reset(
+        self, group_id: str, offsets: Mapping[PartitionName, OffsetAndMetadata]
+    ) -> None:
         """Have a group without members read from elsewhere. Durable when this returns.
 
         All of `offsets` are committed or none; a group that is not there is made. Raises
         `GroupNotEmpty` where it has members: they would go on from where they are.
         """
         self.check_reset(group_id)
-        await self.commit(group_id, Committer(), offsets)
+        await self.commit(group_id, OffsetCommitter(), offsets)
 
     def check_reset(self, group_id: str) -> None:
         """Raise what `reset` would, as far as the group is concerned."""
@@ -309,7 +313,7 @@ class Groups:
         if found is not None and not found.is_empty:
             raise GroupNotEmpty(f"{group_id!r} has members, and is {found.state}")
 
-    def _group_to_commit(self, group_id: str, committer: Committer) -> Group:
+    def _group_to_commit(self, group_id: str, committer: OffsetCommitter) -> Group:
         found = self.registry.find(check_group_id(group_id, may_be_empty=True))
         if found is not None:
             return found
@@ -328,14 +332,16 @@ class Groups:
         instance_id: str | None,
         producer_id: int,
         producer_epoch: int,
-        offsets: Mapping[TopicPartition, Offset],
+        offsets: Mapping[PartitionName, OffsetAndMetadata],
     ) -> None:
         """Keep offsets until the producer's transaction ends. Durable when this returns.
 
         All checks and the order among requests are settled before this first waits.
         """
         self.registry.check_open()
-        committer = Committer(member_id=member_id, generation=generation, instance_id=instance_id)
+        committer = OffsetCommitter(
+            member_id=member_id, generation=generation, instance_id=instance_id
+        )
         try:
             group = self._group_to_commit(group_id, committer)
         except UnknownGroup as error:
@@ -364,12 +370,12 @@ class Groups:
     def fetch(
         self,
         group_id: str,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Iterable[PartitionName] | None = None,
         *,
         member_id: str | None = None,
         epoch: int = -1,
         is_stable_required: bool = False,
-    ) -> dict[TopicPartition, Offset | MillstreamError | None]:
+    ) -> dict[PartitionName, OffsetAndMetadata | MillstreamError | None]:
         """Return what a group has committed of some partitions, or of all that it has.
 
         `None` where nothing is; `UnstableOffset` where a transaction may change it and the caller
@@ -379,7 +385,7 @@ class Groups:
         if (group := self.registry.find(group_id)) is not None:
             group.check_fetch(member_id, epoch)
         committed = self._store.offsets.of_group(group_id)
-        found: dict[TopicPartition, Offset | MillstreamError | None] = {}
+        found: dict[PartitionName, OffsetAndMetadata | MillstreamError | None] = {}
         for partition in committed if partitions is None else partitions:
             if is_stable_required and self._store.offsets.is_pending(group_id, partition):
                 found[partition] = UnstableOffset(f"{partition} is part of an open transaction")
@@ -400,10 +406,10 @@ class Groups:
     async def delete_offsets(
         self,
         group_id: str,
-        partitions: Collection[TopicPartition],
+        partitions: Collection[PartitionName],
         *,
         is_subscribed: Callable[[str], bool],
-    ) -> dict[TopicPartition, MillstreamError | None]:
+    ) -> dict[PartitionName, MillstreamError | None]:
         """Have offsets of a group go, unless it reads their topics; says for each what was done.
 
         A group with members has to be one of consumers, for of others it is not known what they
@@ -416,7 +422,7 @@ class Groups:
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
             raise GroupNotEmpty(f"{group_id!r} has members, and is {group.state}")
         reads = group.is_subscribed if isinstance(group, ConsumerGroup) else is_subscribed
-        results: dict[TopicPartition, MillstreamError | None] = dict.fromkeys(partitions)
+        results: dict[PartitionName, MillstreamError | None] = dict.fromkeys(partitions)
         for partition in results:
             if not group.is_empty and reads(partition.topic):
                 results[partition] = GroupSubscribed(f"{group_id!r} reads {partition.topic!r}")
@@ -456,7 +462,7 @@ class Groups:
         """Have offsets go that are too old, and groups that have neither offsets nor members."""
         try:
             for number, group in enumerate(self.registry):
-                if number % GROUPS_AT_ONCE == GROUPS_AT_ONCE - 1:
+                if number % GROUPS_PER_TURN == GROUPS_PER_TURN - 1:
                     await asyncio.sleep(0)
                 with contextlib.suppress(GroupNotEmpty):  # Someone has joined it meanwhile.
                     await self._expire_group(group)

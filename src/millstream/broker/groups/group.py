@@ -19,14 +19,14 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from millstream.broker.state_log import Entry
+from millstream.broker.state.state_log import StateEntry
 from millstream.errors import CorruptData, InvalidGroup, MillstreamError
 
 GROUP_ID_LENGTH_MAX = 1024
 """Characters of a group's id. Kafka allows 32,767, which nobody needs and every record repeats."""
 
 
-class Kind(enum.Enum):
+class GroupType(enum.Enum):
     """How the members of a group find out what is theirs. The values are Kafka's words."""
 
     CLASSIC = "classic"
@@ -36,7 +36,7 @@ class Kind(enum.Enum):
     """The coordinator divides the partitions (KIP-848)."""
 
 
-class Answer(NamedTuple):
+class TicketAnswer(NamedTuple):
     """What someone who waits is told: a value, or the error that the request ends with."""
 
     ticket: int
@@ -50,7 +50,7 @@ class Group(Protocol):
     group_id: str
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> GroupType:
         """Of which kind it is."""
         ...
 
@@ -89,26 +89,26 @@ class Group(Protocol):
         """When `pass_time` has to be called, at the latest. It may say so too early."""
         ...
 
-    def pass_time(self, now: float) -> Sequence[Answer]:
+    def pass_time(self, now: float) -> Sequence[TicketAnswer]:
         """Do what is due. Harmless when nothing is."""
         ...
 
-    def take_changes(self, now_ms: int) -> list[Entry]:
+    def take_changes(self, now_ms: int) -> list[StateEntry]:
         """Return what has to be stored since this was asked before; nothing where nothing has.
 
         `now_ms` is the wall time, for what is stored with a date.
         """
         ...
 
-    def stored(self, changes: Sequence[Entry]) -> None:
+    def stored(self, changes: Sequence[StateEntry]) -> None:
         """Take note that what `take_changes` returned once is durable."""
         ...
 
-    def store_failed(self, now: float) -> Sequence[Answer]:
+    def store_failed(self, now: float) -> Sequence[TicketAnswer]:
         """Take note that changes were not stored; they count as changes again."""
         ...
 
-    def tombstones(self) -> list[Entry]:
+    def tombstones(self) -> list[StateEntry]:
         """Return the entries that delete all that is stored of it."""
         ...
 

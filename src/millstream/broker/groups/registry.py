@@ -15,16 +15,16 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from millstream.broker.groups.group import Answer, Group
-from millstream.broker.groups.offsets_store import OffsetStore
-from millstream.broker.state_log import Entry, StateLog
+from millstream.broker.groups.group import Group, TicketAnswer
+from millstream.broker.groups.offsets.offset_store import OffsetStore
+from millstream.broker.state.state_log import StateEntry, StateLog
 from millstream.clock import Clock, Timer, Timers
 from millstream.errors import GroupNotEmpty, MillstreamError, Stopping
 
 logger = logging.getLogger(__name__)
 
 
-class Registry:
+class GroupRegistry:
     """All groups, by id, on one event loop."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Registry:
         """The ids of all groups, sorted."""
         self._alarms: dict[str, tuple[float, Timer]] = {}
         self._storing: dict[str, asyncio.Future[None]] = {}
-        self._debris: dict[str, list[Entry]] = {}
+        self._debris: dict[str, list[StateEntry]] = {}
         """Entries of a group that gave way to another, to go when that one is stored."""
         self._tickets = count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -114,7 +114,7 @@ class Registry:
 
     # Steps.
 
-    async def ask(self, group: Group, step: Callable[[int], Sequence[Answer]]) -> Any:
+    async def ask(self, group: Group, step: Callable[[int], Sequence[TicketAnswer]]) -> Any:
         """Have a machine take a step that someone waits for, and return what that is told.
 
         `step` gets the ticket under which the answer comes, now or later; an error that it raises
@@ -129,7 +129,7 @@ class Registry:
         finally:
             self._waiting.pop(ticket, None)
 
-    def settle(self, group: Group, answers: Sequence[Answer] = ()) -> None:
+    def settle(self, group: Group, answers: Sequence[TicketAnswer] = ()) -> None:
         """See to what follows from a machine's step: store, answer, set the alarm."""
         group_id = group.group_id
         if changes := group.take_changes(self._clock.wall_ms()):
@@ -149,8 +149,8 @@ class Registry:
     def _on_stored(
         self,
         group: Group,
-        debris: list[Entry],
-        changes: list[Entry],
+        debris: list[StateEntry],
+        changes: list[StateEntry],
         stored: asyncio.Future[None],
     ) -> None:
         group_id = group.group_id
@@ -167,7 +167,9 @@ class Registry:
             self._release(group.store_failed(self._clock.monotonic()))
             self._set_alarm(group)
 
-    def _release_stored(self, answers: Sequence[Answer], stored: asyncio.Future[None]) -> None:
+    def _release_stored(
+        self, answers: Sequence[TicketAnswer], stored: asyncio.Future[None]
+    ) -> None:
         error = stored.exception()
         if error is None:
             self._release(answers)
@@ -175,12 +177,12 @@ class Registry:
         assert isinstance(error, MillstreamError)
         self._release(
             [
-                a if isinstance(a.value, MillstreamError) else Answer(a.ticket, error)
+                a if isinstance(a.value, MillstreamError) else TicketAnswer(a.ticket, error)
                 for a in answers
             ]
         )
 
-    def _release(self, answers: Sequence[Answer]) -> None:
+    def _release(self, answers: Sequence[TicketAnswer]) -> None:
         for ticket, value in answers:
             future = self._waiting.pop(ticket, None)
             if future is None or future.done():
@@ -223,11 +225,13 @@ class Registry:
             timer.cancel()
         self._alarms.clear()
         stopping = Stopping("the node is stopping")
-        self._release([Answer(ticket, stopping) for ticket in self._waiting])
+        self._release([TicketAnswer(ticket, stopping) for ticket in self._waiting])
 
 
-def _answers_of(step: Callable[[int], Sequence[Answer]], ticket: int) -> Sequence[Answer]:
+def _answers_of(
+    step: Callable[[int], Sequence[TicketAnswer]], ticket: int
+) -> Sequence[TicketAnswer]:
     try:
         return step(ticket)
     except MillstreamError as error:
-        return [Answer(ticket, error)]
+        return [TicketAnswer(ticket, error)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.broker.groups.group import Kind
+from millstream.broker.groups.group import GroupType
 from millstream.errors import MillstreamError
 
 NO_GENERATION = -1
@@ -19,7 +19,7 @@ NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class GroupJoinRequest:
     """A client wants to be in a group, for the first time or again."""
 
     member_id: str = NO_MEMBER
@@ -38,7 +38,7 @@ class Join:
     reason: str = ""
 
 
-class JoinedMember(NamedTuple):
+class GroupMemberMetadata(NamedTuple):
     """What the leader learns of a member."""
 
     member_id: str
@@ -47,7 +47,7 @@ class JoinedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class GroupJoinResult:
     """The member is in the group's present generation."""
 
     member_id: str
@@ -55,13 +55,13 @@ class Joined:
     protocol_type: str
     protocol: str
     leader: str
-    members: tuple[JoinedMember, ...] = ()
+    members: tuple[GroupMemberMetadata, ...] = ()
     """All members, for the leader; nothing for the others."""
     is_skipping_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
+class GroupSyncRequest:
     """A member asks for its share; the leader brings everyone's."""
 
     member_id: str
@@ -73,7 +73,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class GroupSyncResult:
     """The member's share of this generation."""
 
     protocol_type: str
@@ -81,7 +81,7 @@ class Synced:
     assignment: bytes
 
 
-class Leaver(NamedTuple):
+class LeavingMember(NamedTuple):
     """Who leaves: a member by its id, or a static one by its instance id alone."""
 
     member_id: str
@@ -89,17 +89,17 @@ class Leaver(NamedTuple):
     reason: str = ""
 
 
-class Left(NamedTuple):
+class LeaveResult(NamedTuple):
     """Whether a member left, or why not."""
 
-    leaver: Leaver
+    leaver: LeavingMember
     error: MillstreamError | None
 
 
 # Looking at groups.
 
 
-class MemberDescription(NamedTuple):
+class ClassicMemberDescription(NamedTuple):
     """One member of a classic group."""
 
     member_id: str
@@ -111,21 +111,21 @@ class MemberDescription(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicDescription:
+class ClassicGroupDescription:
     """A classic group as it stands."""
 
     group_id: str
     state: str
     protocol_type: str
     protocol: str
-    members: tuple[MemberDescription, ...]
+    members: tuple[ClassicMemberDescription, ...]
 
 
-class Listed(NamedTuple):
+class GroupListing(NamedTuple):
     """A group among all others."""
 
     group_id: str
-    kind: Kind
+    kind: GroupType
     state: str
     protocol_type: str
 
@@ -133,7 +133,7 @@ class Listed(NamedTuple):
 # Offsets.
 
 
-class TopicPartition(NamedTuple):
+class PartitionName(NamedTuple):
     """Which partition of which topic."""
 
     topic: str
@@ -141,7 +141,7 @@ class TopicPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offset:
+class OffsetAndMetadata:
     """What a group has read of a partition: everything before `offset`."""
 
     offset: int
@@ -152,7 +152,7 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committer:
+class OffsetCommitter:
     """In whose name offsets are committed; nobody's where neither member nor generation is said."""
 
     member_id: str = NO_MEMBER

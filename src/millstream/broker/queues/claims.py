@@ -13,26 +13,26 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millstream.broker.queues.decisions import claimable, dropped, nack
-from millstream.broker.queues.events import Delivered, Fresh, group, runs_of
-from millstream.broker.queues.ledger import Ledger
+from millstream.broker.queues.decisions import claimable, drop_deleted_jobs, nack
+from millstream.broker.queues.events import FirstDeliveries, JobsDelivered, group_jobs, runs_of
+from millstream.broker.queues.queue_store import QueueStore
+from millstream.broker.queues.read_ahead import ReadAhead, read_offsets
 from millstream.broker.queues.receipts import Delivery
-from millstream.broker.queues.stock import Stock, read_offsets
-from millstream.broker.queues.values import CLAIM_MAX, Job
+from millstream.broker.queues.values import CLAIM_MAX, LeasedJob
 from millstream.clock import Timer, Timers
 from millstream.errors import Busy, MillstreamError
 from millstream.records.record import StoredRecord
 
 logger = logging.getLogger(__name__)
 
-LINE_MAX = 10_000
+CLAIMERS_MAX = 10_000
 """Claimers that may wait at one queue: each is a request that is held open."""
 
 
-class Handed(NamedTuple):
+class ClaimGrant(NamedTuple):
     """What a claimer gets, and what has to be durable before it is told."""
 
-    jobs: list[Job]
+    jobs: list[LeasedJob]
     ticket: asyncio.Future[None] | None
 
 
@@ -47,30 +47,32 @@ class Claimer:
         self.lease_ms = lease_ms
         self.is_waiting = is_waiting
         """Whether it stays where there is no job for it."""
-        self.future: asyncio.Future[Handed] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[ClaimGrant] = asyncio.get_running_loop().create_future()
         self.timer: Timer | None = None
 
 
-class Claims:
+class ClaimService:
     """Serves the claimers of one queue."""
 
-    def __init__(self, ledger: Ledger, timers: Timers) -> None:
+    def __init__(self, ledger: QueueStore, timers: Timers) -> None:
         self._ledger = ledger
         self._timers = timers
         self._line: deque[Claimer] = deque()
         self._window: Timer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._is_woken = False
-        self._stocks: dict[int, Stock] = {}
+        self._stocks: dict[int, ReadAhead] = {}
         self._records: dict[tuple[int, int], StoredRecord] = {}
         """Records of jobs that came back, read a moment ago."""
         self._turn = 0
 
     # The line.
 
-    async def claim(self, max_jobs: int, lease_ms: int, wait_ms: int, worker: str = "") -> Handed:
+    async def claim(
+        self, max_jobs: int, lease_ms: int, wait_ms: int, worker: str = ""
+    ) -> ClaimGrant:
         """Stand in line for jobs; returns none where there was none in time."""
-        if len(self._line) >= LINE_MAX:
+        if len(self._line) >= CLAIMERS_MAX:
             raise Busy(f"{len(self._line)} claims wait at {self._ledger.topic.name} already")
         claimer = Claimer(max_jobs, lease_ms, is_waiting=wait_ms > 0, worker=worker)
         if wait_ms > 0:
@@ -97,7 +99,7 @@ class Claims:
         """How many stand in line."""
         return len(self._line)
 
-    def give_back(self, jobs: Sequence[Job]) -> None:
+    def give_back(self, jobs: Sequence[LeasedJob]) -> None:
         """Let others have jobs whose claimer is gone; that they were handed out counts."""
         ledger = self._ledger
         if jobs and ledger.is_usable:
@@ -110,7 +112,7 @@ class Claims:
 
     def _give_up(self, claimer: Claimer) -> None:
         if not claimer.future.done():
-            claimer.future.set_result(Handed([], self._ledger.commit(None)))
+            claimer.future.set_result(ClaimGrant([], self._ledger.commit(None)))
 
     def _end_window(self) -> None:
         self._window = None
@@ -178,7 +180,7 @@ class Claims:
             if not found:
                 self._answer_none(present, sick)
                 return
-            parts = shares([claimer.max_jobs for claimer in claimers], found)
+            parts = even_shares([claimer.max_jobs for claimer in claimers], found)
             for claimer, part in zip(claimers, parts, strict=True):
                 if part:
                     handed = self._hand_out(claimer, part, sick)
@@ -200,7 +202,7 @@ class Claims:
         for claimer in present:
             if not claimer.is_waiting and not claimer.future.done():
                 self._line.remove(claimer)
-                claimer.future.set_result(Handed([], self._ledger.commit(None)))
+                claimer.future.set_result(ClaimGrant([], self._ledger.commit(None)))
 
     # Reading.
 
@@ -227,7 +229,7 @@ class Claims:
         """Read the records of jobs that came back; those that are gone are dropped."""
         wanted = [place for place in places if place not in self._records]
         self._records = {p: self._records[p] for p in places if p in self._records}
-        for index, offsets in group(wanted):
+        for index, offsets in group_jobs(wanted):
             partition = self._ledger.topic.partitions[index]
             try:
                 await partition.open()
@@ -240,7 +242,7 @@ class Claims:
             state = await self._ledger.usable()
             jobs = state.lanes[index].jobs
             gone = [offset for offset in found.missing if offset in jobs]
-            self._ledger.commit(dropped(state, {index: gone}))
+            self._ledger.commit(drop_deleted_jobs(state, {index: gone}))
 
     async def _fill(self, index: int, wanted: int) -> int:
         """Have jobs of a partition in stock, if it has any; returns how many."""
@@ -249,7 +251,7 @@ class Claims:
             await partition.open()
         stock = self._stocks.get(index)
         if stock is None:
-            stock = self._stocks[index] = Stock(partition)
+            stock = self._stocks[index] = ReadAhead(partition)
         is_more = True
         while True:
             state = await self._ledger.usable()
@@ -262,8 +264,8 @@ class Claims:
             is_more = await stock.read_more(lane.frontier)
         if not stock.count and stock.end > lane.frontier:  # There was no job on the way.
             taken = stock.take(0)
-            fresh = Fresh(index, [], taken.end, taken.removed)
-            self._ledger.commit(Delivered(0, 0, [fresh], []))
+            fresh = FirstDeliveries(index, [], taken.end, taken.removed)
+            self._ledger.commit(JobsDelivered(0, 0, [fresh], []))
         return stock.count
 
     def _in_turn(self) -> Sequence[int]:
@@ -284,7 +286,7 @@ class Claims:
         room = max(0, self._ledger.limits.unfinished_max - state.unfinished)
         return min(limit, again + min(fresh, room))
 
-    def _sound_stocks(self, sick: dict[int, MillstreamError]) -> list[tuple[int, Stock]]:
+    def _sound_stocks(self, sick: dict[int, MillstreamError]) -> list[tuple[int, ReadAhead]]:
         lanes = self._ledger.state.lanes
         count = len(self._ledger.topic.partitions)
         in_turn = sorted(self._stocks.items(), key=lambda one: (one[0] - self._turn) % count)
@@ -297,36 +299,40 @@ class Claims:
             and stock.is_sound(lanes[index].frontier)
         ]
 
-    def _hand_out(self, claimer: Claimer, limit: int, sick: dict[int, MillstreamError]) -> Handed:
+    def _hand_out(
+        self, claimer: Claimer, limit: int, sick: dict[int, MillstreamError]
+    ) -> ClaimGrant:
         """Decide which jobs go to a claimer, `limit` at the most, and commit that."""
         ledger = self._ledger
         state, make = ledger.state, ledger.receipts.make
         lease_ms = claimer.lease_ms
-        jobs: list[Job] = []
+        jobs: list[LeasedJob] = []
         again: list[tuple[int, int]] = []
         for due in claimable(state, limit, sick):
             place = due.partition, due.offset
             if (record := self._records.pop(place, None)) is not None:
                 number = due.job.deliveries + 1
-                jobs.append(Job(make(*place, number), due.partition, record, number, lease_ms))
+                jobs.append(
+                    LeasedJob(make(*place, number), due.partition, record, number, lease_ms)
+                )
                 again.append(place)
-        fresh: list[Fresh] = []
+        fresh: list[FirstDeliveries] = []
         for index, stock in self._sound_stocks(sick):
             if len(jobs) == limit:
                 break
             taken = stock.take(limit - len(jobs))
             offsets = [record.offset for record in taken.records]
-            fresh.append(Fresh(index, runs_of(offsets), taken.end, taken.removed))
+            fresh.append(FirstDeliveries(index, runs_of(offsets), taken.end, taken.removed))
             jobs += [
-                Job(make(index, record.offset, 1), index, record, 1, lease_ms)
+                LeasedJob(make(index, record.offset, 1), index, record, 1, lease_ms)
                 for record in taken.records
             ]
         due_ms = ledger.begin_ms() + lease_ms
-        ticket = ledger.commit(Delivered(due_ms, lease_ms, fresh, group(again)))
+        ticket = ledger.commit(JobsDelivered(due_ms, lease_ms, fresh, group_jobs(again)))
         self._note_worker(claimer.worker, jobs)
-        return Handed(jobs, ticket)
+        return ClaimGrant(jobs, ticket)
 
-    def _note_worker(self, worker: str, jobs: Sequence[Job]) -> None:
+    def _note_worker(self, worker: str, jobs: Sequence[LeasedJob]) -> None:
         """Remember who has jobs, for those who look."""
         lanes = self._ledger.state.lanes
         for job in jobs:
@@ -334,7 +340,7 @@ class Claims:
                 lanes[job.partition].jobs[job.record.offset].worker = worker
 
 
-def shares(wants: Sequence[int], available: int) -> list[int]:
+def even_shares(wants: Sequence[int], available: int) -> list[int]:
     """Divide what there is evenly: nobody gets more than it wants, nor than others that want more.
 
     What cannot be divided goes to those who came first.

@@ -7,23 +7,23 @@ from itertools import islice
 from typing import NamedTuple
 
 from millstream.broker.queues.events import (
-    Acked,
-    Event,
-    Extended,
-    Jobs,
-    Removed,
-    Returned,
-    group,
+    JobOffsets,
+    JobsAcked,
+    JobsRemoved,
+    JobsReturned,
+    LeasesExtended,
+    QueueEvent,
+    group_jobs,
 )
-from millstream.broker.queues.jobs import BURYING, GIVEN, HELD, Due
+from millstream.broker.queues.jobs import DEAD_LETTERING, RECEIPT_VALID, RETURNED, DueJob
 from millstream.broker.queues.receipts import Delivery
-from millstream.broker.queues.state import QueueState
+from millstream.broker.queues.state import QueueStateMachine
 
 
-class Decided(NamedTuple):
+class QueueDecision(NamedTuple):
     """What became of a request about deliveries."""
 
-    event: Event | None
+    event: QueueEvent | None
     """What has to be applied; nothing, where it changes nothing."""
     done: int
     """For how many deliveries it was done, or had been."""
@@ -31,31 +31,31 @@ class Decided(NamedTuple):
     """Which of them, by their places in the request, count no more."""
 
 
-def ack(state: QueueState, deliveries: Sequence[Delivery | None]) -> Decided:
+def ack(state: QueueStateMachine, deliveries: Sequence[Delivery | None]) -> QueueDecision:
     """Let jobs be done. Repeating what succeeded is fine."""
     jobs, stale = _sort(state, deliveries, may_be_acked=True)
-    return Decided(Acked(jobs) if jobs else None, len(deliveries) - len(stale), stale)
+    return QueueDecision(JobsAcked(jobs) if jobs else None, len(deliveries) - len(stale), stale)
 
 
 def nack(
-    state: QueueState, deliveries: Sequence[Delivery | None], *, now_ms: int, delay_ms: int
-) -> Decided:
+    state: QueueStateMachine, deliveries: Sequence[Delivery | None], *, now_ms: int, delay_ms: int
+) -> QueueDecision:
     """Give jobs back, for others to have once `delay_ms` have passed."""
     jobs, stale = _sort(state, deliveries)
-    event = Returned(now_ms + delay_ms, delay_ms, jobs) if jobs else None
-    return Decided(event, len(deliveries) - len(stale), stale)
+    event = JobsReturned(now_ms + delay_ms, delay_ms, jobs) if jobs else None
+    return QueueDecision(event, len(deliveries) - len(stale), stale)
 
 
 def extend(
-    state: QueueState, deliveries: Sequence[Delivery | None], *, now_ms: int, lease_ms: int
-) -> Decided:
+    state: QueueStateMachine, deliveries: Sequence[Delivery | None], *, now_ms: int, lease_ms: int
+) -> QueueDecision:
     """Let leases last `lease_ms` from now."""
     jobs, stale = _sort(state, deliveries)
-    event = Extended(now_ms + lease_ms, lease_ms, jobs) if jobs else None
-    return Decided(event, len(deliveries) - len(stale), stale)
+    event = LeasesExtended(now_ms + lease_ms, lease_ms, jobs) if jobs else None
+    return QueueDecision(event, len(deliveries) - len(stale), stale)
 
 
-def was_acked(state: QueueState, delivery: Delivery) -> bool:
+def was_acked(state: QueueStateMachine, delivery: Delivery) -> bool:
     """Whether a job is done by an ack of this very delivery.
 
     A job that ended by an ack of its first delivery needs no memory. Where it may have ended in a
@@ -72,8 +72,8 @@ def was_acked(state: QueueState, delivery: Delivery) -> bool:
 
 
 def _sort(
-    state: QueueState, deliveries: Sequence[Delivery | None], *, may_be_acked: bool = False
-) -> tuple[Jobs, list[int]]:
+    state: QueueStateMachine, deliveries: Sequence[Delivery | None], *, may_be_acked: bool = False
+) -> tuple[JobOffsets, list[int]]:
     """Return the jobs of the deliveries that are the newest of theirs, and which are stale.
 
     A delivery that comes twice counts once.
@@ -87,7 +87,7 @@ def _sort(
             lane = lanes.get(partition)
             job = lane.jobs.get(offset) if lane is not None else None
             if job is not None:
-                if job.deliveries == number and job.kind in HELD:
+                if job.deliveries == number and job.kind in RECEIPT_VALID:
                     found.setdefault(partition, {})[offset] = None
                     continue
             elif may_be_acked and was_acked(state, delivery):
@@ -96,7 +96,7 @@ def _sort(
     return [(partition, list(offsets)) for partition, offsets in found.items()], stale
 
 
-def claimable(state: QueueState, limit: int, sick: Collection[int] = ()) -> list[Due]:
+def claimable(state: QueueStateMachine, limit: int, sick: Collection[int] = ()) -> list[DueJob]:
     """Return the jobs that came back and go out next, in their order.
 
     What lies in a partition of `sick` stays where it is.
@@ -104,7 +104,7 @@ def claimable(state: QueueState, limit: int, sick: Collection[int] = ()) -> list
     returned = state.returned
     while returned and not state.is_due(returned[0]):
         returned.popleft()
-    found: list[Due] = []
+    found: list[DueJob] = []
     for due in returned:
         if len(found) == limit:
             break
@@ -113,24 +113,26 @@ def claimable(state: QueueState, limit: int, sick: Collection[int] = ()) -> list
     return found
 
 
-def doomed(state: QueueState, limit: int) -> list[Due]:
+def exhausted_jobs(state: QueueStateMachine, limit: int) -> list[DueJob]:
     """Return jobs that came back and were handed out too often, oldest first."""
     while state.doomed and not state.is_due(state.doomed[0]):
         state.doomed.popleft()
     return [due for due in islice(state.doomed, limit) if state.is_due(due)]
 
 
-def dropped(state: QueueState, gone: Mapping[int, Sequence[int]]) -> Removed | None:
+def drop_deleted_jobs(
+    state: QueueStateMachine, gone: Mapping[int, Sequence[int]]
+) -> JobsRemoved | None:
     """Let unfinished jobs go whose records were deleted; those that are being buried may stay."""
     pairs = [
         (partition, offset)
         for partition, offsets in gone.items()
         for offset in offsets
-        if state.lanes[partition].jobs[offset].kind != BURYING
+        if state.lanes[partition].jobs[offset].kind != DEAD_LETTERING
     ]
-    return Removed(group(pairs)) if pairs else None
+    return JobsRemoved(group_jobs(pairs)) if pairs else None
 
 
-def is_given(due: Due) -> bool:
+def is_returned_by_worker(due: DueJob) -> bool:
     """Whether a worker gave the job back, and it was not its lease that ran out."""
-    return due.job.kind == GIVEN
+    return due.job.kind == RETURNED

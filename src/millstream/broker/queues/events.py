@@ -36,25 +36,25 @@ from millstream.errors import CorruptData, UnknownFormat
 
 EVENT_VERSION = 1
 
-Jobs: TypeAlias = list[tuple[int, list[int]]]
+JobOffsets: TypeAlias = list[tuple[int, list[int]]]
 """Offsets by partition."""
 
 
-class Started(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class NodeBooted(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """The node runs in another boot: every lease and delay begins anew, with its full length."""
 
     boot_id: str
     now_ms: int
 
 
-class Began(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class PartitionAdded(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The queue has one more partition, and the job at `offset` is its first."""
 
     partition: int
     offset: int
 
 
-class Fresh(msgspec.Struct, frozen=True, array_like=True):
+class FirstDeliveries(msgspec.Struct, frozen=True, array_like=True):
     """Jobs of one partition that are handed out for the first time."""
 
     partition: int
@@ -66,72 +66,72 @@ class Fresh(msgspec.Struct, frozen=True, array_like=True):
     """How many of those had been jobs, and were deleted."""
 
 
-class Delivered(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class JobsDelivered(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Jobs were handed out."""
 
     due_ms: int
     lease_ms: int
-    fresh: list[Fresh]
-    again: Jobs
+    fresh: list[FirstDeliveries]
+    again: JobOffsets
 
 
-class Acked(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class JobsAcked(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Jobs are done."""
 
-    jobs: Jobs
+    jobs: JobOffsets
 
 
-class Returned(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class JobsReturned(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """A worker gave jobs back."""
 
     due_ms: int
     delay_ms: int
-    jobs: Jobs
+    jobs: JobOffsets
 
 
-class Extended(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class LeasesExtended(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Leases last longer."""
 
     due_ms: int
     lease_ms: int
-    jobs: Jobs
+    jobs: JobOffsets
 
 
-class Burying(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class DeadLettersIntended(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Jobs that were handed out too often are about to be appended to the dead-letter topic."""
 
     topic_id: bytes
     ends: list[int]
     """Where its partitions ended: what is appended for these jobs lies at or after that."""
-    expired: Jobs
-    nacked: Jobs
+    expired: JobOffsets
+    nacked: JobOffsets
 
 
-class Buried(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class DeadLettersMoved(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The jobs that were about to be dead letters are, or were deleted meanwhile."""
 
-    dead: Jobs
-    removed: Jobs
-    kept: Jobs = []
+    dead: JobOffsets
+    removed: JobOffsets
+    kept: JobOffsets = []
     """Those that the dead-letter topic does not take: they rest, and it is tried again."""
     due_ms: int = 0
     delay_ms: int = 0
 
 
-class Removed(msgspec.Struct, frozen=True, array_like=True, tag=8):
+class JobsRemoved(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """Jobs were deleted from the topic before they were done."""
 
-    jobs: Jobs
+    jobs: JobOffsets
 
 
-class Cut(msgspec.Struct, frozen=True, array_like=True, tag=9):
+class PartitionTruncated(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """The partition ends at `end`, and had been longer: a class below `fsync` lost its end."""
 
     partition: int
     end: int
 
 
-class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=10):
+class QueueStateSnapshot(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """A whole state."""
 
     boot_id: str
@@ -142,10 +142,10 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """Partition, frontier, forgotten, and its unfinished jobs: five numbers each."""
     ended: list[int]
     """Partition, offset and final delivery of jobs that did not end by their first delivery."""
-    intent: Burying | None
+    intent: DeadLettersIntended | None
 
 
-class Renewed(msgspec.Struct, frozen=True, array_like=True, tag=11):
+class ReceiptsInvalidated(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """Receipts from before count no more: deliveries that were answered may have been lost.
 
     That is when the queue is new, and where a class below `fsync` may have lost its end.
@@ -154,32 +154,32 @@ class Renewed(msgspec.Struct, frozen=True, array_like=True, tag=11):
     generation: int
 
 
-Event: TypeAlias = (
-    Started
-    | Began
-    | Delivered
-    | Acked
-    | Returned
-    | Extended
-    | Burying
-    | Buried
-    | Removed
-    | Cut
-    | Snapshot
-    | Renewed
+QueueEvent: TypeAlias = (
+    NodeBooted
+    | PartitionAdded
+    | JobsDelivered
+    | JobsAcked
+    | JobsReturned
+    | LeasesExtended
+    | DeadLettersIntended
+    | DeadLettersMoved
+    | JobsRemoved
+    | PartitionTruncated
+    | QueueStateSnapshot
+    | ReceiptsInvalidated
 )
 
 _VERSION = bytes([EVENT_VERSION])
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_decoder: msgspec.msgpack.Decoder[QueueEvent] = msgspec.msgpack.Decoder(QueueEvent)
 
 
-def encode_event(event: Event) -> bytes:
+def encode_event(event: QueueEvent) -> bytes:
     """Write an event."""
     return _VERSION + _encoder.encode(event)
 
 
-def decode_event(data: bytes) -> Event:
+def decode_event(data: bytes) -> QueueEvent:
     """Read an event; raises `UnknownFormat` or `CorruptData`."""
     if data[:1] != _VERSION:
         found = data[0] if data else "nothing"
@@ -217,7 +217,7 @@ def offsets_of(runs: list[int]) -> list[int]:
     ]
 
 
-def group(pairs: list[tuple[int, int]]) -> Jobs:
+def group_jobs(pairs: list[tuple[int, int]]) -> JobOffsets:
     """Return partitions and offsets as offsets by partition, in their order."""
     jobs: dict[int, list[int]] = {}
     for partition, offset in pairs:
@@ -225,6 +225,6 @@ def group(pairs: list[tuple[int, int]]) -> Jobs:
     return list(jobs.items())
 
 
-def count(jobs: Jobs) -> int:
+def count_jobs(jobs: JobOffsets) -> int:
     """Return how many jobs these are."""
     return sum(len(offsets) for _, offsets in jobs)

@@ -8,19 +8,19 @@ LEASED = 0
 DELAYED = 1
 EXPIRED = 2
 """Its lease ran out, and nobody else has it: its receipt still counts."""
-GIVEN = 3
+RETURNED = 3
 """Given back, and its delay is over: nobody has a receipt that counts."""
-BURYING = 4
+DEAD_LETTERING = 4
 
-HELD = (LEASED, EXPIRED)
+RECEIPT_VALID = (LEASED, EXPIRED)
 """The newest receipt of such a job counts."""
-PENDING = (LEASED, DELAYED)
+TIMED = (LEASED, DELAYED)
 """Time will change them."""
-BACK = (EXPIRED, GIVEN)
+REDELIVERABLE = (EXPIRED, RETURNED)
 """Such a job can be claimed, or is doomed."""
 
 
-class Unfinished:
+class UnfinishedJob:
     """A job that was handed out, and is not done."""
 
     __slots__ = ("came_back", "deliveries", "due_ms", "kind", "length_ms", "worker")
@@ -32,13 +32,13 @@ class Unfinished:
         """When its lease or its delay is over."""
         self.length_ms = length_ms
         """How long that lasts from its beginning: so long again, after a reboot."""
-        self.came_back: Due | None = None
+        self.came_back: DueJob | None = None
         """When its time came for the last time."""
         self.worker = ""
         """Who was handed it last, for those who look; nothing is kept of that on the disk."""
 
 
-class Lane:
+class PartitionJobs:
     """What is known of one partition."""
 
     __slots__ = ("forgotten", "frontier", "jobs")
@@ -48,7 +48,7 @@ class Lane:
         """All before it was handed out at least once, or is no job."""
         self.forgotten = forgotten
         """Before it, some job may have ended in a way that is not remembered."""
-        self.jobs: dict[int, Unfinished] = {}
+        self.jobs: dict[int, UnfinishedJob] = {}
 
     @property
     def needed_offset(self) -> int:
@@ -56,10 +56,10 @@ class Lane:
         return min(self.jobs, default=self.frontier)
 
 
-class Due(NamedTuple):
+class DueJob(NamedTuple):
     """A job whose time has come; it counts until something happens to the job."""
 
     partition: int
     offset: int
-    job: Unfinished
+    job: UnfinishedJob
     due_ms: int

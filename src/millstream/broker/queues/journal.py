@@ -19,15 +19,20 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millstream.broker.queues.events import Event, Snapshot, decode_event, encode_event
-from millstream.broker.queues.snapshots import restored
-from millstream.broker.queues.state import QueueState
+from millstream.broker.queues.events import (
+    QueueEvent,
+    QueueStateSnapshot,
+    decode_event,
+    encode_event,
+)
+from millstream.broker.queues.snapshot import restore_state
+from millstream.broker.queues.state import QueueStateMachine
 from millstream.clock import Clock
-from millstream.config import MIB
+from millstream.config.schema import MIB
 from millstream.errors import CorruptData, LogClosed, MillstreamError, StorageFailed
 from millstream.records.build import build_batch
 from millstream.records.record import Gap, Record
-from millstream.storage.append import Appended
+from millstream.storage.append.pending_append import Appended
 from millstream.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -38,18 +43,18 @@ BATCH_BYTES_MAX = 1 * MIB
 _RECORD_OVERHEAD = 16
 
 
-class Replayed(NamedTuple):
+class JournalReplay(NamedTuple):
     """What a log says."""
 
-    state: QueueState
+    state: QueueStateMachine
     events_bytes: int
     """Bytes of events since the last snapshot."""
     snapshot_bytes: int
 
 
-def replay(log: Log, *, ended_max: int) -> Replayed:
+def replay(log: Log, *, ended_max: int) -> JournalReplay:
     """Read a log from its start; raises `CorruptData` where something is missing or damaged."""
-    state = QueueState(ended_max=ended_max)
+    state = QueueStateMachine(ended_max=ended_max)
     events_bytes = snapshot_bytes = 0
     expected = log.start_offset
     for record in log.records():
@@ -60,26 +65,30 @@ def replay(log: Log, *, ended_max: int) -> Replayed:
         if record.offset != expected or record.value is None:
             raise CorruptData(f"{log.name}: found record {record.offset}, expected {expected}")
         event = decode_event(record.value)
-        if expected == log.start_offset and expected > 0 and not isinstance(event, Snapshot):
+        if (
+            expected == log.start_offset
+            and expected > 0
+            and not isinstance(event, QueueStateSnapshot)
+        ):
             raise CorruptData(f"{log.name} begins at {expected} without a snapshot")
-        if isinstance(event, Snapshot):
+        if isinstance(event, QueueStateSnapshot):
             state = _restored(log, event, ended_max)
             events_bytes, snapshot_bytes = 0, len(record.value)
         else:
             state.apply(event)
             events_bytes += len(record.value) + _RECORD_OVERHEAD
         expected += 1
-    return Replayed(state, events_bytes, snapshot_bytes)
+    return JournalReplay(state, events_bytes, snapshot_bytes)
 
 
-def _restored(log: Log, snapshot: Snapshot, ended_max: int) -> QueueState:
+def _restored(log: Log, snapshot: QueueStateSnapshot, ended_max: int) -> QueueStateMachine:
     try:
-        return restored(snapshot, ended_max=ended_max)
+        return restore_state(snapshot, ended_max=ended_max)
     except (ValueError, IndexError) as error:
         raise CorruptData(f"{log.name}: a snapshot is none: {error}") from error
 
 
-class Journal:
+class QueueJournal:
     """Writes the events of one queue. Lives on the loop of its log.
 
     `on_failure` is called, before anyone is told, when events were refused: the state that they
@@ -114,10 +123,10 @@ class Journal:
         self._trimming: asyncio.Task[None] | None = None
         log.on_rewind = self._on_rewind
 
-    def submit(self, event: Event) -> asyncio.Future[None]:
+    def submit(self, event: QueueEvent) -> asyncio.Future[None]:
         """Have an event written; returns what ends when it is durable, with all before it."""
         data = encode_event(event)
-        is_snapshot = isinstance(event, Snapshot)
+        is_snapshot = isinstance(event, QueueStateSnapshot)
         if is_snapshot:
             self.events_bytes, self.snapshot_bytes = 0, len(data)
         else:

@@ -7,25 +7,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from millstream.broker.queues import decisions
-from millstream.broker.queues.burial import Burial
-from millstream.broker.queues.claims import Claims
-from millstream.broker.queues.decisions import Decided
+from millstream.broker.queues.claims import ClaimService
+from millstream.broker.queues.dead_letter_mover import DeadLetterMover
+from millstream.broker.queues.decisions import QueueDecision
 from millstream.broker.queues.jobs import LEASED
-from millstream.broker.queues.ledger import Ledger
+from millstream.broker.queues.queue_store import QueueStore
 from millstream.broker.queues.receipts import Delivery
 from millstream.broker.queues.values import (
-    Claimed,
-    Job,
+    ClaimResult,
+    LeasedJob,
     QueueConfig,
     QueueCounts,
-    Settled,
+    SettleResult,
     check_count,
     check_delay,
     check_lease,
     check_wait,
 )
-from millstream.broker.record_appends import RecordAppends
-from millstream.broker.topics import Topics
+from millstream.broker.topics.record_appender import RecordAppender
+from millstream.broker.topics.topics import Topics
 from millstream.clock import Timers
 from millstream.errors import MillstreamError, StaleReceipt
 
@@ -47,7 +47,7 @@ class QueueCounters:
     """Receipts that counted no more."""
 
 
-class Queue:
+class WorkQueue:
     """A topic with a layer of leases. One event loop owns it.
 
     A job belongs to at most one worker at a time, by the monotonic clock. Every answer waits until
@@ -56,18 +56,18 @@ class Queue:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: QueueStore,
         *,
         topics: Topics,
-        appends: RecordAppends,
+        appends: RecordAppender,
         timers: Timers,
     ) -> None:
         self.name = ledger.topic.name
         self.topic = ledger.topic
         self.counters = QueueCounters()
         self.ledger = ledger
-        self._claims = Claims(ledger, timers)
-        self._burial = Burial(ledger, topics, appends, timers)
+        self._claims = ClaimService(ledger, timers)
+        self._burial = DeadLetterMover(ledger, topics, appends, timers)
         self._callbacks: dict[Callable[[], None], None] = {}
         ledger.on_wake = self._wake
         ledger.on_failure = self._claims.refuse
@@ -113,7 +113,7 @@ class Queue:
         """How many claims stand in line."""
         return self._claims.waiting
 
-    def is_leased(self, job: Job) -> bool:
+    def is_leased(self, job: LeasedJob) -> bool:
         """Whether a job still belongs to who was handed it, by this very delivery."""
         lane = self.ledger.state.lanes.get(job.partition)
         found = lane.jobs.get(job.record.offset) if lane is not None else None
@@ -148,7 +148,7 @@ class Queue:
         lease_ms: int | None = None,
         wait_ms: int = 0,
         worker: str = "",
-    ) -> Claimed:
+    ) -> ClaimResult:
         """Return jobs that belong to the caller from now on, for as long as its lease lasts.
 
         Where there is none, it waits for one, `wait_ms` at the most. Who stops waiting before jobs
@@ -169,9 +169,9 @@ class Queue:
             raise
         self.counters.claims += bool(jobs)
         self.counters.delivered += len(jobs)
-        return Claimed(jobs, cost)
+        return ClaimResult(jobs, cost)
 
-    async def ack(self, receipts: Sequence[str]) -> Settled:
+    async def ack(self, receipts: Sequence[str]) -> SettleResult:
         """Let jobs be done, for ever. Repeating an ack that succeeded is fine.
 
         Raises `StaleReceipt` for those whose jobs belong to others or ended otherwise; what was
@@ -182,7 +182,7 @@ class Queue:
         self.counters.acked += settled.count
         return settled
 
-    async def nack(self, receipts: Sequence[str], *, delay_ms: int = 0) -> Settled:
+    async def nack(self, receipts: Sequence[str], *, delay_ms: int = 0) -> SettleResult:
         """Give jobs back, for others to have once `delay_ms` have passed; as `ack` does."""
         check_delay(delay_ms)
         deliveries = await self._read(receipts)
@@ -192,7 +192,7 @@ class Queue:
         self.counters.nacked += settled.count
         return settled
 
-    async def extend(self, receipts: Sequence[str], *, lease_ms: int | None = None) -> Settled:
+    async def extend(self, receipts: Sequence[str], *, lease_ms: int | None = None) -> SettleResult:
         """Let leases last `lease_ms` from now; as `ack` does."""
         lease_ms = check_lease(self.config.lease_ms if lease_ms is None else lease_ms)
         deliveries = await self._read(receipts)
@@ -209,7 +209,7 @@ class Queue:
         read = self.ledger.receipts.read
         return [read(receipt) for receipt in receipts]
 
-    async def _settle(self, receipts: Sequence[str], decided: Decided) -> Settled:
+    async def _settle(self, receipts: Sequence[str], decided: QueueDecision) -> SettleResult:
         """Commit what was decided; answer once it is durable, and what it rests on."""
         ticket = self.ledger.commit(decided.event)
         if decided.event is not None:
@@ -219,4 +219,4 @@ class Queue:
         if decided.stale:
             self.counters.stale += len(decided.stale)
             raise StaleReceipt([receipts[place] for place in decided.stale], done=decided.done)
-        return Settled(decided.done, cost)
+        return SettleResult(decided.done, cost)

@@ -24,17 +24,17 @@ from typing import Any
 import msgspec
 
 from millstream.broker.loop_threads import LoopThreads
-from millstream.broker.queues.keepers import KeepAll
-from millstream.broker.queues.ledger import Ledger
-from millstream.broker.queues.queue import Queue
+from millstream.broker.queues.queue import WorkQueue
+from millstream.broker.queues.queue_store import QueueStore
+from millstream.broker.queues.retention_holds import HoldEverything
 from millstream.broker.queues.row import QUEUES_PREFIX, QueueRow, decode_row, encode_row, queue_key
-from millstream.broker.queues.values import QueueChanges, QueueConfig, QueueLimits, changed
-from millstream.broker.record_appends import RecordAppends
-from millstream.broker.topic import Topic, TopicChange, TopicEvent, Turns
-from millstream.broker.topic_config import COMPACT, TopicConfig
-from millstream.broker.topics import Topics
+from millstream.broker.queues.values import QueueChanges, QueueConfig, QueueLimits, apply_changes
+from millstream.broker.topics.configs.topic_config import COMPACT, TopicConfig
+from millstream.broker.topics.record_appender import RecordAppender
+from millstream.broker.topics.topic import KeyedLocks, Topic, TopicChange, TopicEvent
+from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
-from millstream.config import MIB, Durability
+from millstream.config.schema import MIB, Durability
 from millstream.errors import (
     InvalidConfig,
     InvalidRequest,
@@ -43,7 +43,7 @@ from millstream.errors import (
     UnknownQueue,
 )
 from millstream.metadata.interface import Metadata
-from millstream.storage.background import Background
+from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 
@@ -60,7 +60,7 @@ SEGMENT_BYTES_MAX = 16 * MIB
 SECRET_SIZE = 32
 
 
-class Queues:
+class WorkQueues:
     """All queues of a node. One event loop owns them."""
 
     def __init__(
@@ -69,10 +69,10 @@ class Queues:
         topics: Topics,
         store: Store,
         metadata: Metadata,
-        appends: RecordAppends,
+        appends: RecordAppender,
         clock: Clock,
         timers: Timers,
-        background: Background | None = None,
+        background: Executor | None = None,
         limits: QueueLimits | None = None,
         draw: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
@@ -85,12 +85,12 @@ class Queues:
         self._background = background or LoopThreads()
         self._limits = limits or QueueLimits()
         self._draw = draw
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, WorkQueue] = {}
         self._refused: dict[str, MillstreamError] = {}
         """Queues that cannot be opened, and why."""
         self._rows: dict[str, QueueRow] = {}
         self._making: set[str] = set()
-        self._turns = Turns()
+        self._turns = KeyedLocks()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -138,11 +138,11 @@ class Queues:
             if (queue := self._queues.pop(row.name, None)) is not None:
                 await queue.close(error)
             for partition in topic.partitions:
-                partition.keeper = KeepAll()
+                partition.keeper = HoldEverything()
             logger.error("queue %s is refused: %s", row.name, error)  # noqa: TRY400
 
-    async def _make(self, topic: Topic, row: QueueRow) -> Queue:
-        ledger = Ledger(
+    async def _make(self, topic: Topic, row: QueueRow) -> WorkQueue:
+        ledger = QueueStore(
             topic,
             await self._log(topic),
             secret=row.secret,
@@ -154,7 +154,7 @@ class Queues:
             draw_generation=lambda: int.from_bytes(self._draw(8)) or 1,
             is_clean=row.is_clean or not _is_weak(topic),
         )
-        queue = Queue(ledger, topics=self._topics, appends=self._appends, timers=self._timers)
+        queue = WorkQueue(ledger, topics=self._topics, appends=self._appends, timers=self._timers)
         await queue.open()
         return queue
 
@@ -175,7 +175,7 @@ class Queues:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*map(self._close, self._queues.values()))
 
-    async def _close(self, queue: Queue) -> None:
+    async def _close(self, queue: WorkQueue) -> None:
         await queue.close(Stopping("the node is stopping"))
         if queue.ledger.log.offline is None:
             await self._mark(queue.name, is_clean=True)
@@ -191,7 +191,7 @@ class Queues:
 
     # Looking.
 
-    def get(self, name: str) -> Queue:
+    def get(self, name: str) -> WorkQueue:
         """Return a queue; raises `UnknownQueue`, or why it cannot be used."""
         queue = self._queues.get(name)
         if queue is None:
@@ -200,7 +200,7 @@ class Queues:
             raise queue.ledger.refusal
         return queue
 
-    def all(self) -> list[Queue]:
+    def all(self) -> list[WorkQueue]:
         """Return all queues that can be used, sorted by name."""
         return [
             self._queues[name]
@@ -218,7 +218,7 @@ class Queues:
 
     # Changing.
 
-    async def put(self, name: str, changes: QueueChanges) -> tuple[Queue, bool]:
+    async def put(self, name: str, changes: QueueChanges) -> tuple[WorkQueue, bool]:
         """Make a queue, or change what it is set to; returns it, and whether it is new.
 
         The topic of that name is made where there is none. Jobs that are in it already count.
@@ -226,9 +226,9 @@ class Queues:
         """
         return await self._turns.run(name, self._put(name, changes))
 
-    async def _put(self, name: str, changes: QueueChanges) -> tuple[Queue, bool]:
+    async def _put(self, name: str, changes: QueueChanges) -> tuple[WorkQueue, bool]:
         row = self._rows.get(name)
-        config = changed(name, row.config if row else None, changes)
+        config = apply_changes(name, row.config if row else None, changes)
         if row is not None:
             queue = self.get(name)
             if config != row.config:
@@ -247,7 +247,7 @@ class Queues:
         finally:
             self._making.discard(name)
 
-    async def _create(self, topic: Topic, config: QueueConfig) -> Queue:
+    async def _create(self, topic: Topic, config: QueueConfig) -> WorkQueue:
         row = QueueRow(
             topic_id=topic.id,
             name=topic.name,
@@ -329,7 +329,7 @@ class Queues:
             case TopicEvent.ALTERED if queue is not None:
                 self._start(self._reclass(queue), topic.name)
 
-    async def _reclass(self, queue: Queue) -> None:
+    async def _reclass(self, queue: WorkQueue) -> None:
         log, durability = queue.ledger.log, queue.topic.config.durability
         if log.config.durability is not durability:
             await log.reconfigure(replace(log.config, durability=durability))

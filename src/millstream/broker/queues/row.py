@@ -8,7 +8,7 @@ import msgspec
 
 from millstream.broker.queues.values import QueueConfig
 from millstream.errors import CorruptFile, UnknownFormat
-from millstream.metadata.interface import Entry
+from millstream.metadata.interface import MetadataEntry
 
 QUEUES_PREFIX = "queues/"
 
@@ -42,7 +42,7 @@ def encode_row(row: QueueRow) -> bytes:
     return msgspec.json.encode(row)
 
 
-def decode_row(entry: Entry) -> QueueRow:
+def decode_row(entry: MetadataEntry) -> QueueRow:
     """Read a row; raises `UnknownFormat` or `CorruptFile`."""
     try:
         version = msgspec.json.decode(entry.value, type=_Versioned).version

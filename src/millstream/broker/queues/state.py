@@ -33,48 +33,48 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from millstream.broker.queues.events import (
-    Acked,
-    Began,
-    Buried,
-    Burying,
-    Cut,
-    Delivered,
-    Event,
-    Extended,
-    Fresh,
-    Jobs,
-    Removed,
-    Renewed,
-    Returned,
-    Started,
+    DeadLettersIntended,
+    DeadLettersMoved,
+    FirstDeliveries,
+    JobOffsets,
+    JobsAcked,
+    JobsDelivered,
+    JobsRemoved,
+    JobsReturned,
+    LeasesExtended,
+    NodeBooted,
+    PartitionAdded,
+    PartitionTruncated,
+    QueueEvent,
+    ReceiptsInvalidated,
     offsets_of,
 )
 from millstream.broker.queues.jobs import (
-    BACK,
-    BURYING,
+    DEAD_LETTERING,
     DELAYED,
     EXPIRED,
-    GIVEN,
     LEASED,
-    PENDING,
-    Due,
-    Lane,
-    Unfinished,
+    REDELIVERABLE,
+    RETURNED,
+    TIMED,
+    DueJob,
+    PartitionJobs,
+    UnfinishedJob,
 )
 from millstream.errors import CorruptData
 
-DEADLINES_SPARE = 1_000
+DEADLINES_SLACK = 1_000
 """Deadlines of jobs that are finished are kept up to this, and as many as there are jobs."""
 
-OTHERWISE = 0
+ENDED_OTHERWISE = 0
 """In place of the delivery by which a job was acked: it was not."""
 
 
-class QueueState:
+class QueueStateMachine:
     """All that is known of the jobs of one queue."""
 
     def __init__(self, *, ended_max: int) -> None:
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, PartitionJobs] = {}
         self.boot_id = ""
         """The boot whose clock the deadlines are of."""
         self.generation = 0
@@ -83,35 +83,35 @@ class QueueState:
         self.kinds = [0, 0, 0, 0, 0]
         """How many jobs are of each kind."""
         self.ended: dict[tuple[int, int], int] = {}
-        """By which delivery a job was acked, if not by its first; or `OTHERWISE`. Oldest first."""
-        self.intent: Burying | None = None
+        """Delivery that acked a job, if not its first, or `ENDED_OTHERWISE`. Oldest first."""
+        self.intent: DeadLettersIntended | None = None
         """Jobs that are about to be dead letters."""
-        self.returned: deque[Due] = deque()
+        self.returned: deque[DueJob] = deque()
         """Jobs that can be claimed again, by when they came back; some may count no more."""
-        self.doomed: deque[Due] = deque()
+        self.doomed: deque[DueJob] = deque()
         """Jobs that came back and were handed out too often; some may count no more."""
         self.expired = 0
         """How many leases ran out; since the state was made, and only counted by `advance`."""
         self._ended_max = ended_max
-        self._deadlines: list[tuple[int, int, list[Fresh], Jobs]] = []
+        self._deadlines: list[tuple[int, int, list[FirstDeliveries], JobOffsets]] = []
         self._order = 0
         self._appliers: dict[type, Callable[[Any], None]] = {
-            Started: self._started,
-            Began: self._began,
-            Delivered: self._delivered,
-            Acked: self._acked,
-            Returned: self._returned,
-            Extended: self._extended,
-            Burying: self._burying,
-            Buried: self._buried,
-            Removed: self._removed,
-            Cut: self._cut,
-            Renewed: self._renewed,
+            NodeBooted: self._started,
+            PartitionAdded: self._began,
+            JobsDelivered: self._delivered,
+            JobsAcked: self._acked,
+            JobsReturned: self._returned,
+            LeasesExtended: self._extended,
+            DeadLettersIntended: self._burying,
+            DeadLettersMoved: self._buried,
+            JobsRemoved: self._removed,
+            PartitionTruncated: self._cut,
+            ReceiptsInvalidated: self._renewed,
         }
 
     # What is durable.
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: QueueEvent) -> None:
         """Take note of what happened; raises `CorruptData` where it cannot have happened."""
         try:
             self._appliers[type(event)](event)
@@ -123,19 +123,19 @@ class QueueState:
         """How many jobs were handed out and are not done."""
         return sum(self.kinds)
 
-    def _started(self, event: Started) -> None:
+    def _started(self, event: NodeBooted) -> None:
         self.boot_id = event.boot_id
         for lane in self.lanes.values():
             for job in lane.jobs.values():
                 job.due_ms = event.now_ms + job.length_ms
         self.sort_deadlines()
 
-    def _began(self, event: Began) -> None:
+    def _began(self, event: PartitionAdded) -> None:
         if event.partition in self.lanes:
             raise ValueError(f"partition {event.partition} had begun")
-        self.lanes[event.partition] = Lane(event.offset, event.offset)
+        self.lanes[event.partition] = PartitionJobs(event.offset, event.offset)
 
-    def _delivered(self, event: Delivered) -> None:
+    def _delivered(self, event: JobsDelivered) -> None:
         due_ms, lease_ms = event.due_ms, event.lease_ms
         for fresh in event.fresh:
             lane = self.lanes[fresh.partition]
@@ -144,7 +144,7 @@ class QueueState:
             jobs = lane.jobs
             offsets = offsets_of(fresh.runs)
             for offset in offsets:
-                jobs[offset] = Unfinished(1, LEASED, due_ms, lease_ms)
+                jobs[offset] = UnfinishedJob(1, LEASED, due_ms, lease_ms)
             lane.frontier = fresh.end
             self.delivered += len(offsets)
             self.kinds[LEASED] += len(offsets)
@@ -159,7 +159,7 @@ class QueueState:
         if event.again or any(fresh.runs for fresh in event.fresh):
             self._add_deadline(due_ms, event.fresh, event.again)
 
-    def _acked(self, event: Acked) -> None:
+    def _acked(self, event: JobsAcked) -> None:
         kinds = self.kinds
         for partition, offsets in event.jobs:
             jobs = self.lanes[partition].jobs
@@ -170,35 +170,35 @@ class QueueState:
                     self._remember(partition, offset, job.deliveries)
             self.acked += len(offsets)
 
-    def _returned(self, event: Returned) -> None:
+    def _returned(self, event: JobsReturned) -> None:
         for _, job in self._each(event.jobs):
             self._set(job, DELAYED, event.due_ms, event.delay_ms)
         self._add_deadline(event.due_ms, [], event.jobs)
 
-    def _extended(self, event: Extended) -> None:
+    def _extended(self, event: LeasesExtended) -> None:
         for _, job in self._each(event.jobs):
             self._set(job, LEASED, event.due_ms, event.lease_ms)
         self._add_deadline(event.due_ms, [], event.jobs)
 
-    def _burying(self, event: Burying) -> None:
+    def _burying(self, event: DeadLettersIntended) -> None:
         if self.intent is not None:
             raise ValueError("another burial is under way")
         self.intent = event
         for jobs in (event.expired, event.nacked):
             for _, job in self._each(jobs):
-                self._set(job, BURYING, job.due_ms, job.length_ms)
+                self._set(job, DEAD_LETTERING, job.due_ms, job.length_ms)
 
-    def _buried(self, event: Buried) -> None:
+    def _buried(self, event: DeadLettersMoved) -> None:
         self.intent = None
         self.dead += self._end(event.dead)
         self.removed += self._end(event.removed)
         if event.kept:
-            self._returned(Returned(event.due_ms, event.delay_ms, event.kept))
+            self._returned(JobsReturned(event.due_ms, event.delay_ms, event.kept))
 
-    def _removed(self, event: Removed) -> None:
+    def _removed(self, event: JobsRemoved) -> None:
         self.removed += self._end(event.jobs)
 
-    def _cut(self, event: Cut) -> None:
+    def _cut(self, event: PartitionTruncated) -> None:
         lane = self.lanes[event.partition]
         lost = [offset for offset in lane.jobs if offset >= event.end]
         self.removed += self._end([(event.partition, lost)])
@@ -207,26 +207,26 @@ class QueueState:
         for place in [at for at in self.ended if at[0] == event.partition and at[1] >= event.end]:
             del self.ended[place]
 
-    def _renewed(self, event: Renewed) -> None:
+    def _renewed(self, event: ReceiptsInvalidated) -> None:
         self.generation = event.generation
 
-    def _end(self, jobs: Jobs) -> int:
+    def _end(self, jobs: JobOffsets) -> int:
         """Let jobs be finished in another way than by an ack; returns how many."""
         ended = 0
         for (partition, offset), job in self._each(jobs):
             del self.lanes[partition].jobs[offset]
             self.kinds[job.kind] -= 1
-            self._remember(partition, offset, OTHERWISE)
+            self._remember(partition, offset, ENDED_OTHERWISE)
             ended += 1
         return ended
 
-    def _each(self, jobs: Jobs) -> Iterator[tuple[tuple[int, int], Unfinished]]:
+    def _each(self, jobs: JobOffsets) -> Iterator[tuple[tuple[int, int], UnfinishedJob]]:
         for partition, offsets in jobs:
             lane = self.lanes[partition]
             for offset in offsets:
                 yield (partition, offset), lane.jobs[offset]
 
-    def _set(self, job: Unfinished, kind: int, due_ms: int, length_ms: int) -> None:
+    def _set(self, job: UnfinishedJob, kind: int, due_ms: int, length_ms: int) -> None:
         self.kinds[job.kind] -= 1
         self.kinds[kind] += 1
         job.kind = kind
@@ -258,11 +258,11 @@ class QueueState:
         jobs = self.lanes[partition].jobs
         for offset in offsets:
             job = jobs.get(offset)
-            if job is None or job.due_ms != due_ms or job.kind not in PENDING:
+            if job is None or job.due_ms != due_ms or job.kind not in TIMED:
                 continue
             self.expired += job.kind == LEASED
-            self._set(job, EXPIRED if job.kind == LEASED else GIVEN, due_ms, job.length_ms)
-            job.came_back = due = Due(partition, offset, job, due_ms)
+            self._set(job, EXPIRED if job.kind == LEASED else RETURNED, due_ms, job.length_ms)
+            job.came_back = due = DueJob(partition, offset, job, due_ms)
             (self.doomed if job.deliveries >= deliveries_max else self.returned).append(due)
 
     def limit(self, deliveries_max: int) -> None:
@@ -277,20 +277,20 @@ class QueueState:
         """When time may change something next."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def is_due(self, due: Due) -> bool:
+    def is_due(self, due: DueJob) -> bool:
         """Whether nothing happened to a job since its time came."""
         job, lane = due.job, self.lanes.get(due.partition)
         return (
-            job.kind in BACK
+            job.kind in REDELIVERABLE
             and job.came_back is due
             and lane is not None
             and lane.jobs.get(due.offset) is job
         )
 
-    def _add_deadline(self, due_ms: int, fresh: list[Fresh], jobs: Jobs) -> None:
+    def _add_deadline(self, due_ms: int, fresh: list[FirstDeliveries], jobs: JobOffsets) -> None:
         self._order += 1
         heapq.heappush(self._deadlines, (due_ms, self._order, fresh, jobs))
-        if len(self._deadlines) > DEADLINES_SPARE + 2 * self.unfinished:
+        if len(self._deadlines) > DEADLINES_SLACK + 2 * self.unfinished:
             self.sort_deadlines()
 
     def sort_deadlines(self) -> None:
@@ -298,7 +298,7 @@ class QueueState:
         grouped: dict[int, dict[int, list[int]]] = {}
         for partition, lane in self.lanes.items():
             for offset, job in lane.jobs.items():
-                if job.kind in PENDING:
+                if job.kind in TIMED:
                     grouped.setdefault(job.due_ms, {}).setdefault(partition, []).append(offset)
         self._order += 1
         self._deadlines = [

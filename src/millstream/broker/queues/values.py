@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.broker.record_appends import Cost
-from millstream.config import KIB
+from millstream.broker.topics.record_appender import AppendTimings
+from millstream.config.schema import KIB
 from millstream.errors import InvalidConfig, InvalidRequest
 from millstream.records.record import StoredRecord
-from millstream.storage.names import check_topic
+from millstream.storage.files.names import check_topic
 
 LEASE_MS_MIN = 100
 """A shorter lease could end before its worker has heard of it."""
@@ -84,7 +84,7 @@ class QueueCounts(NamedTuple):
     """Jobs that were deleted from the topic before they were done."""
 
 
-class Job(NamedTuple):
+class LeasedJob(NamedTuple):
     """A job that belongs to a worker."""
 
     receipt: str
@@ -96,22 +96,22 @@ class Job(NamedTuple):
     """How long it belongs to the worker, from now."""
 
 
-class Claimed(NamedTuple):
+class ClaimResult(NamedTuple):
     """Jobs that belong to the worker now; none where there was none in time."""
 
-    jobs: list[Job]
-    cost: Cost
+    jobs: list[LeasedJob]
+    cost: AppendTimings
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettleResult:
     """For how many receipts it was done."""
 
     count: int
-    cost: Cost
+    cost: AppendTimings
 
 
-def changed(name: str, config: QueueConfig | None, changes: QueueChanges) -> QueueConfig:
+def apply_changes(name: str, config: QueueConfig | None, changes: QueueChanges) -> QueueConfig:
     """Return what a queue is set to after `changes`; raises `InvalidConfig`."""
     base = config or QueueConfig(dead_letter=name + DEAD_SUFFIX)
     wanted = {field: value for field, value in changes._asdict().items() if value is not None}

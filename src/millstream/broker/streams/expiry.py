@@ -24,7 +24,7 @@ NOTES_PER_LIFE = 10
 """A use is written down when the one before was so long ago, or a tenth of the time to live."""
 
 
-class Steady(Protocol):
+class ExpiryClock(Protocol):
     """Time that goes on over restarts, as a store keeps it."""
 
     def now_ms(self) -> int:
@@ -32,10 +32,10 @@ class Steady(Protocol):
         ...
 
 
-class Lifetime:
+class StreamLifetime:
     """How long one stream lives."""
 
-    def __init__(self, row: StreamRow, clock: Clock, steady: Steady) -> None:
+    def __init__(self, row: StreamRow, clock: Clock, steady: ExpiryClock) -> None:
         self._clock = clock
         self._steady = steady
         self._ttl = row.ttl_seconds
@@ -78,7 +78,7 @@ class Lifetime:
         return now_ms
 
 
-class Deadlines:
+class StreamDeadlines:
     """Calls back for each path whose stream may have expired: whoever is called looks."""
 
     def __init__(self, clock: Clock, timers: Timers, on_due: Callable[[str], None]) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.broker.state_log import Entry, StateLog
-from millstream.broker.streams.expiry import Lifetime, Steady
+from millstream.broker.state.state_log import StateEntry, StateLog
+from millstream.broker.streams.expiry import ExpiryClock, StreamLifetime
 from millstream.broker.streams.row import (
     StreamRow,
     encode,
@@ -22,19 +22,19 @@ from millstream.broker.streams.row import (
     row_key,
     writers_key,
 )
-from millstream.broker.streams.stream import Stream
+from millstream.broker.streams.stream import DurableStream
 from millstream.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 
-class Registry:
+class StreamRegistry:
     """All streams, by path. What is in memory is there before it is durable: see `settled`."""
 
-    def __init__(self, state: StateLog, *, clock: Clock, steady: Steady) -> None:
+    def __init__(self, state: StateLog, *, clock: Clock, steady: ExpiryClock) -> None:
         self.state = state
-        self.streams: dict[str, Stream] = {}
-        self.lives: dict[str, Lifetime] = {}
+        self.streams: dict[str, DurableStream] = {}
+        self.lives: dict[str, StreamLifetime] = {}
         self.deleted: dict[str, StreamRow] = {}
         """What is gone and has forks."""
         self._forks: dict[str, set[str]] = {}
@@ -43,14 +43,14 @@ class Registry:
         self._steady = steady
         self._last_put: asyncio.Future[None] | None = None
 
-    def add(self, stream: Stream) -> Lifetime:
+    def add(self, stream: DurableStream) -> StreamLifetime:
         """Have a stream be there."""
         self.streams[stream.path] = stream
         self._by_topic[stream.row.topic] = stream.path
-        life = self.lives[stream.path] = Lifetime(stream.row, self._clock, self._steady)
+        life = self.lives[stream.path] = StreamLifetime(stream.row, self._clock, self._steady)
         return life
 
-    def of_topic(self, name: str) -> Stream | None:
+    def of_topic(self, name: str) -> DurableStream | None:
         """Return the stream whose records a topic keeps, if it keeps those of one."""
         path = self._by_topic.get(name)
         return None if path is None else self.streams.get(path)
@@ -71,7 +71,7 @@ class Registry:
             del self.lives[path]
             del self._by_topic[stream.row.topic]
             stream.end()
-        entries: list[Entry] = [(writers_key(path), None)]
+        entries: list[StateEntry] = [(writers_key(path), None)]
         entries += [(producer_key(path, one), None) for one in dict.fromkeys(producers)]
         if row is not None and self.has_forks(path) and row.state != "making":
             row = self.deleted[path] = msgspec.structs.replace(row, state="deleted")
@@ -80,9 +80,9 @@ class Registry:
             entries += self._forget_chain(path, row)
         self.put(entries)
 
-    def _forget_chain(self, path: str, row: StreamRow | None) -> list[Entry]:
+    def _forget_chain(self, path: str, row: StreamRow | None) -> list[StateEntry]:
         """Forget a row, and those of sources that only waited for it to go."""
-        entries: list[Entry] = []
+        entries: list[StateEntry] = []
         while True:
             entries.append((row_key(path), None))
             self.deleted.pop(path, None)
@@ -98,7 +98,7 @@ class Registry:
                 return entries
             path, row = source, self.deleted[source]
 
-    def put(self, entries: Sequence[Entry]) -> None:
+    def put(self, entries: Sequence[StateEntry]) -> None:
         """Put entries; `settled` waits for them."""
         self._last_put = self.state.put(entries)
         self._last_put.add_done_callback(_report)

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from millstream.broker.streams.writers import Closure, Written
+from millstream.broker.streams.writers import StreamClosure, WriterPosition
 from millstream.errors import CorruptFile, UnknownFormat
 
 ROW_VERSION = 1
@@ -26,7 +26,7 @@ WRITERS_KEY = b"w"
 PRODUCER_KEY = b"p"
 
 
-class Fork(msgspec.Struct, frozen=True, kw_only=True):
+class StreamFork(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream was forked from, as it was asked for."""
 
     source: str
@@ -55,7 +55,7 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     expires_ms: int | None = None
     """Wall time, and the words it was given in."""
     expires_text: str | None = None
-    fork: Fork | None = None
+    fork: StreamFork | None = None
     shift: int = 0
     """How much greater the stream's offsets are than those of its records."""
     floor: int = 0
@@ -67,7 +67,7 @@ class WritersRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     offset: int
     sequence: str | None = None
-    closure: Closure | None = None
+    closure: StreamClosure | None = None
 
 
 class _Versioned(msgspec.Struct):
@@ -89,7 +89,7 @@ def producer_key(path: str, producer: str) -> bytes:
     return PRODUCER_KEY + path.encode() + b"\0" + producer.encode()
 
 
-def encode(value: StreamRow | WritersRow | Written) -> bytes:
+def encode(value: StreamRow | WritersRow | WriterPosition) -> bytes:
     """Write a value."""
     return msgspec.json.encode(value)
 
@@ -99,7 +99,7 @@ class StoredStream(msgspec.Struct):
 
     row: StreamRow | None = None
     writers: WritersRow = msgspec.field(default_factory=lambda: WritersRow(offset=0))
-    producers: dict[str, Written] = {}
+    producers: dict[str, WriterPosition] = {}
 
 
 def decode_all(entries: dict[bytes, bytes]) -> dict[str, StoredStream]:
@@ -115,7 +115,7 @@ def decode_all(entries: dict[bytes, bytes]) -> dict[str, StoredStream]:
             elif kind == WRITERS_KEY:
                 one.writers = msgspec.json.decode(value, type=WritersRow)
             elif kind == PRODUCER_KEY:
-                one.producers[producer.decode()] = msgspec.json.decode(value, type=Written)
+                one.producers[producer.decode()] = msgspec.json.decode(value, type=WriterPosition)
             else:
                 raise UnknownFormat(f"state of streams has an entry of the kind {kind!r}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

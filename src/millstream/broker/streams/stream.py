@@ -16,21 +16,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from millstream.broker.difference import in_place_or_thread
-from millstream.broker.fetched import Appended
-from millstream.broker.partition import Partition
-from millstream.broker.record_appends import APPEND_TIMEOUT_MS, Cost, cost_of
-from millstream.broker.state_log import StateLog
-from millstream.broker.streams.flight import Flight, Write
-from millstream.broker.streams.known import Known
-from millstream.broker.streams.marks import mark_headers, marks_in
+from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.record_page import inline_or_in_thread
+from millstream.broker.partition.results import Appended
+from millstream.broker.state.state_log import StateLog
+from millstream.broker.streams.in_flight import InFlight, InFlightAppend
 from millstream.broker.streams.row import StoredStream, StreamRow
+from millstream.broker.streams.write_marks import mark_headers, marks_in
+from millstream.broker.streams.writer_checkpoint import WriterCheckpoint
 from millstream.broker.streams.writers import (
-    Closure,
     DuplicateWrite,
+    StreamClosure,
+    StreamWriters,
     WriteMark,
-    Writers,
-    Written,
+    WriterPosition,
+)
+from millstream.broker.topics.record_appender import (
+    APPEND_TIMEOUT_MS,
+    AppendTimings,
+    append_timings,
 )
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, RequestError, StreamClosed, UnknownStream
@@ -46,21 +50,21 @@ CHECKPOINT_RECORDS = 10_000
 """After so many records a checkpoint is put: reading as many marks takes a fraction of a second."""
 
 
-class Outcome(NamedTuple):
+class StreamAppendResult(NamedTuple):
     """What came of an append."""
 
     next_offset: int
     """As the stream counts."""
     is_duplicate: bool = False
     is_closed: bool = False
-    written: Written | None = None
+    written: WriterPosition | None = None
     """How far its producer is."""
     has_data: bool = True
-    cost: Cost | None = None
+    cost: AppendTimings | None = None
     """What it cost to append something, where something was appended."""
 
 
-class Stream:
+class DurableStream:
     """A stream that can be written and read. One event loop owns it."""
 
     def __init__(
@@ -79,14 +83,14 @@ class Stream:
         self.is_gone = False
         self._clock = clock
         stored = stored or StoredStream()
-        self.writers = Writers(
+        self.writers = StreamWriters(
             path,
             producers=dict(stored.producers),
             sequence=stored.writers.sequence,
             closure=stored.writers.closure,
         )
-        self._known = Known(path, state, stored)
-        self._flight = Flight(self.writers, self._known.note)
+        self._known = WriterCheckpoint(path, state, stored)
+        self._flight = InFlight(self.writers, self._known.note)
         self._closing: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
@@ -126,7 +130,7 @@ class Stream:
             if not fetched.parts:
                 break
             work = partial(lambda got: list(marks_in(got, partition.topic_id)), fetched)
-            marks = await in_place_or_thread(fetched, work)
+            marks = await inline_or_in_thread(fetched, work)
             for mark, next_offset in marks:
                 self.writers.apply(mark, next_offset)
                 self._known.note(mark, next_offset)
@@ -147,7 +151,7 @@ class Stream:
     # Where it stands.
 
     @property
-    def closure(self) -> Closure | None:
+    def closure(self) -> StreamClosure | None:
         """Where it ended, once that is committed."""
         return self._known.closure
 
@@ -165,7 +169,7 @@ class Stream:
 
     # Writing.
 
-    async def append(self, values: Sequence[bytes], mark: WriteMark) -> Outcome:
+    async def append(self, values: Sequence[bytes], mark: WriteMark) -> StreamAppendResult:
         """Append one record for each value, all or none; durable when this returns.
 
         Raises what the mark is refused for. What was appended before is not appended again.
@@ -177,15 +181,15 @@ class Stream:
         while True:
             while self._closing is not None:
                 await asyncio.shield(self._closing)
-            write, begun = Write(mark, len(values)), self._clock.monotonic()
+            write, begun = InFlightAppend(mark, len(values)), self._clock.monotonic()
             try:
                 appended = await asyncio.shield(self._submit(batch, write))
             except (DuplicateWrite, RequestError) as refusal:
-                if not isinstance(refusal, _Again) and await self._flight.settled():
+                if not isinstance(refusal, _StreamClosing) and await self._flight.settled():
                     return self._refused(mark, refusal)
             else:
                 ended = self._clock.monotonic()
-                cost = cost_of(self.partition, begun, write.admitted, ended)
+                cost = append_timings(self.partition, begun, write.admitted, ended)
                 return self._outcome(mark, appended.last_offset + 1)._replace(cost=cost)
 
     async def check_open(self, mark: WriteMark) -> None:
@@ -198,7 +202,7 @@ class Stream:
         except (DuplicateWrite, RequestError) as refusal:
             self._refused(mark, refusal)
 
-    def _submit(self, batch: bytes, write: Write) -> asyncio.Future[Appended]:
+    def _submit(self, batch: bytes, write: InFlightAppend) -> asyncio.Future[Appended]:
         self._check_there()
         future = self.partition.append(
             batch, timeout_ms=APPEND_TIMEOUT_MS, on_admit=partial(self._admit, write)
@@ -210,14 +214,14 @@ class Stream:
         if self.is_gone:
             raise UnknownStream(f"there is no stream {self.path[:300]!r}")
 
-    def _admit(self, write: Write, offset: int) -> None:
+    def _admit(self, write: InFlightAppend, offset: int) -> None:
         """Check a mark against all that lies before it in the log; raises to refuse it."""
         self._check_there()
         if self._closing is not None:
-            raise _Again
+            raise _StreamClosing
         self._flight.admit(write, offset, self._clock.monotonic())
 
-    def _settle(self, write: Write, done: asyncio.Future[Appended]) -> None:
+    def _settle(self, write: InFlightAppend, done: asyncio.Future[Appended]) -> None:
         """Take note of how an append ended. Those before it in the log ended before it did."""
         is_refused = done.cancelled() or done.exception() is not None
         if not write.is_in_flight:
@@ -230,7 +234,7 @@ class Stream:
         if write.mark.is_closing:
             self._wake()
 
-    def _refused(self, mark: WriteMark, refusal: MillstreamError) -> Outcome:
+    def _refused(self, mark: WriteMark, refusal: MillstreamError) -> StreamAppendResult:
         self._check_there()
         if isinstance(refusal, DuplicateWrite):
             return self._outcome(mark, self.end_offset, is_duplicate=True)
@@ -238,13 +242,17 @@ class Stream:
             raise StreamClosed(self.path, self.next_offset)
         raise refusal
 
-    def _outcome(self, mark: WriteMark, end_offset: int, *, is_duplicate: bool = False) -> Outcome:
+    def _outcome(
+        self, mark: WriteMark, end_offset: int, *, is_duplicate: bool = False
+    ) -> StreamAppendResult:
         written = None if mark.producer is None else self.writers.producers.get(mark.producer)
-        return Outcome(end_offset + self.row.shift, is_duplicate, self.closure is not None, written)
+        return StreamAppendResult(
+            end_offset + self.row.shift, is_duplicate, self.closure is not None, written
+        )
 
     # Closing.
 
-    async def close(self, mark: WriteMark) -> Outcome:
+    async def close(self, mark: WriteMark) -> StreamAppendResult:
         """Close the stream where it ends now; durable when this returns.
 
         Closing one that is closed is fine.
@@ -257,14 +265,14 @@ class Stream:
         closing.add_done_callback(self._end_closing)
         return await asyncio.shield(closing)
 
-    def _end_closing(self, done: asyncio.Task[Outcome]) -> None:
+    def _end_closing(self, done: asyncio.Task[StreamAppendResult]) -> None:
         closing, self._closing = self._closing, None
         assert closing is not None
         closing.set_result(None)
         if not done.cancelled():
             done.exception()  # Who asked has it.
 
-    async def _close(self, mark: WriteMark) -> Outcome:
+    async def _close(self, mark: WriteMark) -> StreamAppendResult:
         """Close it, while nothing new is admitted."""
         await self._flight.settled()
         try:
@@ -342,7 +350,7 @@ class Stream:
             callback()
 
 
-class _Again(RequestError):
+class _StreamClosing(RequestError):
     """The stream is being closed; how that ends decides."""
 
 

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from millstream.broker.state_log import StateLog
-from millstream.broker.streams.asked import DEFAULT_TYPE, StreamAsked, check_same
+from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.counters import StreamCounters
-from millstream.broker.streams.expiry import Deadlines, Steady
-from millstream.broker.streams.making import Making
-from millstream.broker.streams.names import check_path
-from millstream.broker.streams.registry import Registry
+from millstream.broker.streams.create_stream import DEFAULT_TYPE, CreateStream, check_same
+from millstream.broker.streams.expiry import ExpiryClock, StreamDeadlines
+from millstream.broker.streams.paths import check_path
+from millstream.broker.streams.registry import StreamRegistry
 from millstream.broker.streams.row import StoredStream, StreamRow, decode_all, encode, row_key
-from millstream.broker.streams.stream import Stream
-from millstream.broker.topic import TopicChange, TopicEvent, Turns
-from millstream.broker.topics import Topics
+from millstream.broker.streams.stream import DurableStream
+from millstream.broker.streams.stream_creator import StreamCreator
+from millstream.broker.topics.topic import KeyedLocks, TopicChange, TopicEvent
+from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
 from millstream.errors import (
     MillstreamError,
@@ -39,20 +39,20 @@ from millstream.errors import (
 logger = logging.getLogger(__name__)
 
 
-class Streams:
+class DurableStreams:
     """The streams of a node. One event loop owns them."""
 
     def __init__(
-        self, state: StateLog, topics: Topics, *, clock: Clock, timers: Timers, steady: Steady
+        self, state: StateLog, topics: Topics, *, clock: Clock, timers: Timers, steady: ExpiryClock
     ) -> None:
         self._topics = topics
         self._clock = clock
         self._steady = steady
-        self._registry = Registry(state, clock=clock, steady=steady)
-        self._making = Making(self._registry, topics, clock=clock)
+        self._registry = StreamRegistry(state, clock=clock, steady=steady)
+        self._making = StreamCreator(self._registry, topics, clock=clock)
         self._making.is_stopping = lambda: self.is_stopping
-        self._turns = Turns()
-        self._deadlines = Deadlines(clock, timers, self._look)
+        self._turns = KeyedLocks()
+        self._deadlines = StreamDeadlines(clock, timers, self._look)
         self._expiring: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[Callable[[], None]] = set()
         self._unhook: Callable[[], None] = lambda: None
@@ -86,12 +86,12 @@ class Streams:
         await registry.settled()
         self._unhook = self._topics.on_change(self._note_topic)
 
-    def _stream(self, path: str, row: StreamRow, stored: StoredStream) -> Stream:
+    def _stream(self, path: str, row: StreamRow, stored: StoredStream) -> DurableStream:
         partition = self._topics.get(row.topic).partition(0)
         state = self._registry.state
-        return Stream(path, row, partition, state, clock=self._clock, stored=stored)
+        return DurableStream(path, row, partition, state, clock=self._clock, stored=stored)
 
-    def _add(self, stream: Stream) -> None:
+    def _add(self, stream: DurableStream) -> None:
         left = self._registry.add(stream).left()
         if left is not None:
             self._deadlines.set(stream.path, left)
@@ -113,7 +113,7 @@ class Streams:
 
     # Looking.
 
-    def get(self, path: str) -> Stream:
+    def get(self, path: str) -> DurableStream:
         """Return a stream; raises `UnknownStream`, or `StreamGone` where it has forks."""
         stream = self._registry.streams.get(path)
         if stream is not None and not self._registry.lives[path].is_over:
@@ -124,7 +124,7 @@ class Streams:
             raise StreamGone(f"stream {path[:300]!r} was deleted or has expired, and has forks")
         raise UnknownStream(f"there is no stream {path[:300]!r}")
 
-    def all(self) -> list[Stream]:
+    def all(self) -> list[DurableStream]:
         """Return all streams, by their paths."""
         return [stream for _, stream in sorted(self._registry.streams.items())]
 
@@ -138,7 +138,7 @@ class Streams:
         """How many readers wait for something new."""
         return len(self._waiting)
 
-    def use(self, stream: Stream) -> None:
+    def use(self, stream: DurableStream) -> None:
         """Take note that a stream was read or written: its time to live begins anew."""
         life = self._registry.lives.get(stream.path)
         if life is None or stream.is_gone or (touched_ms := life.touch()) is None:
@@ -147,7 +147,7 @@ class Streams:
         self._registry.put([(row_key(stream.path), encode(stream.row))])
 
     @contextlib.contextmanager
-    def reading(self, stream: Stream, wake: Callable[[], None]) -> Iterator[None]:
+    def reading(self, stream: DurableStream, wake: Callable[[], None]) -> Iterator[None]:
         """Call `wake` when something is new, or the node stops, for as long as the block lasts.
 
         A stream that is read so is in use, and does not expire for not being.
@@ -174,7 +174,7 @@ class Streams:
 
     # Creating.
 
-    def content_type_of(self, path: str, asked: StreamAsked) -> str:
+    def content_type_of(self, path: str, asked: CreateStream) -> str:
         """Return the type that a stream has, or would have if it were created now."""
         if asked.content_type is not None:
             return asked.content_type
@@ -184,8 +184,8 @@ class Streams:
         return DEFAULT_TYPE
 
     async def create(
-        self, path: str, asked: StreamAsked, values: Sequence[bytes], *, message_bytes_max: int
-    ) -> tuple[Stream, bool]:
+        self, path: str, asked: CreateStream, values: Sequence[bytes], *, message_bytes_max: int
+    ) -> tuple[DurableStream, bool]:
         """Create a stream that begins with `values`; return it, and whether it is new.
 
         Where there is one that is what was asked for, nothing is appended to it; where it is
@@ -195,8 +195,8 @@ class Streams:
         return await self._turns.run(path, self._create(path, asked, values, message_bytes_max))
 
     async def _create(
-        self, path: str, asked: StreamAsked, values: Sequence[bytes], message_bytes_max: int
-    ) -> tuple[Stream, bool]:
+        self, path: str, asked: CreateStream, values: Sequence[bytes], message_bytes_max: int
+    ) -> tuple[DurableStream, bool]:
         registry = self._registry
         if path in registry.streams and registry.lives[path].is_over:
             await self._delete(path)
@@ -219,7 +219,7 @@ class Streams:
         await made.open()
         return made, True
 
-    async def _source(self, asked: StreamAsked) -> Stream | None:
+    async def _source(self, asked: CreateStream) -> DurableStream | None:
         """Return what is to be forked, open."""
         if asked.fork is None:
             return None

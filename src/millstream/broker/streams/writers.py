@@ -51,14 +51,14 @@ class WriteMark(NamedTuple):
 NO_MARK = WriteMark()
 
 
-class Written(msgspec.Struct, frozen=True, array_like=True):
+class WriterPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a producer came."""
 
     epoch: int
     number: int
 
 
-class Closure(msgspec.Struct, frozen=True, kw_only=True):
+class StreamClosure(msgspec.Struct, frozen=True, kw_only=True):
     """Where a stream ended, and who closed it."""
 
     end_offset: int
@@ -75,25 +75,25 @@ class DuplicateWrite(MillstreamError):
     """What is appended is there already; who asks is told so, and nothing is wrong."""
 
 
-class Undo(NamedTuple):
+class WriteUndo(NamedTuple):
     """How things were before a mark was applied."""
 
     producer: str | None
-    written: Written | None
+    written: WriterPosition | None
     sequence: str | None
-    closure: Closure | None
+    closure: StreamClosure | None
 
 
-class Writers:
+class StreamWriters:
     """The writers of one stream."""
 
     def __init__(
         self,
         path: str,
         *,
-        producers: dict[str, Written] | None = None,
+        producers: dict[str, WriterPosition] | None = None,
         sequence: str | None = None,
-        closure: Closure | None = None,
+        closure: StreamClosure | None = None,
     ) -> None:
         self.path = path
         self.producers = producers or {}
@@ -114,7 +114,7 @@ class Writers:
         if mark.sequence is not None and self.sequence is not None:
             self._check_sequence(mark.sequence, self.sequence)
 
-    def _check_number(self, producer: str, mark: WriteMark, written: Written | None) -> None:
+    def _check_number(self, producer: str, mark: WriteMark, written: WriterPosition | None) -> None:
         if written is None and len(self.producers) >= PRODUCERS_MAX:
             raise InvalidRequest(f"the stream remembers {PRODUCERS_MAX} producers, and no more")
         if written is None or mark.epoch > written.epoch:
@@ -138,19 +138,19 @@ class Writers:
                 f"sequence is {sequence!r}, needed is one that is greater than {last!r}"
             )
 
-    def apply(self, mark: WriteMark, end_offset: int) -> Undo:
+    def apply(self, mark: WriteMark, end_offset: int) -> WriteUndo:
         """Take note of a mark, whose records end before `end_offset`."""
         before = None if mark.producer is None else self.producers.get(mark.producer)
-        undo = Undo(mark.producer, before, self.sequence, self.closure)
+        undo = WriteUndo(mark.producer, before, self.sequence, self.closure)
         if mark.producer is not None:
-            self.producers[mark.producer] = Written(mark.epoch, mark.number)
+            self.producers[mark.producer] = WriterPosition(mark.epoch, mark.number)
         if mark.sequence is not None:
             self.sequence = mark.sequence
         if mark.is_closing:
             self.closure = closure_of(mark, end_offset)
         return undo
 
-    def undo(self, undo: Undo) -> None:
+    def undo(self, undo: WriteUndo) -> None:
         """Have things be as they were before a mark; the last applied goes first."""
         if undo.producer is not None and undo.written is not None:
             self.producers[undo.producer] = undo.written
@@ -160,8 +160,8 @@ class Writers:
         self.closure = undo.closure
 
 
-def closure_of(mark: WriteMark, end_offset: int) -> Closure:
+def closure_of(mark: WriteMark, end_offset: int) -> StreamClosure:
     """Return what is remembered of a mark that closes its stream."""
-    return Closure(
+    return StreamClosure(
         end_offset=end_offset, producer=mark.producer, epoch=mark.epoch, number=mark.number
     )

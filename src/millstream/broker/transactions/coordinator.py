@@ -25,18 +25,22 @@ from dataclasses import replace
 from typing import TypeVar
 
 from millstream.broker.groups.group import check_group_id
-from millstream.broker.producer_ids import ProducerIds
-from millstream.broker.state_log import StateLog
-from millstream.broker.transactions import machine
-from millstream.broker.transactions.ledger import Ledger
-from millstream.broker.transactions.markers import MarkedGroups, MarkedTopics, Markers
-from millstream.broker.transactions.publication import Proposal, Published
-from millstream.broker.transactions.publications import Publications, Steady
-from millstream.broker.transactions.publishing import Publishing
-from millstream.broker.transactions.slot import Slot
-from millstream.broker.transactions.transaction import Producer, TopicPartition, Transaction
+from millstream.broker.state.state_log import StateLog
+from millstream.broker.transactions import state_machine as machine
+from millstream.broker.transactions.marker_writer import MarkedGroups, MarkedTopics, MarkerWriter
+from millstream.broker.transactions.producer_ids import ProducerIds
+from millstream.broker.transactions.publication import PublicationProposal, PublicationResult
+from millstream.broker.transactions.publications import PublicationClock, Publications
+from millstream.broker.transactions.transaction import (
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionProducer,
+)
+from millstream.broker.transactions.transaction_publisher import TransactionPublisher
+from millstream.broker.transactions.transaction_slot import TransactionSlot
+from millstream.broker.transactions.transaction_store import TransactionStore
 from millstream.clock import Clock, Timers
-from millstream.config import BrokerConfig
+from millstream.config.schema import BrokerConfig
 from millstream.errors import (
     InvalidProducerEpoch,
     InvalidProducerMapping,
@@ -57,7 +61,7 @@ NO_PRODUCER = -1
 """As an id or an epoch: none."""
 
 
-class Transactions:
+class TransactionCoordinator:
     """All transactional ids. Lives on one event loop; `start` it there before its first request."""
 
     def __init__(
@@ -68,7 +72,7 @@ class Transactions:
         producer_ids: ProducerIds,
         *,
         clock: Clock,
-        steady: Steady,
+        steady: PublicationClock,
         timers: Timers,
         config: BrokerConfig,
     ) -> None:
@@ -78,15 +82,15 @@ class Transactions:
         self._timeout_ms_max = config.transaction_timeout_ms_max
         self.publications = Publications(steady, expiration_ms=config.publication_expiration_ms)
         """Who has published what, to look at."""
-        self._ledger = Ledger(
+        self._ledger = TransactionStore(
             state_log,
-            Markers(topics, groups, timers),
+            MarkerWriter(topics, groups, timers),
             self.publications,
             clock=clock,
             timers=timers,
             expiration_ms=config.transactional_id_expiration_ms,
         )
-        self._publishing = Publishing(self._ledger, clock)
+        self._publishing = TransactionPublisher(self._ledger, clock)
 
     def start(self) -> None:
         """Take up what the state log holds; what was being ended goes on in the background."""
@@ -107,7 +111,7 @@ class Transactions:
         timeout_ms: int,
         producer_id: int = NO_PRODUCER,
         producer_epoch: int = NO_PRODUCER,
-    ) -> Producer:
+    ) -> TransactionProducer:
         """Return who the client is from now on; older producers of its id fail from now on.
 
         Without a transactional id, it is a producer that nobody knows. `producer_id` and
@@ -118,19 +122,19 @@ class Transactions:
                 f"producer id is {producer_id} and epoch {producer_epoch}: both or none are needed"
             )
         if transactional_id is None:
-            return Producer(await self._producer_ids.take(), 0)
+            return TransactionProducer(await self._producer_ids.take(), 0)
         _check_id(transactional_id)
         if not 0 < timeout_ms <= self._timeout_ms_max:
             raise InvalidTransactionTimeout(
                 f"timeout is {timeout_ms} ms, allowed is 1 to {self._timeout_ms_max}"
             )
         is_known = producer_id != NO_PRODUCER
-        expected = Producer(producer_id, producer_epoch) if is_known else None
+        expected = TransactionProducer(producer_id, producer_epoch) if is_known else None
         return await self._ledger.do(self._init_producer(transactional_id, timeout_ms, expected))
 
     async def _init_producer(
-        self, transactional_id: str, timeout_ms: int, expected: Producer | None
-    ) -> Producer:
+        self, transactional_id: str, timeout_ms: int, expected: TransactionProducer | None
+    ) -> TransactionProducer:
         async with self._ledger.turn(self._ledger.slot_for(transactional_id)) as slot:
             while True:
                 fresh_id = await self._fresh_id(slot)
@@ -158,10 +162,10 @@ class Transactions:
 
         Raises `UnknownTopic`, and adds nothing, where one of them does not exist.
         """
-        added = frozenset(TopicPartition(*where) for where in partitions)
+        added = frozenset(TransactionPartition(*where) for where in partitions)
         for where in added:
             self._topics.partition(where.topic, where.partition)
-        producer = Producer(producer_id, producer_epoch)
+        producer = TransactionProducer(producer_id, producer_epoch)
         await self._ledger.do(self._add(transactional_id, producer, partitions=added))
 
     async def add_offsets(
@@ -169,15 +173,15 @@ class Transactions:
     ) -> None:
         """Make a group's offsets part of the transaction, and begin one where none is open."""
         groups = frozenset({check_group_id(group_id)})
-        producer = Producer(producer_id, producer_epoch)
+        producer = TransactionProducer(producer_id, producer_epoch)
         await self._ledger.do(self._add(transactional_id, producer, groups=groups))
 
     async def _add(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: TransactionProducer,
         *,
-        partitions: frozenset[TopicPartition] = frozenset(),
+        partitions: frozenset[TransactionPartition] = frozenset(),
         groups: frozenset[str] = frozenset(),
     ) -> None:
         async with self._turn(transactional_id) as slot:
@@ -185,9 +189,9 @@ class Transactions:
 
     async def _add_in_turn(
         self,
-        slot: Slot,
-        producer: Producer,
-        partitions: frozenset[TopicPartition],
+        slot: TransactionSlot,
+        producer: TransactionProducer,
+        partitions: frozenset[TransactionPartition],
         groups: frozenset[str],
     ) -> None:
         transaction = machine.add(
@@ -218,7 +222,7 @@ class Transactions:
         makes it so (KIP-890); otherwise that is an error, as `ensure_partitions` tells.
         """
         groups = frozenset({check_group_id(group_id)})
-        producer = Producer(producer_id, producer_epoch)
+        producer = TransactionProducer(producer_id, producer_epoch)
 
         async def work() -> T:
             async with self._turn(transactional_id) as slot:
@@ -237,11 +241,11 @@ class Transactions:
         *,
         is_commit: bool,
         is_bumping: bool,
-    ) -> Producer:
+    ) -> TransactionProducer:
         """Commit or abort; return who the client is from now on. `is_bumping`: a new epoch."""
-        producer = Producer(producer_id, producer_epoch)
+        producer = TransactionProducer(producer_id, producer_epoch)
 
-        async def work() -> Producer:
+        async def work() -> TransactionProducer:
             async with self._turn(transactional_id) as slot:
                 fresh_id = await self._fresh_id(slot) if is_bumping else None
                 transaction = machine.end(
@@ -258,7 +262,7 @@ class Transactions:
 
         return await self._ledger.do(work())
 
-    async def publish(self, proposal: Proposal) -> Published:
+    async def publish(self, proposal: PublicationProposal) -> PublicationResult:
         """Commit transactions of many producers, all or none, and once for each sequence.
 
         Durable when it is answered. Where the sequence was published before, the chosen ones are
@@ -299,7 +303,7 @@ class Transactions:
         `InvalidTransactionState` for older ones. Where a request names no transactional id, that
         of the producer's open transaction counts.
         """
-        producer = Producer(producer_id, producer_epoch)
+        producer = TransactionProducer(producer_id, producer_epoch)
         try:
             if transactional_id is None:
                 transactional_id = self._id_of(producer_id)
@@ -343,12 +347,14 @@ class Transactions:
     ) -> set[tuple[str, int]]:
         """Return which of `partitions` are not part of the producer's open transaction."""
         async with self._turn(transactional_id) as slot:
-            transaction = machine.check(slot.transaction, Producer(producer_id, producer_epoch))
+            transaction = machine.check(
+                slot.transaction, TransactionProducer(producer_id, producer_epoch)
+            )
             return {where for where in partitions if where not in transaction.partitions}
 
     # What people ask for.
 
-    def describe(self, transactional_id: str) -> Transaction:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """Return what is known of an id; while it is ending, with the partitions that are left."""
         slot = self._ledger.slots.get(_check_id(transactional_id))
         if slot is None or slot.transaction is None:
@@ -357,12 +363,12 @@ class Transactions:
             return replace(slot.transaction, partitions=frozenset(slot.unmarked))
         return slot.transaction
 
-    def all(self) -> list[Transaction]:
+    def all(self) -> list[TransactionMetadata]:
         """Return all ids that are known, with the transaction that each has or had."""
         slots = self._ledger.slots.values()
         return [slot.transaction for slot in slots if slot.transaction is not None]
 
-    def _turn(self, transactional_id: str) -> AbstractAsyncContextManager[Slot]:
+    def _turn(self, transactional_id: str) -> AbstractAsyncContextManager[TransactionSlot]:
         return self._ledger.turn(self._ledger.slot(_check_id(transactional_id)))
 
     def _id_of(self, producer_id: int) -> str:
@@ -371,7 +377,7 @@ class Transactions:
             raise InvalidProducerMapping(f"producer {producer_id} has no transaction open")
         return slot.transactional_id
 
-    async def _fresh_id(self, slot: Slot) -> int | None:
+    async def _fresh_id(self, slot: TransactionSlot) -> int | None:
         if machine.needs_fresh_id(slot.transaction):
             return await self._producer_ids.take()
         return None

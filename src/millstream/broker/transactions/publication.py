@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millstream.broker.transactions.transaction import Producer
+from millstream.broker.transactions.transaction import TransactionProducer
 from millstream.errors import InvalidRequest
 
 NO_SEQUENCE = -1
@@ -22,22 +22,22 @@ TRANSACTIONS_MAX = 10_000
 hundreds of partitions, the size of a batch is reached first, and that is an error too."""
 
 
-class Chosen(NamedTuple):
+class ProposedTransaction(NamedTuple):
     """One transaction of a publication, and who must have it open."""
 
     transactional_id: str
-    producer: Producer
+    producer: TransactionProducer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class PublicationProposal:
     """What a publisher asks for."""
 
     publisher: str
     """Whose publications follow each other."""
     sequence: int
     """The number of the publication: each takes effect once, in rising order, with gaps or not."""
-    chosen: tuple[Chosen, ...] = ()
+    chosen: tuple[ProposedTransaction, ...] = ()
     prefix: str = ""
     """Other producers whose transactional id begins so have nothing left to do: their transactions
     are aborted, and they are fenced. None where it is empty."""
@@ -74,7 +74,7 @@ class Proposal:
             seen.add(transactional_id)
 
 
-class Published(NamedTuple):
+class PublicationResult(NamedTuple):
     """What became of a proposal."""
 
     is_repeated: bool

@@ -11,7 +11,7 @@ from millstream.broker.transactions.publication import NO_SEQUENCE, Publication
 from millstream.errors import LogOffline
 
 
-class Steady(Protocol):
+class PublicationClock(Protocol):
     """Time that nobody can set, over restarts. A `Store` has it.
 
     That a publication is remembered is what keeps its repetition from being committed, so no wall
@@ -51,7 +51,7 @@ class Publisher:
 class Publications:
     """All publishers that are known. Lives on one event loop."""
 
-    def __init__(self, steady: Steady, *, expiration_ms: int) -> None:
+    def __init__(self, steady: PublicationClock, *, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
         self.published = 0
         """How many publications were committed since the start."""

@@ -11,7 +11,7 @@ CLIENT_EPOCH_MAX = EPOCH_MAX - 1
 """The last epoch that a client is given: one is kept back to fence it with."""
 
 
-class State(enum.Enum):
+class TransactionState(enum.Enum):
     """Where a transactional id stands. The values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
@@ -33,19 +33,19 @@ class State(enum.Enum):
     """All markers are written; the next transaction may begin."""
 
 
-_ENDING = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-_COMPLETE = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
-_COMMIT = frozenset({State.PREPARE_COMMIT, State.COMPLETE_COMMIT})
+_ENDING = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+_COMPLETE = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+_COMMIT = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 
 
-class Producer(NamedTuple):
+class TransactionProducer(NamedTuple):
     """Who sends: an id, and how often it was handed on."""
 
     id: int
     epoch: int
 
 
-class TopicPartition(NamedTuple):
+class TransactionPartition(NamedTuple):
     """One partition, by name."""
 
     topic: str
@@ -53,21 +53,21 @@ class TopicPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class TransactionMetadata:
     """One transactional id, and the transaction that it has open or had last."""
 
     transactional_id: str
-    producer: Producer
+    producer: TransactionProducer
     """Whose records the transaction holds; where it is ending, the epoch that its markers carry."""
     timeout_ms: int
     update_ms: int
     """When it last changed, by the wall clock; decides only when an idle id is forgotten."""
-    state: State = State.EMPTY
-    previous: Producer | None = None
+    state: TransactionState = TransactionState.EMPTY
+    previous: TransactionProducer | None = None
     """Whom the last step replaced, if that was one and the same client."""
     next_producer_id: int | None = None
     """Who takes over on completion, where the epochs of the present id are used up."""
-    partitions: frozenset[TopicPartition] = frozenset()
+    partitions: frozenset[TransactionPartition] = frozenset()
     groups: frozenset[str] = frozenset()
     """Groups whose offsets the transaction commits."""
     start_ms: int = -1
@@ -76,7 +76,7 @@ class Transaction:
     @property
     def is_ongoing(self) -> bool:
         """Whether a transaction is open."""
-        return self.state is State.ONGOING
+        return self.state is TransactionState.ONGOING
 
     @property
     def is_ending(self) -> bool:
@@ -99,8 +99,8 @@ class Transaction:
         return self.producer.epoch >= CLIENT_EPOCH_MAX
 
     @property
-    def successor(self) -> Producer:
+    def successor(self) -> TransactionProducer:
         """Who may speak next: the present producer, or who takes over when this has ended."""
         if self.next_producer_id is None:
             return self.producer
-        return Producer(self.next_producer_id, 0)
+        return TransactionProducer(self.next_producer_id, 0)

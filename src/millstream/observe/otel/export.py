@@ -16,18 +16,18 @@ from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.resources import Resource
 
 import millstream
-from millstream.config import NodeConfig, TelemetryConfig
-from millstream.observe.metrics import Reading
-from millstream.observe.otel.points import metrics_data
-from millstream.observe.otel.sending import (
-    BoundedSpans,
-    CountedSpans,
+from millstream.config.schema import NodeConfig, TelemetryConfig
+from millstream.observe.metrics.metric import MetricReading
+from millstream.observe.metrics.telemetry import TelemetryCounters
+from millstream.observe.otel.metric_points import metrics_data
+from millstream.observe.otel.sender import (
+    BoundedSpanProcessor,
+    CollectorStatus,
+    CountingSpanExporter,
+    LastSdkMessage,
     MetricsSender,
-    Reach,
-    Words,
 )
 from millstream.observe.otel.spans import SpanTracer
-from millstream.observe.telemetry import TelemetryCounters
 
 POINTS_PER_REQUEST_MAX = 10_000
 """Numbers in one request: some megabytes. A node with a thousand partitions sends five of them."""
@@ -35,7 +35,7 @@ POINTS_PER_REQUEST_MAX = 10_000
 _SDK = logging.getLogger("opentelemetry")
 
 
-class Export:
+class TelemetryExport:
     """Spans and metrics of one node on their way. Made and used on the event loop."""
 
     def __init__(self, config: NodeConfig, counters: TelemetryCounters) -> None:
@@ -43,22 +43,26 @@ class Export:
         self._counters = counters
         self._resource = resource_of(config)
         self._began_ns = time.time_ns()
-        self._words = Words()
+        self._words = LastSdkMessage()
         _SDK.addHandler(self._words)
         self._was_propagating, _SDK.propagate = _SDK.propagate, False
         self._aborts: list[Callable[[], None]] = []
         """What gives up what is under way."""
         self.tracer = self._make_tracer() if self._config.traces else None
         self._sender = self._make_sender() if self._config.metrics else None
-        self._read: Callable[[], Iterator[Reading]] | None = None
+        self._read: Callable[[], Iterator[MetricReading]] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
 
     def _make_tracer(self) -> SpanTracer:
         exporter = OTLPSpanExporter(endpoint=endpoint_of(self._config, "traces"))
-        counted = CountedSpans(exporter, self._counters, Reach("spans", self._words))
+        counted = CountingSpanExporter(
+            exporter, self._counters, CollectorStatus("spans", self._words)
+        )
         self._aborts.append(counted.shutdown)
-        spans = BoundedSpans(counted, self._counters, waiting_max=self._config.traces_waiting_max)
+        spans = BoundedSpanProcessor(
+            counted, self._counters, waiting_max=self._config.traces_waiting_max
+        )
         return SpanTracer(spans, self._resource, ratio=self._config.traces_ratio)
 
     def _make_sender(self) -> MetricsSender:
@@ -66,18 +70,18 @@ class Export:
             endpoint=endpoint_of(self._config, "metrics"),
             max_export_batch_size=POINTS_PER_REQUEST_MAX,
         )
-        reach = Reach("metrics", self._words)
+        reach = CollectorStatus("metrics", self._words)
         sender = MetricsSender(exporter, self._encode, self._counters, reach)
         self._aborts.append(sender.abort)
         return sender
 
-    def _encode(self, readings: Sequence[Reading]) -> MetricsData:
+    def _encode(self, readings: Sequence[MetricReading]) -> MetricsData:
         now_ns = time.time_ns()
         return metrics_data(readings, self._resource, began_ns=self._began_ns, now_ns=now_ns)
 
     # Metrics.
 
-    def send_metrics(self, read: Callable[[], Iterator[Reading]]) -> None:
+    def send_metrics(self, read: Callable[[], Iterator[MetricReading]]) -> None:
         """Read metrics every interval from now on, in pieces, and have them sent."""
         if self._sender is not None:
             self._read = read

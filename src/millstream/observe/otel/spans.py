@@ -29,7 +29,7 @@ from opentelemetry.trace import (
 )
 
 import millstream
-from millstream.tracing import Told
+from millstream.tracing import AttributeValue
 
 ATTRIBUTES_MAX = 32
 ATTRIBUTE_LENGTH_MAX = 256
@@ -61,7 +61,7 @@ class SpanTracer:
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("millstream", millstream.__version__)
 
-    def begin(self, name: str, parent: str | None = None) -> FollowedSpan | None:
+    def begin(self, name: str, parent: str | None = None) -> RequestSpan | None:
         """Follow a request, or do not."""
         told = None if parent is None else parent_of(parent)
         if told is None:
@@ -72,7 +72,7 @@ class SpanTracer:
             context = set_span_in_context(NonRecordingSpan(told), Context())
         else:
             return None
-        return FollowedSpan(
+        return RequestSpan(
             self._tracer, self._tracer.start_span(name, context, kind=SpanKind.SERVER)
         )
 
@@ -95,7 +95,7 @@ def parent_of(text: str) -> SpanContext | None:
     return context if context.is_valid else None
 
 
-class FollowedSpan:
+class RequestSpan:
     """A request that is followed."""
 
     __slots__ = ("_is_ended", "_span", "_tracer")
@@ -109,7 +109,7 @@ class FollowedSpan:
         """Call it otherwise."""
         self._span.update_name(name)
 
-    def note(self, name: str, value: Told) -> None:
+    def note(self, name: str, value: AttributeValue) -> None:
         """Say something of it."""
         self._span.set_attribute(name, value)
 

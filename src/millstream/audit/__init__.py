@@ -1,0 +1,1 @@
+"""Acknowledgement files that clients write, and their verification."""

@@ -1,0 +1,178 @@
+"""What was acknowledged, out of all files, in the order in which logs are read.
+
+Files are in the order in which clients were answered, which is that of no log. So every line
+becomes an entry of a fixed size that sorts by partition and offset:
+
+     0           4        12      13    21      29        37          45     47     55
+    +-----------+--------+-------+-----+-------+---------+-----------+------+------+----------+
+    | partition | offset | flags | key | value | headers | timestamp | file | line | topic id |
+    | number    |        |       | sum | sum   | sum     |           |      |      | number   |
+    +-----------+--------+-------+-----+-------+---------+-----------+------+------+----------+
+
+Partitions and ids of topics are numbered as they are met, so memory grows with these only.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from millstream.audit.acknowledgements.line import NO_OFFSET, Acknowledgement
+from millstream.audit.acknowledgements.reader import AcknowledgementReader
+from millstream.audit.verification.external_sort import ENTRIES_MAX, ExternalSort
+from millstream.clients.partition import TopicPartition
+from millstream.errors import InvalidRequest
+
+PARTITIONS_MAX = 1_000_000
+"""Partitions that files may name, and ids: more than a cluster has."""
+
+FILES_MAX = 2**16 - 1
+
+_ENTRY = struct.Struct(">IQBQQQqHQI")
+ENTRY_SIZE = _ENTRY.size
+
+_HAS_KEY = 1
+_HAS_VALUE = 2
+_HAS_HEADERS = 4
+_HAS_TIMESTAMP = 8
+_IS_COMMITTED = 16
+
+
+class IndexedAck(NamedTuple):
+    """One acknowledgement, and where it was written down."""
+
+    offset: int
+    key: int | None
+    value: int | None
+    headers: int | None
+    timestamp_ms: int | None
+    is_committed: bool
+    topic_id: uuid.UUID | None
+    file: str
+    line: int
+    entry: bytes
+    """What `AckIndex.noted` makes it of again."""
+
+
+class AckIndex:
+    """All acknowledgements of some files. `with` it, for it may hold files of its own."""
+
+    def __init__(self, *, entries_max: int = ENTRIES_MAX) -> None:
+        self._sort = ExternalSort(ENTRY_SIZE, entries_max=entries_max)
+        self._partitions: dict[TopicPartition, int] = {}
+        self._places: list[TopicPartition] = []
+        self._ids: dict[uuid.UUID, int] = {}
+        self._topic_ids: list[uuid.UUID] = []
+        self._files: list[str] = []
+        self.count = 0
+        self.unplaced = 0
+        """Acknowledgements without an offset, which are not in the order."""
+        self.torn_files: list[str] = []
+        """Files whose last line was not finished, and was left out."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._sort.close()
+
+    def read(
+        self,
+        path: str,
+        *,
+        topics: Sequence[str] = (),
+        on_line: Callable[[int], None] = lambda _number: None,
+    ) -> None:
+        """Take in a file, or only what it says of some topics."""
+        if len(self._files) >= FILES_MAX:
+            raise InvalidRequest(f"there are more than {FILES_MAX} acknowledgement files")
+        self._files.append(path)
+        reader = AcknowledgementReader(path)
+        for number, one in reader:
+            if not topics or one.topic in topics:
+                self._add(one, number)
+            on_line(number)
+        if reader.is_torn:
+            self.torn_files.append(path)
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, Iterator[IndexedAck]]]:
+        """Go over the partitions, each with what was acknowledged in it by rising offset.
+
+        What is left of one is passed over when the next is asked for.
+        """
+        for number, entries in groupby(self._sort.entries(), key=lambda entry: entry[:4]):
+            yield self._places[int.from_bytes(number)], map(self.noted, entries)
+
+    def noted(self, entry: bytes) -> IndexedAck:
+        """Return what an entry says."""
+        _, offset, flags, key, value, headers, time_ms, file, line, topic = _ENTRY.unpack(entry)
+        return IndexedAck(
+            offset,
+            key if flags & _HAS_KEY else None,
+            value if flags & _HAS_VALUE else None,
+            headers if flags & _HAS_HEADERS else None,
+            time_ms if flags & _HAS_TIMESTAMP else None,
+            bool(flags & _IS_COMMITTED),
+            self._topic_ids[topic - 1] if topic else None,
+            self._files[file],
+            line,
+            entry,
+        )
+
+    def _add(self, one: Acknowledgement, line: int) -> None:
+        self.count += 1
+        if one.offset == NO_OFFSET:
+            self.unplaced += 1
+            return
+        flags = (
+            (one.key is not None and _HAS_KEY)
+            | (one.value is not None and _HAS_VALUE)
+            | (one.headers is not None and _HAS_HEADERS)
+            | (one.timestamp_ms is not None and _HAS_TIMESTAMP)
+            | (one.is_committed and _IS_COMMITTED)
+        )
+        self._sort.add(
+            _ENTRY.pack(
+                self._number(TopicPartition(one.topic, one.partition)),
+                one.offset,
+                flags,
+                one.key or 0,
+                one.value or 0,
+                one.headers or 0,
+                one.timestamp_ms or 0,
+                len(self._files) - 1,
+                line,
+                0 if one.topic_id is None else self._id_number(one.topic_id),
+            )
+        )
+
+    def _number(self, where: TopicPartition) -> int:
+        if (known := self._partitions.get(where)) is not None:
+            return known
+        _check_count(len(self._places))
+        self._places.append(where)
+        return self._partitions.setdefault(where, len(self._places) - 1)
+
+    def _id_number(self, topic_id: uuid.UUID) -> int:
+        """Return the number of an id, from 1."""
+        if (known := self._ids.get(topic_id)) is not None:
+            return known
+        _check_count(len(self._topic_ids))
+        self._topic_ids.append(topic_id)
+        return self._ids.setdefault(topic_id, len(self._topic_ids))
+
+
+def _check_count(count: int) -> None:
+    if count >= PARTITIONS_MAX:
+        raise InvalidRequest(
+            f"the acknowledgement files name more than {PARTITIONS_MAX} partitions or topics"
+        )

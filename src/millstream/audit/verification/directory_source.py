@@ -1,0 +1,102 @@
+"""A data directory, as a `Source`: its files, with nothing in between.
+
+Beside a running node, what is seen of a log is what lies in its files. That is all that was ever
+acknowledged, except in logs of class `memory`, which are written a moment later, and `ephemeral`,
+which have no files. So acknowledgements are read first, and the files then.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+from millstream.audit.verification.source import IntactBatch, PartitionFacts
+from millstream.audit.verification.topics_on_disk import topics_on_disk
+from millstream.broker.topics.topic import TopicRow
+from millstream.clients.partition import TopicPartition
+from millstream.config.schema import Durability
+from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
+from millstream.storage.files.names import is_topic
+from millstream.storage.files.partition_metadata import PartitionMetadata
+from millstream.storage.inspect.batch_walk import WalkedBatch, walk_batches
+from millstream.storage.inspect.catalog import (
+    Finding,
+    check_directory,
+    log_directory,
+    survey_partition,
+)
+from millstream.storage.store import LogName
+
+_UNKNOWN_END = 2**63 - 1
+
+_PROMISES = {
+    Durability.FSYNC: "",
+    Durability.DISK: " (class disk: a power cut may take the end of it)",
+    Durability.MEMORY: " (class memory: a crash may take the end of it, and a node that runs may"
+    " not have written it yet)",
+    Durability.EPHEMERAL: " (class ephemeral: it is in no file)",
+}
+
+
+class DirectorySource:
+    """The logs of a data directory. Reads only, and locks nothing."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        filesystem: Filesystem | None = None,
+        on_bytes: Callable[[int], None] = lambda _size: None,
+    ) -> None:
+        self._path = path
+        self._filesystem = filesystem or OsFilesystem()
+        self._on_bytes = on_bytes
+        check_directory(self._filesystem, path)
+        self._topics: dict[str, TopicRow] | None = topics_on_disk(path)
+
+    def facts(self, where: TopicPartition) -> PartitionFacts | str:
+        """Return what is known of a partition now; a sentence where it is not there."""
+        row = None
+        if self._topics is not None:
+            row = self._topics.get(where.topic)
+            if row is None:
+                return f"there is no topic {where.topic!r}"
+        if not is_topic(where.topic):
+            return f"no topic can be called {where.topic!r}"
+        files = survey_partition(self._filesystem, self._directory(where))
+        if not files.names:
+            # It may be new, and not written to yet: what is lost then is said of each record.
+            return f"there are no files of partition {where}"
+        return _facts(files.partition or PartitionMetadata(), row)
+
+    def batches(
+        self, where: TopicPartition, facts: PartitionFacts
+    ) -> Iterator[IntactBatch | Finding]:
+        """Yield the intact batches; `verify_store.py` reports damage between them."""
+        files = survey_partition(self._filesystem, self._directory(where))
+        for _, found in walk_batches(self._filesystem, files, facts.start):
+            if isinstance(found, WalkedBatch) and found.is_sound:
+                yield IntactBatch(found.header, found.data)
+                self._on_bytes(found.header.size)
+
+    def _directory(self, where: TopicPartition) -> str:
+        return log_directory(self._path, LogName(where.topic, where.partition))
+
+
+def _facts(partition: PartitionMetadata, row: TopicRow | None) -> PartitionFacts:
+    policy = "" if row is None else row.configs.get("cleanup.policy", "")
+    may_be_compacted = partition.is_rewritten and (
+        row is None or "compact" in policy or partition.cleaned_offset > 0
+    )
+    return PartitionFacts(
+        start=partition.start_offset,
+        end=_UNKNOWN_END,
+        topic_id=_id_of(row),
+        compacted_before=_UNKNOWN_END if may_be_compacted else 0,
+        deletions=partition.deletions,
+        promise=_PROMISES[partition.durability],
+    )
+
+
+def _id_of(row: TopicRow | None) -> uuid.UUID | None:
+    return None if row is None else row.id

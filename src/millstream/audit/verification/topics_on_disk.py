@@ -1,0 +1,84 @@
+"""Which topics the metadata of a data directory knows, read beside the node that owns it.
+
+Whoever opens a database of SQLite writes beside it. So it is copied first, with its write-ahead
+log, and the copy is opened. A copy that was made while the node wrote is made again: it has to
+be the same bytes before and after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+
+from millstream.broker.broker import METADATA_FILE
+from millstream.broker.topics.topic import TOPICS_PREFIX, TopicRow, decode_row
+from millstream.errors import StorageFailed
+from millstream.metadata.sqlite_schema import (
+    check_format,
+    check_integrity,
+    checked_entry,
+    translate,
+)
+
+_SUFFIXES = ("", "-wal")
+_TRIES_MAX = 100
+"""How often a node may change its metadata while it is copied: far more than happens."""
+
+
+def topics_on_disk(data: str) -> dict[str, TopicRow] | None:
+    """Return the topics that there are by name; nothing where there is no metadata.
+
+    A directory that was written by an embedded store only has none.
+    """
+    path = os.path.join(data, METADATA_FILE)
+    if not os.path.exists(path):
+        return None
+    with tempfile.TemporaryDirectory(prefix="millstream-verify-") as directory:
+        copy = os.path.join(directory, METADATA_FILE)
+        _copy(path, copy)
+        try:
+            return _read(copy)
+        except sqlite3.Error as error:
+            raise translate(error, path) from error
+
+
+def _copy(path: str, copy: str) -> None:
+    for _ in range(_TRIES_MAX):
+        before = _states(path)
+        for suffix in _SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(copy + suffix)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(path + suffix, copy + suffix)
+        if _states(path) == before:
+            return
+    raise StorageFailed(f"{path} changed {_TRIES_MAX} times while it was copied")
+
+
+def _states(path: str) -> list[tuple[int, int] | None]:
+    """Return size and time of the last change of each file."""
+    found: list[tuple[int, int] | None] = []
+    for suffix in _SUFFIXES:
+        try:
+            state = os.stat(path + suffix)
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((state.st_size, state.st_mtime_ns))
+    return found
+
+
+def _read(path: str) -> dict[str, TopicRow]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        if check_format(connection, path):
+            return {}
+        check_integrity(connection, path)
+        rows = connection.execute(
+            "SELECT key, value, revision, crc32c FROM entries WHERE key LIKE ?",
+            (TOPICS_PREFIX + "%",),
+        )
+        found = dict(decode_row(checked_entry(row, path)) for row in rows)
+    return {name: row for name, row in found.items() if row.state == "live"}

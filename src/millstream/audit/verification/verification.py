@@ -1,0 +1,186 @@
+"""A verification from its beginning to its end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from millstream.audit.verification.ack_index import AckIndex, IndexedAck
+from millstream.audit.verification.directory_source import DirectorySource
+from millstream.audit.verification.node_source import NodeSource
+from millstream.audit.verification.partition_check import PartitionCheck
+from millstream.audit.verification.probes import Probes
+from millstream.audit.verification.report import AckOutcome, Report
+from millstream.audit.verification.source import PartitionFacts, VerificationSource
+from millstream.clients.partition import TopicPartition
+from millstream.errors import UnknownTopic
+from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
+from millstream.storage.disk.io_throttle import IoThrottle
+from millstream.storage.inspect.catalog import (
+    Finding,
+    SegmentFiles,
+    check_directory,
+    log_directory,
+    log_names,
+    store_paths,
+    survey_partition,
+)
+from millstream.storage.inspect.verify_segment import SegmentResult, verify_segment
+from millstream.storage.inspect.verify_store import SegmentChecks, verify_partition, verify_store
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are done, and of how many."""
+
+
+ProbesFactory = Callable[[TopicPartition, PartitionFacts], Probes]
+"""Chooses what of a partition is probed."""
+
+
+def _no_progress(_done: int, _total: int) -> None:
+    pass
+
+
+class Verification:
+    """One run, over a directory or a node.
+
+    `deleted` names topics of which records are known to be deleted, or that were deleted
+    themselves: what is not there of these counts as deleted. The throttle bounds how fast is read.
+    """
+
+    def __init__(
+        self,
+        books: AckIndex,
+        *,
+        topics: Sequence[str] = (),
+        deleted: Collection[str] = (),
+        throttle: IoThrottle | None = None,
+        progress: Progress = _no_progress,
+    ) -> None:
+        self._books = books
+        self._topics = topics
+        self._deleted = deleted
+        self._throttle = throttle
+        self._progress = progress
+        self._total = 0
+        self.report = Report(torn_files=books.torn_files, records=books.count)
+        self.report.fates[AckOutcome.UNPLACED] += books.unplaced
+
+    # A directory.
+
+    def verify_directory(self, data: str, *, filesystem: Filesystem | None = None) -> Report:
+        """Check all files of a data directory, and all that was acknowledged."""
+        disk = filesystem or OsFilesystem()
+        check_directory(disk, data)
+        for found in self._files(disk, data):
+            self.report.find(found)
+        source = DirectorySource(data, filesystem=disk, on_bytes=self._note)
+        for where, noted in self._books.partitions():
+            self._check(source, where, noted)
+        return self.report
+
+    def _files(self, disk: Filesystem, data: str) -> Iterator[Finding]:
+        if not self._topics:
+            for path in store_paths(disk, data):
+                before = self.report.bytes
+
+                def progress(done: int, total: int, before: int = before) -> None:
+                    self._update(before + done, before + total)
+
+                checks = self._checks(disk) if self._throttle else None
+                yield from verify_store(disk, path, progress=progress, checks=checks)
+            return
+        names = [name for name in log_names(disk, data) if name.topic in self._topics]
+        directories = [log_directory(data, name) for name in names]
+        sizes = [
+            sum(files.size for files in survey_partition(disk, directory).segments)
+            for directory in directories
+        ]
+        for directory, size in zip(directories, sizes, strict=True):
+            yield from verify_partition(disk, directory)
+            self._total = sum(sizes)
+            self._note(size)
+
+    def _checks(self, disk: Filesystem) -> SegmentChecks:
+        """Have segments checked one after the other, at a bounded rate."""
+
+        def checks(segments: Sequence[SegmentFiles]) -> Iterator[SegmentResult]:
+            for files in segments:
+                yield verify_segment(disk, files)
+                assert self._throttle is not None
+                self._throttle.pause(files.size)
+
+        return checks
+
+    # A node.
+
+    def verify_node(self, bootstrap: str, *, samples: int, seed: int, timeout_s: float) -> Report:
+        """Read all partitions of a node through, and compare; then probe its indexes."""
+        chance = random.Random(seed)  # noqa: S311 - which offsets are looked at is no secret.
+
+        def probing(where: TopicPartition, facts: PartitionFacts) -> Probes:
+            return Probes(where, facts, count=samples, chance=chance)
+
+        with NodeSource(bootstrap, timeout_s=timeout_s, on_bytes=self._note) as source:
+            rest = dict.fromkeys(self._partitions(source))
+            self._total = source.size(list(rest))
+            for where, noted in self._books.partitions():
+                rest.pop(where, None)
+                self._check(source, where, noted, probing)
+            for where in rest:
+                self._check(source, where, iter(()), probing)
+        return self.report
+
+    def _partitions(self, source: NodeSource) -> list[TopicPartition]:
+        """Return what is to be read; a topic that is not there is missed by its records, if any."""
+        if not self._topics:
+            return source.partitions()
+        found = []
+        for topic in self._topics:
+            try:
+                found += source.partitions([topic])
+            except UnknownTopic:
+                if not self._books.count and topic not in self._deleted:
+                    raise
+        return found
+
+    # Both.
+
+    def _check(
+        self,
+        source: VerificationSource,
+        where: TopicPartition,
+        noted: Iterator[IndexedAck],
+        probing: ProbesFactory | None = None,
+    ) -> None:
+        facts = source.facts(where)
+        is_forgiven = where.topic in self._deleted
+        if isinstance(facts, str):
+            for one in noted:
+                if is_forgiven:
+                    self.report.count(where.topic, AckOutcome.DELETED)
+                else:
+                    self.report.miss(where, one, AckOutcome.LOST, facts)
+            return
+        probes = probing(where, facts) if probing else None
+        PartitionCheck(
+            source,
+            where,
+            facts,
+            books=self._books,
+            report=self.report,
+            is_forgiven=is_forgiven,
+            on_batch=probes.take if probes else None,
+        ).run(noted)
+        if probes is not None:
+            assert isinstance(source, NodeSource), "only the indexes of a node are probed"
+            probes.check(source, self.report)
+
+    def _note(self, size: int) -> None:
+        if self._throttle is not None:
+            self._throttle.pause(size)
+        self._update(self.report.bytes + size, self._total)
+
+    def _update(self, done: int, total: int) -> None:
+        self.report.bytes = done
+        self._total = max(total, done)
+        self._progress(done, self._total)

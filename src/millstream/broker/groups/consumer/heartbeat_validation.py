@@ -1,0 +1,43 @@
+"""What a heartbeat of a consumer group may say at all, whatever the group is."""
+
+from __future__ import annotations
+
+from millstream.broker.groups.consumer.assignors import ASSIGNORS
+from millstream.broker.groups.consumer.member import (
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerHeartbeat,
+)
+from millstream.broker.groups.consumer.topic_pattern import TopicPattern
+from millstream.errors import InvalidRequest, UnsupportedAssignor
+
+
+def check_heartbeat(beat: ConsumerHeartbeat) -> None:
+    """Raise unless `beat` can be meant."""
+    if not beat.member_id:
+        raise InvalidRequest("member id must not be empty")
+    for name, value in (("instance id", beat.instance_id), ("rack id", beat.rack_id)):
+        if value == "":
+            raise InvalidRequest(f"{name} must not be empty")
+    if beat.member_epoch < LEAVE_STATIC_EPOCH:
+        raise InvalidRequest(f"member epoch is {beat.member_epoch}, at least -2 is allowed")
+    if beat.member_epoch == LEAVE_STATIC_EPOCH and beat.instance_id is None:
+        raise InvalidRequest("only a member with an instance id can leave for a while")
+    if beat.assignor is not None and beat.assignor not in ASSIGNORS:
+        allowed = ", ".join(ASSIGNORS)
+        raise UnsupportedAssignor(f"assignor is {beat.assignor!r}, allowed is {allowed}")
+    if beat.rebalance_timeout_ms is not None and beat.rebalance_timeout_ms < 0:
+        raise InvalidRequest(f"rebalance timeout is {beat.rebalance_timeout_ms} ms, less than 0")
+    if beat.topic_regex:
+        TopicPattern(beat.topic_regex)
+    if beat.member_epoch == JOIN_EPOCH:
+        _check_join(beat)
+
+
+def _check_join(beat: ConsumerHeartbeat) -> None:
+    if beat.rebalance_timeout_ms is None:
+        raise InvalidRequest("a member that joins has to say its rebalance timeout")
+    if beat.owned is None or beat.owned:
+        raise InvalidRequest("a member that joins must own no partitions, and has to say so")
+    if beat.topic_names is None and beat.topic_regex is None:
+        raise InvalidRequest("a member that joins has to say which topics it wants")

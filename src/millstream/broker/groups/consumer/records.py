@@ -1,0 +1,266 @@
+"""What of a consumer group outlives the broker: one entry for the group, three for each member.
+
+    ["consumer", group, "group", ""]         epochs, and which topics they were worked out from
+    ["consumer", group, "member", member]    who it is and what it wants
+    ["consumer", group, "target", member]    what it should have
+    ["consumer", group, "current", member]   its epoch, and what it has in its hands
+
+What changes together is written together, so entries that contradict each other are damage, and
+reported.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from millstream.broker.groups.consumer.member import ConsumerMember, MemberState
+from millstream.broker.groups.consumer.partition_set import PartitionSet, partition_set
+from millstream.broker.groups.group import decode_key, encode_key
+from millstream.errors import CorruptData, UnknownFormat
+
+FAMILY = "consumer"
+"""The first part of every key here."""
+
+_VERSION = 1
+
+
+class ConsumerRecordKind(enum.StrEnum):
+    """What an entry is about."""
+
+    GROUP = "group"
+    MEMBER = "member"
+    TARGET = "target"
+    CURRENT = "current"
+
+
+EntryKey: TypeAlias = tuple[ConsumerRecordKind, str]
+"""An entry within its group: the kind, and the member's id; no id for the group's own."""
+
+GROUP_ENTRY_KEY: EntryKey = (ConsumerRecordKind.GROUP, "")
+MEMBER_KINDS = (ConsumerRecordKind.MEMBER, ConsumerRecordKind.TARGET, ConsumerRecordKind.CURRENT)
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = _VERSION
+
+
+class _Group(_Record, frozen=True):
+    epoch: int
+    target_epoch: int
+    fingerprint: str
+    empty_since_ms: int | None
+
+
+class _Member(_Record, frozen=True):
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    topic_names: list[str]
+    topic_regex: str
+    assignor: str | None
+    client_id: str
+    client_host: str
+    joined_epoch: int
+
+
+class _Target(_Record, frozen=True):
+    partitions: dict[str, list[int]]
+
+
+class _Current(_Record, frozen=True):
+    epoch: int
+    previous_epoch: int
+    state: MemberState
+    assigned: dict[str, list[int]]
+    revoking: dict[str, list[int]]
+
+
+_R = TypeVar("_R", bound=_Record)
+
+
+@dataclass(slots=True)
+class StoredConsumerGroup:
+    """A group as it was written down."""
+
+    epoch: int
+    target_epoch: int
+    fingerprint: str
+    empty_since_ms: int | None
+    members: list[ConsumerMember]
+    """In the order in which they joined."""
+    targets: dict[str, PartitionSet]
+
+
+def key_of(group_id: str, place: EntryKey) -> bytes:
+    """The key under which an entry of the group is kept."""
+    return encode_key(FAMILY, group_id, *place)
+
+
+def identity_of(member: ConsumerMember) -> tuple[object, ...]:
+    """What `encode_member` depends on."""
+    return (
+        member.instance_id,
+        member.rack_id,
+        member.rebalance_timeout_ms,
+        member.topic_names,
+        member.topic_regex,
+        member.assignor,
+        member.client_id,
+        member.client_host,
+        member.joined_epoch,
+    )
+
+
+def encode_group(
+    *, epoch: int, target_epoch: int, fingerprint: str, empty_since_ms: int | None
+) -> bytes:
+    """The entry of the group itself."""
+    return msgspec.json.encode(
+        _Group(
+            epoch=epoch,
+            target_epoch=target_epoch,
+            fingerprint=fingerprint,
+            empty_since_ms=empty_since_ms,
+        )
+    )
+
+
+def encode_member(member: ConsumerMember) -> bytes:
+    """Who the member is and what it wants."""
+    return msgspec.json.encode(
+        _Member(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            topic_names=sorted(member.topic_names),
+            topic_regex=member.topic_regex,
+            assignor=member.assignor,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            joined_epoch=member.joined_epoch,
+        )
+    )
+
+
+def encode_target(target: PartitionSet) -> bytes:
+    """What the member should have."""
+    return msgspec.json.encode(_Target(partitions=_listed(target)))
+
+
+def encode_current(member: ConsumerMember) -> bytes:
+    """Where the member is, and what it has in its hands."""
+    return msgspec.json.encode(
+        _Current(
+            epoch=member.epoch,
+            previous_epoch=member.previous_epoch,
+            state=member.state,
+            assigned=_listed(member.assigned),
+            revoking=_listed(member.revoking),
+        )
+    )
+
+
+def decode_groups(entries: Iterable[tuple[bytes, bytes]]) -> dict[str, StoredConsumerGroup]:
+    """Read consumer groups out of their entries."""
+    found: dict[str, dict[EntryKey, bytes]] = {}
+    for key, value in entries:
+        group_id, place = _read_key(key)
+        found.setdefault(group_id, {})[place] = value
+    return {group_id: _read_group(group_id, values) for group_id, values in found.items()}
+
+
+def _read_key(key: bytes) -> tuple[str, EntryKey]:
+    match decode_key(key):
+        case ["consumer", str(group_id), str(kind), str(member_id)] if kind in set(
+            ConsumerRecordKind
+        ):
+            return group_id, (ConsumerRecordKind(kind), member_id)
+        case parts:
+            raise CorruptData(f"groups: {parts!r} is no key of a consumer group")
+
+
+def _read_group(group_id: str, values: Mapping[EntryKey, bytes]) -> StoredConsumerGroup:
+    member_ids = [member_id for kind, member_id in values if kind is ConsumerRecordKind.MEMBER]
+    expected = {(kind, member_id) for kind in MEMBER_KINDS for member_id in member_ids}
+    if odd := sorted((expected | {GROUP_ENTRY_KEY}) ^ values.keys()):
+        raise CorruptData(f"group {group_id!r}: entries that are missing or left over: {odd}")
+    group = _read(values[GROUP_ENTRY_KEY], _Group)
+    members = [
+        _member(
+            member_id,
+            _read(values[ConsumerRecordKind.MEMBER, member_id], _Member),
+            _read(values[ConsumerRecordKind.CURRENT, member_id], _Current),
+        )
+        for member_id in member_ids
+    ]
+    _check_assigned_once(group_id, members)
+    return StoredConsumerGroup(
+        epoch=group.epoch,
+        target_epoch=group.target_epoch,
+        fingerprint=group.fingerprint,
+        empty_since_ms=group.empty_since_ms,
+        members=sorted(members, key=lambda member: member.joined_epoch),
+        targets={
+            member_id: _partitions(
+                _read(values[ConsumerRecordKind.TARGET, member_id], _Target).partitions
+            )
+            for member_id in member_ids
+        },
+    )
+
+
+def _check_assigned_once(group_id: str, members: list[ConsumerMember]) -> None:
+    held: dict[UUID, frozenset[int]] = {}
+    for member in members:
+        for topic, numbers in member.held.items():
+            if twice := held.get(topic, frozenset()) & numbers:
+                raise CorruptData(f"group {group_id!r}: {topic}-{min(twice)} is in two hands")
+            held[topic] = held.get(topic, frozenset()) | numbers
+
+
+def _member(member_id: str, who: _Member, current: _Current) -> ConsumerMember:
+    return ConsumerMember(
+        member_id=member_id,
+        instance_id=who.instance_id,
+        rack_id=who.rack_id,
+        rebalance_timeout_ms=who.rebalance_timeout_ms,
+        topic_names=frozenset(who.topic_names),
+        topic_regex=who.topic_regex,
+        assignor=who.assignor,
+        client_id=who.client_id,
+        client_host=who.client_host,
+        joined_epoch=who.joined_epoch,
+        epoch=current.epoch,
+        previous_epoch=current.previous_epoch,
+        state=current.state,
+        assigned=_partitions(current.assigned),
+        revoking=_partitions(current.revoking),
+    )
+
+
+def _read(value: bytes, kind: type[_R]) -> _R:
+    """Decode an entry, its version first: one of another version may have another shape."""
+    try:
+        version = msgspec.json.decode(value, type=_Record).version
+        if version != _VERSION:
+            raise UnknownFormat(f"entry of version {version}, this release reads {_VERSION}")
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"entry of a consumer group cannot be read: {error}") from error
+
+
+def _listed(partitions: PartitionSet) -> dict[str, list[int]]:
+    return {topic.hex: sorted(numbers) for topic, numbers in partitions.items()}
+
+
+def _partitions(listed: dict[str, list[int]]) -> PartitionSet:
+    try:
+        return partition_set((UUID(hex=topic), numbers) for topic, numbers in listed.items())
+    except ValueError as error:
+        raise CorruptData(f"entry of a consumer group names no topic: {error}") from error

@@ -1,0 +1,1 @@
+"""A partition: append, read, offset lookup."""

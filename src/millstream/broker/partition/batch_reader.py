@@ -1,0 +1,117 @@
+"""Reading batches of a partition for consumers.
+
+Some batches have no records: what is left of those that compaction or deletion emptied, and fillers
+in place of what went. Kafka's clients step over them when others follow, but an answer with nothing
+else is where they differ: some stay where they are and ask again. So an answer begins with a batch
+that has a record. Where none has one up to the end, one empty batch alone takes the reader there.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+
+from millstream.broker.partition.results import FetchResult
+from millstream.records.batch import HEADER_SIZE, LENGTH_END, decode_header, split
+from millstream.records.filter.batch_filter import FilterRules, filler_batches, filter_batches
+from millstream.storage.log import Log
+
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = LENGTH_END - _LENGTH.size
+_COUNT = struct.Struct(">i")
+_COUNT_AT = HEADER_SIZE - _COUNT.size
+
+
+def read_batches(
+    log: Log, offset: int, *, end_offset: int, size_max: int, is_first: bool
+) -> FetchResult:
+    """Return batches from the one that holds `offset` on and before `end_offset`.
+
+    They have `size_max` bytes together at the most, save where `is_first`: then one comes back
+    that is larger. An offset before the start of the log stands for that; the batch in which the
+    log starts then comes without the records before it, which no reader would know to leave out.
+    """
+    parts: list[memoryview] = []
+    blank: memoryview | None = None
+    start_offset = log.start_offset
+    position, size = max(offset, start_offset), 0
+    while position < end_offset and (size < size_max or (is_first and not parts)):
+        if log.masks:
+            position = min(_after_deleted(log, position), end_offset - 1)
+        found = log.read(position, size_max=max(0, size_max - size))
+        data, next_offset = found.data, found.next_offset
+        if next_offset > end_offset:
+            data, next_offset = cut_at(data, end_offset)
+        if not data:
+            break
+        if offset < start_offset and not parts:
+            data, next_offset = _starting_at(start_offset, data, next_offset)
+        if not parts:
+            start, last = _skip_empty(data)
+            if start == len(data):
+                blank, position = data[last:], next_offset
+                continue
+            data = data[start:]
+        if size + len(data) > size_max and (parts or not is_first):
+            break
+        parts.append(data)
+        position, size = next_offset, size + len(data)
+    if parts or position == offset or position < end_offset:
+        return FetchResult(tuple(parts), position if parts else offset, size)
+    if blank is None:  # All was deleted from the front, and nothing is left to show for it.
+        epoch = log.partition.epoch_at(position)
+        blank = memoryview(filler_batches(position - 1, position, leader_epoch=epoch))
+    return FetchResult((blank,), position, len(blank), is_blank=True)
+
+
+def _after_deleted(log: Log, offset: int) -> int:
+    """Return the first offset from `offset` on that was not deleted by its key.
+
+    Stepping over deleted records batch by batch would take as long as reading them.
+    """
+    segments = log.segments
+    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    for segment in segments[max(at, 0) :]:
+        mask = log.masks.get(segment.base_offset)
+        if mask is None:
+            break
+        first = bisect_left(mask.offsets, offset)
+        # Offsets follow each other without a gap as long as they rise no faster than their places.
+        run = range(first, len(mask.offsets))
+        offset += bisect_right(run, offset - first, key=lambda at: mask.offsets[at] - at)
+        if offset < segment.next_offset:
+            break
+    return offset
+
+
+def _starting_at(offset: int, data: memoryview, next_offset: int) -> tuple[memoryview, int]:
+    """Return `data` as it is, or only its first batch, where that holds records before `offset`."""
+    header = decode_header(data)
+    if header.base_offset >= offset or not header.record_count:
+        return data, next_offset
+    rules = FilterRules(start_offset=offset, producers=frozenset({header.base_offset}))
+    rest = b"".join(filter_batches(data[: header.size], rules).pieces)
+    return memoryview(rest), header.next_offset
+
+
+def cut_at(data: memoryview, end_offset: int) -> tuple[memoryview, int]:
+    """Return the batches of `data` that begin before `end_offset`, and where to read on."""
+    size, next_offset = 0, end_offset
+    for header, batch in split(data):
+        if header.base_offset >= end_offset:
+            break
+        size += len(batch)
+        next_offset = header.next_offset
+    return data[:size], next_offset
+
+
+def _skip_empty(data: memoryview) -> tuple[int, int]:
+    """Return where the first batch with a record starts, and the one before it.
+
+    Where none has one, the first is the end of `data`.
+    """
+    position = last = 0
+    while position < len(data) and _COUNT.unpack_from(data, position + _COUNT_AT)[0] == 0:
+        last = position
+        position += LENGTH_END + _LENGTH.unpack_from(data, position + _LENGTH_AT)[0]
+    return position, last

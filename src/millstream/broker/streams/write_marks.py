@@ -1,0 +1,77 @@
+"""The mark of an append, kept in the log itself: a header of its first record.
+
+    millstream-stream: {"id": "<topic id>", "p": "writer-1", "e": 0, "n": 7, "s": "12", "c": true}
+
+Records and mark are one batch, so both are there after a crash or neither is. The id is that of the
+topic: records that were copied from another stream, header and all, say nothing about this one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import msgspec
+
+from millstream.broker.partition.results import FetchResult
+from millstream.broker.streams.writers import WriteMark
+from millstream.records.batch import BatchHeader, split
+from millstream.records.body import open_body
+from millstream.records.compression import BODY_SIZE_MAX
+from millstream.records.iterate import records_of
+from millstream.records.record import Header
+
+MARK_HEADER = "millstream-stream"
+
+
+class _Mark(msgspec.Struct, omit_defaults=True):
+    id: uuid.UUID
+    p: str | None = None
+    e: int = 0
+    n: int = 0
+    s: str | None = None
+    c: bool = False
+
+
+_decode = msgspec.json.Decoder(_Mark).decode
+
+
+def mark_headers(mark: WriteMark, topic_id: uuid.UUID) -> tuple[Header, ...]:
+    """Return the headers of the first record of an append."""
+    if mark.is_plain:
+        return ()
+    made = _Mark(topic_id, mark.producer, mark.epoch, mark.number, mark.sequence, mark.is_closing)
+    return ((MARK_HEADER, msgspec.json.encode(made)),)
+
+
+def without_mark(headers: tuple[Header, ...]) -> tuple[Header, ...]:
+    """Return headers without a mark, which belongs to the stream that it was written to."""
+    return tuple(one for one in headers if one[0] != MARK_HEADER)
+
+
+def marks_in(fetched: FetchResult, topic_id: uuid.UUID) -> Iterator[tuple[WriteMark, int]]:
+    """Yield the marks of batches, each with the offset after its batch."""
+    for part in fetched.parts:
+        for header, batch in split(part):
+            mark = None if header.is_control else _mark_of(header, batch, topic_id)
+            if mark is not None:
+                yield mark, header.next_offset
+
+
+def _mark_of(header: BatchHeader, batch: memoryview, topic_id: uuid.UUID) -> WriteMark | None:
+    first = next(records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX)), None)
+    for name, value in first.headers if first is not None else ():
+        if name == MARK_HEADER and value is not None:
+            return _read(value, topic_id)
+    return None
+
+
+def _read(value: bytes, topic_id: uuid.UUID) -> WriteMark | None:
+    """Return a mark; none where anybody else may have written it."""
+    try:
+        found = _decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if found.id != topic_id:
+        return None
+    return WriteMark(found.p, found.e, found.n, found.s, found.c)

@@ -1,0 +1,1 @@
+"""Topic configuration keys, values and defaults."""

@@ -1,0 +1,147 @@
+"""What a node is set to, under the names that Kafka has for it.
+
+Read-only: a node is set up by its own configuration, and says by these names what came of it.
+Where Kafka has no name, ours begins with `millstream.`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from millstream.broker.topics.configs.topic_setting import SettingType
+from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
+from millstream.config.schema import BrokerConfig, KafkaConfig, LogConfig
+
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSetting:
+    """One setting of a node."""
+
+    name: str
+    """Kafka's."""
+    field: str
+    """Ours: a field of `BrokerConfig`, `KafkaConfig` or `LogConfig`; empty where it is fixed."""
+    kind: SettingType
+    value: str
+    default: str
+    """What the node has where nothing is set."""
+    meaning: str
+
+
+BROKER_NAMES: dict[str, str] = {
+    "node_id": "node.id",
+    "auto_create_topics": "auto.create.topics.enable",
+    "num_partitions": "num.partitions",
+    "group_initial_rebalance_delay_ms": "group.initial.rebalance.delay.ms",
+    "group_session_timeout_ms_min": "group.min.session.timeout.ms",
+    "group_session_timeout_ms_max": "group.max.session.timeout.ms",
+    "group_members_max": "group.max.size",
+    "consumer_session_timeout_ms": "group.consumer.session.timeout.ms",
+    "consumer_heartbeat_interval_ms": "group.consumer.heartbeat.interval.ms",
+    "offsets_retention_ms": "offsets.retention.minutes",
+    "offset_metadata_bytes_max": "offset.metadata.max.bytes",
+    "transaction_timeout_ms_max": "transaction.max.timeout.ms",
+    "transactional_id_expiration_ms": "transactional.id.expiration.ms",
+    "producer_id_expiration_ms": "producer.id.expiration.ms",
+}
+"""What Kafka calls the fields of `BrokerConfig`."""
+
+KAFKA_SERVER_NAMES: dict[str, str] = {
+    "request_size_max": "socket.request.max.bytes",
+    "connections_max": "max.connections",
+    "connections_per_address_max": "max.connections.per.ip",
+    "idle_ms_max": "connections.max.idle.ms",
+    "fetch_bytes_max": "fetch.max.bytes",
+    "fetch_sessions_max": "max.incremental.fetch.session.cache.slots",
+}
+"""What Kafka calls the fields of `KafkaConfig`."""
+
+GROUP_NAMES: dict[str, str] = {
+    "consumer_session_timeout_ms": "consumer.session.timeout.ms",
+    "consumer_heartbeat_interval_ms": "consumer.heartbeat.interval.ms",
+}
+"""What Kafka calls, in the configs of a group, those fields of `BrokerConfig` that concern it."""
+
+FIXED_SETTINGS = (
+    NodeSetting(
+        "default.replication.factor",
+        "",
+        SettingType.INT,
+        "1",
+        "1",
+        "Replicas of a topic that is created without saying how many: there is one node.",
+    ),
+    NodeSetting(
+        "delete.topic.enable",
+        "",
+        SettingType.BOOLEAN,
+        "true",
+        "true",
+        "Topics can always be deleted.",
+    ),
+)
+
+
+def node_settings(broker: BrokerConfig, door: KafkaConfig, log: LogConfig) -> Sequence[NodeSetting]:
+    """Return all settings of a node, sorted by name."""
+    return sorted(
+        [
+            *_named(broker, BrokerConfig(), lambda field: BROKER_NAMES.get(field, _ours(field))),
+            *_named(door, KafkaConfig(), lambda field: KAFKA_SERVER_NAMES.get(field, _ours(field))),
+            *_topic_defaults(log),
+            *FIXED_SETTINGS,
+        ],
+        key=lambda setting: setting.name,
+    )
+
+
+def group_settings(broker: BrokerConfig) -> Sequence[NodeSetting]:
+    """Return what holds for every consumer group of the node, sorted by name."""
+    found = _named(broker, BrokerConfig(), lambda field: GROUP_NAMES.get(field, ""))
+    return sorted((setting for setting in found if setting.name), key=lambda found: found.name)
+
+
+def _ours(field: str) -> str:
+    return "millstream." + field.replace("_", ".")
+
+
+def _named(config: Any, default: Any, name_of: Callable[[str], str]) -> list[NodeSetting]:
+    return [
+        NodeSetting(
+            name := name_of(field.name),
+            field.name,
+            SettingType.BOOLEAN
+            if isinstance(value := getattr(config, field.name), bool)
+            else SettingType.LONG,
+            _text(name, value),
+            _text(name, getattr(default, field.name)),
+            f"Set as `{field.name}` in the configuration of the node.",
+        )
+        for field in fields(config)
+    ]
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value // MINUTE_MS if name.endswith(".minutes") else value)
+
+
+def _topic_defaults(log: LogConfig) -> list[NodeSetting]:
+    """What topics have that do not set it: the node's, under the names that Kafka has for that."""
+    return [
+        NodeSetting(
+            setting.server_name,
+            setting.log_field or "",
+            setting.kind,
+            setting.default_of(log),
+            setting.default,
+            f"What a topic has that does not set `{setting.name}`. {setting.meaning}",
+        )
+        for setting in TOPIC_CONFIGS.values()
+        if setting.server_name is not None
+    ]

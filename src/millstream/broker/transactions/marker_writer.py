@@ -1,0 +1,151 @@
+"""Markers: how the partitions and groups of a transaction learn its outcome.
+
+The outcome is durable before the first marker is written, so this can only go one way: forward.
+Whatever stands in the way (a full disk, a partition that is offline) is waited for and tried again,
+also after a restart. Every step may be repeated: a second marker ends nothing, and changes nothing
+for those who read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Protocol
+
+from millstream.broker.transactions.transaction import TransactionMetadata, TransactionPartition
+from millstream.clock import Timers
+from millstream.errors import InvalidProducerEpoch, MillstreamError, UnknownLog, UnknownTopic
+
+logger = logging.getLogger(__name__)
+
+COORDINATOR_EPOCH = 0
+"""Counts the coordinators that an id had; on a lone node there is only ever one."""
+
+RETRY_S_MIN = 0.1
+RETRY_S_MAX = 5.0
+"""Between attempts, doubled each time. Writes have to resume within 10 s after space returns."""
+
+
+class MarkedPartition(Protocol):
+    """What this module needs of a `Partition`."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be appended to."""
+        ...
+
+    async def open(self) -> None:
+        """Make it so."""
+        ...
+
+    async def append_marker(
+        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
+    ) -> Any:
+        """End the producer's transaction here; returns when that is committed to the log."""
+        ...
+
+
+class MarkedTopics(Protocol):
+    """What this module needs of `Topics`."""
+
+    def partition(self, name: str, index: int) -> MarkedPartition:
+        """Return a partition, or raise `UnknownTopic`."""
+        ...
+
+
+class MarkedGroups(Protocol):
+    """What this module needs of `Groups`."""
+
+    async def finish_transaction(
+        self, producer_id: int, producer_epoch: int, group_ids: Collection[str], *, is_commit: bool
+    ) -> None:
+        """Commit or drop the offsets that the producer staged; returns when that is durable."""
+        ...
+
+
+class MarkerWriter:
+    """Tells partitions and groups how a transaction ended."""
+
+    def __init__(self, topics: MarkedTopics, groups: MarkedGroups, timers: Timers) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._timers = timers
+
+    async def write(
+        self, transaction: TransactionMetadata, unmarked: set[TransactionPartition]
+    ) -> None:
+        """Return when all partitions in `unmarked` and all groups know the outcome, for good.
+
+        Takes each partition out of the set when it is done. A topic that was deleted meanwhile is
+        done.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for partition in tuple(unmarked):
+                tasks.create_task(self._mark(transaction, partition, unmarked))
+            if transaction.groups:
+                tasks.create_task(self._finish_groups(transaction))
+
+    async def _mark(
+        self,
+        transaction: TransactionMetadata,
+        where: TransactionPartition,
+        unmarked: set[TransactionPartition],
+    ) -> None:
+        await self._insist(f"{where.topic}-{where.partition}", self._marking(transaction, where))
+        unmarked.discard(where)
+
+    def _marking(
+        self, transaction: TransactionMetadata, where: TransactionPartition
+    ) -> Callable[[], Awaitable[None]]:
+        async def mark() -> None:
+            try:
+                partition = self._topics.partition(where.topic, where.partition)
+                if not partition.is_open:
+                    await partition.open()
+                await partition.append_marker(
+                    transaction.producer.id,
+                    transaction.producer.epoch,
+                    is_commit=transaction.is_commit,
+                    coordinator_epoch=COORDINATOR_EPOCH,
+                )
+            except (UnknownTopic, UnknownLog):
+                return  # It was deleted, and its part of the transaction with it.
+            except InvalidProducerEpoch:
+                return  # A newer epoch was let in, so nothing of this transaction is open there.
+
+        return mark
+
+    async def _finish_groups(self, transaction: TransactionMetadata) -> None:
+        async def finish() -> None:
+            await self._groups.finish_transaction(
+                transaction.producer.id,
+                transaction.producer.epoch,
+                transaction.groups,
+                is_commit=transaction.is_commit,
+            )
+
+        await self._insist(f"groups of {transaction.transactional_id!r}", finish)
+
+    async def _insist(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` until it succeeds."""
+        retry_s = RETRY_S_MIN
+        while True:
+            try:
+                return await work()
+            except MillstreamError as error:
+                is_first = retry_s == RETRY_S_MIN
+                level = logging.WARNING if is_first else logging.DEBUG
+                logger.log(level, "%s: outcome not written, again soon: %s", what, error)
+            await sleep_on_timers(self._timers, retry_s)
+            retry_s = min(2 * retry_s, RETRY_S_MAX)
+
+
+async def sleep_on_timers(timers: Timers, seconds: float) -> None:
+    """Return when `seconds` have passed."""
+    passed = asyncio.Event()
+    timer = timers.call_later(seconds, passed.set)
+    try:
+        await passed.wait()
+    finally:
+        timer.cancel()

@@ -1,0 +1,100 @@
+"""How a transactional id is kept in the state log.
+
+The key is the transactional id; the value is one JSON object:
+
+    {"version": 1, "state": "Ongoing", "producer": [4001, 3], "previous": null, ...,
+     "partitions": {"orders": [0, 5]}, "groups": ["billing"]}
+
+What a newer release may have written is refused rather than guessed at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+import msgspec
+
+from millstream.broker.transactions.transaction import (
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionProducer,
+    TransactionState,
+)
+from millstream.errors import CorruptData, UnknownFormat
+
+VERSION = 1
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int
+    state: TransactionState
+    producer: TransactionProducer
+    previous: TransactionProducer | None
+    next_producer_id: int | None
+    timeout_ms: int
+    update_ms: int
+    start_ms: int
+    partitions: dict[str, list[int]]
+    groups: list[str]
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+_SAME = tuple(
+    field.name
+    for field in fields(TransactionMetadata)
+    if field.name not in ("transactional_id", "partitions", "groups")
+)
+"""What is stored as it is."""
+
+
+def encode_key(transactional_id: str) -> bytes:
+    """Return the key under which a transactional id is kept."""
+    return transactional_id.encode()
+
+
+def encode(transaction: TransactionMetadata) -> bytes:
+    """Return what is kept of a transactional id."""
+    stored = _Stored(
+        version=VERSION,
+        partitions=partitions_by_topic(transaction.partitions),
+        groups=sorted(transaction.groups),
+        **{name: getattr(transaction, name) for name in _SAME},
+    )
+    return msgspec.json.encode(stored)
+
+
+def decode(key: bytes, value: bytes) -> TransactionMetadata:
+    """Read what `encode` has written."""
+    try:
+        transactional_id = key.decode()
+        version = msgspec.json.decode(value, type=_Version).version
+        if version != VERSION:
+            raise UnknownFormat(
+                f"transactional id {transactional_id!r} is kept in version {version},"
+                f" known is {VERSION}"
+            )
+        stored = msgspec.json.decode(value, type=_Stored)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptData(f"transactional id {key!r}: {error}") from error
+    return TransactionMetadata(
+        transactional_id=transactional_id,
+        partitions=frozenset(
+            TransactionPartition(topic, partition)
+            for topic, partitions in stored.partitions.items()
+            for partition in partitions
+        ),
+        groups=frozenset(stored.groups),
+        **{name: getattr(stored, name) for name in _SAME},
+    )
+
+
+def partitions_by_topic(partitions: Iterable[TransactionPartition]) -> dict[str, list[int]]:
+    """Return the partitions of each topic, in order."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return topics

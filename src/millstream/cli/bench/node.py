@@ -1,0 +1,118 @@
+"""What `millstream bench` measures of a node: both of its doors, with our own clients.
+
+It makes a topic of a name that nobody has, and deletes it however it ends.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+
+import click
+
+from millstream.cli.bench.machine import RECORD_SIZE, RECORDS, SYNC, Measurement, Stopwatch
+from millstream.cli.support.output import printable
+from millstream.clients.http.core.values import TopicRecord
+from millstream.clients.http.sync.client import Client
+from millstream.clients.kafka.client import KafkaClient
+from millstream.clients.kafka.producer import TransactionalProducer
+from millstream.clients.partition import Isolation, TopicPartition
+from millstream.errors import MillstreamError, NodeUnreachable, UnknownTopic
+from millstream.records.build import build_batch
+from millstream.records.record import Record
+
+CONNECT_S = 2.0
+"""How long the Kafka door may take to be found: it is where it is said to be, or not."""
+
+IN_FLIGHT = 1
+"""Batches that wait for their acknowledgement: one, as in the measurement of the disk."""
+
+
+def measure_node(client: Client, bootstrap: str, seconds: float) -> Iterator[Measurement]:
+    """Measure both doors of a node, each with a topic of its own."""
+    with_http = f"millstream-bench-http-{secrets.token_hex(6)}"
+    with_kafka = f"millstream-bench-kafka-{secrets.token_hex(6)}"
+    try:
+        client.create_topic(with_http, partitions=1, durability="fsync")
+        yield from _measure_http(client, with_http, seconds)
+        client.create_topic(with_kafka, partitions=1, durability="fsync")
+        yield from _measure_kafka(bootstrap, with_kafka, seconds)
+    finally:
+        for topic in (with_http, with_kafka):
+            try:
+                client.topic(topic).delete()
+            except UnknownTopic:
+                pass  # It did not come so far.
+            except MillstreamError as error:
+                click.echo(printable(f"topic {topic} is left behind: {error}"), err=True)
+
+
+def _measure_http(client: Client, topic: str, seconds: float) -> Iterator[Measurement]:
+    values = [secrets.token_bytes(RECORD_SIZE) for _ in range(RECORDS)]
+    client.append_many(topic, values)  # The first makes connections and files.
+    watch = Stopwatch(seconds)
+    while not watch.is_over:
+        client.append_many(topic, values)
+        watch.lap(RECORDS * RECORD_SIZE, RECORDS)
+    yield watch.measured("http: append", SYNC)
+    watch = Stopwatch(seconds)
+    count = 0
+    for item in client.read(topic):
+        count += isinstance(item, TopicRecord)
+        if count == RECORDS:
+            watch.lap(RECORDS * RECORD_SIZE, RECORDS)
+            count = 0
+            if watch.is_over:
+                break
+    yield watch.measured("http: read")
+
+
+def _measure_kafka(bootstrap: str, topic: str, seconds: float) -> Iterator[Measurement]:
+    try:
+        node = KafkaClient(bootstrap, timeout_s=CONNECT_S)
+        node.topics([topic])
+    except (NodeUnreachable, UnknownTopic) as error:
+        # Another node may be there, which does not have the topic: it is left alone.
+        text = f"Kafka's protocol is not measured, for this node is not at {bootstrap}: {error}"
+        click.echo(printable(text), err=True)
+        return
+    with node:
+        yield _produce(node, topic, seconds)
+        yield _fetch(node, topic, seconds)
+
+
+def _produce(node: KafkaClient, topic: str, seconds: float) -> Measurement:
+    records = [Record(secrets.token_bytes(RECORD_SIZE)) for _ in range(RECORDS)]
+    watch = Stopwatch(seconds)
+    is_first = True
+    with TransactionalProducer(node, None, timeout_ms=30_000, in_flight_max=IN_FLIGHT) as producer:
+        while not watch.is_over:
+            batch = build_batch(
+                records,
+                now_ms=time.time_ns() // 1_000_000,
+                producer_id=producer.identity.producer_id,
+                producer_epoch=producer.identity.producer_epoch,
+                base_sequence=producer.next_sequence(topic, 0),
+            )
+            watch.skip()  # Building it is the same for every door.
+            producer.send(topic, 0, batch, RECORDS)
+            producer.flush()
+            if is_first:  # Which makes connections and files.
+                watch, is_first = Stopwatch(seconds), False
+            else:
+                watch.lap(len(batch), RECORDS)
+    return watch.measured("kafka: produce", SYNC)
+
+
+def _fetch(node: KafkaClient, topic: str, seconds: float) -> Measurement:
+    where = TopicPartition(topic, 0)
+    start, end = node.bounds([where], isolation=Isolation.READ_UNCOMMITTED)[where]
+    stretches = node.stretches(where, start, end, isolation=Isolation.READ_UNCOMMITTED)
+    watch = Stopwatch(seconds)
+    for stretch in stretches:
+        watch.lap(len(stretch.data), stretch.next_offset - start)
+        start = stretch.next_offset
+        if watch.is_over:
+            break
+    return watch.measured("kafka: fetch")

@@ -1,0 +1,84 @@
+"""`millstream group describe`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.support.completions import group_argument
+from millstream.cli.support.node_api import connected, path_of, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import print_table, printable, to_json
+
+_OFFSETS = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "committed": "COMMITTED",
+    "end": "END",
+    "lag": "LAG",
+    "member": "MEMBER",
+}
+_MEMBERS = {
+    "id": "MEMBER",
+    "instance_id": "INSTANCE",
+    "client_id": "CLIENT",
+    "host": "HOST",
+    "partitions": "PARTITIONS",
+}
+
+
+@click.command()
+@group_argument
+@click.option(
+    "--members",
+    "is_members",
+    is_flag=True,
+    help="Show who is in it, and which partitions each has, and not its offsets.",
+)
+@server_option
+@json_option
+def describe(*, name: str, is_members: bool, server: str, as_json: bool) -> None:
+    """Show how far a group has read in each partition, and who reads there.
+
+    COMMITTED is the offset at which it goes on, END the one that the next record gets, LAG what
+    lies between. A `-` stands where nothing is committed, or nobody reads.
+
+    \b
+    Exit status:
+        0  here it is
+        1  there is no such group, or no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream group describe billing
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    with connected(server) as node:
+        found = node.ask("GET", path_of("groups", name), field="offsets")
+    if as_json:
+        click.echo(to_json(found, indent=2))
+        return
+    count = len(found["members"])
+    members = f"{count} member{'' if count == 1 else 's'}"
+    click.echo(
+        printable(f"{name}: {found['kind']}, {found['state']}, {members}, lag {found['lag']}")
+    )
+    if is_members:
+        print_table(list(_MEMBERS.values()), [_member_cells(row) for row in found["members"]])
+    else:
+        print_offsets(found["offsets"])
+
+
+def print_offsets(offsets: list[dict[str, Any]]) -> None:
+    """Print how far a group has read, where it has read anything."""
+    if not offsets:
+        return
+    columns = {key: name for key, name in _OFFSETS.items() if key in offsets[0]}
+    rows = [["-" if row[key] is None else row[key] for key in columns] for row in offsets]
+    print_table(list(columns.values()), rows)
+
+
+def _member_cells(row: dict[str, Any]) -> list[object]:
+    parts = ", ".join(f"{one['topic']}:{one['partition']}" for one in row["partitions"])
+    return [row["id"], row["instance_id"] or "-", row["client_id"], row["host"], parts or "-"]

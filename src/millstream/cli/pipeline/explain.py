@@ -1,0 +1,46 @@
+"""`millstream pipeline explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from millstream.cli.pipeline.options import file_argument, parse_conf, spark_options
+from millstream.cli.support.options import one_line_errors
+
+
+@click.command()
+@file_argument
+@spark_options
+def explain(
+    *, file: str, master: str | None, conf: Sequence[str], bootstrap: str | None, log_level: str
+) -> None:
+    """Print how Spark would run a pipeline, without running it.
+
+    For each target: what it reads, where it goes, where its checkpoint is, and the plans of Spark
+    from the query as it is written to what is executed.
+
+    \b
+    Exit status:
+        0  here it is
+        1  the pipeline cannot run
+        2  wrong usage
+
+    \b
+    Example:
+        millstream pipeline explain orders.toml
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    settings = parse_conf(conf)
+    with one_line_errors():
+        from millstream.spark.pipelines.definition.load import load  # noqa: PLC0415 - Spark is slow to import.
+
+        found = load(file)
+        from millstream.spark.pipelines.run.command import pipeline_session, with_overrides  # noqa: PLC0415
+
+        found = with_overrides(found, master=master, bootstrap=bootstrap, conf=settings)
+        with pipeline_session(found, log_level=log_level) as spark:
+            from millstream.spark.pipelines.run.plan import plans  # noqa: PLC0415
+
+            for plan in plans(spark, found):
+                click.echo(plan)

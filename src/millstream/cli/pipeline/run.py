@@ -1,0 +1,89 @@
+"""`millstream pipeline run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from millstream.cli.pipeline.options import file_argument, parse_conf, spark_options
+from millstream.cli.support.options import json_option, one_line_errors
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command()
+@file_argument
+@click.option(
+    "--once",
+    "is_once",
+    is_flag=True,
+    help="Work off what is there now, and end, whatever trigger the file has.",
+)
+@spark_options
+@json_option
+def run(
+    *,
+    file: str,
+    is_once: bool,
+    master: str | None,
+    conf: Sequence[str],
+    bootstrap: str | None,
+    log_level: str,
+    as_json: bool,
+) -> None:
+    """Run a pipeline until SIGTERM or Ctrl-C.
+
+    Shows on a terminal how each target gets on; elsewhere prints one line for each batch, with
+    --json one JSON object. Goes on where it stopped, however it stopped: nothing is lost, and
+    nothing is there twice. A signal lets batches that run finish; a second one ends it at once.
+
+    \b
+    Exit status:
+        0  stopped, or everything done
+        1  the pipeline cannot run, or failed
+        2  wrong usage
+
+    \b
+    Example:
+        millstream pipeline run orders.toml --once
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    settings = parse_conf(conf)
+    with one_line_errors():
+        # Slow to import, and for no other command.
+        from millstream.cli.pipeline.progress_board import progress_display  # noqa: PLC0415
+        from millstream.spark.pipelines.definition.load import load  # noqa: PLC0415
+
+        found = load(file)
+        from millstream.spark.pipelines.run.command import pipeline_session, with_overrides  # noqa: PLC0415
+
+        found = with_overrides(found, master=master, bootstrap=bootstrap, conf=settings)
+        stop = threading.Event()
+        with stopped_by_signals(stop), pipeline_session(found, log_level=log_level) as spark:
+            from millstream.spark.pipelines.run import runner as running  # noqa: PLC0415
+
+            # Starting, Spark has put a handler of its own in the place of ours.
+            with stopped_by_signals(stop), progress_display(found, as_json=as_json) as observe:
+                running.run(spark, found, observe=observe, stop=stop, is_once=is_once)
+
+
+@contextmanager
+def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Have the first signal set `stop`, and a second one end the process at once."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,30 @@
+"""`millstream queue`: make work queues, put jobs in, look at them, work them off."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.cli.support.command_group import CommandGroup
+
+VERBS = {
+    "create": "millstream.cli.queue.create:create",
+    "delete": "millstream.cli.queue.delete:delete",
+    "describe": "millstream.cli.queue.describe:describe",
+    "jobs": "millstream.cli.queue.jobs:jobs",
+    "list": "millstream.cli.queue.list:list_queues",
+    "put": "millstream.cli.queue.put:put",
+    "set": "millstream.cli.queue.set:set_queue",
+    "work": "millstream.cli.queue.work:work",
+}
+
+
+@click.group(cls=CommandGroup, verbs=VERBS)
+def queue() -> None:
+    """Hand out jobs, each to one worker at a time.
+
+    A queue is a topic whose records are jobs, so `millstream topic` works on it as well.
+
+    \b
+    Example:
+        millstream queue work mail -- ./send-mail
+    """  # noqa: D301 - click's mark for lines to leave as they are.

@@ -1,0 +1,56 @@
+"""`millstream queue create`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.queue.options import given_settings, queue_options, settings_line
+from millstream.cli.support.completions import new_queue_argument
+from millstream.cli.support.node_api import connected, path_of, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import printable, to_json
+from millstream.errors import InvalidRequest, UnknownQueue
+
+
+@click.command()
+@new_queue_argument
+@queue_options
+@click.option(
+    "--if-absent",
+    is_flag=True,
+    help="Where there is a queue of that name, leave it as it is and be content.",
+)
+@server_option
+@json_option
+def create(*, name: str, if_absent: bool, server: str, as_json: bool, **options: Any) -> None:
+    """Make a queue, and its topic where there is none.
+
+    A topic that is there becomes a queue with all its records as jobs. What is not said is as the
+    node has it by default. A queue that is there is not changed; `queue set` does that.
+
+    \b
+    Exit status:
+        0  the queue is there
+        1  there was one already, the node does not allow it, or no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream queue create mail --lease-ms 1min --deliveries-max 3
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    path = path_of("queues", name)
+    with connected(server) as node:
+        try:
+            found, is_new = node.ask("GET", path, field="lease_ms"), False
+        except UnknownQueue:
+            found, is_new = node.ask("PUT", path, given_settings(options), field="lease_ms"), True
+        if not is_new and not if_absent:
+            raise InvalidRequest(f"there is a queue {name!r} already; `queue set` changes it")
+    if as_json:
+        click.echo(to_json({"created": is_new, **found}, indent=2))
+    elif is_new:
+        click.echo(f"created {settings_line(found)}")
+    else:
+        click.echo(printable(f"{name} is there already, as it was"), err=True)

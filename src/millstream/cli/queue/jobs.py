@@ -1,0 +1,85 @@
+"""`millstream queue jobs`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from millstream.cli.support.completions import queue_argument
+from millstream.cli.support.node_api import connected, path_of, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import print_table, time_text, to_json
+
+LIMIT = 100
+"""Jobs to show where it is not said how many: they fit on a page or two."""
+
+_SHOWN_MAX = 60
+"""Characters of a value in the table."""
+
+
+@click.command()
+@queue_argument
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "leased", "delayed"]),
+    help="Show only those that wait for a worker, belong to one, or come back later.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=1_000),
+    metavar="N",
+    default=LIMIT,
+    show_default=True,
+    help="How many to show, at the most.",
+)
+@server_option
+@json_option
+def jobs(*, name: str, state: str | None, limit: int, server: str, as_json: bool) -> None:
+    """Look at the jobs of a queue that are not done, and claim none of them.
+
+    \b
+    Exit status:
+        0  here they are, if there are any
+        1  there is no such queue, or no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream queue jobs mail --state leased
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    query = {"limit": limit} | ({"state": state} if state else {})
+    with connected(server) as node:
+        path = f"{path_of('queues', name)}/jobs?{urlencode(query)}"
+        found = node.ask("GET", path, field="jobs")
+    if as_json:
+        click.echo(to_json(found, indent=2))
+        return
+    if found["jobs"]:
+        head = ("JOB", "STATE", "DELIVERIES", "IN MS", "WORKER", "TIME", "KEY", "VALUE")
+        print_table(head, [_cells(one) for one in found["jobs"]])
+    else:
+        click.echo("There is no such job.", err=True)
+    if found.get("next") is not None:
+        click.echo(f"There are more than these {len(found['jobs'])}.", err=True)
+
+
+def _cells(job: dict[str, Any]) -> list[object]:
+    ready_in_ms = "-" if job["ready_in_ms"] is None else job["ready_in_ms"]
+    return [
+        f"{job['partition']}:{job['offset']}",
+        job["state"],
+        job["deliveries"],
+        ready_in_ms,
+        job["worker"] or "-",
+        time_text(job["timestamp"]),
+        "-" if job["key"] is None else _short(job["key"]),
+        _short(job["value"]),
+    ]
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"

@@ -1,0 +1,40 @@
+"""`millstream queue list`."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.cli.queue.options import COUNTS
+from millstream.cli.support.node_api import connected, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import print_table, to_json
+
+
+@click.command("list")
+@server_option
+@json_option
+def list_queues(*, server: str, as_json: bool) -> None:
+    """List all queues, with how many jobs are in which state.
+
+    READY waits for a worker, LEASED belongs to one, DELAYED comes back later, ACKED is done,
+    DEAD was given up.
+
+    \b
+    Exit status:
+        0  listed, if there was anything to list
+        1  no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream queue list
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    with connected(server) as node:
+        found = node.ask("GET", "/v1/queues", field="queues")["queues"]
+    if as_json:
+        click.echo(to_json({"queues": found}, indent=2))
+    elif found:
+        head = ["QUEUE", *(name.upper() for name in COUNTS)]
+        print_table(head, [[one["name"], *(one[name] for name in COUNTS)] for one in found])
+    else:
+        click.echo("There is no queue yet; `millstream queue create NAME` makes one.", err=True)

@@ -1,0 +1,41 @@
+"""`millstream queue set`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.queue.options import given_settings, queue_options, settings_line
+from millstream.cli.support.completions import queue_argument
+from millstream.cli.support.node_api import connected, path_of, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import to_json
+
+
+@click.command("set")
+@queue_argument
+@queue_options
+@server_option
+@json_option
+def set_queue(*, name: str, server: str, as_json: bool, **options: Any) -> None:
+    """Change what a queue is set to, and leave the rest of it as it is.
+
+    \b
+    Exit status:
+        0  it is set so
+        1  there is no such queue, the node does not allow it, or no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream queue set mail --deliveries-max 10
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    body = given_settings(options)
+    if not body:
+        raise click.UsageError("What is to change? Say it with an option")
+    path = path_of("queues", name)
+    with connected(server) as node:
+        node.ask("GET", path, field="lease_ms")  # A queue that is not there is not to be made.
+        found = node.ask("PUT", path, body, field="lease_ms")
+    click.echo(to_json(found, indent=2) if as_json else settings_line(found))

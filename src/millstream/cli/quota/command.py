@@ -1,0 +1,74 @@
+"""`millstream quota`: who may use how much of a running node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.quota.change import QUOTAS_PATH, RATES, remove_quota, set_quota
+from millstream.cli.support.node_api import connected, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import print_table, to_json
+
+EVERYONE = "<default>"
+"""How all are shown that have no quota of their own."""
+
+OTHERS = "<others>"
+"""How those are shown for whom no quota is set at all: the node has one for them."""
+
+_NOT_SAID = "-"
+
+
+@click.group()
+def quota() -> None:
+    """Look at quotas, and change them: who may use how much, at every door.
+
+    \b
+    Example:
+        millstream quota set --client-id etl --producer-byte-rate "1 MiB"
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+
+
+@quota.command("list")
+@server_option
+@json_option
+def list_quotas(server: str, *, as_json: bool) -> None:
+    """List all quotas, and what the node allows every client that has none.
+
+    Rates are bytes a second, percent of a core, and partitions a second. A name that does not
+    matter is shown as `-`, all that have no quota of their own as `<default>`.
+
+    \b
+    Exit status:
+        0  here they are
+        1  no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream quota list --json
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    with connected(server) as node:
+        found = node.ask("GET", QUOTAS_PATH, field="quotas")
+    if as_json:
+        click.echo(to_json(found, indent=2))
+        return
+    rows = [[_name(one, "user"), _name(one, "client_id"), *_rates(one)] for one in found["quotas"]]
+    if found["defaults"]:
+        rows.append([OTHERS, OTHERS, *_rates({"rates": found["defaults"]})])
+    columns = [name.replace("_", " ").upper() for name in RATES]
+    print_table(["USER", "CLIENT ID", *columns], rows)
+
+
+def _name(one: dict[str, Any], kind: str) -> str:
+    found = one.get(kind, _NOT_SAID)
+    return found if isinstance(found, str) else EVERYONE
+
+
+def _rates(one: dict[str, Any]) -> list[str]:
+    return [f"{one['rates'][name]:.15g}" if name in one["rates"] else _NOT_SAID for name in RATES]
+
+
+quota.add_command(set_quota)
+quota.add_command(remove_quota)

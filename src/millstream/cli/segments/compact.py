@@ -1,0 +1,111 @@
+"""`millstream segments compact`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millstream.cli.support.options import data_option, json_option, one_line_errors, progress_bar
+from millstream.cli.support.output import print_table, printable, to_json
+from millstream.storage.disk.filesystem import OsFilesystem
+from millstream.storage.inspect.catalog import check_directory
+
+if TYPE_CHECKING:
+    from millstream.cli.segments.offline_run import OfflinePlan, OfflineResult
+
+_DONE = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "bytes_before": "BYTES",
+    "bytes_after": "AFTER",
+    "records_before": "RECORDS",
+    "records_after": "AFTER",
+    "segments_before": "SEGMENTS",
+    "segments_after": "AFTER",
+}
+_PLANNED = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "evicted_segments": "EVICTED SEGMENTS",
+    "evicted_records": "RECORDS",
+    "evicted_bytes": "BYTES",
+    "reasons": "BY",
+    "deleted_records": "DELETED RECORDS",
+    "reclaimable_bytes": "BYTES",
+    "uncompacted_bytes": "UNCOMPACTED BYTES",
+}
+
+
+@click.command()
+@data_option
+@click.option("--topic", metavar="NAME", help="Look after the logs of this topic only.")
+@click.option(
+    "--dry-run",
+    "is_dry",
+    is_flag=True,
+    help="Say what would go and what would be rewritten, and leave it as it is.",
+)
+@json_option
+@click.pass_context
+def compact(
+    context: click.Context, data: str, *, topic: str | None, is_dry: bool, as_json: bool
+) -> None:
+    """Do at once what a node does in the background: evict, reclaim, compact, merge.
+
+    Stop the node first. Segments that are too old or too many go, as their topic is set; deleted
+    records leave the files; compacted topics keep the latest record of each key; small segments
+    become few. Prints one line for each log that changed. Logs of an embedded store, whose
+    settings are in its program and not in the directory, are reclaimed and merged only.
+
+    The directory is opened as a node opens it, also for a dry run: what a crash left is set right.
+
+    \b
+    Exit status:
+        0  all logs were looked after
+        1  some could not be, or the directory could not be opened
+        2  wrong usage
+
+    \b
+    Example:
+        millstream segments compact --data ./millstream-data --topic orders --dry-run
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
+    with one_line_errors():
+        check_directory(OsFilesystem(), data)
+        # This needs far more than the other commands do, which would all wait for it.
+        from millstream.cli.segments.offline_run import OfflineRun  # noqa: PLC0415
+
+        with progress_bar("compact") as bar:
+            run = OfflineRun(data, topic, progress=bar.update)
+            found: Sequence[OfflineResult | OfflinePlan]
+            found = asyncio.run(run.plan()) if is_dry else asyncio.run(run.run())
+    columns = _PLANNED if is_dry else _DONE
+    rows = [_row(one) for one in found]
+    if as_json:
+        click.echo(to_json(rows, indent=2))
+    elif rows:
+        print_table(list(columns.values()), [_cells(row, columns) for row in rows])
+    for name, error in run.failures:
+        click.echo(printable(f"{name}: {error}"), err=True)
+    words = "would change" if is_dry else "changed"
+    click.echo(
+        f"{run.log_count} logs looked at: {len(rows)} {words}, {len(run.failures)} failed",
+        err=True,
+    )
+    context.exit(1 if run.failures else 0)
+
+
+def _row(found: OfflineResult | OfflinePlan) -> dict[str, Any]:
+    row = found._asdict()
+    name = row.pop("name")
+    return {"topic": name.topic, "partition": name.partition, **row}
+
+
+def _cells(row: dict[str, Any], columns: dict[str, str]) -> list[object]:
+    shown = {**row, "reasons": ", ".join(row.get("reasons", ())) or "-"}
+    return [shown[name] for name in columns]

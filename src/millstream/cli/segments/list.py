@@ -1,0 +1,140 @@
+"""`millstream segments list`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.support.options import data_option, json_option, one_line_errors
+from millstream.cli.support.output import print_table, time_text, to_json
+from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
+from millstream.storage.files.names import STATE_DIRECTORY
+from millstream.storage.inspect.catalog import (
+    SegmentFiles,
+    check_directory,
+    log_directory,
+    log_names,
+    store_paths,
+    summarize_segment,
+    survey_partition,
+)
+from millstream.storage.store import LogName
+
+_COLUMNS = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "base_offset": "BASE",
+    "next_offset": "NEXT",
+    "records": "RECORDS",
+    "batches": "BATCHES",
+    "bytes": "BYTES",
+    "first_timestamp_ms": "FIRST TIME",
+    "last_timestamp_ms": "LAST TIME",
+    "sealed": "SEALED",
+    "leader_epoch": "EPOCH",
+    "generation": "GENERATION",
+}
+
+_TRIES_MAX = 5
+"""How often the files of a partition are listed anew where a running node changes them."""
+
+
+@click.command("list")
+@data_option
+@click.option("--topic", metavar="NAME", help="Show only the segments of this topic.")
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Show only the segments of the partitions with this number.",
+)
+@json_option
+def list_segments(data: str, topic: str | None, partition: int | None, *, as_json: bool) -> None:
+    """List segments: which offsets, how much, of what time.
+
+    A segment without a seal is read through to tell; of a damaged one, what is sound counts. One
+    that was compacted or otherwise rewritten has a generation above 0; what it was made from is
+    not listed. What a node keeps for itself is listed behind the topics, as `__state/NAME`. Reads
+    only, and works beside a running node.
+
+    \b
+    Exit status:
+        0  listed, if there was anything to list
+        1  there is no such directory, or it cannot be read
+        2  wrong usage
+
+    \b
+    Example:
+        millstream segments list --data ./millstream-data --topic orders --json
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    filesystem = OsFilesystem()
+    with one_line_errors():
+        check_directory(filesystem, data)
+        rows = [
+            row
+            for path in store_paths(filesystem, data)
+            for name in log_names(filesystem, path)
+            if topic in (None, shown := _shown(name, is_state=path != data))
+            if partition in (None, name.partition)
+            for row in _rows(filesystem, log_directory(path, name), shown, name.partition)
+        ]
+    if as_json:
+        click.echo(to_json(rows, indent=2))
+    else:
+        print_table(list(_COLUMNS.values()), [_cells(row) for row in rows])
+
+
+def _shown(name: LogName, *, is_state: bool) -> str:
+    """Return the name of a log's topic; no topic's name has a slash in it."""
+    return f"{STATE_DIRECTORY}/{name.topic}" if is_state else name.topic
+
+
+def _rows(
+    filesystem: Filesystem, directory: str, topic: str, partition: int
+) -> list[dict[str, Any]]:
+    """Return what the segments of a partition hold.
+
+    One that is gone since it was listed was deleted, or rewritten into another: only a fresh list
+    tells.
+    """
+    for _ in range(_TRIES_MAX):
+        segments = [
+            files for files in survey_partition(filesystem, directory).segments if files.has_log
+        ]
+        rows = [_row(filesystem, files) for files in segments]
+        found = [{"topic": topic, "partition": partition, **row} for row in rows if row]
+        if all(rows):
+            break
+    return found
+
+
+def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any] | None:
+    """Return what a segment holds; nothing where it is gone."""
+    try:
+        found = summarize_segment(filesystem, files)
+    except FileNotFoundError:
+        return None
+    is_empty = found.record_count == 0
+    return {
+        "base_offset": found.base_offset,
+        "next_offset": found.next_offset,
+        "records": found.record_count,
+        "batches": found.batch_count,
+        "bytes": found.size,
+        "first_timestamp_ms": None if is_empty else found.timestamp_min,
+        "last_timestamp_ms": None if is_empty else found.timestamp_max,
+        "sealed": "seal" in files.suffixes,
+        "leader_epoch": found.leader_epoch,
+        "generation": files.generation,
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    shown = {
+        **row,
+        "first_timestamp_ms": time_text(row["first_timestamp_ms"]),
+        "last_timestamp_ms": time_text(row["last_timestamp_ms"]),
+        "sealed": "yes" if row["sealed"] else "no",
+    }
+    return [shown[name] for name in _COLUMNS]

@@ -1,0 +1,68 @@
+"""Names of topics, groups and queues, as a shell completes them.
+
+Completion runs while someone types: it asks a node for its names once, with little patience, and
+where no node answers it offers nothing and says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+from click.shell_completion import CompletionItem
+
+from millstream.errors import MillstreamError
+
+PATIENCE_S = 0.5
+"""How long someone who types may be kept waiting."""
+
+NAMES_MAX = 1_000
+"""Names that are offered; who types goes on typing where there are more."""
+
+
+def _completes(kind: str, key: str) -> Callable[..., list[CompletionItem]]:
+    def complete(
+        context: click.Context, _parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        # Names that a terminal would obey, or that would not be one line, are not for typing.
+        found = [name for name in _names(context, kind, key) if name.isprintable()]
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)][:NAMES_MAX]
+
+    return complete
+
+
+def _names(context: click.Context, kind: str, key: str) -> list[str]:
+    import msgspec  # noqa: PLC0415 - with the client.
+
+    from millstream.clients.http.core.requests import Request  # noqa: PLC0415
+    from millstream.clients.http.sync.client import Client  # noqa: PLC0415
+
+    query = "" if kind == "queues" else f"?limit={NAMES_MAX}"
+    try:
+        with Client(_server(context)) as client:
+            answer = client.connections.ask(Request("GET", f"/v1/{kind}{query}"), PATIENCE_S)
+        return [str(one[key]) for one in msgspec.json.decode(answer.body)[kind]]
+    except (MillstreamError, msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
+        return []
+
+
+def _server(context: click.Context) -> str:
+    """Return which node is asked: by an option before the cursor, a variable, or the default."""
+    if server := context.params.get("server"):
+        return str(server)
+    for parameter in context.command.params:
+        if parameter.name == "server":
+            found = parameter.value_from_envvar(context) or parameter.get_default(context)
+            return str(found)
+    return ""
+
+
+complete_topics = _completes("topics", "name")
+complete_groups = _completes("groups", "group")
+complete_queues = _completes("queues", "name")
+
+topic_argument = click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+new_topic_argument = click.argument("name", metavar="TOPIC")
+group_argument = click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+queue_argument = click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
+new_queue_argument = click.argument("name", metavar="QUEUE")

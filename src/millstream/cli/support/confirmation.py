@@ -1,0 +1,20 @@
+"""Asking before something is done that nothing brings back."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from millstream.cli.support.output import printable
+
+yes_option = click.option("--yes", "is_sure", is_flag=True, help="Do not ask, for scripts.")
+
+
+def confirm_or_exit(question: str, *, is_sure: bool) -> None:
+    """Ask on a terminal, and end the command unless the answer is yes."""
+    if is_sure:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask on: --yes says that you are sure")
+    click.confirm(printable(question), abort=True, err=True)

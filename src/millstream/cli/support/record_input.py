@@ -1,0 +1,219 @@
+"""Reading records from the command line or from input, and appending them as they come.
+
+Input is read in pieces, as much as there is: lines that are typed go out one by one, a file goes
+out in large batches. A batch is appended before more is read, so what is acknowledged is always a
+start of the input, and a line number says where to go on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import click
+
+from millstream.cli.support.exit import Exit
+from millstream.cli.support.options import progress_bar
+from millstream.cli.support.output import print_table, printable, to_json
+from millstream.cli.support.record_lines import read_line
+from millstream.cli.support.settings import pairs_of
+from millstream.clients.http.core.append.new_record import NewRecord
+from millstream.clients.http.core.values import Headers, Placed
+from millstream.errors import InvalidRecord, MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.clients.http.sync.client import Client
+
+PIECE = 256 * 1024
+"""Bytes to read at once: a quarter of what a topic takes in one batch, by default."""
+
+RECORDS_MAX = 5_000
+"""Records to append at once; a request may have 10,000."""
+
+VALUE_SIZE_MAX = 16 * 1024 * 1024
+"""Bytes of a line, or of a raw value: what a node takes in one request, by default."""
+
+
+class RecordInput(NamedTuple):
+    """Where records come from."""
+
+    value: bytes | None
+    """The one record, where it was given as an option."""
+    line_format: str
+    key: str | None
+    headers: Headers
+    partition: int | None
+    separator: bytes | None
+    path: str | None
+
+
+def input_of(
+    *,
+    key: str | None,
+    value: str | None,
+    headers: Sequence[str],
+    partition: int | None,
+    line_format: str,
+    key_separator: str | None,
+    path: str | None,
+) -> RecordInput:
+    """Return where records come from; what does not fit together ends the command."""
+    if value is not None and (path is not None or key_separator is not None):
+        raise click.UsageError("--value is one record: there is no --file and nothing to separate")
+    if line_format == "json" and (key is not None or headers or key_separator is not None):
+        raise click.UsageError("with --format json, keys and headers stand in the lines")
+    if key_separator is not None and (key is not None or line_format != "text"):
+        raise click.UsageError("--key-separator is for lines of text without a --key")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty, needed is at least one character")
+    return RecordInput(
+        None if value is None else os.fsencode(value),
+        line_format,
+        key,
+        dict(pairs_of(headers, hint="--header")),
+        partition,
+        None if key_separator is None else os.fsencode(key_separator),
+        path,
+    )
+
+
+@dataclass
+class AppendTally:
+    """What was acknowledged so far, by partition."""
+
+    records: int = 0
+    lines: int = 0
+    """Lines of input that are dealt with, empty ones among them."""
+    places: dict[int, list[int]] = field(default_factory=dict)
+    """First offset, last offset and count, by partition."""
+
+    def add(self, placed: Sequence[Placed]) -> None:
+        """Take note of records that were acknowledged."""
+        self.records += len(placed)
+        for one in placed:
+            row = self.places.setdefault(one.partition, [one.offset, one.offset, 0])
+            row[1] = one.offset
+            row[2] += 1
+
+    def report(self, *, as_json: bool) -> None:
+        """Print where records went."""
+        names = ("partition", "first_offset", "last_offset", "records")
+        rows = [(partition, *row) for partition, row in sorted(self.places.items())]
+        if as_json:
+            places = [dict(zip(names, row, strict=True)) for row in rows]
+            click.echo(to_json({"records": self.records, "partitions": places}))
+        elif self.records == 1:
+            click.echo(f"partition {rows[0][0]} offset {rows[0][1]}")
+        elif rows:
+            print_table(("PARTITION", "FIRST", "LAST", "RECORDS"), rows)
+
+
+class InputBatch(NamedTuple):
+    """Records to append at once, and how much of the input is behind them then."""
+
+    records: list[NewRecord]
+    lines: int
+    position: int
+
+
+def append_all(client: Client, topic: str, source: RecordInput, *, as_json: bool) -> None:
+    """Append all records that there are, and tell where they went, however it ends."""
+    tally = AppendTally()
+    try:
+        with ExitStack() as stack:
+            for batch in _batches(source, stack):
+                if batch.records:
+                    tally.add(client.append_many(topic, batch.records))
+                tally.lines = batch.lines
+    except KeyboardInterrupt:
+        tally.report(as_json=as_json)
+        click.echo(_rest(tally, "ended by Ctrl-C"), err=True)
+        click.get_current_context().exit(Exit.INTERRUPTED)
+    except MillstreamError as error:
+        if source.value is None and (tally.records or isinstance(error, InvalidRecord)):
+            tally.report(as_json=as_json)
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            raise click.ClickException(_rest(tally, f"{error}{notes}")) from error
+        raise
+    tally.report(as_json=as_json)
+
+
+def _rest(tally: AppendTally, reason: str) -> str:
+    count = f"{tally.records} record{'' if tally.records == 1 else 's'} acknowledged"
+    return printable(f"{reason}; {count}, go on with line {tally.lines + 1}")
+
+
+def _batches(source: RecordInput, stack: ExitStack) -> Iterator[InputBatch]:
+    if source.value is not None:
+        yield InputBatch([_of_line(source, source.value)], 0, 0)
+        return
+    if source.path is None and sys.stdin.isatty():
+        click.echo("One record a line; Ctrl-D ends.", err=True)
+    file: IO[bytes] = sys.stdin.buffer
+    if source.path is not None:
+        file = stack.enter_context(click.open_file(source.path, "rb"))
+    size = os.fstat(file.fileno()).st_size if source.path else 0
+    bar = stack.enter_context(progress_bar("append")) if size else None
+    for batch in input_batches(source, file):
+        yield batch
+        if bar:
+            bar.update(batch.position, size)
+
+
+def input_batches(source: RecordInput, file: IO[bytes]) -> Iterator[InputBatch]:
+    """Yield the records of an input as they come, in batches."""
+    if source.line_format == "raw":
+        value = file.read(VALUE_SIZE_MAX + 1)
+        if len(value) > VALUE_SIZE_MAX:
+            raise InvalidRecord(f"input is larger than {VALUE_SIZE_MAX} bytes, which is the limit")
+        yield InputBatch([_record(source, source.key, value)], 1, len(value))
+        return
+    number, position = 0, 0
+    for lines, position in _lines(file):
+        for start in range(0, len(lines), RECORDS_MAX):
+            some = lines[start : start + RECORDS_MAX]
+            records: list[NewRecord] = []
+            for line in some:
+                try:
+                    if source.line_format == "text" or line.strip():
+                        records.append(_of_line(source, line))
+                except InvalidRecord as error:
+                    # What stands before it is appended first.
+                    yield InputBatch(records, number, position)
+                    raise InvalidRecord(f"line {number + 1}: {error}") from None
+                number += 1
+            yield InputBatch(records, number, position)
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[list[bytes], int]]:
+    """Yield whole lines without their ends, as many as came at once, and how far that is."""
+    rest, position = b"", 0
+    while piece := file.read1(PIECE):  # type: ignore[attr-defined]  # Every buffer has it.
+        position += len(piece)
+        *lines, rest = (rest + piece).split(b"\n")
+        if lines:
+            yield lines, position
+        if len(rest) > VALUE_SIZE_MAX:
+            raise InvalidRecord(f"the next line is longer than {VALUE_SIZE_MAX} bytes")
+    if rest:
+        yield [rest], position
+
+
+def _of_line(source: RecordInput, line: bytes) -> NewRecord:
+    if source.line_format == "json":
+        found = read_line(line)
+        return replace(found, partition=source.partition)
+    if source.separator is None:
+        return _record(source, source.key, line)
+    key, separator, value = line.partition(source.separator)
+    if not separator:
+        raise InvalidRecord(f"there is no {source.separator.decode(errors='replace')!r} in it")
+    return _record(source, key, value)
+
+
+def _record(source: RecordInput, key: str | bytes | None, value: bytes) -> NewRecord:
+    return NewRecord(value, key, source.headers, source.partition)

@@ -1,0 +1,107 @@
+"""Settings of topics and queues, as they are written on a command line: KEY=VALUE.
+
+Times and sizes may have a unit, as in the configuration of a node: `retention_ms=7d`,
+`max.message.bytes=2MiB`. Which keys there are, and what they may be set to, is the node's to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from millstream.cli.support.output import printable
+from millstream.config.units import BYTE_UNITS, TIME_UNITS, quantity
+
+TOPIC_FIELDS = frozenset(
+    {
+        "partitions",
+        "durability",
+        "retention_ms",
+        "retention_bytes",
+        "retention_records",
+        "discard",
+        "cleanup",
+    }
+)
+"""What has a name of its own at the HTTP door; all else is a config by Kafka's name."""
+
+
+class Quantity(click.ParamType):
+    """A whole number, or one with a unit; -1 is for none where the node allows it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return how many; what is none ends the command."""
+        found = value if isinstance(value, int) else number_of(f"_{self.name}", str(value))
+        if not isinstance(found, int):
+            units = ", ".join(TIME_UNITS if self.name == "ms" else BYTE_UNITS)
+            self.fail(f"found {value!r}, needed is a number, perhaps with {units}", param, ctx)
+        return found
+
+
+MILLISECONDS = Quantity("ms")
+BYTES = Quantity("bytes")
+
+
+def number_of(key: str, text: str) -> int | str:
+    """Return the number that a text is, by the unit that its key ends on; else the text."""
+    units = {"ms": TIME_UNITS, "bytes": BYTE_UNITS}.get(key.replace(".", "_").rsplit("_", 1)[-1])
+    if text == "-1":
+        return -1
+    with contextlib.suppress(ValueError):
+        return quantity(text, units or {})
+    return text
+
+
+def pairs_of(pairs: Sequence[str], *, hint: str) -> dict[str, str]:
+    """Read KEY=VALUE, each key once; a wrong one ends the command."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"found {pair!r}, needed is KEY=VALUE", param_hint=hint)
+        if key in found:
+            raise click.BadParameter(f"{key} is set twice", param_hint=hint)
+        found[key] = value
+    return found
+
+
+def topic_body(
+    pairs: Sequence[str], unset: Sequence[str] = (), *, hint: str, **fields: object
+) -> dict[str, Any]:
+    """Return what a topic is to be set to, as the HTTP door takes it."""
+    body: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
+    said: dict[str, Any] = {}
+    for key, text in pairs_of(pairs, hint=hint).items():
+        # Of a text nothing has to be known: a config is one at the door, and a number in it too.
+        said[key] = number_of(key, text)
+    for key in unset:
+        if key in said:
+            raise click.BadParameter(f"{key} is set, and unset", param_hint="--unset")
+        said[key] = None
+    for key, value in said.items():
+        if key not in TOPIC_FIELDS:
+            body.setdefault("configs", {})[key] = value
+        elif key in body:
+            raise click.BadParameter(f"{key} is set twice", param_hint=hint)
+        else:
+            body[key] = value
+    return body
+
+
+def settings_of(topic: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a topic is set to, of all that a node tells of it."""
+    return {key: topic[key] for key in ("name", "id", "partition_count", "durability", "configs")}
+
+
+def settings_line(topic: Mapping[str, Any]) -> str:
+    """Return what a topic is set to on one line, with nothing that a terminal would obey."""
+    count = topic["partition_count"]
+    words = [f"{count} partition{'' if count == 1 else 's'}", topic["durability"]]
+    words += [f"{key}={value}" for key, value in sorted(topic["configs"].items())]
+    return printable(f"{topic['name']}: {', '.join(words)}")

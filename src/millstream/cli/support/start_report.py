@@ -1,0 +1,110 @@
+"""What a node tells when it has started: as events, and on a terminal as a few lines to read."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+import millstream
+from millstream.config.loader import Configuration
+from millstream.config.origins import FromFile, FromFlag, FromVariable
+from millstream.config.units import BINARY_UNITS
+from millstream.node import Node
+from millstream.observe.logging.event_writer import EventWriter
+from millstream.observe.logging.formatter import PrettyFormatter, printable
+from millstream.observe.machine import Machine, detect_machine, process_age_ms
+
+_PLACES: dict[type, str] = {FromVariable: "variables", FromFlag: "options"}
+
+logger = logging.getLogger(__name__)
+
+
+def report(configuration: Configuration, events: EventWriter, server: Node) -> None:
+    """Say what was detected, what opening the data did, and where settings and doors are."""
+    store = server.broker.store
+    machine = detect_machine(store.path)
+    if isinstance(events.formatter, PrettyFormatter) and events.is_terminal:
+        events.write(block(configuration, machine, server))
+        return
+    logger.info(
+        "detected",
+        extra={
+            "version": millstream.__version__,
+            **asdict(machine),
+            "event_loop": f"uvloop {version('uvloop')}",
+            "commits": store.sync_backend,
+            "replays": store.replay_priority.value,
+            "data": store.path,
+        },
+    )
+    logger.info("configured", extra=_configured(configuration))
+    for name, opening in server.broker.openings.items():
+        logger.info("opened %s", name, extra=opening._asdict())
+    logger.info(
+        "ready",
+        extra={
+            "kafka": str(server.kafka),
+            "http": f"http://{server.http}",
+            "advertised": str(server.broker.advertised),
+            "after_ms": process_age_ms(),
+        },
+    )
+
+
+def _configured(configuration: Configuration) -> dict[str, Any]:
+    """Return where settings came from, and no values: those are for `config show`."""
+    origins = {path: origin.place for path, origin in configuration.origins.items()}
+    return {"file": configuration.file, "set": origins}
+
+
+def block(configuration: Configuration, machine: Machine, server: Node) -> str:
+    """Return a few lines for someone at a terminal."""
+    broker = server.broker
+    quota = f", {machine.cpu_quota:g} of them to use" if machine.cpu_quota else ""
+    rows = [
+        ("machine", f"{machine.cpus} processors{quota}, {_size(machine.memory_bytes)} of memory,"
+         f" {machine.descriptors_max} descriptors, {machine.kernel}"),
+        ("runs on", f"{machine.python}, uvloop {version('uvloop')}, commits by"
+         f" {broker.store.sync_backend}, checksums by {machine.checksums}, replays at"
+         f" {broker.store.replay_priority.value} disk priority"),
+        ("data", f"{broker.store.path}, {machine.file_system}, {_size(machine.free_bytes)} free"),
+        ("opened", _opened(server)),
+        ("settings", _settings(configuration)),
+    ]  # fmt: skip
+    if not sys.stdout.isatty():  # Else they are told there.
+        rows += [("kafka", str(server.kafka)), ("http", f"http://{server.http}")]
+    lines = [f"millstream {millstream.__version__}"]
+    lines += [f"  {name:9} {printable(text)}" for name, text in rows]
+    return "\n".join(lines)
+
+
+def _opened(server: Node) -> str:
+    openings = server.broker.openings.values()
+    logs = sum(opening.logs for opening in openings)
+    scanned = sum(opening.scanned_bytes for opening in openings)
+    damaged = sum(opening.damaged_logs for opening in openings)
+    how = f"{_size(scanned)} scanned" if scanned else "clean, nothing scanned"
+    return f"{logs} logs, {how}" + f", {damaged} damaged" * bool(damaged)
+
+
+def _settings(configuration: Configuration) -> str:
+    """Say how many values came from where."""
+    places = Counter(
+        origin.place if isinstance(origin, FromFile) else _PLACES[type(origin)]
+        for origin in configuration.origins.values()
+    )
+    return ", ".join(f"{count} from {place}" for place, count in places.items()) or "all default"
+
+
+def _size(number: int | None) -> str:
+    """Return a size with three digits, in the unit that suits it."""
+    if number is None:
+        return "unknown"
+    name, size = next(
+        (unit for unit in reversed(list(BINARY_UNITS.items())) if number >= unit[1]), ("B", 1)
+    )
+    return f"{number / size:.3g} {name}"

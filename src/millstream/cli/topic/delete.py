@@ -1,0 +1,42 @@
+"""`millstream topic delete`."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.cli.support.completions import topic_argument
+from millstream.cli.support.confirmation import confirm_or_exit, yes_option
+from millstream.cli.support.node_api import connected, server_option
+from millstream.cli.support.options import json_option
+from millstream.cli.support.output import printable, to_json
+
+
+@click.command()
+@topic_argument
+@yes_option
+@server_option
+@json_option
+def delete(*, name: str, is_sure: bool, server: str, as_json: bool) -> None:
+    """Delete a topic with all its records, for good.
+
+    On a terminal it is asked first, with how much would go. To delete some records only, use
+    `topic delete-records`.
+
+    \b
+    Exit status:
+        0  it is gone
+        1  there is no such topic, it was not confirmed, or no node answers
+        2  wrong usage
+
+    \b
+    Example:
+        millstream topic delete orders --yes
+    """  # noqa: D301 - click's mark for lines to leave as they are.
+    with connected(server) as node:
+        topic = node.client.topic(name)
+        if not is_sure:
+            found = topic.describe()
+            what = f"{found.count:,} records, {found.bytes:,} bytes"
+            confirm_or_exit(f"Delete the topic {name} ({what}), for good?", is_sure=is_sure)
+        topic.delete()
+    click.echo(to_json({"deleted": name}) if as_json else printable(f"deleted {name}"))

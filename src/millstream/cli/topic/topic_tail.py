@@ -1,0 +1,112 @@
+"""Reading a topic for `topic tail`: from where, until when, and how it is printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from millstream.cli.support.output import printable
+from millstream.cli.support.record_lines import json_line, shown, text_line
+from millstream.clients.http.core.values import Item, PartitionState, TopicGap, TopicRecord
+from millstream.errors import UnknownTopic
+from millstream.protocols.http.cursors import encode_cursor
+
+if TYPE_CHECKING:
+    from millstream.clients.http.sync.client import Client
+
+Print: TypeAlias = Callable[[TopicRecord], None]
+
+
+class TopicTail:
+    """One look at a topic."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        *,
+        start: str,
+        follows: bool,
+        limit: int | None,
+        partition: int | None,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._start = start
+        self._follows = follows
+        self._left = limit
+        self._partition = partition
+
+    def run(self, show: Print) -> None:
+        """Show records until it is done; tell what is missing between them."""
+        for item in self._items():
+            if self._partition not in (None, item.partition):
+                continue
+            if isinstance(item, TopicGap):
+                _tell_gap(item)
+                continue
+            show(item)
+            if self._left is not None:
+                self._left -= 1
+                if not self._left:
+                    return
+
+    def _items(self) -> Iterator[Item]:
+        places = self._places()
+        cursor = encode_cursor({(self._topic, one): at for one, at in places.items()})
+        if not self._follows:
+            yield from self._client.read(self._topic, from_=cursor, partition=self._partition)
+            return
+        with self._client.follow(self._topic, from_=cursor) as follower:
+            yield from follower
+
+    def _places(self) -> dict[int, int]:
+        """Return where each partition is read from; those that are not wanted from their ends."""
+        found = self._client.topic(self._topic).describe().partitions
+        if self._partition is not None and self._partition >= len(found):
+            raise UnknownTopic(
+                f"{self._topic} has no partition {self._partition}, but 0-{len(found) - 1}"
+            )
+        is_offset = self._start.isdigit()
+        if is_offset and self._partition is None and len(found) > 1:
+            raise click.UsageError(
+                f"{self._topic} has {len(found)} partitions: say with --partition, in which"
+                " the offset is meant"
+            )
+        return {
+            one.partition: self._place(one)
+            if self._partition in (None, one.partition)
+            else one.head
+            for one in found
+        }
+
+    def _place(self, state: PartitionState) -> int:
+        if self._start == "latest":
+            return state.head
+        if self._start == "earliest":
+            return 0  # And not the first that is there: what went before is to be told.
+        if self._start.startswith("-"):
+            return max(state.first_live_offset, state.head + int(self._start))
+        return int(self._start)
+
+
+def printer(*, is_values: bool, as_json: bool) -> Print:
+    """Return what prints a record."""
+    if as_json:
+        return lambda record: click.echo(json_line(record).encode())
+    if not is_values:
+        return lambda record: click.echo(text_line(record))
+    if sys.stdout.isatty():
+        return lambda record: click.echo(shown(record.raw or b""))
+    return lambda record: click.echo(record.raw or b"")
+
+
+def _tell_gap(gap: TopicGap) -> None:
+    text = (
+        f"partition {gap.partition}: offsets {gap.from_offset}-{gap.to_offset} are gone,"
+        f" by {gap.reason}"
+    )
+    click.echo(printable(text), err=True)

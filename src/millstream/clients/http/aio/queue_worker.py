@@ -1,0 +1,149 @@
+"""The loop of a worker that awaits, and the task that makes its leases longer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, Self
+
+from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
+from millstream.errors import MillstreamError, NodeUnreachable, StaleReceipt
+
+if TYPE_CHECKING:
+    from millstream.clients.http.aio.queue import AsyncJob, AsyncQueue
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncQueueWorker:
+    """Jobs of a queue, one after the other. For one task; any may stop it."""
+
+    def __init__(
+        self,
+        queue: AsyncQueue,
+        *,
+        ahead: int,
+        lease_ms: int | None,
+        wait_ms: int,
+        worker: str,
+        stops_when_empty: bool,
+    ) -> None:
+        self._queue = queue
+        self._ahead = ahead
+        self._lease_ms = lease_ms
+        self._wait_ms = 0 if stops_when_empty else wait_ms
+        self._worker = worker
+        self._stops_when_empty = stops_when_empty
+        self._held: ClaimedJobs[AsyncJob] = ClaimedJobs()
+        self._changed = asyncio.Event()
+        self._is_stopped = False
+        self._extender: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[AsyncJob]:
+        # Not kept here: the task knows this object, and a loop that is left has to end by that.
+        return self._work()
+
+    def stop(self) -> None:
+        """Have the loop end after the job that is worked on."""
+        self._is_stopped = True
+
+    async def close(self) -> None:
+        """End at once: what is held and not acked is given back."""
+        await self._end()
+
+    async def _work(self) -> AsyncGenerator[AsyncJob, None]:
+        self._extender = asyncio.get_running_loop().create_task(self._extend())
+        try:
+            while (job := await self._next()) is not None:
+                yield job
+                await self._ack(job)
+        finally:
+            await self._end()
+
+    async def _next(self) -> AsyncJob | None:
+        """Return the next job; nothing where there is none, or none is wanted."""
+        while not self._is_stopped:
+            if (job := self._held.next()) is not None:
+                return job
+            jobs = await self._claim()
+            if not jobs and self._stops_when_empty:
+                return None
+            self._held.claimed(jobs, self._queue.client.around.clock.monotonic())
+            self._changed.set()
+        return None
+
+    async def _claim(self) -> list[AsyncJob]:
+        try:
+            return await self._queue.claim(
+                self._ahead, lease_ms=self._lease_ms, wait_ms=self._wait_ms, worker=self._worker
+            )
+        except NodeUnreachable as lost:
+            if not lost.may_be_done:
+                raise
+            # What it gave out comes back when the leases run out. Until then, there may be others.
+            logger.warning("claim of %s: %s", self._queue.name, lost)
+            return []
+
+    async def _ack(self, job: AsyncJob) -> None:
+        try:
+            if not job.is_settled:
+                await job.ack()
+        except StaleReceipt:
+            logger.warning("%r was done, but its lease had ended: others may do it again", job)
+        finally:
+            self._held.settled(job)
+
+    async def _end(self) -> None:
+        """Give back what is held, and let the task go."""
+        self.stop()
+        extender, self._extender = self._extender, None
+        if extender is not None:
+            extender.cancel()
+            await asyncio.gather(extender, return_exceptions=True)
+        if rest := self._held.rest():
+            # Where this fails, they come back when their leases run out.
+            with contextlib.suppress(MillstreamError):
+                await self._queue.nack(rest)
+
+    # The task.
+
+    async def _extend(self) -> None:
+        clock = self._queue.client.around.clock
+        while True:
+            self._changed.clear()
+            due_at = self._held.leases.next_at()
+            now = clock.monotonic()
+            if due_at is not None and due_at <= now:
+                if receipts := self._held.due(now):
+                    await self._extend_now(receipts)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if due_at is None else due_at - now):
+                    await self._changed.wait()
+
+    async def _extend_now(self, receipts: list[str]) -> None:
+        client = self._queue.client
+        stale: tuple[str, ...] = ()
+        lease_s: float | None = None
+        try:
+            steps = calls.extend(client.around, self._queue.name, receipts, self._lease_ms)
+            lease_s = await client.run(steps) / 1000
+        except StaleReceipt as error:
+            stale = error.receipts
+        except MillstreamError as error:
+            logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
+        now = client.around.clock.monotonic()
+        self._held.lost(stale)
+        if lease_s is not None:
+            self._held.leases.renew(receipts, lease_s, now)
+        else:
+            self._held.leases.put_off(receipts, now)

@@ -1,0 +1,1 @@
+"""Decisions of the HTTP client, without I/O."""

@@ -1,0 +1,1 @@
+"""Appending exactly once, without I/O."""

@@ -1,0 +1,104 @@
+"""What users hand in, as the JSON that the door takes.
+
+a value                             what is sent
+bytes, bytearray, memoryview   ->   {"base64": "..."}
+None                           ->   null: no value
+anything that JSON can say     ->   its JSON
+{"base64": ...} and no more    ->   the same, as base64: else it would be taken for bytes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from millstream.clients.http.core.values import HeaderItem, Headers, Key
+from millstream.errors import InvalidRecord
+from millstream.protocols.http.records import TIMESTAMP_MAX
+from millstream.protocols.http.values import base64_json, text_json
+
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record that is to be appended: a value, and what goes with it."""
+
+    value: Any
+    key: Key = None
+    headers: Headers | None = None
+    partition: int | None = None
+    """Where it goes; without one, to where its key belongs, or wherever."""
+    timestamp_ms: int | None = None
+    """Milliseconds since 1970; the present, where there is none."""
+
+
+def key_bytes(key: Key) -> bytes | None:
+    """Return the bytes of a key."""
+    if key is None or isinstance(key, bytes):
+        return key
+    if not isinstance(key, str):
+        raise InvalidRecord(f"key is of type {type(key).__name__}, allowed is str or bytes")
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecord("key has half a surrogate pair, which UTF-8 cannot say") from None
+
+
+def row_of(record: NewRecord, key: bytes | None) -> bytes:
+    """Return the JSON of a record without its partition; `key` is that of the record in bytes."""
+    parts = [b'{"value":', value_json(record.value)]
+    if key is not None:
+        parts += [b',"key":', text_json(key)]
+    if record.headers:
+        parts += [b',"headers":', _headers_json(record.headers)]
+    if record.timestamp_ms is not None:
+        parts.append(b',"timestamp":%d' % _checked_timestamp(record.timestamp_ms))
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def value_json(value: Any) -> bytes:
+    """Return the JSON that stands for a value."""
+    if value is None:
+        return b"null"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64_json(bytes(value))
+    try:
+        found = _to_json(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRecord(f"value cannot be said in JSON: {error}") from None
+    if isinstance(value, Mapping) and list(value) == ["base64"]:
+        return base64_json(found)
+    return found
+
+
+def _headers_json(headers: Headers) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise InvalidRecord(f"headers are a {type(headers).__name__}, needed is a mapping")
+    try:
+        fields = [_encode(name) + b":" + _header_json(value) for name, value in headers.items()]
+    except (UnicodeEncodeError, TypeError) as error:
+        raise InvalidRecord(f"headers cannot be said in JSON: {error}") from None
+    return b"{" + b",".join(fields) + b"}"
+
+
+def _header_json(value: HeaderItem | Sequence[HeaderItem]) -> bytes:
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(_header_json(one) for one in value) + b"]"
+    if value is None or isinstance(value, bytes):
+        return text_json(value)
+    if isinstance(value, str):
+        return text_json(value.encode())
+    raise InvalidRecord(f"header is of type {type(value).__name__}, allowed is str or bytes")
+
+
+def _checked_timestamp(timestamp_ms: int) -> int:
+    if not 0 <= timestamp_ms <= TIMESTAMP_MAX:
+        raise InvalidRecord(f"timestamp_ms is {timestamp_ms}, allowed is 0-{TIMESTAMP_MAX}")
+    return timestamp_ms

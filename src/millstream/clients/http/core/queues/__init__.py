@@ -1,0 +1,1 @@
+"""Queue workers, without I/O."""

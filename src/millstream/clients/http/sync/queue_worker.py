@@ -1,0 +1,162 @@
+"""The loop of a worker that blocks, and the thread that makes its leases longer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Self
+
+from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
+from millstream.errors import MillstreamError, NodeUnreachable, StaleReceipt
+
+if TYPE_CHECKING:
+    from millstream.clients.http.sync.queue import ClientJob, ClientQueue
+
+logger = logging.getLogger(__name__)
+
+
+class QueueWorker:
+    """Jobs of a queue, one after the other. For one thread; any may stop it."""
+
+    def __init__(
+        self,
+        queue: ClientQueue,
+        *,
+        ahead: int,
+        lease_ms: int | None,
+        wait_ms: int,
+        worker: str,
+        stops_when_empty: bool,
+    ) -> None:
+        self._queue = queue
+        self._ahead = ahead
+        self._lease_ms = lease_ms
+        self._wait_ms = 0 if stops_when_empty else wait_ms
+        self._worker = worker
+        self._stops_when_empty = stops_when_empty
+        self._held: ClaimedJobs[ClientJob] = ClaimedJobs()
+        self._guard = threading.Condition()
+        self._is_stopped = False
+        self._extender: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ClientJob]:
+        # Not kept here: the thread knows this object, and a loop that is left has to end by that.
+        return self._work()
+
+    def stop(self) -> None:
+        """Have the loop end after the job that is worked on; from any thread."""
+        with self._guard:
+            self._is_stopped = True
+            self._guard.notify_all()
+
+    def close(self) -> None:
+        """End at once: what is held and not acked is given back."""
+        self._end()
+
+    def _work(self) -> Generator[ClientJob, None, None]:
+        self._extender = threading.Thread(
+            target=self._extend, name=f"millstream-leases-{self._queue.name}", daemon=True
+        )
+        self._extender.start()
+        try:
+            while (job := self._next()) is not None:
+                yield job
+                self._ack(job)
+        finally:
+            self._end()
+
+    def _next(self) -> ClientJob | None:
+        """Return the next job; nothing where there is none, or none is wanted."""
+        while not self._is_stopped:
+            with self._guard:
+                job = self._held.next()
+            if job is not None:
+                return job
+            jobs = self._claim()
+            if not jobs and self._stops_when_empty:
+                return None
+            with self._guard:
+                self._held.claimed(jobs, self._queue.client.around.clock.monotonic())
+                self._guard.notify_all()
+        return None
+
+    def _claim(self) -> list[ClientJob]:
+        try:
+            return self._queue.claim(
+                self._ahead, lease_ms=self._lease_ms, wait_ms=self._wait_ms, worker=self._worker
+            )
+        except NodeUnreachable as lost:
+            if not lost.may_be_done:
+                raise
+            # What it gave out comes back when the leases run out. Until then, there may be others.
+            logger.warning("claim of %s: %s", self._queue.name, lost)
+            return []
+
+    def _ack(self, job: ClientJob) -> None:
+        try:
+            if not job.is_settled:
+                job.ack()
+        except StaleReceipt:
+            logger.warning("%r was done, but its lease had ended: others may do it again", job)
+        finally:
+            with self._guard:
+                self._held.settled(job)
+
+    def _end(self) -> None:
+        """Give back what is held, and let the thread go."""
+        self.stop()
+        with self._guard:
+            rest = self._held.rest()
+            self._guard.notify_all()
+        if rest:
+            # Where this fails, they come back when their leases run out.
+            with contextlib.suppress(MillstreamError):
+                self._queue.nack(rest)
+        if self._extender is not None and self._extender is not threading.current_thread():
+            self._extender.join()
+            self._extender = None
+
+    # The thread.
+
+    def _extend(self) -> None:
+        clock = self._queue.client.around.clock
+        while True:
+            with self._guard:
+                if self._is_stopped and not len(self._held.leases):
+                    return
+                due_at = self._held.leases.next_at()
+                now = clock.monotonic()
+                if due_at is None or due_at > now:
+                    self._guard.wait(None if due_at is None else due_at - now)
+                    continue
+                receipts = self._held.due(now)
+            if receipts:
+                self._extend_now(receipts)
+
+    def _extend_now(self, receipts: list[str]) -> None:
+        client = self._queue.client
+        stale: tuple[str, ...] = ()
+        lease_s: float | None = None
+        try:
+            steps = calls.extend(client.around, self._queue.name, receipts, self._lease_ms)
+            lease_s = client.run(steps) / 1000
+        except StaleReceipt as error:
+            stale = error.receipts
+        except MillstreamError as error:
+            logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
+        now = client.around.clock.monotonic()
+        with self._guard:
+            self._held.lost(stale)
+            if lease_s is not None:
+                self._held.leases.renew(receipts, lease_s, now)
+            else:
+                self._held.leases.put_off(receipts, now)

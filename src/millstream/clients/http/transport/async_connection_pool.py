@@ -1,0 +1,284 @@
+"""Connections on an event loop, kept and used again. For one loop, and any number of its tasks.
+
+As `connections.py`, which blocks. Bytes are read where they arrive, in the protocol, so a request
+costs one wake-up of its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from typing import cast
+
+from millstream.clients.http.core.address import NodeUrl
+from millstream.clients.http.core.config import ClientConfig
+from millstream.clients.http.core.requests import Request
+from millstream.clients.http.core.responses import ClientResponse
+from millstream.clients.http.transport.http1 import STREAM_PIECE_MAX, ResponseReader, head_of
+from millstream.clock import Clock
+from millstream.errors import InvalidRequest, MalformedAnswer, MillstreamError, NodeUnreachable
+
+BUFFERED_BYTES_MAX = 1024 * 1024
+"""What waits of a stream for its reader before the node is held up."""
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One connection to a node, with one answer at a time."""
+
+    def __init__(self, address: NodeUrl, client_id: str) -> None:
+        self._client_id = client_id
+        self._address = address
+        self._transport: asyncio.Transport | None = None
+        self._reader: ResponseReader | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: MillstreamError | None = None
+        self._buffered = 0
+        self._is_stream = False
+        self.is_open = False
+        self.used_at = 0.0
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when nothing is left of the connection."""
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)  # Loops have classes of their own.
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """Read bytes of an answer. Those that nobody waits for end the connection."""
+        reader = self._reader
+        if reader is None:
+            self.close()
+            return
+        try:
+            reader.feed(data)
+        except MalformedAnswer as error:
+            self._fail(error)
+            return
+        self._buffered += len(data)
+        if self._is_stream and self._buffered > BUFFERED_BYTES_MAX and self._transport:
+            self._transport.pause_reading()
+        if reader.is_done or self._is_stream:
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self.is_open = False
+        if not self.ended.done():
+            self.ended.set_result(None)
+        reason = f"connection lost: {exc}" if exc else "hung up before it answered"
+        self._fail(NodeUnreachable(str(self._address), reason, may_be_done=True))
+
+    def _fail(self, error: MillstreamError) -> None:
+        self._error = self._error or error
+        self.close()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # What clients call.
+
+    def begin(self, request: Request, reader: ResponseReader, *, is_stream: bool) -> None:
+        """Send a request, whose answer goes into `reader`."""
+        if self._transport is None or not self.is_open:
+            raise NodeUnreachable(str(self._address), "hung up before it was asked")
+        self._reader = reader
+        self._is_stream = is_stream
+        self._buffered = 0
+        head = head_of(request, self._address, self._client_id)
+        self._transport.writelines([head, request.body] if request.body else [head])
+
+    async def more(self) -> None:
+        """Wait for the answer; of a stream, for more of it."""
+        if self._error is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        is_done = self._reader is not None and self._reader.is_done
+        if self._error is not None and not is_done:
+            raise self._error
+
+    def took(self) -> None:
+        """Go on reading a stream: what had come was taken."""
+        if self._buffered > BUFFERED_BYTES_MAX and self._transport and self.is_open:
+            self._transport.resume_reading()
+        self._buffered = 0
+
+    def end(self) -> None:
+        """Wait for no more bytes of this answer."""
+        self._reader = None
+
+    def close(self) -> None:
+        """End the connection, whatever is under way."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class AsyncConnectionPool:
+    """All connections of a client to its node."""
+
+    def __init__(
+        self,
+        address: NodeUrl,
+        config: ClientConfig,
+        *,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address = address
+        self._config = config
+        self._clock = clock
+        self._tls = tls or (ssl.create_default_context() if address.is_tls else None)
+        self._idle: deque[AsyncConnection] = deque()
+        self._open: set[AsyncConnection] = set()
+        self._room = asyncio.Semaphore(config.connections_max)
+        self._is_closed = False
+
+    async def ask(self, request: Request, timeout_s: float) -> ClientResponse:
+        """Make a request, and return its answer."""
+        is_sent = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._take()
+                reader = self._reader(self._config.answer_size_max)
+                try:
+                    connection.begin(request, reader, is_stream=False)
+                    is_sent = True
+                    while not reader.is_done:
+                        await connection.more()
+                    return reader.answer()
+                finally:
+                    self.give_back(connection, keeps=reader.is_done and reader.keeps_alive)
+        except TimeoutError:
+            raise self.lost("did not answer in time", may_be_done=is_sent) from None
+
+    async def stream(self, request: Request) -> AsyncResponseStream:
+        """Make a request whose answer does not end; returns when its headers came."""
+        try:
+            async with asyncio.timeout(self._config.answer_s_max):
+                connection = await self._take()
+                reader = self._reader(STREAM_PIECE_MAX)
+                try:
+                    connection.begin(request, reader, is_stream=True)
+                    while not (reader.has_head and (reader.status == 200 or reader.is_done)):
+                        await connection.more()
+                except BaseException:
+                    self.give_back(connection, keeps=False)
+                    raise
+        except TimeoutError:
+            raise self.lost("did not answer in time", may_be_done=False) from None
+        return AsyncResponseStream(self, connection, reader)
+
+    async def close(self) -> None:
+        """End all connections, those in use among them; returns when nothing is left of them."""
+        self._is_closed = True
+        left = list(self._open)
+        for connection in left:
+            connection.close()
+        await asyncio.gather(*(connection.ended for connection in left))
+
+    def _reader(self, body_size_max: int) -> ResponseReader:
+        head_size_max = self._config.head_size_max
+        return ResponseReader(head_size_max=head_size_max, body_size_max=body_size_max)
+
+    # Connections that are free.
+
+    async def _take(self) -> AsyncConnection:
+        await self._room.acquire()
+        try:
+            return self._find_idle() or await self._connect()
+        except BaseException:
+            self._room.release()
+            raise
+
+    def _find_idle(self) -> AsyncConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            is_fresh = self._clock.monotonic() - connection.used_at < self._config.idle_s_max
+            if connection.is_open and is_fresh:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self) -> AsyncConnection:
+        if self._is_closed:
+            raise InvalidRequest("the client was closed")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._config.connect_s_max):
+                _, made = await loop.create_connection(
+                    lambda: AsyncConnection(self._address, self._config.client_id),
+                    *self._address[:2],
+                    ssl=self._tls,
+                )
+        except (OSError, TimeoutError) as error:
+            reason = f"cannot connect: {error or 'it takes too long'}"
+            raise self.lost(reason, may_be_done=False) from error
+        self._open.add(made)
+        made.ended.add_done_callback(lambda _: self._open.discard(made))
+        return made
+
+    def give_back(self, connection: AsyncConnection, *, keeps: bool) -> None:
+        """Let others have a connection; unless it `keeps`, it ends."""
+        connection.end()
+        connection.used_at = self._clock.monotonic()
+        if keeps and connection.is_open and not self._is_closed:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._room.release()
+
+    def lost(self, reason: str, *, may_be_done: bool) -> NodeUnreachable:
+        """Return the error for an answer that does not come."""
+        return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
+
+
+class AsyncResponseStream:
+    """An answer that does not end."""
+
+    def __init__(
+        self, home: AsyncConnectionPool, connection: AsyncConnection, reader: ResponseReader
+    ) -> None:
+        self._home = home
+        self._connection = connection
+        self._reader = reader
+        self._is_closed = False
+
+    @property
+    def answer(self) -> ClientResponse:
+        """What came before the stream; with its body, where it is no stream."""
+        if self._reader.is_done:
+            return self._reader.answer()
+        return ClientResponse(self._reader.status, self._reader.headers, b"")
+
+    async def receive(self, timeout_s: float) -> bytes:
+        """Return the next bytes; raises `NodeUnreachable` where the stream ended."""
+        while True:
+            if data := self._reader.take():
+                self._connection.took()
+                return data
+            if self._reader.is_done:
+                raise self._home.lost("ended the stream", may_be_done=False)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._connection.more()
+            except TimeoutError:
+                raise self._home.lost("said nothing for too long", may_be_done=False) from None
+
+    def hang_up(self) -> None:
+        """Have whoever waits for bytes hear that there are no more."""
+        self._connection.close()
+
+    def close(self) -> None:
+        """End the stream, and its connection."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._home.give_back(self._connection, keeps=False)

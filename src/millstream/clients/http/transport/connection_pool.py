@@ -1,0 +1,294 @@
+"""Connections that block, kept and used again. For any number of threads.
+
+A connection has one request at a time. Every wait has an end: the moment until which the whole of a
+request has to be done, however its bytes trickle in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+from collections import deque
+
+from millstream.clients.http.core.address import NodeUrl
+from millstream.clients.http.core.config import ClientConfig
+from millstream.clients.http.core.requests import Request
+from millstream.clients.http.core.responses import ClientResponse
+from millstream.clients.http.transport.http1 import STREAM_PIECE_MAX, ResponseReader, head_of
+from millstream.clock import Clock
+from millstream.errors import InvalidRequest, MalformedAnswer, NodeUnreachable
+
+_PIECE = 256 * 1024
+
+
+class HttpConnection:
+    """One connection to a node."""
+
+    def __init__(
+        self, connected: socket.socket, address: NodeUrl, client_id: str, clock: Clock
+    ) -> None:
+        self._socket = connected
+        self._client_id = client_id
+        self._address = address
+        self._clock = clock
+        self.used_at = clock.monotonic()
+
+    def send(self, request: Request, deadline: float) -> None:
+        """Send a request; what raises here was not done, for the node does not have all of it."""
+        self._wait_until(deadline)
+        head = head_of(request, self._address, self._client_id)
+        try:
+            if len(request.body) > _PIECE:
+                self._socket.sendall(head)
+                self._socket.sendall(request.body)
+            else:
+                self._socket.sendall(head + request.body)
+        except OSError as error:
+            raise self._lost(error, may_be_done=False) from error
+
+    def receive(self, deadline: float) -> bytes:
+        """Return the next bytes; none where the node has hung up."""
+        self._wait_until(deadline)
+        try:
+            return self._socket.recv(_PIECE)
+        except OSError as error:
+            raise self._lost(error, may_be_done=True) from error
+
+    def _wait_until(self, deadline: float) -> None:
+        # A timeout of 0 would not block at all, and fail at once in a way of its own.
+        self._socket.settimeout(max(0.001, deadline - self._clock.monotonic()))
+
+    def _lost(self, error: OSError, *, may_be_done: bool) -> NodeUnreachable:
+        reason = "did not answer in time" if isinstance(error, TimeoutError) else str(error)
+        return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing came that nobody asked for: the node would have hung up."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket, select.POLLIN)
+            return not poll.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def hang_up(self) -> None:
+        """Have whoever waits for bytes hear that there are no more; from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it; by who uses it."""
+        self.hang_up()
+        self._socket.close()
+
+
+class ConnectionPool:
+    """All connections of a client to its node."""
+
+    def __init__(
+        self,
+        address: NodeUrl,
+        config: ClientConfig,
+        *,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address = address
+        self._config = config
+        self.clock = clock
+        self._tls = tls or (ssl.create_default_context() if address.is_tls else None)
+        self._idle: deque[HttpConnection] = deque()
+        self._open: set[HttpConnection] = set()
+        self._room = threading.BoundedSemaphore(config.connections_max)
+        self._guard = threading.Lock()
+        self._is_closed = False
+
+    def ask(self, request: Request, timeout_s: float) -> ClientResponse:
+        """Make a request, and return its answer."""
+        deadline = self.clock.monotonic() + timeout_s
+        connection, reader = self._begin(request, deadline, self._config.answer_size_max)
+        keeps = False
+        try:
+            while not reader.is_done:
+                self.feed(connection, reader, deadline)
+            keeps = reader.keeps_alive
+            return reader.answer()
+        finally:
+            self.give_back(connection, keeps=keeps)
+
+    def stream(self, request: Request) -> ResponseStream:
+        """Make a request whose answer does not end; returns when its headers came."""
+        deadline = self.clock.monotonic() + self._config.answer_s_max
+        connection, reader = self._begin(request, deadline, STREAM_PIECE_MAX)
+        try:
+            while not (reader.has_head and (reader.status == 200 or reader.is_done)):
+                self.feed(connection, reader, deadline)
+        except BaseException:
+            self.give_back(connection, keeps=False)
+            raise
+        return ResponseStream(self, connection, reader)
+
+    def close(self) -> None:
+        """End all connections, those in use among them."""
+        with self._guard:
+            self._is_closed = True
+            in_use = self._open.difference(self._idle)
+            idle = list(self._idle)
+            self._idle.clear()
+        for connection in in_use:
+            connection.hang_up()
+        for connection in idle:
+            self._forget(connection)
+
+    # One request.
+
+    def _begin(
+        self, request: Request, deadline: float, body_size_max: int
+    ) -> tuple[HttpConnection, ResponseReader]:
+        """Send a request over a connection that is free, or a new one."""
+        connection = self._take(deadline)
+        reader = ResponseReader(
+            head_size_max=self._config.head_size_max, body_size_max=body_size_max
+        )
+        try:
+            connection.send(request, deadline)
+        except NodeUnreachable:
+            # It may have said why it does not want all of it, before it hung up.
+            if not self._is_answered_early(connection, reader, deadline):
+                self.give_back(connection, keeps=False)
+                raise
+        except BaseException:
+            self.give_back(connection, keeps=False)
+            raise
+        return connection, reader
+
+    def _is_answered_early(
+        self, connection: HttpConnection, reader: ResponseReader, deadline: float
+    ) -> bool:
+        with contextlib.suppress(NodeUnreachable, MalformedAnswer):
+            while not reader.is_done and not connection.is_quiet:
+                self.feed(connection, reader, deadline)
+        reader.keeps_alive = False
+        return reader.is_done
+
+    def feed(self, connection: HttpConnection, reader: ResponseReader, deadline: float) -> None:
+        """Wait for bytes of an answer, and read them."""
+        if self.clock.monotonic() > deadline:
+            raise self.lost("did not answer in time", may_be_done=True)
+        data = connection.receive(deadline)
+        if not data:
+            raise self.lost("hung up before it answered", may_be_done=True)
+        reader.feed(data)
+
+    # Connections that are free.
+
+    def _take(self, deadline: float) -> HttpConnection:
+        if not self._room.acquire(timeout=max(0.0, deadline - self.clock.monotonic())):
+            limit = self._config.connections_max
+            raise self.lost(f"all {limit} connections are in use", may_be_done=False)
+        try:
+            return self._find_idle() or self._connect(deadline)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def _find_idle(self) -> HttpConnection | None:
+        while True:
+            with self._guard:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            is_fresh = self.clock.monotonic() - connection.used_at < self._config.idle_s_max
+            if is_fresh and connection.is_quiet:
+                return connection
+            self._forget(connection)
+
+    def _connect(self, deadline: float) -> HttpConnection:
+        left_s = max(0.001, deadline - self.clock.monotonic())
+        timeout_s = min(left_s, self._config.connect_s_max)
+        try:
+            made = socket.create_connection(self._address[:2], timeout=timeout_s)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                made = _wrapped(made, self._tls, self._address.host)
+        except OSError as error:
+            raise self.lost(f"cannot connect: {error}", may_be_done=False) from error
+        connection = HttpConnection(made, self._address, self._config.client_id, self.clock)
+        with self._guard:
+            self._open.add(connection)
+            is_closed = self._is_closed
+        if is_closed:
+            self._forget(connection)
+            raise InvalidRequest("the client was closed")
+        return connection
+
+    def give_back(self, connection: HttpConnection, *, keeps: bool) -> None:
+        """Let others have a connection; unless it `keeps`, it ends."""
+        connection.used_at = self.clock.monotonic()
+        with self._guard:
+            keeps = keeps and not self._is_closed
+            if keeps:
+                self._idle.append(connection)
+        if not keeps:
+            self._forget(connection)
+        self._room.release()
+
+    def _forget(self, connection: HttpConnection) -> None:
+        with self._guard:
+            self._open.discard(connection)
+        connection.close()
+
+    def lost(self, reason: str, *, may_be_done: bool) -> NodeUnreachable:
+        """Return the error for an answer that does not come."""
+        return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
+
+
+def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:
+    try:
+        return tls.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+class ResponseStream:
+    """An answer that does not end."""
+
+    def __init__(
+        self, home: ConnectionPool, connection: HttpConnection, reader: ResponseReader
+    ) -> None:
+        self._home = home
+        self._connection = connection
+        self._reader = reader
+        self._is_closed = False
+
+    @property
+    def answer(self) -> ClientResponse:
+        """What came before the stream; with its body, where it is no stream."""
+        if self._reader.is_done:
+            return self._reader.answer()
+        return ClientResponse(self._reader.status, self._reader.headers, b"")
+
+    def receive(self, timeout_s: float) -> bytes:
+        """Return the next bytes; raises `NodeUnreachable` where the stream ended."""
+        deadline = self._home.clock.monotonic() + timeout_s
+        while True:
+            if data := self._reader.take():
+                return data
+            if self._reader.is_done:
+                raise self._home.lost("ended the stream", may_be_done=False)
+            self._home.feed(self._connection, self._reader, deadline)
+
+    def hang_up(self) -> None:
+        """Have whoever waits for bytes hear that there are no more; from any thread."""
+        self._connection.hang_up()
+
+    def close(self) -> None:
+        """End the stream, and its connection; by who reads it."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._home.give_back(self._connection, keeps=False)

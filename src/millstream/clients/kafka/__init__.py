@@ -1,0 +1,1 @@
+"""A client of the Kafka protocol that moves whole batches."""

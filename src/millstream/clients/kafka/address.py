@@ -1,0 +1,38 @@
+"""Where nodes listen, as people write it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.errors import InvalidConfig
+
+_PORT_MAX = 65_535
+
+
+class BrokerAddress(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_bootstrap(text: str) -> tuple[BrokerAddress, ...]:
+    """Read `host:port,host:port`, as Kafka's `bootstrap.servers` has it; IPv6 in brackets."""
+    return tuple(dict.fromkeys(_parse(one.strip()) for one in text.split(",")))
+
+
+def _parse(text: str) -> BrokerAddress:
+    host, _, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if is_bracketed:
+        host = host[1:-1]
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX
+    if not host or not is_port or (":" in host) != is_bracketed:
+        raise InvalidConfig(
+            f"address is {text!r}, expected host:port with a port from 1 to {_PORT_MAX}"
+        )
+    return BrokerAddress(host, int(port))

@@ -1,0 +1,224 @@
+"""The nodes behind a bootstrap list: who leads which partition, and a connection to each.
+
+What is known of topics is remembered until something contradicts it. Every connection is lent to
+one borrower at a time: one that reads a partition keeps its own until it is done, and whoever wants
+the same node meanwhile is given another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from millstream.clients.kafka.address import BrokerAddress, parse_bootstrap
+from millstream.clients.kafka.connection import BrokerConnection
+from millstream.clients.kafka.deadline import Deadline
+from millstream.clients.kafka.retry import (
+    Backoff,
+    RetriableError,
+    call_with_retries,
+    raise_for_code,
+)
+from millstream.clients.partition import TopicPartition
+from millstream.clock import Clock
+from millstream.errors import MalformedAnswer, NodeUnreachable, UnknownTopic
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import error_of
+from millstream.protocols.kafka.messages.coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from millstream.protocols.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+T = TypeVar("T")
+
+_TRANSACTION = 1  # Kafka's number for the kind of coordinator.
+
+
+class KafkaCluster:
+    """Who is asked what. For one thread."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str,
+        timeout_s: float,
+        clock: Clock,
+        pause: Callable[[float], None],
+    ) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._pause = pause
+        self._idle: dict[BrokerAddress, BrokerConnection] = {}
+        self._nodes: dict[int, BrokerAddress] = {}
+        self._controller: BrokerAddress | None = None
+        self._topics: dict[str, MetadataResponseTopic] = {}
+
+    def deadline(self) -> Deadline:
+        """Return the moment until which something that begins now may take."""
+        return Deadline(self._timeout_s, clock=self._clock)
+
+    def pauses(self, deadline: Deadline) -> Backoff:
+        """Return the waits between attempts that end at `deadline`."""
+        return Backoff(deadline, pause=self._pause)
+
+    def retrying(self, work: Callable[[Deadline], T], *, is_repeatable: bool = True) -> T:
+        """Return what `work` returns; try again, with fresh metadata, as long as that may help."""
+        deadline = self.deadline()
+        return call_with_retries(
+            lambda: work(deadline),
+            pauses=self.pauses(deadline),
+            before_next=self.forget,
+            is_repeatable=is_repeatable,
+        )
+
+    def close(self) -> None:
+        """Close the connections that nobody has borrowed."""
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+    # Connections.
+
+    def take(self, address: BrokerAddress, deadline: Deadline) -> BrokerConnection:
+        """Return a connection with nothing on its way; `give` it back, or close it."""
+        idle = self._idle.pop(address, None)
+        if idle is not None:
+            if idle.is_usable():
+                return idle
+            idle.close()
+        return BrokerConnection(
+            *address,
+            client_id=self._client_id,
+            timeout_s=self._timeout_s,
+            clock=self._clock,
+            deadline=deadline,
+        )
+
+    def give(self, connection: BrokerConnection) -> None:
+        """Take back a connection, for the next who wants one to the same node."""
+        if connection.in_flight or connection.address in self._idle:
+            connection.close()
+        else:
+            self._idle[connection.address] = connection
+
+    @contextlib.contextmanager
+    def lent(self, address: BrokerAddress, deadline: Deadline) -> Iterator[BrokerConnection]:
+        """Lend a connection for the block; it is closed if the block fails."""
+        connection = self.take(address, deadline)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self.give(connection)
+
+    # Who is who.
+
+    def forget(self) -> None:
+        """Ask anew for what was known of topics."""
+        self._topics.clear()
+
+    def describe(
+        self, names: Sequence[str] | None, deadline: Deadline, *, may_create: bool = False
+    ) -> MetadataResponse:
+        """Return what a node says of these topics, or of all.
+
+        With `may_create`, it makes those that are missing, if it is set to do that by itself.
+        """
+        topics = None
+        if names is not None:
+            topics = tuple(MetadataRequestTopic(name=name) for name in names)
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
+        answer = self._ask_any(request, deadline)
+        assert isinstance(answer, MetadataResponse)
+        raise_for_code(answer.error_code, "the node does not describe its topics")
+        self._nodes = {node.node_id: BrokerAddress(node.host, node.port) for node in answer.brokers}
+        self._controller = self._nodes.get(answer.controller_id)
+        for topic in answer.topics:
+            if topic.name is not None and not topic.error_code:
+                self._topics[topic.name] = topic
+        return answer
+
+    def known(self, name: str) -> MetadataResponseTopic | None:
+        """Return a topic as it was last described; nothing where it was not."""
+        return self._topics.get(name)
+
+    def topic(self, name: str, deadline: Deadline) -> MetadataResponseTopic:
+        """Return a topic as it was last described; asks where it is not known."""
+        if (known := self.known(name)) is not None:
+            return known
+        for found in self.describe([name], deadline).topics:
+            if found.name == name:
+                return _checked(found, name)
+        raise MalformedAnswer(f"asked for topic {name!r}, its metadata is not in the answer")
+
+    def leader(self, where: TopicPartition, deadline: Deadline) -> BrokerAddress:
+        """Return who leads a partition; `RetriableError` where nobody does right now."""
+        topic = self.topic(where.topic, deadline)
+        for found in topic.partitions:
+            if found.partition_index == where.partition:
+                if (address := self._nodes.get(found.leader_id)) is not None:
+                    return address
+                code = found.error_code or ErrorCode.LEADER_NOT_AVAILABLE
+                raise RetriableError(error_of(code, f"{where} has no leader"))
+        raise UnknownTopic(f"{where}: the topic has {len(topic.partitions)} partitions")
+
+    def controller(self, deadline: Deadline) -> BrokerAddress:
+        """Return who creates topics."""
+        self.describe([], deadline)
+        if self._controller is None:
+            code = ErrorCode.BROKER_NOT_AVAILABLE
+            raise RetriableError(error_of(code, "the cluster has no controller"))
+        return self._controller
+
+    def coordinator(self, transactional_id: str, deadline: Deadline) -> BrokerAddress:
+        """Return who looks after a transactional id."""
+        request = FindCoordinatorRequest(
+            key=transactional_id, key_type=_TRANSACTION, coordinator_keys=(transactional_id,)
+        )
+        answer = self._ask_any(request, deadline)
+        assert isinstance(answer, FindCoordinatorResponse)
+        # One alone up to version 3, a list from version 4 on.
+        found = answer.coordinators[0] if answer.coordinators else answer
+        message = found.error_message or f"who looks after {transactional_id!r} is not known"
+        raise_for_code(found.error_code, message)
+        if not found.host:
+            raise MalformedAnswer(f"coordinator of {transactional_id!r} has no host")
+        return BrokerAddress(found.host, found.port)
+
+    def any_node(self) -> tuple[BrokerAddress, ...]:
+        """Return all addresses that can be asked, those with a connection first."""
+        known = (*self._idle, *self._nodes.values(), *self._bootstrap)
+        return tuple(dict.fromkeys(known))
+
+    def _ask_any(self, request: object, deadline: Deadline) -> object:
+        """Return the answer of the first node that has one."""
+        lost: list[str] = []
+        addresses = self.any_node()
+        for at, address in enumerate(addresses):
+            share = deadline.share(len(addresses) - at)
+            try:
+                with self.lent(address, share) as connection:
+                    return connection.call(request, deadline=share)
+            except NodeUnreachable as error:
+                lost.append(f"{error.address}: {error.reason}")
+        names = ", ".join(str(address) for address in self._bootstrap)
+        raise NodeUnreachable(names, f"no node can be reached ({'; '.join(lost)})")
+
+
+def _checked(topic: MetadataResponseTopic, name: str) -> MetadataResponseTopic:
+    """Return the topic, or raise why it cannot be described."""
+    code = topic.error_code
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise UnknownTopic(f"there is no topic {name!r}")
+    raise_for_code(code, f"topic {name!r} cannot be described")
+    return topic

@@ -1,0 +1,92 @@
+"""Looking up offsets: where partitions begin and end, and what lies at a point in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from millstream.clients.kafka.address import BrokerAddress
+from millstream.clients.kafka.cluster import KafkaCluster
+from millstream.clients.kafka.connection import BrokerConnection
+from millstream.clients.kafka.deadline import Deadline
+from millstream.clients.kafka.fetcher import ISOLATION_LEVELS
+from millstream.clients.kafka.retry import raise_for_code
+from millstream.clients.partition import Isolation, TopicPartition
+from millstream.errors import MalformedAnswer
+from millstream.protocols.kafka.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+    ListOffsetsResponse,
+)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+NOT_FOUND: Final = -1
+
+
+def list_offsets(
+    cluster: KafkaCluster,
+    where: Sequence[TopicPartition],
+    timestamps: Sequence[int],
+    *,
+    isolation: Isolation,
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the offset at each of `timestamps`, or at marks below zero, for each partition."""
+
+    def ask(deadline: Deadline) -> dict[TopicPartition, tuple[int, ...]]:
+        by_leader: dict[BrokerAddress, list[TopicPartition]] = {}
+        for one in dict.fromkeys(where):
+            by_leader.setdefault(cluster.leader(one, deadline), []).append(one)
+        found: dict[TopicPartition, tuple[int, ...]] = {}
+        for leader, led in by_leader.items():
+            with cluster.lent(leader, deadline) as connection:
+                found |= _ask_leader(connection, led, timestamps, isolation, deadline)
+        return found
+
+    return cluster.retrying(ask)
+
+
+def _ask_leader(
+    connection: BrokerConnection,
+    where: Sequence[TopicPartition],
+    timestamps: Sequence[int],
+    isolation: Isolation,
+    deadline: Deadline,
+) -> dict[TopicPartition, tuple[int, ...]]:
+    for timestamp in timestamps:  # A partition may be in a request only once.
+        connection.send(_request(where, timestamp, isolation, deadline), deadline=deadline)
+    answers = [_offsets(connection, where, deadline) for _ in timestamps]
+    return {one: tuple(answer[one] for answer in answers) for one in where}
+
+
+def _request(
+    where: Sequence[TopicPartition], timestamp: int, isolation: Isolation, deadline: Deadline
+) -> ListOffsetsRequest:
+    by_topic: dict[str, list[ListOffsetsRequestPartition]] = {}
+    for topic, partition in where:
+        asked = ListOffsetsRequestPartition(partition_index=partition, timestamp=timestamp)
+        by_topic.setdefault(topic, []).append(asked)
+    return ListOffsetsRequest(
+        isolation_level=ISOLATION_LEVELS[isolation],
+        timeout_ms=int(deadline.left_s() * 1000),
+        topics=tuple(
+            ListOffsetsRequestTopic(name=name, partitions=tuple(partitions))
+            for name, partitions in by_topic.items()
+        ),
+    )
+
+
+def _offsets(
+    connection: BrokerConnection, where: Sequence[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    answer: ListOffsetsResponse = connection.receive(deadline=deadline)
+    found: dict[TopicPartition, int] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            one = TopicPartition(topic.name, part.partition_index)
+            raise_for_code(part.error_code, f"{connection.address} on offsets of {one}")
+            found[one] = part.offset
+    if missing := set(where).difference(found):
+        raise MalformedAnswer(f"{connection.address} left out the offset of {min(missing)}")
+    return found

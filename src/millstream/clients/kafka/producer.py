@@ -1,0 +1,189 @@
+"""A producer of whole batches: idempotent, and transactional where it has an id for that.
+
+producer = TransactionalProducer(node, "orders/7/0", timeout_ms=60_000)
+batch = build_batch(records, now_ms=..., is_transactional=True,
+                    producer_id=producer.identity.producer_id,
+                    producer_epoch=producer.identity.producer_epoch,
+                    base_sequence=producer.next_sequence("orders", 7))
+producer.send("orders", 7, batch, len(records))
+producer.commit()
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from millstream.clients.kafka.batch_sender import BatchSender
+from millstream.clients.kafka.client import KafkaClient
+from millstream.clients.kafka.coordinator import (
+    ClientProducerId,
+    TransactionProtocol,
+    add_partition,
+    end_transaction,
+    init_producer,
+)
+from millstream.clients.kafka.deadline import Deadline
+from millstream.clients.partition import TopicPartition
+from millstream.errors import CorruptBatch, InvalidBatch, InvalidConfig, InvalidRequest
+from millstream.records.batch import Bytes, decode_header
+
+IN_FLIGHT_MAX: Final = 5
+"""Batches of a producer by which a node knows a repeated one again: Kafka's number, and ours."""
+
+_SEQUENCE_COUNT = 2**31
+_PRODUCE_MAX_BEFORE = 11
+
+
+class TransactionalProducer:
+    """One producer, for one thread. With `transactional_id=None`, an idempotent one.
+
+    With an id, whoever had that before is fenced when this is made. The first `send` begins a
+    transaction; `commit` or `abort` ends it, and the next `send` begins another. A batch is built
+    with the present `identity` and `next_sequence`; both may be others after a transaction ended.
+
+    What is refused for good (`ProducerFenced`, `InvalidProducerEpoch`, `OutOfOrderSequence` and the
+    like) is raised as it is, by the call that learns of it and by all after it, up to `abort`.
+    """
+
+    def __init__(
+        self,
+        node: KafkaClient,
+        transactional_id: str | None,
+        *,
+        timeout_ms: int,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> None:
+        if not 1 <= in_flight_max <= IN_FLIGHT_MAX:
+            raise InvalidConfig(
+                f"in_flight_max is {in_flight_max}, allowed is 1 to {IN_FLIGHT_MAX}"
+            )
+        self._cluster = node.cluster
+        self._transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._sequences: dict[TopicPartition, int] = {}
+        self._is_open = False
+        self._identity, self._protocol = init_producer(
+            self._cluster, transactional_id, timeout_ms=timeout_ms
+        )
+        is_joining = transactional_id is None or self._protocol is TransactionProtocol.EPOCH_EACH
+        self._deliveries = BatchSender(
+            self._cluster,
+            transactional_id=transactional_id,
+            in_flight_max=in_flight_max,
+            version_max=None if is_joining else _PRODUCE_MAX_BEFORE,
+            before_first=self._join,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def identity(self) -> ClientProducerId:
+        """Who this is: what the next batch has to say."""
+        return self._identity
+
+    def next_sequence(self, topic: str, partition: int) -> int:
+        """Return the base sequence of the next batch to a partition."""
+        return self._sequences.get(TopicPartition(topic, partition), 0)
+
+    def send(self, topic: str, partition: int, batch: Bytes, record_count: int) -> None:
+        """Send one batch; returns before it is acknowledged, `flush` waits for that.
+
+        The batch is not copied: it has to stay as it is until `flush`, `commit` or `abort`
+        returned, since it may have to be sent again.
+        """
+        where = TopicPartition(topic, partition)
+        data = memoryview(batch).cast("B")
+        self._check_batch(where, data, record_count)
+        self._is_open = self._transactional_id is not None
+        self._deliveries.send(where, data)
+        sequence = self.next_sequence(topic, partition)
+        self._sequences[where] = (sequence + record_count) % _SEQUENCE_COUNT
+
+    def flush(self) -> None:
+        """Return when all batches are acknowledged: they are safe, and not yet committed."""
+        self._deliveries.flush()
+
+    def commit(self) -> None:
+        """Make all that was sent visible, at once; returns when that is decided for good."""
+        transactional_id = self._id()
+        self._deliveries.flush()
+        if not self._is_open:
+            return
+        self._begin_anew(
+            end_transaction(
+                self._cluster, transactional_id, self._identity, self._protocol, is_commit=True
+            )
+        )
+
+    def abort(self) -> None:
+        """Void all that was sent since the last end. The producer may go on after an error."""
+        transactional_id = self._id()
+        self._deliveries.settle()
+        if not self._is_open:
+            return
+        if self._protocol is TransactionProtocol.EPOCH_EACH:
+            ended = end_transaction(
+                self._cluster, transactional_id, self._identity, self._protocol, is_commit=False
+            )
+        else:
+            # Which sequence numbers arrived is not known. This aborts, and a new epoch counts
+            # from 0.
+            ended, _ = init_producer(
+                self._cluster,
+                transactional_id,
+                timeout_ms=self._timeout_ms,
+                present=self._identity,
+            )
+        self._begin_anew(ended)
+
+    def close(self) -> None:
+        """Let go of the connections.
+
+        A transaction stays open, up to its timeout: somebody else may publish it.
+        """
+        self._deliveries.close()
+
+    def _id(self) -> str:
+        if self._transactional_id is None:
+            raise InvalidRequest("a producer without a transactional id has no transactions")
+        return self._transactional_id
+
+    def _begin_anew(self, identity: ClientProducerId) -> None:
+        if identity != self._identity:
+            self._identity = identity
+            self._sequences.clear()
+        self._is_open = False
+        self._deliveries.reset()
+
+    def _join(self, where: TopicPartition, deadline: Deadline) -> None:
+        if self._transactional_id is not None and self._protocol is TransactionProtocol.EPOCH_KEPT:
+            add_partition(self._cluster, self._transactional_id, self._identity, where, deadline)
+
+    def _check_batch(self, where: TopicPartition, data: memoryview, record_count: int) -> None:
+        """Refuse a batch that the node would refuse, or take for another."""
+        try:
+            header = decode_header(data)
+        except CorruptBatch as error:
+            raise InvalidBatch(f"{where}: {error}") from None
+        found = (
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_offset_delta + 1,
+            header.is_transactional,
+        )
+        expected = (
+            *self._identity,
+            self.next_sequence(*where),
+            record_count,
+            self._transactional_id is not None,
+        )
+        if found != expected or header.size != len(data):
+            raise InvalidBatch(
+                f"{where}: batch has {len(data)} bytes, and claims {header.size}; its producer,"
+                f" epoch, sequence, record count and transaction are {found}, expected {expected}"
+            )

@@ -1,0 +1,243 @@
+"""What can be set, and by which names: one table, derived from the fields of `config`.
+
+    [kafka]                     a table of the file, named for what it is about
+    connections_max = 5000      kafka.connections_max, MILLSTREAM_KAFKA_CONNECTIONS_MAX
+
+A field goes into the table of its class under its own name, unless `_NAMES` gives it another. So a
+field that is added to a config can be set from then on, and has its entry in the manual.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from millstream.config.schema import (
+    BrokerConfig,
+    Endpoint,
+    HttpConfig,
+    KafkaConfig,
+    LogConfig,
+    LoggingConfig,
+    NodeConfig,
+    StoreConfig,
+    TelemetryConfig,
+)
+
+PREFIX = "MILLSTREAM_"
+"""What the name of every variable begins with."""
+
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+"""Says which file is read."""
+
+
+class ConfigKeyType(enum.Enum):
+    """What sort of value a key has."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    TIME = "time"
+    RATIO = "ratio"
+    SWITCH = "switch"
+    CHOICE = "choice"
+    ENDPOINT = "endpoint"
+    PATH = "path"
+    URL = "url"
+    LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One thing that can be set."""
+
+    table: str
+    name: str
+    part: str
+    """The field of `NodeConfig` that holds the config it belongs to; empty for `NodeConfig`."""
+    field: str
+    kind: ConfigKeyType
+    default: Any
+    is_optional: bool
+    """Whether it can be `none`."""
+    limits: tuple[int, int] | None
+    choices: tuple[enum.Enum, ...]
+    flag: str
+    """The option of `millstream serve`; empty where only `--set` does it."""
+    short_variable: str
+    """A shorter name that is read too; empty where there is none."""
+
+    @property
+    def path(self) -> str:
+        """Table and name: how a key is called everywhere."""
+        return f"{self.table}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"{PREFIX}{self.table}_{self.name}".upper()
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Every variable that sets it."""
+        return (self.variable, self.short_variable) if self.short_variable else (self.variable,)
+
+
+TABLES: Mapping[str, str] = {
+    "node": "the node itself",
+    "kafka": "the Kafka door: where clients connect, and what they may take",
+    "http": "the HTTP door: where clients connect, and what they may take",
+    "topics": "what topics have that do not set it themselves",
+    "storage": "all logs together: disk, memory, upkeep",
+    "groups": "consumer groups and their offsets",
+    "queues": "queues and their leases",
+    "transactions": "transactions, publications and producers",
+    "limits": "what every client may use that has no quota of its own",
+    "logging": "what is said on standard error",
+    "telemetry": "what is sent to an OpenTelemetry collector",
+}
+"""The tables of a file, in the order in which they are shown."""
+
+PARTS: Mapping[str, tuple[type, str]] = {
+    "": (NodeConfig, "node"),
+    "broker": (BrokerConfig, "node"),
+    "door": (KafkaConfig, "kafka"),
+    "web": (HttpConfig, "http"),
+    "log": (LogConfig, "topics"),
+    "store": (StoreConfig, "storage"),
+    "logging": (LoggingConfig, "logging"),
+    "telemetry": (TelemetryConfig, "telemetry"),
+}
+"""Each config of a node, by its field in `NodeConfig`, with the table that its fields go to."""
+
+_NAMES: Mapping[tuple[str, str], str] = {
+    ("", "kafka"): "kafka.listen",
+    ("", "http"): "http.listen",
+    ("", "advertised"): "kafka.advertise",
+    ("", "is_insecure"): "node.insecure",
+    ("broker", "node_id"): "node.id",
+    ("broker", "auto_create_topics"): "topics.auto_create",
+    ("broker", "num_partitions"): "topics.partitions",
+    ("broker", "transactional_id_expiration_ms"): "transactions.id_expiration_ms",
+    ("broker", "producer_id_expiration_ms"): "transactions.producer_id_expiration_ms",
+}
+"""Fields that are called otherwise, by part and field."""
+
+_PREFIXES: Mapping[str, str] = {
+    "group_": "groups.",
+    "consumer_": "groups.consumer_",
+    "offset_": "groups.offset_",
+    "offsets_": "groups.offsets_",
+    "queue_": "queues.",
+    "transaction_": "transactions.",
+    "publication_": "transactions.publication_",
+    "limit_": "limits.",
+}
+"""Where fields of the broker go that begin so."""
+
+TOPIC_ONLY_FIELDS: Mapping[tuple[str, str], str] = {
+    ("log", "is_compacted"): "a topic says it with `cleanup.policy`",
+    ("log", "batch_size_max"): "a topic says it with `max.message.bytes`",
+}
+"""Fields that would change nothing here, since every topic has its own value: no keys."""
+
+_TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
+    ("telemetry", "endpoint"): ConfigKeyType.URL,
+    ("telemetry", "service_name"): ConfigKeyType.LABEL,
+}
+"""Fields with text that is no path, by part and field."""
+
+_FLAGS: Mapping[str, str] = {
+    "node.data": "--data",
+    "node.insecure": "--insecure",
+    "kafka.listen": "--kafka",
+    "kafka.advertise": "--advertise",
+    "http.listen": "--http",
+    "topics.durability": "--durability",
+    "topics.partitions": "--partitions",
+    "topics.auto_create": "--auto-create",
+    "logging.level": "--log-level",
+    "logging.format": "--log-format",
+}
+
+_SHORT_VARIABLES: Mapping[str, str] = {
+    "node.data": "MILLSTREAM_DATA",
+    "node.insecure": "MILLSTREAM_INSECURE",
+    "kafka.listen": "MILLSTREAM_KAFKA",
+    "kafka.advertise": "MILLSTREAM_ADVERTISE",
+    "http.listen": "MILLSTREAM_HTTP",
+    "topics.durability": "MILLSTREAM_DURABILITY",
+    "topics.partitions": "MILLSTREAM_PARTITIONS",
+    "topics.auto_create": "MILLSTREAM_AUTO_CREATE",
+    "logging.level": "MILLSTREAM_LOG_LEVEL",
+    "logging.format": "MILLSTREAM_LOG_FORMAT",
+}
+
+
+def _path(part: str, field: str) -> str:
+    if (part, field) in _NAMES:
+        return _NAMES[part, field]
+    if part == "broker":
+        for prefix, place in _PREFIXES.items():
+            if field.startswith(prefix):
+                return place + field.removeprefix(prefix)
+    return f"{PARTS[part][1]}.{field}"
+
+
+def _kind(name: str, hint: Any) -> ConfigKeyType:
+    """Tell what sort of value a field has, by its type and the words of its name."""
+    if hint is int:
+        words = name.split("_")
+        if "ms" in words:
+            return ConfigKeyType.TIME
+        return ConfigKeyType.BYTES if "bytes" in words or "size" in words else ConfigKeyType.COUNT
+    kinds = {
+        bool: ConfigKeyType.SWITCH,
+        float: ConfigKeyType.RATIO,
+        str: ConfigKeyType.PATH,
+        Endpoint: ConfigKeyType.ENDPOINT,
+    }
+    return kinds.get(hint, ConfigKeyType.CHOICE)
+
+
+def _keys() -> Iterator[ConfigKey]:
+    for part, (config, _) in PARTS.items():
+        hints = typing.get_type_hints(config)
+        defaults = config()
+        for field in fields(config):
+            hint = hints[field.name]
+            if (field.name in PARTS and not part) or (part, field.name) in TOPIC_ONLY_FIELDS:
+                continue
+            is_optional = isinstance(hint, types.UnionType)
+            if is_optional:
+                hint = typing.get_args(hint)[0]
+            path = _path(part, field.name)
+            table, _, name = path.partition(".")
+            kind = _TEXTS.get((part, field.name)) or _kind(field.name, hint)
+            yield ConfigKey(
+                table=table,
+                name=name,
+                part=part,
+                field=field.name,
+                kind=kind,
+                default=getattr(defaults, field.name),
+                is_optional=is_optional,
+                limits=vars(config).get("_limits", {}).get(field.name),
+                choices=tuple(hint) if kind is ConfigKeyType.CHOICE else (),
+                flag=_FLAGS.get(path, ""),
+                short_variable=_SHORT_VARIABLES.get(path, ""),
+            )
+
+
+_ORDER = list(TABLES)
+
+KEYS: Mapping[str, ConfigKey] = {
+    key.path: key for key in sorted(_keys(), key=lambda key: _ORDER.index(key.table))
+}
+"""Every key, by its path, table by table."""
+
+VARIABLES: Mapping[str, ConfigKey] = {name: key for key in KEYS.values() for name in key.variables}
+"""Every key, by the variables that set it."""

@@ -1,0 +1,200 @@
+"""What is written for a key, and the value that it stands for.
+
+`parse_value` takes what a file has (a number, a switch, text) and what a variable or a flag has,
+which is text in all cases. `toml_value` is its inverse.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from millstream.config.keys import ConfigKey, ConfigKeyType
+from millstream.config.schema import (
+    LABEL_WORDS,
+    PORT_MAX,
+    URL_WORDS,
+    endpoint_named,
+    is_label,
+    is_url,
+)
+from millstream.config.units import (
+    BINARY_UNITS,
+    BYTE_UNITS,
+    NO_UNITS,
+    TIME_UNITS,
+    quantity,
+    with_unit,
+)
+from millstream.errors import InvalidConfig
+
+NONE = "none"
+"""How it is written that there is no limit, or no such thing: TOML has no word for nothing."""
+
+PATH_LENGTH_MAX = 4096
+"""As long as a path may be for the kernel."""
+
+_SWITCHES = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+_READ_UNITS = {
+    ConfigKeyType.COUNT: NO_UNITS,
+    ConfigKeyType.BYTES: BYTE_UNITS,
+    ConfigKeyType.TIME: TIME_UNITS,
+}
+_SHOWN_UNITS = {
+    ConfigKeyType.COUNT: NO_UNITS,
+    ConfigKeyType.BYTES: BINARY_UNITS,
+    ConfigKeyType.TIME: TIME_UNITS,
+}
+
+
+def parse_value(key: ConfigKey, given: Any) -> Any:
+    """Return the value that was written; raises `ValueError` where it is not allowed."""
+    if key.is_optional and isinstance(given, str) and given.strip().lower() == NONE:
+        return None
+    return _READERS[key.kind](key, given)
+
+
+def _read_number(key: ConfigKey, given: Any) -> int:
+    if isinstance(given, str):
+        given = quantity(given, _READ_UNITS[key.kind])
+    assert key.limits is not None, f"{key.path} has limits"
+    least, most = key.limits
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    if not is_number or not least <= given <= most:
+        raise ValueError("no whole number, or beyond its limits")
+    return int(given)
+
+
+def _read_ratio(_: ConfigKey, given: Any) -> float:
+    is_number = isinstance(given, str | int | float) and not isinstance(given, bool)
+    if not is_number or not 0 <= float(given) <= 1:
+        raise ValueError("no number, or beyond its limits")
+    return float(given)
+
+
+def _read_switch(_: ConfigKey, given: Any) -> bool:
+    switch = _SWITCHES.get(given.strip().lower()) if isinstance(given, str) else given
+    if switch is not True and switch is not False:
+        raise ValueError("no switch")
+    return switch
+
+
+def _read_choice(key: ConfigKey, given: Any) -> enum.Enum:
+    for choice in key.choices:
+        if isinstance(given, str) and choice.value == given.strip():
+            return choice
+    raise ValueError("no such choice")
+
+
+def _read_endpoint(key: ConfigKey, given: Any) -> Any:
+    if not isinstance(given, str) or not given.isprintable():
+        raise ValueError("no text")
+    try:
+        return endpoint_named(given.strip(), name=key.path)
+    except InvalidConfig as error:
+        raise ValueError(str(error)) from error
+
+
+def _read_path(_: ConfigKey, given: Any) -> str:
+    if not isinstance(given, str) or not given or "\0" in given or len(given) > PATH_LENGTH_MAX:
+        raise ValueError("no path")
+    given.encode()  # A file could not hold it otherwise, nor a line of the log.
+    return given
+
+
+def _read_url(_: ConfigKey, given: Any) -> str:
+    if not is_url(given):
+        raise ValueError("no URL")
+    return str(given)
+
+
+def _read_label(_: ConfigKey, given: Any) -> str:
+    if not is_label(given):
+        raise ValueError("no label")
+    return str(given)
+
+
+_READERS = {
+    ConfigKeyType.COUNT: _read_number,
+    ConfigKeyType.BYTES: _read_number,
+    ConfigKeyType.TIME: _read_number,
+    ConfigKeyType.RATIO: _read_ratio,
+    ConfigKeyType.SWITCH: _read_switch,
+    ConfigKeyType.CHOICE: _read_choice,
+    ConfigKeyType.ENDPOINT: _read_endpoint,
+    ConfigKeyType.PATH: _read_path,
+    ConfigKeyType.URL: _read_url,
+    ConfigKeyType.LABEL: _read_label,
+}
+
+
+def describe_allowed(key: ConfigKey) -> str:
+    """Say what may be written for a key."""
+    match key.kind:
+        case ConfigKeyType.RATIO:
+            words = "a number from 0 to 1"
+        case ConfigKeyType.SWITCH:
+            words = "true or false"
+        case ConfigKeyType.CHOICE:
+            words = ", ".join(choice.value for choice in key.choices)
+        case ConfigKeyType.ENDPOINT:
+            words = f"HOST:PORT with a port of 0 to {PORT_MAX}"
+        case ConfigKeyType.PATH:
+            words = f"a path of at most {PATH_LENGTH_MAX} characters"
+        case ConfigKeyType.URL:
+            words = URL_WORDS
+        case ConfigKeyType.LABEL:
+            words = LABEL_WORDS
+        case _:
+            words = _range(key)
+    return words + f", or {NONE}" * key.is_optional
+
+
+def _range(key: ConfigKey) -> str:
+    assert key.limits is not None, f"{key.path} has limits"
+    least, most = key.limits
+    units = list(_READ_UNITS[key.kind])
+    more = f" {units[0]}, or with a unit ({', '.join(units)})" if units else ""
+    return f"{least} to {most}{more}"
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON has it: a number, a switch, text, or nothing."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if value is None or isinstance(value, int | float | str) else str(value)
+
+
+def display_value(key: ConfigKey, value: Any) -> str:
+    """Return a value as people read it."""
+    if value is None:
+        return NONE
+    if key.kind in _SHOWN_UNITS:
+        return with_unit(value, _SHOWN_UNITS[key.kind])
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(json_value(value))
+
+
+def toml_value(key: ConfigKey, value: Any) -> str:
+    """Return a value as a file has it, so that `parse_value` gives it back."""
+    text = display_value(key, value)
+    is_bare = value is not None and (
+        key.kind in (ConfigKeyType.SWITCH, ConfigKeyType.RATIO)
+        or (key.kind in _SHOWN_UNITS and text.isdecimal())
+    )
+    return text if is_bare else toml_string(text)
+
+
+def toml_string(text: str) -> str:
+    """Return text as a string of TOML, with everything escaped that is not meant to be seen."""
+    return (
+        '"' + "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text) + '"'
+    )
+
+
+def _escape(character: str) -> str:
+    return f"\\{character}" if character in '"\\' else f"\\U{ord(character):08x}"

@@ -1,0 +1,1 @@
+"""JSON values to and from Arrow columns."""

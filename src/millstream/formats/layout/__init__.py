@@ -1,0 +1,1 @@
+"""Schema plans, column slots and Arrow assembly shared by all formats."""

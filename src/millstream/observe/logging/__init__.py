@@ -1,0 +1,1 @@
+"""Structured log events: formatter and non-blocking writer."""

@@ -1,0 +1,141 @@
+"""How an event looks: one line, whatever a client put into it.
+
+An event is a record of Python's `logging`: its message is what happened, what was passed as `extra`
+are its fields. Clients choose names of topics and groups, client ids and paths; nothing of theirs
+ends a line, begins another event, or says something to a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from typing import Any
+
+TEXT_LENGTH_MAX = 8 * 1024
+"""Characters of one text. The longest names that clients give have 32,767; a few hundred tell."""
+
+TRACEBACK_LENGTH_MAX = 32 * 1024
+"""Characters of a traceback; of a longer one, the middle goes."""
+
+DEPTH_MAX = 4
+"""How deep fields may be nested; ours are flat or nearly so."""
+
+_KNOWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "color_message"}
+"""What a record has anyway, and what uvicorn says twice."""
+
+_RESERVED = ("time", "level", "event", "logger", "traceback")
+
+
+def printable(text: str) -> str:
+    """Return `text` with everything escaped that is not meant to be seen."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str, length_max: int) -> str:
+    """Return `text` without its middle where it is too long."""
+    if len(text) <= length_max:
+        return text
+    half = length_max // 2
+    return f"{text[:half]}…({len(text) - 2 * half} more)…{text[-half:]}"
+
+
+class EventFormatter(logging.Formatter):
+    """What both formats share: the time, the fields and the traceback of an event."""
+
+    def time_of(self, record: logging.LogRecord) -> str:
+        """Return when it happened, in UTC."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        return f"{seconds}.{int(record.msecs):03d}Z"
+
+    def fields_of(self, record: logging.LogRecord) -> dict[str, Any]:
+        """Return what was passed as `extra`."""
+        return {
+            f"{name}_" if name in _RESERVED else name: _value(value, DEPTH_MAX)
+            for name, value in record.__dict__.items()
+            if name not in _KNOWN
+        }
+
+    def traceback_of(self, record: logging.LogRecord) -> str:
+        """Return where an error came from; empty where there is none."""
+        parts = []
+        if record.exc_info:
+            parts.append(self.formatException(record.exc_info))
+        if record.stack_info:
+            parts.append(record.stack_info)
+        return shortened("\n".join(parts), TRACEBACK_LENGTH_MAX)
+
+
+class JsonFormatter(EventFormatter):
+    """One JSON object in plain ASCII, which escapes every character that could end a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return an event as one line, without its end."""
+        content: dict[str, Any] = {
+            "time": self.time_of(record),
+            "level": record.levelname.lower(),
+            "event": _text(record.getMessage()),
+            "logger": record.name,
+            **self.fields_of(record),
+        }
+        if traceback := self.traceback_of(record):
+            content["traceback"] = _text(traceback, TRACEBACK_LENGTH_MAX * 2)
+        # ASCII ends with a character that says something to terminals too, and JSON lets it pass.
+        return json.dumps(content, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+_COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
+
+
+class PrettyFormatter(EventFormatter):
+    """Time, level, what happened, and fields; a traceback follows on lines of its own, indented."""
+
+    def __init__(self, *, is_coloured: bool = False) -> None:
+        super().__init__()
+        self._is_coloured = is_coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return an event as one line, without its end."""
+        level = record.levelname.lower()
+        shown = f"{level:7}"
+        if self._is_coloured:
+            shown = f"\x1b[{_COLOURS.get(level, '0')}m{shown}\x1b[0m"
+        fields = "".join(
+            f" {name}={_pretty(value)}" for name, value in self.fields_of(record).items()
+        )
+        name = record.name.removeprefix("millstream.")
+        event = printable(_text(record.getMessage()))
+        line = f"{self.time_of(record)} {shown} {name}: {event}{fields}"
+        for below in self.traceback_of(record).splitlines():
+            line += f"\n    {printable(below)}"
+        return line
+
+
+def _pretty(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    text = printable(text)
+    return json.dumps(text, ensure_ascii=False) if not text or " " in text else text
+
+
+def _text(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
+    """Return text that every reader of JSON takes: short enough, and without half characters."""
+    text = shortened(text, length_max)
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _value(value: Any, depth: int) -> Any:
+    """Return a field as JSON has it."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple) and depth:
+        return [_value(one, depth - 1) for one in value]
+    if isinstance(value, dict) and depth:
+        return {_text(str(name)): _value(one, depth - 1) for name, one in value.items()}
+    return _text(str(value))

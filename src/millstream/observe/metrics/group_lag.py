@@ -1,0 +1,51 @@
+"""How far groups are behind, as Prometheus reads it.
+
+The end of a partition is known once it was used since the node started; of others no lag is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from millstream.broker.broker import Broker
+from millstream.broker.groups.lag import PartitionLag, open_end_offset
+from millstream.broker.groups.values import PartitionName
+from millstream.observe.metrics.broker import committed_offsets
+from millstream.observe.metrics.metric import (
+    LISTED_MAX,
+    LabelledSources,
+    MetricDeclaration,
+    MetricSection,
+    gauge,
+)
+
+GROUP_METRICS: Sequence[MetricDeclaration[PartitionLag]] = (
+    gauge(
+        "millstream_group_committed_offset",
+        "The offset that a group has committed of a partition: what it reads next.",
+        lambda progress: progress.committed_offset,
+    ),
+    gauge(
+        "millstream_group_lag_records",
+        "Offsets between what a group has committed and the end of the partition. Marks of"
+        " transactions count, for they have offsets too.",
+        lambda progress: progress.lag,
+    ),
+)
+
+GROUPS = MetricSection(metrics=GROUP_METRICS, labels=("group", "topic", "partition"))
+
+
+def listed_progress(broker: Broker) -> LabelledSources[PartitionLag]:
+    """Return how far groups are with the partitions that are open, for the first offsets."""
+    for group_id, where, offset in islice(_offsets(broker), LISTED_MAX):
+        if (end_offset := open_end_offset(broker.topics, where)) is not None:
+            yield (group_id, where.topic, str(where.partition)), PartitionLag(offset, end_offset)
+
+
+def _offsets(broker: Broker) -> Iterator[tuple[str, PartitionName, int]]:
+    offsets = committed_offsets(broker)
+    for group in broker.groups.registry:
+        for where, committed in offsets.of_group(group.group_id).items():
+            yield group.group_id, where, committed.offset.offset

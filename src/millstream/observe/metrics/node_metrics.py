@@ -1,0 +1,112 @@
+"""All metrics of a node, in the order in which they are written and documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from millstream.broker.broker import Broker
+from millstream.observe.loop_watch import LoopWatch
+from millstream.observe.metrics.broker import BROKER, census_of
+from millstream.observe.metrics.group_lag import GROUPS, listed_progress
+from millstream.observe.metrics.health import HEALTH, NodeCondition
+from millstream.observe.metrics.http_server import HTTP_SERVER, ROUTES, listed_routes
+from millstream.observe.metrics.kafka_server import (
+    DURATIONS,
+    KAFKA_SERVER,
+    REQUESTS,
+    listed_durations,
+    listed_requests,
+)
+from millstream.observe.metrics.live import LIVE
+from millstream.observe.metrics.metric import LabelledSources, MetricReading, MetricSection
+from millstream.observe.metrics.queues import QUEUES, listed_queues
+from millstream.observe.metrics.store import LOGS, STORE, listed_logs
+from millstream.observe.metrics.streams import STREAMS
+from millstream.observe.metrics.telemetry import TELEMETRY, TelemetryCounters
+from millstream.servers.http.handlers.health import Health
+from millstream.servers.http.live.live_delivery import LiveDelivery
+from millstream.servers.http.server.server_state import HttpServerState
+from millstream.servers.kafka.listener import KafkaListener
+
+SECTIONS: Sequence[MetricSection[Any]] = (
+    HEALTH,
+    KAFKA_SERVER,
+    REQUESTS,
+    DURATIONS,
+    HTTP_SERVER,
+    ROUTES,
+    LIVE,
+    BROKER,
+    GROUPS,
+    QUEUES,
+    STREAMS,
+    STORE,
+    LOGS,
+    TELEMETRY,
+)
+"""Every metric that a node has, beside those of its process."""
+
+
+class NodeMetrics:
+    """What a node tells Prometheus. Scrape it on the event loop, to which all it reads belongs."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        door: KafkaListener,
+        doorway: HttpServerState,
+        live: LiveDelivery,
+        *,
+        health: Callable[[], Health],
+        watch: LoopWatch,
+        telemetry: TelemetryCounters | None = None,
+    ) -> None:
+        self._broker = broker
+        self._door = door
+        self._doorway = doorway
+        self._live = live
+        self._health = health
+        self._watch = watch
+        self._telemetry = telemetry or TelemetryCounters()
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        PlatformCollector(registry=self._process)
+        GCCollector(registry=self._process)
+
+    def scrape(self) -> Iterator[str]:
+        """Yield the text in pieces; between two of them, the loop may do something else."""
+        for section, listed in self._listed():
+            yield from section.text(listed)
+        yield generate_latest(self._process).decode()
+
+    def readings(self) -> Iterator[MetricReading]:
+        """Yield the same as values, without those of the process, in pieces too."""
+        for section, listed in self._listed():
+            yield from section.readings(listed)
+
+    def _listed(self) -> Iterator[tuple[MetricSection[Any], LabelledSources[Any]]]:
+        """Yield every section with the things that it tells of, which are looked up only then."""
+        broker, door = self._broker, self._door
+        yield HEALTH, [((), NodeCondition(self._health(), self._watch))]
+        yield KAFKA_SERVER, [((), door)]
+        yield REQUESTS, listed_requests(door)
+        yield DURATIONS, listed_durations(door)
+        yield HTTP_SERVER, [((), self._doorway)]
+        yield ROUTES, listed_routes(self._doorway)
+        yield LIVE, [((), self._live.counters)]
+        yield BROKER, [((), census_of(broker))]
+        yield GROUPS, listed_progress(broker)
+        yield QUEUES, listed_queues(broker)
+        yield STREAMS, [((), broker.streams)]
+        yield STORE, [((), broker.store)]
+        yield LOGS, listed_logs(broker.store)
+        yield TELEMETRY, [((), self._telemetry)]

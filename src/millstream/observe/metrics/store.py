@@ -1,0 +1,336 @@
+"""What the logs of a store count, as Prometheus reads it.
+
+    REGISTRY.register(StoreCollector(store))
+
+A log counts from when it was opened, so a log that is opened again starts at zero, which Prometheus
+takes for a restart. A scrape may come from any thread; what it reads may be a few appends apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from millstream.histogram import LATENCY_BUCKETS
+from millstream.observe.metrics.metric import (
+    LISTED_MAX,
+    LabelledSources,
+    MetricDeclaration,
+    MetricKind,
+    MetricSample,
+    MetricSection,
+    bucket_counter,
+    counter,
+    gauge,
+)
+from millstream.storage.log import Log
+from millstream.storage.store import Store
+
+LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
+    counter(
+        "millstream_log_appends_total",
+        "Batches that were written.",
+        lambda log: log.counters.appends,
+    ),
+    counter(
+        "millstream_log_records_total",
+        "Records in the batches that were written.",
+        lambda log: log.counters.records,
+    ),
+    counter(
+        "millstream_log_appended_bytes_total",
+        "Bytes of the batches that were written, headers included.",
+        lambda log: log.counters.bytes,
+    ),
+    counter(
+        "millstream_log_writes_total",
+        "Writes to the log file; one takes all batches that arrived in one turn of the loop.",
+        lambda log: log.counters.writes,
+    ),
+    counter(
+        "millstream_log_syncs_total",
+        "Syncs of the log file; one serves all batches that were written before it began.",
+        lambda log: log.counters.syncs,
+    ),
+    counter(
+        "millstream_log_sync_seconds_total",
+        "Time that commits spent waiting for the disk.",
+        lambda log: log.counters.sync_seconds,
+    ),
+    counter(
+        "millstream_log_rolls_total",
+        "Segments that were begun.",
+        lambda log: log.counters.rolls,
+    ),
+    counter(
+        "millstream_log_seals_total",
+        "Segments that were sealed.",
+        lambda log: log.counters.seals,
+    ),
+    MetricDeclaration(
+        name="millstream_log_refused_appends_total",
+        kind=MetricKind.COUNTER,
+        help="Batches that were not taken: the disk was full, too much waited for it already, or"
+        " the log holds as much as it may.",
+        labels=("reason",),
+        samples=(
+            MetricSample(labels=("full",), read=lambda log: log.counters.refusals_full),
+            MetricSample(labels=("busy",), read=lambda log: log.counters.refusals_busy),
+            MetricSample(labels=("limit",), read=lambda log: log.counters.refusals_limit),
+        ),
+    ),
+    MetricDeclaration(
+        name="millstream_log_waited_appends_total",
+        kind=MetricKind.COUNTER,
+        help="Batches that had to wait before they were taken: too much of this log waits for the"
+        " disk, or too much of all logs (store), or two segments wait to be sealed.",
+        labels=("reason",),
+        samples=(
+            MetricSample(labels=("log",), read=lambda log: log.counters.waits_log),
+            MetricSample(labels=("store",), read=lambda log: log.counters.waits_store),
+            MetricSample(labels=("sealing",), read=lambda log: log.counters.waits_sealing),
+        ),
+    ),
+    counter(
+        "millstream_log_evicted_segments_total",
+        "Segments that retention took.",
+        lambda log: log.counters.evicted_segments,
+    ),
+    counter(
+        "millstream_log_evicted_bytes_total",
+        "Bytes of the segments that retention took.",
+        lambda log: log.counters.evicted_bytes,
+    ),
+    counter(
+        "millstream_log_evicted_records_total",
+        "Records in the segments that retention took.",
+        lambda log: log.counters.evicted_records,
+    ),
+    counter(
+        "millstream_log_deletions_total",
+        "Deletions by key or by the start of a key.",
+        lambda log: log.counters.deletions,
+    ),
+    counter(
+        "millstream_log_deleted_records_total",
+        "Records that went by such deletions.",
+        lambda log: log.counters.deleted_records,
+    ),
+    counter(
+        "millstream_log_cleanings_total",
+        "Runs of compaction, of merging, or of reclaiming what was deleted, that wrote segments"
+        " anew.",
+        lambda log: log.counters.cleanings,
+    ),
+    counter(
+        "millstream_log_cleaning_failures_total",
+        "Such runs that were ended by an error; what they had not replaced stayed as it was.",
+        lambda log: log.counters.cleaning_failures,
+    ),
+    counter(
+        "millstream_log_cleaning_seconds_total",
+        "How long such runs took, with the pauses that leave the disk to others.",
+        lambda log: log.counters.cleaning_seconds,
+    ),
+    counter(
+        "millstream_log_cleaning_read_bytes_total",
+        "Bytes that such runs read.",
+        lambda log: log.counters.cleaned_bytes_read,
+    ),
+    counter(
+        "millstream_log_cleaning_written_bytes_total",
+        "Bytes that such runs wrote.",
+        lambda log: log.counters.cleaned_bytes_written,
+    ),
+    counter(
+        "millstream_log_cleaning_removed_records_total",
+        "Records that such runs left out of what they wrote.",
+        lambda log: log.counters.removed_records,
+    ),
+    gauge(
+        "millstream_log_unflushed_bytes",
+        "Bytes that were admitted and wait for the disk.",
+        lambda log: log.unflushed_bytes,
+    ),
+    gauge(
+        "millstream_log_start_offset",
+        "The first offset that can be read.",
+        lambda log: log.start_offset,
+    ),
+    gauge(
+        "millstream_log_eviction_floor_offset",
+        "The offset before which retention took everything.",
+        lambda log: log.eviction_floor,
+    ),
+    gauge(
+        "millstream_log_end_offset",
+        "The offset after the last committed record.",
+        lambda log: log.end_offset,
+    ),
+    gauge(
+        "millstream_log_segments",
+        "Segments that the log consists of.",
+        lambda log: len(log.segments),
+    ),
+    gauge(
+        "millstream_log_held_bytes",
+        "Bytes of these segments.",
+        lambda log: log.size_bytes,
+    ),
+    gauge(
+        "millstream_log_held_records",
+        "Records in these segments, with those that were deleted and are still in a file.",
+        lambda log: log.record_count,
+    ),
+    gauge(
+        "millstream_log_unreclaimed_records",
+        "Records that were deleted by key and are still in a file.",
+        lambda log: log.deleted_records,
+    ),
+    gauge(
+        "millstream_log_reclaimable_bytes",
+        "Bytes that these records take up.",
+        lambda log: log.reclaimable_bytes,
+    ),
+    gauge(
+        "millstream_log_offline_flag",
+        "1 while the log takes no appends until it is opened again, else 0.",
+        lambda log: log.offline is not None,
+    ),
+    gauge(
+        "millstream_log_recovered_bytes",
+        "Bytes that had to be scanned when the log was opened; 0 after a clean shutdown.",
+        lambda log: log.counters.recovered_bytes,
+    ),
+)
+
+STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
+    gauge(
+        "millstream_store_open_logs",
+        "Logs that are open.",
+        lambda store: len(store.open_logs),
+    ),
+    gauge(
+        "millstream_store_unlisted_logs",
+        f"Open logs beyond the first {LISTED_MAX:,}, which have no metrics of their own.",
+        lambda store: max(0, len(store.open_logs) - LISTED_MAX),
+    ),
+    gauge(
+        "millstream_store_offline_logs",
+        "Open logs that take no appends until they are opened again, listed or not.",
+        lambda store: sum(log.offline is not None for log in store.open_logs),
+    ),
+    gauge(
+        "millstream_store_unreclaimed_records",
+        "Records of open logs, listed or not, that were deleted by key and are still in a file.",
+        lambda store: sum(log.deleted_records for log in store.open_logs),
+    ),
+    bucket_counter(
+        "millstream_store_commits_within_total",
+        "Commits of class `fsync` that took up to so many seconds (le), from when the first of what"
+        " they made safe was written.",
+        LATENCY_BUCKETS,
+        lambda store: store.totals.commits,
+    ),
+    bucket_counter(
+        "millstream_store_syncs_within_total",
+        "The same of the disk alone: how long it took within a commit.",
+        LATENCY_BUCKETS,
+        lambda store: store.totals.syncs,
+    ),
+    gauge(
+        "millstream_store_recovered_bytes",
+        "Bytes that had to be read through when the data was opened; 0 after a clean stop.",
+        lambda store: store.opening.scanned_bytes,
+    ),
+    gauge(
+        "millstream_store_repaired_logs",
+        "Logs that opening had to repair.",
+        lambda store: store.opening.repaired_logs,
+    ),
+    gauge(
+        "millstream_store_damaged_logs",
+        "Logs that opening found damaged.",
+        lambda store: store.opening.damaged_logs,
+    ),
+    counter(
+        "millstream_store_upkeep_runs_total",
+        "How often all logs were looked after: what was too old or too much went.",
+        lambda store: store.upkeep.counters.runs,
+    ),
+    counter(
+        "millstream_store_upkeep_failures_total",
+        "How often something went wrong with one log on the way; the others were looked after.",
+        lambda store: store.upkeep.counters.failures,
+    ),
+    MetricDeclaration(
+        name="millstream_store_sync_backend_info",
+        kind=MetricKind.GAUGE,
+        help="1 for whoever waits for the disk when a log is committed: the kernel, or threads.",
+        labels=("backend",),
+        samples=(
+            MetricSample(labels=("kernel",), read=lambda store: store.sync_backend == "kernel"),
+            MetricSample(labels=("threads",), read=lambda store: store.sync_backend == "threads"),
+        ),
+    ),
+    counter(
+        "millstream_store_cold_reads_total",
+        "How often old data was not in memory, and was brought in before somebody read it.",
+        lambda store: store.warming.reads,
+    ),
+    counter(
+        "millstream_store_cold_read_bytes_total",
+        "Bytes that were brought in.",
+        lambda store: store.warming.bytes,
+    ),
+    MetricDeclaration(
+        name="millstream_store_replay_priority_info",
+        kind=MetricKind.GAUGE,
+        help="1 for the disk priority at which old data is brought in: idle where that is wanted"
+        " and the kernel allows it.",
+        labels=("priority",),
+        samples=(
+            MetricSample(
+                labels=("idle",), read=lambda store: store.replay_priority.value == "idle"
+            ),
+            MetricSample(
+                labels=("normal",), read=lambda store: store.replay_priority.value == "normal"
+            ),
+        ),
+    ),
+    gauge(
+        "millstream_store_open_maps",
+        "Sealed segments that are mapped for reading.",
+        lambda store: store.maps_open,
+    ),
+)
+
+LOGS = MetricSection(metrics=LOG_METRICS, labels=("topic", "partition"))
+STORE = MetricSection(metrics=STORE_METRICS)
+
+
+class StoreCollector(Collector):
+    """Reads the counters of a store and of its open logs whenever a registry asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        """Name all metrics without reading any."""
+        yield from LOGS.empty_families()
+        yield from STORE.empty_families()
+
+    def collect(self) -> Iterable[Metric]:
+        """Read every number once."""
+        yield from LOGS.families(listed_logs(self._store))
+        yield from STORE.families([((), self._store)])
+
+
+def listed_logs(store: Store) -> LabelledSources[Log]:
+    """Return the open logs that have metrics of their own: those that were opened first."""
+    for log in islice(store.open_logs, LISTED_MAX):
+        topic, _, partition = log.name.rpartition("/")
+        yield (topic, partition), log

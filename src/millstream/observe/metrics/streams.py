@@ -1,0 +1,81 @@
+"""What Durable Streams hold and do, as Prometheus reads it: all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.broker.streams.counters import READS
+from millstream.broker.streams.streams import DurableStreams
+from millstream.observe.metrics.metric import (
+    MetricDeclaration,
+    MetricKind,
+    MetricSample,
+    MetricSection,
+    counter,
+    gauge,
+)
+
+
+def _reads(how: str) -> MetricSample[DurableStreams]:
+    return MetricSample(labels=(how,), read=lambda streams: streams.counters.reads[how])
+
+
+STREAM_METRICS: Sequence[MetricDeclaration[DurableStreams]] = (
+    gauge("millstream_broker_streams", "Streams that there are.", lambda streams: streams.count),
+    counter(
+        "millstream_stream_creations_total",
+        "Streams that were created, forks among them.",
+        lambda streams: streams.counters.created,
+    ),
+    counter(
+        "millstream_stream_deletions_total",
+        "Streams that went, by whatever door, or because their time was over.",
+        lambda streams: streams.counters.deleted,
+    ),
+    counter(
+        "millstream_stream_expirations_total",
+        "Of these, streams whose time was over.",
+        lambda streams: streams.counters.expired,
+    ),
+    MetricDeclaration(
+        name="millstream_stream_appends_total",
+        kind=MetricKind.COUNTER,
+        help="Appends to streams: those that were stored, and those that had been before and were"
+        " not stored again.",
+        labels=("outcome",),
+        samples=(
+            MetricSample(labels=("stored",), read=lambda streams: streams.counters.appends),
+            MetricSample(labels=("duplicate",), read=lambda streams: streams.counters.duplicates),
+        ),
+    ),
+    counter(
+        "millstream_stream_records_total",
+        "Records in the appends that were stored.",
+        lambda streams: streams.counters.records,
+    ),
+    counter(
+        "millstream_stream_appended_bytes_total",
+        "Bytes of the bodies that brought them.",
+        lambda streams: streams.counters.bytes,
+    ),
+    counter(
+        "millstream_stream_closes_total",
+        "Requests that closed a stream and brought nothing for it.",
+        lambda streams: streams.counters.closes,
+    ),
+    MetricDeclaration(
+        name="millstream_stream_reads_total",
+        kind=MetricKind.COUNTER,
+        help="Requests that read a stream: what is there, or live by long poll or server-sent"
+        " events.",
+        labels=("by",),
+        samples=tuple(map(_reads, READS)),
+    ),
+    gauge(
+        "millstream_stream_waiting_requests",
+        "Requests that wait for something new in a stream.",
+        lambda streams: streams.waiting_count,
+    ),
+)
+
+STREAMS = MetricSection(metrics=STREAM_METRICS)

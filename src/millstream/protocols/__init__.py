@@ -1,0 +1,1 @@
+"""Wire protocols, without I/O."""

@@ -1,0 +1,87 @@
+"""Why a body that is JSON is not the message that was needed: where it differs, what is allowed.
+
+Only asked when something is wrong, so it may take its time; what it says is for people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+NAMES_SHOWN_MAX = 10
+"""How many wrong names an error repeats, each of them cut to as many characters as a name has."""
+NAME_LENGTH_MAX = 100
+
+_WORDS_LENGTH_MAX = 300
+
+_LIST_FIELD = re.compile(r"`\$\.(\w+)\[\.\.\.\]")
+"""How an error names something in a list that is a field of the body."""
+
+
+def describe_mismatch(data: bytes, found: Any, kind: type, error: Exception) -> str:
+    """Return words that go on from "body": what is wrong with it."""
+    for words in _differences(found, inspect.type_info(kind), ""):
+        return words
+    return f"is not what is needed: {_with_index(data, kind, str(error))[:_WORDS_LENGTH_MAX]}"
+
+
+def _differences(found: Any, kind: inspect.Type, path: str) -> Iterator[str]:
+    """Yield what is wrong with names and words, where `found` is to be a `kind`."""
+    match kind:
+        case inspect.Metadata():
+            yield from _differences(found, kind.type, path)
+        case inspect.UnionType():
+            yield from _in_union(found, kind, path)
+        case inspect.StructType() if isinstance(found, dict):
+            yield from _in_struct(found, kind, path)
+        case inspect.ListType() if isinstance(found, list):
+            for row, item in enumerate(found):
+                yield from _differences(item, kind.item_type, f"{path}[{row}]")
+        case inspect.LiteralType() if found not in kind.values:
+            allowed = ", ".join(map(repr, kind.values))
+            yield f"has {path} {str(found)[:NAME_LENGTH_MAX]!r}, allowed are {allowed}"
+
+
+def _in_union(found: Any, kind: inspect.UnionType, path: str) -> Iterator[str]:
+    """Look at what is meant: where only one of the types can be it, that one."""
+    if found is None and kind.includes_none:
+        return
+    others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+    if isinstance(found, dict):
+        others = [one for one in others if isinstance(one, inspect.StructType)]
+    if len(others) == 1:
+        yield from _differences(found, others[0], path)
+
+
+def _in_struct(found: dict[str, Any], kind: inspect.StructType, path: str) -> Iterator[str]:
+    fields = {field.encode_name: field.type for field in kind.fields}
+    unknown = [name for name in found if name not in fields]
+    if unknown and kind.forbid_unknown_fields:
+        names = ", ".join(repr(name[:NAME_LENGTH_MAX]) for name in unknown[:NAMES_SHOWN_MAX])
+        allowed = ", ".join(map(repr, fields))
+        where = f" in {path}" if path else ""
+        yield f"has the unknown fields {names}{where}, allowed are {allowed}"
+    for name, value in found.items():
+        if name in fields:
+            yield from _differences(value, fields[name], f"{path}.{name}".lstrip("."))
+
+
+def _with_index(data: bytes, kind: type, words: str) -> str:
+    """Return what an error says, with the number of the item that it speaks of."""
+    match = _LIST_FIELD.search(words)
+    raws = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    if match is None or not bytes(raws[match[1]]).startswith(b"["):
+        return words
+    name = match[1]
+    hints = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    items = msgspec.json.decode(raws[name], type=list[msgspec.Raw])
+    for row, item in enumerate(items):
+        try:
+            msgspec.json.decode(b"[" + item + b"]", type=hints[name])
+        except msgspec.ValidationError:
+            return words.replace(f"$.{name}[...]", f"$.{name}[{row}]")
+    return words

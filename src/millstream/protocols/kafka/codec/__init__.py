@@ -1,0 +1,1 @@
+"""Encoding and decoding of declared Kafka messages."""

@@ -1,0 +1,132 @@
+"""What an error looks like to a Kafka client, and what a code looks like to ours.
+
+One table: the nearest listed ancestor of an error gives its code. Whoever raises knows nothing of
+Kafka; whoever answers knows nothing of the reason. Read backwards, it gives our own client the
+error that a node meant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from millstream import errors
+from millstream.protocols.kafka.error_codes import ErrorCode
+
+CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
+    {
+        errors.MillstreamError: ErrorCode.UNKNOWN_SERVER_ERROR,
+        # The request is wrong.
+        errors.RequestError: ErrorCode.INVALID_REQUEST,
+        errors.InvalidRequest: ErrorCode.INVALID_REQUEST,
+        errors.MalformedRequest: ErrorCode.INVALID_REQUEST,
+        errors.UnsupportedVersion: ErrorCode.UNSUPPORTED_VERSION,
+        errors.InvalidConfig: ErrorCode.INVALID_CONFIG,
+        errors.InvalidName: ErrorCode.INVALID_TOPIC_EXCEPTION,
+        errors.InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
+        errors.InvalidReplication: ErrorCode.INVALID_REPLICATION_FACTOR,
+        errors.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
+        errors.UnknownLog: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
+        errors.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+        errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+        errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+        errors.InvalidRegex: ErrorCode.INVALID_REGULAR_EXPRESSION,
+        # The records are wrong.
+        errors.InvalidBatch: ErrorCode.CORRUPT_MESSAGE,
+        errors.BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+        errors.LogFull: ErrorCode.POLICY_VIOLATION,
+        errors.InvalidRecord: ErrorCode.INVALID_RECORD,
+        errors.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+        # The producer was overtaken, or lost its place.
+        errors.ProducerFenced: ErrorCode.PRODUCER_FENCED,
+        errors.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+        errors.UnknownProducer: ErrorCode.UNKNOWN_PRODUCER_ID,
+        errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        errors.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
+        errors.TransactionAborted: ErrorCode.TRANSACTION_ABORTABLE,
+        errors.InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        errors.InvalidProducerMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        errors.UnknownTransaction: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        errors.ConcurrentTransaction: ErrorCode.CONCURRENT_TRANSACTIONS,
+        # The member of a group has to do something.
+        errors.InvalidGroup: ErrorCode.INVALID_GROUP_ID,
+        errors.UnknownGroup: ErrorCode.GROUP_ID_NOT_FOUND,
+        errors.GroupNotEmpty: ErrorCode.NON_EMPTY_GROUP,
+        errors.GroupSubscribed: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        errors.GroupFull: ErrorCode.GROUP_MAX_SIZE_REACHED,
+        errors.UnknownMember: ErrorCode.UNKNOWN_MEMBER_ID,
+        errors.MemberIdNeeded: ErrorCode.MEMBER_ID_REQUIRED,
+        errors.FencedInstance: ErrorCode.FENCED_INSTANCE_ID,
+        errors.UnreleasedInstance: ErrorCode.UNRELEASED_INSTANCE_ID,
+        errors.IllegalGeneration: ErrorCode.ILLEGAL_GENERATION,
+        errors.RebalanceInProgress: ErrorCode.REBALANCE_IN_PROGRESS,
+        errors.InconsistentProtocol: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        errors.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
+        errors.FencedMemberEpoch: ErrorCode.FENCED_MEMBER_EPOCH,
+        errors.StaleMemberEpoch: ErrorCode.STALE_MEMBER_EPOCH,
+        errors.UnsupportedAssignor: ErrorCode.UNSUPPORTED_ASSIGNOR,
+        errors.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        errors.UnstableOffset: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        # The client may try again: these codes are the ones that all clients retry.
+        errors.Unavailable: ErrorCode.REQUEST_TIMED_OUT,
+        errors.Busy: ErrorCode.CONCURRENT_TRANSACTIONS,
+        errors.QuotaExceeded: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        errors.Stopping: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        # An operator has to act; clients go on asking.
+        errors.DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.LogClosed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        errors.StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.CorruptData: ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+def code_of(error: errors.MillstreamError) -> ErrorCode:
+    """Return the code of the error's nearest listed ancestor."""
+    return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
+
+
+_PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
+    ErrorCode.INVALID_REQUEST: errors.InvalidRequest,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
+    ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,
+}
+"""Codes that several errors have: what a client is told."""
+
+_ONE_WAY = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,  # Says nothing.
+        ErrorCode.POLICY_VIOLATION,  # Of Kafka, any policy of its operator.
+        ErrorCode.REQUEST_TIMED_OUT,  # Of Kafka, also after something was written.
+        ErrorCode.OFFSET_OUT_OF_RANGE,  # Needs numbers that a code does not bring.
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,  # The same.
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+"""Codes that are no error of ours when they come from a node."""
+
+
+def _backwards() -> dict[ErrorCode, type[errors.MillstreamError]]:
+    count = Counter(CODES.values())
+    single = {code: kind for kind, code in CODES.items() if count[code] == 1}
+    return {code: kind for code, kind in {**single, **_PREFERRED}.items() if code not in _ONE_WAY}
+
+
+ERRORS: Mapping[ErrorCode, type[errors.MillstreamError]] = MappingProxyType(_backwards())
+"""What a client raises for a code. All others become `NodeRefused`."""
+
+
+def error_of(code: int, message: str) -> errors.MillstreamError:
+    """Return the error that a node means by `code`; one from a newer Kafka has no name here."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return errors.NodeRefused(code, "UNKNOWN", message)
+    if (kind := ERRORS.get(known)) is not None:
+        return kind(message)
+    return errors.NodeRefused(code, known.name, message)

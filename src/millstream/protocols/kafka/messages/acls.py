@@ -1,0 +1,156 @@
+"""Rules: who may do what."""
+
+from __future__ import annotations
+
+from millstream.protocols.kafka.codec.message import Versions, message, struct, wire
+from millstream.protocols.kafka.codec.primitives import (
+    ARRAY,
+    INT8,
+    INT16,
+    INT32,
+    NULLABLE_STRING,
+    STRING,
+)
+
+DESCRIBE_ACLS = Versions(first=1, last=3, flexible=2)
+CREATE_ACLS = Versions(first=1, last=3, flexible=2)
+DELETE_ACLS = Versions(first=1, last=3, flexible=2)
+
+
+@message(DESCRIBE_ACLS)
+class DescribeAclsRequest:
+    """Which rules match this pattern."""
+
+    resource_type_filter: int = wire(INT8)
+    resource_name_filter: str | None = wire(NULLABLE_STRING, default=None)
+    pattern_type_filter: int = wire(INT8, default=3)
+    principal_filter: str | None = wire(NULLABLE_STRING, default=None)
+    host_filter: str | None = wire(NULLABLE_STRING, default=None)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@struct
+class DescribeAclsResponseAcl:
+    """One rule: who may, or may not, do what from where."""
+
+    principal: str = wire(STRING)
+    host: str = wire(STRING)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@struct
+class DescribeAclsResponseResource:
+    """The rules for one resource."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    pattern_type: int = wire(INT8, default=3)
+    acls: tuple[DescribeAclsResponseAcl, ...] = wire(ARRAY(DescribeAclsResponseAcl), default=())
+
+
+@message(DESCRIBE_ACLS)
+class DescribeAclsResponse:
+    """The rules that match."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    resources: tuple[DescribeAclsResponseResource, ...] = wire(
+        ARRAY(DescribeAclsResponseResource), default=()
+    )
+
+
+@struct
+class CreateAclsRequestAcl:
+    """One rule to add."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    resource_pattern_type: int = wire(INT8, default=3)
+    principal: str = wire(STRING)
+    host: str = wire(STRING)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@message(CREATE_ACLS)
+class CreateAclsRequest:
+    """New rules are to hold."""
+
+    creations: tuple[CreateAclsRequestAcl, ...] = wire(ARRAY(CreateAclsRequestAcl))
+
+
+@struct
+class CreateAclsResponseResult:
+    """Whether one rule was added."""
+
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+
+
+@message(CREATE_ACLS)
+class CreateAclsResponse:
+    """Which rules hold now."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    results: tuple[CreateAclsResponseResult, ...] = wire(
+        ARRAY(CreateAclsResponseResult), default=()
+    )
+
+
+@struct
+class DeleteAclsRequestFilter:
+    """One pattern."""
+
+    resource_type_filter: int = wire(INT8)
+    resource_name_filter: str | None = wire(NULLABLE_STRING, default=None)
+    pattern_type_filter: int = wire(INT8, default=3)
+    principal_filter: str | None = wire(NULLABLE_STRING, default=None)
+    host_filter: str | None = wire(NULLABLE_STRING, default=None)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@message(DELETE_ACLS)
+class DeleteAclsRequest:
+    """Rules that match any of these patterns are to go."""
+
+    filters: tuple[DeleteAclsRequestFilter, ...] = wire(ARRAY(DeleteAclsRequestFilter))
+
+
+@struct
+class DeleteAclsResponseAcl:
+    """One rule that matched, and whether it is gone."""
+
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    pattern_type: int = wire(INT8, default=3)
+    principal: str = wire(STRING)
+    host: str = wire(STRING)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@struct
+class DeleteAclsResponseFilter:
+    """What one pattern matched."""
+
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    matching_acls: tuple[DeleteAclsResponseAcl, ...] = wire(
+        ARRAY(DeleteAclsResponseAcl), default=()
+    )
+
+
+@message(DELETE_ACLS)
+class DeleteAclsResponse:
+    """Which rules are gone."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    filter_results: tuple[DeleteAclsResponseFilter, ...] = wire(
+        ARRAY(DeleteAclsResponseFilter), default=()
+    )

@@ -1,0 +1,182 @@
+"""Settings of topics and nodes."""
+
+from __future__ import annotations
+
+from millstream.protocols.kafka.codec.message import Versions, message, struct, wire
+from millstream.protocols.kafka.codec.primitives import (
+    ARRAY,
+    BOOL,
+    INT8,
+    INT16,
+    INT32,
+    NULLABLE_ARRAY,
+    NULLABLE_STRING,
+    STRING,
+)
+
+DESCRIBE_CONFIGS = Versions(first=1, last=4, flexible=4)
+ALTER_CONFIGS = Versions(first=0, last=2, flexible=2)
+INCREMENTAL_ALTER_CONFIGS = Versions(first=0, last=1, flexible=1)
+
+
+@struct
+class DescribeConfigsRequestResource:
+    """One topic or node; all its settings where the keys are null."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    configuration_keys: tuple[str, ...] | None = wire(NULLABLE_ARRAY(STRING), default=None)
+
+
+@message(DESCRIBE_CONFIGS)
+class DescribeConfigsRequest:
+    """How are these topics and nodes set up."""
+
+    resources: tuple[DescribeConfigsRequestResource, ...] = wire(
+        ARRAY(DescribeConfigsRequestResource)
+    )
+    include_synonyms: bool = wire(BOOL, default=False)
+    include_documentation: bool = wire(BOOL, since=3, default=False)
+
+
+@struct
+class DescribeConfigsResponseSynonym:
+    """A place the value could have come from, the most specific first."""
+
+    name: str = wire(STRING)
+    value: str | None = wire(NULLABLE_STRING, default=None)
+    source: int = wire(INT8)
+
+
+@struct
+class DescribeConfigsResponseConfig:
+    """One setting, its value and where the value comes from."""
+
+    name: str = wire(STRING)
+    value: str | None = wire(NULLABLE_STRING, default=None)
+    read_only: bool = wire(BOOL, default=False)
+    config_source: int = wire(INT8, default=-1)
+    is_sensitive: bool = wire(BOOL, default=False)
+    synonyms: tuple[DescribeConfigsResponseSynonym, ...] = wire(
+        ARRAY(DescribeConfigsResponseSynonym), default=()
+    )
+    config_type: int = wire(INT8, since=3, default=0)
+    documentation: str | None = wire(NULLABLE_STRING, since=3, default=None)
+
+
+@struct
+class DescribeConfigsResponseResult:
+    """The settings of one topic or node."""
+
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    configs: tuple[DescribeConfigsResponseConfig, ...] = wire(
+        ARRAY(DescribeConfigsResponseConfig), default=()
+    )
+
+
+@message(DESCRIBE_CONFIGS)
+class DescribeConfigsResponse:
+    """The settings that were asked for."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    results: tuple[DescribeConfigsResponseResult, ...] = wire(
+        ARRAY(DescribeConfigsResponseResult), default=()
+    )
+
+
+@struct
+class AlterConfigsRequestConfig:
+    """One setting."""
+
+    name: str = wire(STRING)
+    value: str | None = wire(NULLABLE_STRING)
+
+
+@struct
+class AlterConfigsRequestResource:
+    """All settings that one topic or node is to have."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    configs: tuple[AlterConfigsRequestConfig, ...] = wire(ARRAY(AlterConfigsRequestConfig))
+
+
+@message(ALTER_CONFIGS)
+class AlterConfigsRequest:
+    """Topics and nodes get these settings, and lose all others."""
+
+    resources: tuple[AlterConfigsRequestResource, ...] = wire(ARRAY(AlterConfigsRequestResource))
+    validate_only: bool = wire(BOOL, default=False)
+
+
+@struct
+class AlterConfigsResponseResource:
+    """Whether the settings of one topic or node were changed."""
+
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+
+
+@message(ALTER_CONFIGS)
+class AlterConfigsResponse:
+    """Which settings hold now."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    responses: tuple[AlterConfigsResponseResource, ...] = wire(
+        ARRAY(AlterConfigsResponseResource), default=()
+    )
+
+
+@struct
+class IncrementalAlterConfigsRequestConfig:
+    """One change: set, unset, append or take out."""
+
+    name: str = wire(STRING)
+    config_operation: int = wire(INT8)
+    value: str | None = wire(NULLABLE_STRING)
+
+
+@struct
+class IncrementalAlterConfigsRequestResource:
+    """The changes to one topic or node."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    configs: tuple[IncrementalAlterConfigsRequestConfig, ...] = wire(
+        ARRAY(IncrementalAlterConfigsRequestConfig)
+    )
+
+
+@message(INCREMENTAL_ALTER_CONFIGS)
+class IncrementalAlterConfigsRequest:
+    """Settings change one by one; what is not named stays."""
+
+    resources: tuple[IncrementalAlterConfigsRequestResource, ...] = wire(
+        ARRAY(IncrementalAlterConfigsRequestResource)
+    )
+    validate_only: bool = wire(BOOL, default=False)
+
+
+@struct
+class IncrementalAlterConfigsResponseResource:
+    """Whether one topic or node was changed."""
+
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+
+
+@message(INCREMENTAL_ALTER_CONFIGS)
+class IncrementalAlterConfigsResponse:
+    """Which changes hold now."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    responses: tuple[IncrementalAlterConfigsResponseResource, ...] = wire(
+        ARRAY(IncrementalAlterConfigsResponseResource), default=()
+    )

@@ -1,0 +1,89 @@
+"""Where topics live."""
+
+from __future__ import annotations
+
+import uuid
+
+from millstream.protocols.kafka.codec.message import Versions, message, struct, wire
+from millstream.protocols.kafka.codec.primitives import (
+    ARRAY,
+    BOOL,
+    INT16,
+    INT32,
+    NO_ID,
+    NULLABLE_STRING,
+    STRING,
+    UUID,
+)
+
+METADATA = Versions(first=0, last=13, flexible=9)
+
+
+@struct
+class MetadataRequestTopic:
+    """A topic that is asked about, by name or by id."""
+
+    topic_id: uuid.UUID = wire(UUID, since=10, default=NO_ID)
+    name: str | None = wire(STRING, nullable_since=10, default=None)
+
+
+@message(METADATA)
+class MetadataRequest:
+    """Which nodes there are, and who leads the partitions of these topics, or of all where null."""
+
+    topics: tuple[MetadataRequestTopic, ...] | None = wire(
+        ARRAY(MetadataRequestTopic), nullable_since=1, default=None
+    )
+    allow_auto_topic_creation: bool = wire(BOOL, since=4, default=True)
+    include_cluster_authorized_operations: bool = wire(BOOL, since=8, until=10, default=False)
+    include_topic_authorized_operations: bool = wire(BOOL, since=8, default=False)
+
+
+@struct
+class MetadataResponseBroker:
+    """A node and where to reach it."""
+
+    node_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(NULLABLE_STRING, since=1, default=None)
+
+
+@struct
+class MetadataResponsePartition:
+    """Who leads a partition and who holds copies of it."""
+
+    error_code: int = wire(INT16, default=0)
+    partition_index: int = wire(INT32)
+    leader_id: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32, since=7, default=-1)
+    replica_nodes: tuple[int, ...] = wire(ARRAY(INT32), default=())
+    isr_nodes: tuple[int, ...] = wire(ARRAY(INT32), default=())
+    offline_replicas: tuple[int, ...] = wire(ARRAY(INT32), since=5, default=())
+
+
+@struct
+class MetadataResponseTopic:
+    """A topic and its partitions, or why it cannot be described."""
+
+    error_code: int = wire(INT16, default=0)
+    name: str | None = wire(STRING, nullable_since=12)
+    topic_id: uuid.UUID = wire(UUID, since=10, default=NO_ID)
+    is_internal: bool = wire(BOOL, since=1, default=False)
+    partitions: tuple[MetadataResponsePartition, ...] = wire(
+        ARRAY(MetadataResponsePartition), default=()
+    )
+    topic_authorized_operations: int = wire(INT32, since=8, default=-(2**31))
+
+
+@message(METADATA)
+class MetadataResponse:
+    """The nodes of the cluster and the partitions of the topics."""
+
+    throttle_time_ms: int = wire(INT32, since=3, default=0)
+    brokers: tuple[MetadataResponseBroker, ...] = wire(ARRAY(MetadataResponseBroker), default=())
+    cluster_id: str | None = wire(NULLABLE_STRING, since=2, default=None)
+    controller_id: int = wire(INT32, since=1, default=-1)
+    topics: tuple[MetadataResponseTopic, ...] = wire(ARRAY(MetadataResponseTopic), default=())
+    cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=-(2**31))
+    error_code: int = wire(INT16, since=13, default=0)

@@ -1,0 +1,50 @@
+"""Publications: transactions of many producers, committed by one decision. Kafka has none."""
+
+from __future__ import annotations
+
+from millstream.protocols.kafka.codec.message import Versions, message, struct, wire
+from millstream.protocols.kafka.codec.primitives import (
+    ARRAY,
+    BOOL,
+    INT16,
+    INT32,
+    INT64,
+    NULLABLE_STRING,
+    STRING,
+)
+
+PUBLISH_TRANSACTIONS = Versions(first=0, last=0, flexible=0)
+
+
+@struct
+class PublishTransactionsRequestTransaction:
+    """One transaction to commit, and the producer that must have it open."""
+
+    transactional_id: str = wire(STRING)
+    producer_id: int = wire(INT64)
+    producer_epoch: int = wire(INT16)
+
+
+@message(PUBLISH_TRANSACTIONS)
+class PublishTransactionsRequest:
+    """Transactions are to be committed together, as a numbered publication; or rolled back."""
+
+    publisher: str = wire(STRING)
+    sequence: int = wire(INT64)
+    prefix: str = wire(STRING, default="")
+    transactions: tuple[PublishTransactionsRequestTransaction, ...] = wire(
+        ARRAY(PublishTransactionsRequestTransaction), default=()
+    )
+    committed: bool = wire(BOOL, default=True)
+    is_final: bool = wire(BOOL, default=False)
+
+
+@message(PUBLISH_TRANSACTIONS)
+class PublishTransactionsResponse:
+    """Whether all of them are committed, now or before, and what was published last."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    error_code: int = wire(INT16, default=0)
+    error_message: str | None = wire(NULLABLE_STRING, default=None)
+    is_repeated: bool = wire(BOOL, default=False)
+    last_sequence: int = wire(INT64, default=-1)

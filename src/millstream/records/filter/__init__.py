@@ -1,0 +1,1 @@
+"""Removing records from batches without re-encoding the ones that stay."""

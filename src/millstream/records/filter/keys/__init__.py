@@ -1,0 +1,1 @@
+"""Keys of records: tables for compaction, matchers for deletion."""

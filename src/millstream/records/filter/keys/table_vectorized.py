@@ -1,0 +1,56 @@
+"""Groups of batches into a table of keys, through the kernels. Needs Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from millstream.records.batch import Bytes
+from millstream.records.filter.keys import table_kernels
+from millstream.records.filter.keys.memory import KeyMemory
+from millstream.records.filter.keys.table_kernels import (
+    KeyTableArrays,
+    KeyTableUsage,
+    RemovedOffsets,
+)
+from millstream.records.filter.rules import FilterRules
+from millstream.records.kernels.batch_arrays import arrays_of_bodies, exclude_broken_batches
+from millstream.records.opened_batch import OpenedBatch
+
+
+def arrays_of(memory: KeyMemory) -> KeyTableArrays:
+    """Show the memory of a table to the kernels."""
+    low, high = memory.seed
+    return KeyTableArrays(
+        np.frombuffer(memory.slots, np.int64),
+        np.frombuffer(memory.arena, np.int64),
+        np.uint64(low),
+        np.uint64(high),
+    )
+
+
+def removed_by(rules: FilterRules) -> RemovedOffsets:
+    """Show the kernels which records go because of where they lie."""
+    return RemovedOffsets(rules.start_offset, np.asarray(rules.deleted, np.int64))
+
+
+def insert_keys(
+    data: Bytes, group: Sequence[OpenedBatch], rules: FilterRules, memory: KeyMemory
+) -> int:
+    """Enter keys as long as there is room; return how many batches are entered wholly."""
+    source, batches = arrays_of_bodies(data, group)
+    exclude_broken_batches(source, batches)
+    done, memory.count, memory.end = table_kernels.insert_keys(
+        source,
+        batches,
+        removed_by(rules),
+        arrays_of(memory),
+        KeyTableUsage(memory.count, memory.count_max, memory.end, memory.end_max),
+    )
+    return done
+
+
+def rehash(memory: KeyMemory) -> None:
+    """Enter every key of the arena into empty slots."""
+    table_kernels.rehash(arrays_of(memory), memory.end)

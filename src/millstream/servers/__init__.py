@@ -1,0 +1,1 @@
+"""Network servers: Kafka and HTTP."""

@@ -1,0 +1,127 @@
+"""From where a group reads, set anew: what `kafka-consumer-groups --reset-offsets` does.
+
+All partitions that are meant are found out about first; then one commit, durable as any other of a
+group, sets them all or none.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.broker.groups.lag import PartitionLag
+from millstream.broker.groups.values import OffsetAndMetadata, PartitionName
+from millstream.broker.partition.partition import Partition
+from millstream.broker.topics.topic import Topic
+from millstream.errors import InvalidRequest, OffsetOutOfRange
+from millstream.protocols.http.groups import ResetAnswer, ResetBody, ResetShape, ResetTime, ResetTo
+from millstream.servers.http.routing.bodies import read_message
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import broker_of, json_response
+
+RESET_SIZE_MAX = 16 * 1024
+"""Bytes of a body that says from where to read: a name and a few numbers."""
+
+PARTITIONS_MAX = 10_000
+"""Partitions of one reset: all of them are opened, and committed with one put."""
+
+
+class ResetTarget(NamedTuple):
+    """From where a partition is to be read, and where it ends."""
+
+    offset: int
+    end: int
+
+
+async def reset_group(request: Request) -> Response:
+    """Have a group without members read from elsewhere; one that is not there is made.
+
+    Durable before it is answered, for all partitions or for none. With 409, the group has
+    members: they have to leave first, for they would go on from where they are. With 416, the
+    offset lies outside of a partition: `detail` says what it has.
+    """
+    body = await read_message(request, ResetBody, size_max=RESET_SIZE_MAX)
+    broker = broker_of(request)
+    group_id: str = request.path_params["group"]
+    broker.groups.check_reset(group_id)
+    topic = broker.topics.get(body.topic)
+    targets = {one.index: await _target(one, body.to) for one in _partitions(topic, body)}
+    broker.topics.by_id(topic.id)  # Raises where it was deleted meanwhile.
+    await broker.groups.reset(
+        group_id,
+        {
+            PartitionName(topic.name, index): OffsetAndMetadata(
+                offset=target.offset, topic_id=topic.id
+            )
+            for index, target in targets.items()
+        },
+    )
+    return json_response(
+        ResetAnswer(
+            offsets=[
+                ResetShape(
+                    topic=topic.name,
+                    partition=index,
+                    committed=target.offset,
+                    end=target.end,
+                    lag=PartitionLag(target.offset, target.end).lag,
+                )
+                for index, target in targets.items()
+            ]
+        )
+    )
+
+
+def _partitions(topic: Topic, body: ResetBody) -> list[Partition]:
+    if body.partition is not None:
+        return [topic.partition(body.partition)]
+    if len(topic.partitions) > PARTITIONS_MAX:
+        raise InvalidRequest(
+            f"{topic.name} has {len(topic.partitions)} partitions, and one reset is for"
+            f" {PARTITIONS_MAX} at the most: needed is partition, which says for which"
+        )
+    return list(topic.partitions)
+
+
+async def _target(partition: Partition, to: ResetTo) -> ResetTarget:
+    """Find out what `to` is in a partition, as ListOffsets does."""
+    await partition.open()
+    await partition.settle()
+    if isinstance(to, ResetTime):
+        found = await partition.offset_for(to.timestamp)
+        end = partition.high_watermark
+        return ResetTarget(end if found is None else found.offset, end)
+    start, end = partition.log_start_offset, partition.high_watermark
+    if to == "earliest":
+        return ResetTarget(start, end)
+    if to == "latest":
+        return ResetTarget(end, end)
+    assert isinstance(to, int)
+    if not start <= to <= end:
+        raise OffsetOutOfRange(to, start=start, end=end)
+    return ResetTarget(to, end)
+
+
+OPERATIONS = (
+    HttpOperation(
+        "PUT",
+        "/v1/groups/{group:path}/offsets",
+        reset_group,
+        "Reset a group's offsets",
+        {HTTPStatus.OK: ResetAnswer},
+        body=ResetBody,
+        errors=(
+            HTTPStatus.CONFLICT,
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+            HTTPStatus.INSUFFICIENT_STORAGE,
+        ),
+        tag="groups",
+        example={"topic": "orders", "to": "earliest"},
+        answer_example={
+            "offsets": [{"topic": "orders", "partition": 0, "committed": 0, "end": 42, "lag": 42}]
+        },
+    ),
+)

@@ -1,0 +1,119 @@
+"""The node itself over HTTP: what it is, and what it did in the last minutes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Protocol, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.errors import Unavailable
+from millstream.protocols.http.node import HistoryAnswer, NodeAnswer
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import json_response
+
+
+class NodeReport(Protocol):
+    """What a node knows of itself. Asked on its event loop."""
+
+    async def describe(self) -> NodeAnswer:
+        """Return what it is."""
+        ...
+
+    def history(self) -> HistoryAnswer:
+        """Return what it did in the last minutes."""
+        ...
+
+
+async def describe_node(request: Request) -> Response:
+    """Tell what the node is, what it runs on, and how much it holds."""
+    return json_response(await _node_of(request).describe())
+
+
+async def tell_history(request: Request) -> Response:
+    """Tell what the node did in the last five minutes, second by second.
+
+    The node keeps this in memory, so it begins anew when it is started.
+    """
+    return json_response(_node_of(request).history())
+
+
+def _node_of(request: Request) -> NodeReport:
+    node = request.app.state.node
+    if node is None:
+        raise Unavailable("this door was opened without a node behind it")
+    return cast("NodeReport", node)
+
+
+_MACHINE = {
+    "python": "CPython 3.12.3",
+    "kernel": "Linux 6.8.0",
+    "cpus": 2,
+    "cpu_quota": None,
+    "checksums": "hardware",
+    "file_system": "ext4",
+    "free_bytes": 250_000_000_000,
+    "descriptors_max": 1_048_576,
+    "memory_bytes": 8_000_000_000,
+}
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/node",
+        describe_node,
+        "Describe the node",
+        {HTTPStatus.OK: NodeAnswer},
+        tag="node",
+        answer_example={
+            "version": "0.1.0",
+            "node_id": 1,
+            "started_at": 1763240000000,
+            "uptime_ms": 123456,
+            "status": "ready",
+            "problems": [],
+            "kafka": "127.0.0.1:9092",
+            "http": "http://127.0.0.1:8080",
+            "advertised": "127.0.0.1:9092",
+            "data": "millstream-data",
+            "commits": "threads",
+            "event_loop": "uvloop 0.22",
+            "machine": _MACHINE,
+            "opened": {"logs": 3, "scanned_bytes": 0, "damaged_logs": 0},
+            "topics": 3,
+            "partitions": 9,
+            "groups": 1,
+            "queues": 1,
+            "kafka_connections": 2,
+            "http_connections": 3,
+            "watchers": 1,
+        },
+    ),
+    HttpOperation(
+        "GET",
+        "/v1/node/history",
+        tell_history,
+        "The last minutes of the node",
+        {HTTPStatus.OK: HistoryAnswer},
+        tag="node",
+        answer_example={
+            "interval_ms": 1000,
+            "until": 1763240000000,
+            "series": {
+                "appended_records": [0, 40],
+                "appended_bytes": [0, 4096],
+                "read_bytes": [120, 5300],
+                "kafka_requests": [1, 12],
+                "http_requests": [1, 1],
+                "commit_p50_ms": [None, 0.4],
+                "commit_p99_ms": [None, 0.9],
+                "kafka_p99_ms": [0.2, 1.2],
+                "http_p99_ms": [0.4, 0.4],
+                "connections": [3, 3],
+                "cpu_percent": [1.5, 4.0],
+                "memory_bytes": [90_000_000, 90_100_000],
+            },
+        },
+    ),
+)

@@ -1,0 +1,116 @@
+"""Pipelines over HTTP: who publishes exactly once into this node, as far as the node sees."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import re
+from http import HTTPStatus
+from typing import Literal, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.broker.transactions.publications import Publications, Publisher
+from millstream.errors import MalformedRequest
+from millstream.protocols.http.pipelines import PipelinesAnswer, PipelineShape, PipelinesQuery
+from millstream.protocols.kafka.pipeline_client_id import pipeline_of
+from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import broker_of, json_response
+
+KINDS: tuple[tuple[str, Literal["stream", "job"]], ...] = (
+    ("spark-query/", "stream"),
+    ("spark-job/", "job"),
+)
+"""What the names of publishers begin with, as the sinks of Spark make them."""
+
+PUBLISHERS_PER_TURN = 1_000
+"""Publishers that are looked at before others have their turn: a millisecond."""
+
+_AFTER = re.compile(r"([0-9]{1,19}):(.+)", re.DOTALL)
+
+
+class PageCursor(NamedTuple):
+    """Where a publisher stands in the list: who published last comes first."""
+
+    not_before: int
+    """Minus the time of its last publication."""
+    name: str
+
+
+async def list_pipelines(request: Request) -> Response:
+    """List who publishes exactly once, those that published last first, a page at a time."""
+    query = read_query(request, PipelinesQuery)
+    publications = broker_of(request).transactions.publications
+    after = _read_after(query.after) if query.after else None
+    page = await _newest(publications, after, query.limit + 1)
+    shown = page[: query.limit]
+    last = shown[-1][0] if len(page) > len(shown) else None
+    return json_response(
+        PipelinesAnswer(
+            pipelines=[_shape(publications, publisher) for _, publisher in shown],
+            next=f"{-last.not_before}:{last.name}" if last is not None else None,
+        )
+    )
+
+
+async def _newest(
+    publications: Publications, after: PageCursor | None, count_max: int
+) -> list[tuple[PageCursor, Publisher]]:
+    """Return the publishers behind a place; the loop is free in between."""
+    publishers = publications.all()
+    best: list[tuple[PageCursor, Publisher]] = []
+    for start in range(0, len(publishers), PUBLISHERS_PER_TURN):
+        piece = [
+            (PageCursor(-one.publication.update_ms, one.name), one)
+            for one in publishers[start : start + PUBLISHERS_PER_TURN]
+            if one.publication is not None
+        ]
+        behind = [one for one in piece if after is None or one[0] > after]
+        best = heapq.nsmallest(count_max, best + behind, key=lambda one: one[0])
+        await asyncio.sleep(0)
+    return best
+
+
+def _read_after(text: str) -> PageCursor:
+    found = _AFTER.fullmatch(text)
+    if found is None:
+        raise MalformedRequest(f"query has after {text[:100]!r}, needed is `next` of an answer")
+    return PageCursor(-int(found[1]), found[2])
+
+
+def _shape(publications: Publications, publisher: Publisher) -> PipelineShape:
+    kinds = (kind for start, kind in KINDS if publisher.name.startswith(start))
+    return PipelineShape(
+        publisher=publisher.name,
+        name=pipeline_of(publisher.client_id),
+        kind=next(kinds, "other"),
+        sequence=publisher.last_sequence,
+        age_ms=publications.age_ms(publisher),
+    )
+
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/pipelines",
+        list_pipelines,
+        "List pipelines",
+        {HTTPStatus.OK: PipelinesAnswer},
+        query=PipelinesQuery,
+        tag="pipelines",
+        answer_example={
+            "pipelines": [
+                {
+                    "publisher": "spark-query/2b7c4a2e-0f1d-4f4e-9d51-6d6c1a0b9e77",
+                    "name": "clicks/by-hour",
+                    "kind": "stream",
+                    "sequence": 17,
+                    "age_ms": 1234,
+                }
+            ],
+            "next": None,
+        },
+    ),
+)

@@ -1,0 +1,80 @@
+"""Jobs of a queue over HTTP, to look at: nothing is claimed by it, and no count changes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.broker.queues.job_browser import QueuedJob, browse_jobs
+from millstream.protocols.http.queues import (
+    BrowsedJobsAnswer,
+    JobsQuery,
+    browsed_job_json,
+    browsed_jobs_json,
+)
+from millstream.servers.http.handlers.queues.queues import queue_of
+from millstream.servers.http.handlers.record_position import parse_record_position
+from millstream.servers.http.handlers.records import INLINE_RECORDS_MAX
+from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import in_thread_if, json_response
+
+
+async def look_at_jobs(request: Request) -> Response:
+    """Look at the jobs of a queue that are not done, by partition and offset, a page at a time.
+
+    Nothing is claimed. Values are read from the topic, so a page may hold fewer jobs than
+    `limit` where they are large; `next` goes on behind them.
+    """
+    query = read_query(request, JobsQuery)
+    after = parse_record_position(query.after) if query.after else None
+    state = None if query.state is UNSET else query.state
+    found = await browse_jobs(queue_of(request), state=state, after=after, limit=query.limit)
+    jobs = await in_thread_if(
+        len(found.jobs) > INLINE_RECORDS_MAX, lambda: [_encoded(job) for job in found.jobs]
+    )
+    return json_response(browsed_jobs_json(jobs, None if found.next is None else str(found.next)))
+
+
+def _encoded(job: QueuedJob) -> bytes:
+    return browsed_job_json(
+        job.partition,
+        job.record,
+        state=job.state,
+        deliveries=job.deliveries,
+        ready_in_ms=job.ready_in_ms,
+        worker=job.worker,
+    )
+
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/queues/{queue}/jobs",
+        look_at_jobs,
+        "Look at jobs",
+        {HTTPStatus.OK: BrowsedJobsAnswer},
+        query=JobsQuery,
+        tag="queues",
+        answer_example={
+            "jobs": [
+                {
+                    "partition": 0,
+                    "offset": 7,
+                    "state": "leased",
+                    "deliveries": 1,
+                    "ready_in_ms": 29_000,
+                    "worker": "w1",
+                    "timestamp": 1763240000000,
+                    "key": None,
+                    "value": {"to": "a@example.com"},
+                    "headers": {},
+                }
+            ],
+            "next": None,
+        },
+    ),
+)

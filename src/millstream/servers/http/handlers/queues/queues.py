@@ -1,0 +1,174 @@
+"""Work queues over HTTP: making them, looking at them, and letting go of them.
+
+What workers ask for is in `jobs.py`; `work.py` pushes jobs to them.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.broker.queues.queue import WorkQueue
+from millstream.broker.queues.values import QueueChanges
+from millstream.broker.quotas import QuotaKind
+from millstream.errors import UnknownQueue, UnknownTopic
+from millstream.protocols.http.queues import QueueAnswer, QueueBody, QueuesAnswer
+from millstream.protocols.http.strict_json import decode
+from millstream.servers.http.handlers.topics.topics import partition_count
+from millstream.servers.http.routing.bodies import read_bytes
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import broker_of, json_response
+from millstream.servers.http.routing.usage import usage_of
+
+T = TypeVar("T")
+
+QUEUE_SIZE_MAX = 16 * 1024
+"""Bytes of a body that says how a queue is to be: a few numbers and a name."""
+
+
+async def put_queue(request: Request) -> Response:
+    """Make a queue, or change what it is set to; its topic is made too where there is none.
+
+    The jobs of a queue are the records of the topic of the same name, whichever door they come
+    through.
+    """
+    sent = await read_bytes(request, size_max=QUEUE_SIZE_MAX)
+    body = decode(sent, QueueBody) if sent else QueueBody()
+    changes = QueueChanges(
+        lease_ms=_given(body.lease_ms),
+        deliveries_max=_given(body.deliveries_max),
+        dead_letter=_given(body.dead_letter),
+        claim_window_ms=_given(body.claim_window_ms),
+    )
+    broker, name = broker_of(request), request.path_params["queue"]
+    before = partition_count(broker.topics, name)
+    queue, is_new = await broker.queues.put(name, changes)
+    made = partition_count(broker.topics, name) - before
+    usage_of(request).charge(QuotaKind.MUTATION, max(0, made))
+    return json_response(_described(queue), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
+
+
+def _given(sent: T | UnsetType) -> T | None:
+    return None if sent is UNSET else sent
+
+
+async def list_queues(request: Request) -> Response:
+    """List all queues, by name."""
+    queues = sorted(broker_of(request).queues.all(), key=lambda queue: queue.name)
+    return json_response(QueuesAnswer(queues=[_described(queue) for queue in queues]))
+
+
+async def describe_queue(request: Request) -> Response:
+    """Tell what a queue is set to, and how many of its jobs are where."""
+    return json_response(_described(queue_of(request)))
+
+
+async def delete_queue(request: Request) -> Response:
+    """Let go of a queue. Its topic, and the records in it, stay."""
+    queue = queue_of(request)
+    await broker_of(request).queues.delete(queue.name)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _described(queue: WorkQueue) -> QueueAnswer:
+    config, counts = queue.config, queue.counts()
+    return QueueAnswer(
+        name=queue.name,
+        lease_ms=config.lease_ms,
+        deliveries_max=config.deliveries_max,
+        dead_letter=config.dead_letter,
+        claim_window_ms=config.claim_window_ms,
+        enqueued=counts.enqueued,
+        ready=counts.ready,
+        leased=counts.leased,
+        delayed=counts.delayed,
+        acked=counts.acked,
+        dead=counts.dead,
+        delivered=counts.delivered,
+        removed=counts.removed,
+    )
+
+
+def queue_of(request: Request) -> WorkQueue:
+    """Return the queue that the path names; raises `UnknownQueue`."""
+    broker = broker_of(request)
+    name: str = request.path_params["queue"]
+    try:
+        return broker.queues.get(name)
+    except UnknownQueue:
+        if not _is_topic(request, name):
+            raise
+    raise UnknownQueue(f"{name} is a topic and no queue yet: PUT /v1/queues/{name} makes it one")
+
+
+def _is_topic(request: Request, name: str) -> bool:
+    try:
+        broker_of(request).topics.get(name)
+    except UnknownTopic:
+        return False
+    return True
+
+
+_EXAMPLE = {
+    "name": "mail",
+    "lease_ms": 30_000,
+    "deliveries_max": 5,
+    "dead_letter": "mail-dead",
+    "claim_window_ms": 0,
+    "enqueued": 20,
+    "ready": 7,
+    "leased": 2,
+    "delayed": 1,
+    "acked": 9,
+    "dead": 1,
+    "delivered": 14,
+    "removed": 0,
+}
+
+OPERATIONS = (
+    HttpOperation(
+        "PUT",
+        "/v1/queues/{queue}",
+        put_queue,
+        "Make a queue, or change it",
+        {HTTPStatus.CREATED: QueueAnswer, HTTPStatus.OK: QueueAnswer},
+        body=QueueBody,
+        is_body_optional=True,
+        errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
+        uses=(QuotaKind.MUTATION,),
+        tag="queues",
+        example={"lease_ms": 30_000, "deliveries_max": 5, "dead_letter": "mail-dead"},
+        answer_example=_EXAMPLE,
+    ),
+    HttpOperation(
+        "GET",
+        "/v1/queues",
+        list_queues,
+        "List queues",
+        {HTTPStatus.OK: QueuesAnswer},
+        tag="queues",
+        answer_example={"queues": [_EXAMPLE]},
+    ),
+    HttpOperation(
+        "GET",
+        "/v1/queues/{queue}",
+        describe_queue,
+        "Describe a queue",
+        {HTTPStatus.OK: QueueAnswer},
+        tag="queues",
+        answer_example=_EXAMPLE,
+    ),
+    HttpOperation(
+        "DELETE",
+        "/v1/queues/{queue}",
+        delete_queue,
+        "Let go of a queue",
+        {HTTPStatus.NO_CONTENT: None},
+        errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
+        tag="queues",
+    ),
+)

@@ -1,0 +1,138 @@
+"""Quotas over HTTP: who may use how much, shown, set and removed.
+
+They are the same that Kafka clients ask about with DescribeClientQuotas and AlterClientQuotas, and
+hold at every door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.broker import quota_rules as quota
+from millstream.broker.quotas import DEFAULT, ClientQuotaEntity
+from millstream.errors import InvalidRequest
+from millstream.protocols.http.quotas import (
+    DefaultQuotaEntity,
+    QuotaAnswer,
+    QuotaBody,
+    QuotaEntityName,
+    QuotaEntityShape,
+    QuotasAnswer,
+    Rates,
+    RemovalAnswer,
+)
+from millstream.servers.http.routing.bodies import read_message
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import broker_of, json_response
+
+QUOTA_SIZE_MAX = 16 * 1024
+"""Bytes of a body that says whose quotas are to be what: two names and four numbers."""
+
+
+async def list_quotas(request: Request) -> Response:
+    """List all quotas, and what every client may use that has none."""
+    quotas = broker_of(request).quotas
+    defaults = {kind.value: rate for kind, rate in quotas.defaults.items()}
+    return json_response(
+        QuotasAnswer(
+            quotas=[_shape(entity, rates) for entity, rates in quotas.all().items()],
+            defaults=Rates(**defaults),
+        )
+    )
+
+
+async def put_quota(request: Request) -> Response:
+    """Set quotas of a user, a client id or both, and leave those that are not named.
+
+    A rate that is null is removed. All of it happens, durably, or nothing; it holds from then on,
+    at every door.
+    """
+    body = await read_message(request, QuotaBody, size_max=QUOTA_SIZE_MAX)
+    changes = {name: rate for name, rate in asdict(body.rates).items() if rate is not UNSET}
+    entity = _entity(body.user, body.client_id)
+    quotas = broker_of(request).quotas
+    await quotas.alter(entity, changes)
+    return json_response(_shape(entity, quotas.rates_of(entity)))
+
+
+async def delete_quota(request: Request) -> Response:
+    """Remove all quotas of a user, a client id or both. Doing it twice is fine."""
+    body = await read_message(request, QuotaEntityShape, size_max=QUOTA_SIZE_MAX)
+    entity = _entity(body.user, body.client_id)
+    quotas = broker_of(request).quotas
+    removed = list(quotas.rates_of(entity))
+    await quotas.alter(entity, dict.fromkeys(removed))
+    return json_response(RemovalAnswer(removed=removed))
+
+
+def _entity(
+    user: QuotaEntityName | UnsetType, client_id: QuotaEntityName | UnsetType
+) -> ClientQuotaEntity:
+    return ClientQuotaEntity(_name(user), _name(client_id))
+
+
+def _name(found: QuotaEntityName | UnsetType) -> quota.EntityName | None:
+    if isinstance(found, UnsetType):
+        return None
+    if isinstance(found, str):
+        return found
+    if not found.default:
+        raise InvalidRequest("default is false, allowed is a name, or default as true")
+    return DEFAULT
+
+
+def _shape(entity: ClientQuotaEntity, rates: Mapping[str, float]) -> QuotaAnswer:
+    return QuotaAnswer(
+        user=_shown(entity.user), client_id=_shown(entity.client_id), rates=Rates(**rates)
+    )
+
+
+def _shown(name: quota.EntityName | None) -> QuotaEntityName | UnsetType:
+    if name is None:
+        return UNSET
+    return name if isinstance(name, str) else DefaultQuotaEntity(default=True)
+
+
+_EXAMPLE = {"client_id": "etl", "rates": {"producer_byte_rate": 1_048_576.0}}
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/quotas",
+        list_quotas,
+        "List quotas",
+        {HTTPStatus.OK: QuotasAnswer},
+        tag="quotas",
+        answer_example={"quotas": [_EXAMPLE], "defaults": {}},
+    ),
+    HttpOperation(
+        "PUT",
+        "/v1/quotas",
+        put_quota,
+        "Set quotas of a user, a client id, or both",
+        {HTTPStatus.OK: QuotaAnswer},
+        body=QuotaBody,
+        errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        tag="quotas",
+        example={"client_id": "etl", "rates": {"producer_byte_rate": 1_048_576}},
+        answer_example=_EXAMPLE,
+    ),
+    HttpOperation(
+        "DELETE",
+        "/v1/quotas",
+        delete_quota,
+        "Remove quotas of a user, a client id, or both",
+        {HTTPStatus.OK: RemovalAnswer},
+        body=QuotaEntityShape,
+        errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        tag="quotas",
+        example={"client_id": "etl"},
+        answer_example={"removed": ["producer_byte_rate"]},
+    ),
+)

@@ -1,0 +1,131 @@
+"""How much topics hold, and their segments: told from what is known, without opening anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from itertools import islice
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.broker.partition.partition import Partition
+from millstream.broker.queues.job_browser import RecordPosition
+from millstream.broker.topics.topic import Topic
+from millstream.protocols.http.segments import SegmentsAnswer, SegmentShape, SegmentsQuery
+from millstream.protocols.http.topics import SizesShape
+from millstream.servers.http.handlers.record_position import parse_record_position
+from millstream.servers.http.handlers.records import topic_of
+from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import broker_of, json_response
+from millstream.storage.inspect.log_summary import LogSummary, SegmentSummary, summarize_log
+from millstream.storage.store import LogName, Store
+
+SEGMENTS_PER_TURN = 1_000
+"""Segments, and partitions, that are looked at before others have their turn: a millisecond."""
+
+
+async def summaries_of(
+    store: Store, topic: Topic, first: int = 0
+) -> AsyncIterator[tuple[Partition, LogSummary | None]]:
+    """Yield what the partitions of a topic hold, from `first` on; the loop is free in between."""
+    seen = 0
+    for partition in islice(list(topic.partitions), first, None):
+        found = summarize_log(store, LogName(topic.name, partition.index))
+        yield partition, found
+        seen += 1 + len(found.segments if found is not None else ())
+        if seen >= SEGMENTS_PER_TURN:
+            seen = 0
+            await asyncio.sleep(0)
+
+
+async def sizes_of(store: Store, topic: Topic) -> SizesShape | None:
+    """Return how much a topic holds; `None` where that is not known of all its partitions."""
+    sizes = SizesShape(records=0, bytes=0, segments=0, appended_records=0, appended_bytes=0)
+    async for partition, found in summaries_of(store, topic):
+        if found is None or (records := found.records) is None:
+            return None
+        sizes.records += records
+        sizes.bytes += found.bytes
+        sizes.segments += len(found.segments)
+        log = store.find(LogName(topic.name, partition.index))
+        if log is not None:
+            sizes.appended_records += log.counters.records
+            sizes.appended_bytes += log.counters.bytes
+    return sizes
+
+
+async def list_segments(request: Request) -> Response:
+    """List the segments of a topic, or of one of its partitions, a page at a time.
+
+    No partition is opened for it.
+    """
+    query = read_query(request, SegmentsQuery)
+    topic = topic_of(request)
+    first = query.partition or 0
+    if query.partition is not None:
+        topic.partition(query.partition)  # Raises where there is none.
+    after = (
+        parse_record_position(query.after, partition=first)
+        if query.after
+        else RecordPosition(first, -1)
+    )
+    shapes: list[SegmentShape] = []
+    async for partition, found in summaries_of(broker_of(request).store, topic, first):
+        index = partition.index
+        if found is not None and index >= after.partition:
+            offset = after.offset if index == after.partition else -1
+            page = found.page(offset, query.limit + 1 - len(shapes))
+            shapes += [_shape(index, segment) for segment in page]
+        if query.partition is not None or len(shapes) > query.limit:
+            break
+    shown = shapes[: query.limit]
+    last = RecordPosition(shown[-1].partition, shown[-1].base_offset) if shown else None
+    is_more = len(shapes) > len(shown)
+    return json_response(SegmentsAnswer(segments=shown, next=str(last) if is_more else None))
+
+
+def _shape(partition: int, segment: SegmentSummary) -> SegmentShape:
+    return SegmentShape(
+        partition=partition,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        bytes=segment.bytes,
+        records=segment.records,
+        first_timestamp=segment.timestamp_min,
+        last_timestamp=segment.timestamp_max,
+        state="sealed" if segment.is_sealed else "active",
+        deleted=segment.deleted_records,
+        reclaimable_bytes=segment.reclaimable_bytes,
+    )
+
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/topics/{topic}/segments",
+        list_segments,
+        "List segments",
+        {HTTPStatus.OK: SegmentsAnswer},
+        query=SegmentsQuery,
+        answer_example={
+            "segments": [
+                {
+                    "partition": 0,
+                    "base_offset": 0,
+                    "end_offset": 40,
+                    "bytes": 4096,
+                    "records": 40,
+                    "first_timestamp": 1763240000000,
+                    "last_timestamp": 1763240060000,
+                    "state": "sealed",
+                    "deleted": 0,
+                    "reclaimable_bytes": 0,
+                }
+            ],
+            "next": "0:0",
+        },
+    ),
+)

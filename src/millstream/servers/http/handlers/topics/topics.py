@@ -1,0 +1,196 @@
+"""Topics over HTTP: making, changing, listing, describing and deleting them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from msgspec.structs import asdict as to_fields
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.broker.partition.partition import Partition
+from millstream.broker.quotas import QuotaKind
+from millstream.broker.topics.topic import Topic
+from millstream.broker.topics.topics import Topics
+from millstream.protocols.http.records import GapShape
+from millstream.protocols.http.topics import (
+    ListedTopic,
+    PartitionShape,
+    TopicAnswer,
+    TopicBody,
+    TopicsAnswer,
+    TopicsQuery,
+    TopicSummaryShape,
+)
+from millstream.servers.http.handlers.records import topic_of
+from millstream.servers.http.handlers.topics.config_changes import changes_of
+from millstream.servers.http.handlers.topics.segments import sizes_of
+from millstream.servers.http.routing.bodies import read_message, read_query
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import broker_of, json_response
+from millstream.servers.http.routing.usage import usage_of
+
+TOPIC_SIZE_MAX = 256 * 1024
+"""What a topic is set to: a schema of 32 KiB with every character escaped, and all configs."""
+
+
+async def put_topic(request: Request) -> Response:
+    """Create a topic, or change what is named of one and leave the rest.
+
+    All of it happens, durably, or nothing. Asking for the same twice does nothing the second
+    time. A body that is left out asks for the defaults of the node.
+    """
+    body = await read_message(request, TopicBody, size_max=TOPIC_SIZE_MAX, is_optional=True)
+    partitions = body.partitions if isinstance(body.partitions, int) else None
+    topics, name = broker_of(request).topics, request.path_params["topic"]
+    before = partition_count(topics, name)
+    topic, is_new = await topics.put(name, partitions=partitions, changes=changes_of(body))
+    usage_of(request).charge(QuotaKind.MUTATION, max(0, topic.partition_count - before))
+    return json_response(_shape(topic), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
+
+
+async def list_topics(request: Request) -> Response:
+    """List topics by rising name, a page at a time. No partition is opened for it."""
+    query = read_query(request, TopicsQuery)
+    broker = broker_of(request)
+    found = broker.topics.page(query.after, query.limit + 1)
+    shown = found[: query.limit]
+    listed = [ListedTopic(**to_fields(_shape(topic))) for topic in shown]
+    if query.sizes:
+        for topic, shape in zip(shown, listed, strict=True):
+            shape.sizes = await sizes_of(broker.store, topic)
+    return json_response(
+        TopicsAnswer(topics=listed, next=shown[-1].name if len(found) > len(shown) else None)
+    )
+
+
+async def describe_topic(request: Request) -> Response:
+    """Tell what a topic is set to, how far its partitions reach, and what went or waits to go."""
+    topic = topic_of(request)
+    partitions = [await _described(partition) for partition in topic.partitions]
+    shape = _shape(topic)
+    return json_response(
+        TopicAnswer(
+            name=shape.name,
+            id=shape.id,
+            partition_count=len(partitions),
+            durability=shape.durability,
+            configs=shape.configs,
+            partitions=partitions,
+            count=sum(one.count for one in partitions),
+            bytes=sum(one.bytes for one in partitions),
+            deleted=sum(one.deleted for one in partitions),
+            reclaimable_bytes=sum(one.reclaimable_bytes for one in partitions),
+        )
+    )
+
+
+async def delete_topic(request: Request) -> Response:
+    """Delete a topic and all its records; they are gone for everyone when this is answered."""
+    deleted = await broker_of(request).topics.delete(request.path_params["topic"])
+    usage_of(request).charge(QuotaKind.MUTATION, deleted.partition_count)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def partition_count(topics: Topics, name: str) -> int:
+    """Return how many partitions a topic has; none where there is no such topic."""
+    found = topics.find(name)
+    return 0 if found is None else found.partition_count
+
+
+def _shape(topic: Topic) -> TopicSummaryShape:
+    return TopicSummaryShape(
+        name=topic.name,
+        id=str(topic.id),
+        partition_count=topic.partition_count,
+        durability=topic.config.durability.value,
+        configs=dict(topic.config.overrides),
+    )
+
+
+async def _described(partition: Partition) -> PartitionShape:
+    await partition.open()
+    found = partition.describe()
+    return PartitionShape(
+        partition=partition.index,
+        first_live_offset=found.start_offset,
+        eviction_floor=found.eviction_floor,
+        head=found.high_watermark,
+        count=found.records,
+        bytes=found.bytes,
+        epoch=found.leader_epoch,
+        segments=found.segments,
+        deleted=found.deleted_records,
+        reclaimable_bytes=found.reclaimable_bytes,
+        gaps=[
+            GapShape(from_=gap.from_offset, to=gap.to_offset, reason=gap.reason)
+            for gap in found.gaps
+        ],
+    )
+
+
+_EXAMPLE = {
+    "name": "orders",
+    "id": "0d2a64c8-6f0e-4f0c-9a3e-52ad0ce7a1b9",
+    "partition_count": 1,
+    "durability": "fsync",
+    "configs": {"retention.ms": "86400000"},
+}
+_SUMS = {"count": 33, "bytes": 9214, "deleted": 17, "reclaimable_bytes": 1873}
+_DESCRIBED = {
+    **_EXAMPLE,
+    **_SUMS,
+    "partitions": [
+        {
+            "partition": 0,
+            "first_live_offset": 40,
+            "eviction_floor": 40,
+            "head": 90,
+            "epoch": 0,
+            "segments": 2,
+            "gaps": [{"from": 0, "to": 39, "reason": "retention"}],
+            **_SUMS,
+        }
+    ],
+}
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/topics",
+        list_topics,
+        "List topics",
+        {HTTPStatus.OK: TopicsAnswer},
+        query=TopicsQuery,
+        answer_example={"topics": [_EXAMPLE], "next": None},
+    ),
+    HttpOperation(
+        "PUT",
+        "/v1/topics/{topic}",
+        put_topic,
+        "Create or change a topic",
+        {HTTPStatus.CREATED: TopicSummaryShape, HTTPStatus.OK: TopicSummaryShape},
+        body=TopicBody,
+        is_body_optional=True,
+        errors=(HTTPStatus.INSUFFICIENT_STORAGE,),
+        uses=(QuotaKind.MUTATION,),
+        example={"partitions": 1, "retention_ms": 86_400_000},
+        answer_example=_EXAMPLE,
+    ),
+    HttpOperation(
+        "GET",
+        "/v1/topics/{topic}",
+        describe_topic,
+        "Describe a topic",
+        {HTTPStatus.OK: TopicAnswer},
+        answer_example=_DESCRIBED,
+    ),
+    HttpOperation(
+        "DELETE",
+        "/v1/topics/{topic}",
+        delete_topic,
+        "Delete a topic",
+        {HTTPStatus.NO_CONTENT: None},
+        uses=(QuotaKind.MUTATION,),
+    ),
+)

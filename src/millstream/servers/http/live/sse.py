@@ -1,0 +1,150 @@
+"""`GET /v1/events`: live delivery as server-sent events.
+
+    id: orders:0:42
+    event: records
+    data: {"topic":"orders","partition":0,"records":[...],"next":42,"head":42}
+
+Each event is one `send`, of its id and of data that all watchers of the topic share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX
+from millstream.protocols.http.live import EventsQuery
+from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
+from millstream.servers.http.live.start_position import StartPosition
+from millstream.servers.http.live.subscriber import LiveEvent, LiveSubscriber
+from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
+from millstream.servers.http.routing.request_state import (
+    broker_of,
+    config_of,
+    live_of,
+    note_resumable,
+    shutdown_of,
+)
+from millstream.servers.http.routing.usage import usage_of
+
+RETRY_MS = 1_000
+"""When a browser connects again that lost its connection."""
+
+HEADERS = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+FIRST = b"retry: %d\n" % RETRY_MS
+
+
+async def watch_events(request: Request) -> Response:
+    """Watch topics: records are pushed as they are committed, as server-sent events.
+
+    The id of an event is a cursor over all topics of the connection. A browser sends it back by
+    itself, as `Last-Event-ID`, when it connects again, and then goes on where it was; by hand it
+    goes as `from`.
+    """
+    query = read_query(request, EventsQuery)
+    beginning = StartPosition(query.from_, request.headers.get("last-event-id"))
+    return EventStream(request, query, beginning)
+
+
+class EventStream(Response):
+    """The answer, which goes on until the client leaves, the topics end or the node stops."""
+
+    def __init__(self, request: Request, query: EventsQuery, beginning: StartPosition) -> None:
+        super().__init__()
+        self._broker = broker_of(request)
+        self._usage = usage_of(request)
+        self._closing = shutdown_of(request)
+        self._live = live_of(request)
+        self._seconds = config_of(request).heartbeat_ms / 1000
+        self._query = query
+        self._beginning = beginning
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Follow the topics, or raise why that cannot be; then send what there is to send."""
+        note_resumable(scope)
+        live, query = self._live, self._query
+        subscriber = live.enter(is_lasting=False, usage=self._usage)
+        try:
+            await live.follow(subscriber, query.topic, self._beginning, query.exclude_node)
+            await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+            if scope["method"] != "HEAD":
+                live.counters.event_streams += 1
+                try:
+                    await self._serve(subscriber, receive, send)
+                finally:
+                    live.counters.event_streams -= 1
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            live.leave(subscriber)
+
+    async def _serve(self, subscriber: LiveSubscriber, receive: Receive, send: Send) -> None:
+        timers = self._broker.timers
+        pulse = HeartbeatTimer(self._broker.clock, timers, self._seconds, subscriber.beat)
+        listening = asyncio.get_running_loop().create_task(_until_gone(receive, subscriber))
+        self._closing.watch(subscriber.stop)
+        counters = self._live.counters
+        # The first event says where the watcher stands, so that it misses nothing from here on,
+        # even if the connection breaks before there is a record.
+        first = subscriber.heartbeat()
+        event: LiveEvent | None = first
+        body = FIRST + frame(first)
+        try:
+            while event is not None:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                pulse.note_sent()
+                counters.events += 1
+                counters.sent_bytes += len(body)
+                subscriber.note_sent(event, len(body))
+                event = await subscriber.next_event()
+                body = b"" if event is None else frame(event)
+        finally:
+            self._closing.unwatch(subscriber.stop)
+            pulse.stop()
+            listening.cancel()
+
+
+def frame(event: LiveEvent) -> bytes:
+    """Return an event as it goes over the wire."""
+    kind, data, cursor = event
+    if cursor is None:
+        return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (cursor, kind.encode(), data)
+
+
+async def _until_gone(receive: Receive, subscriber: LiveSubscriber) -> None:
+    """Have the subscriber closed when its client is gone; what that still sends is nobody's."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    subscriber.close()
+
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/events",
+        watch_events,
+        "Watch topics by server-sent events",
+        {HTTPStatus.OK: Media("text/event-stream", "Events, until the client leaves")},
+        query=EventsQuery,
+        errors=(HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
+        headers=(
+            Parameter(
+                "Last-Event-ID",
+                "The id of the last event that was seen: go on after it. Wins over `from`.",
+                {"type": "string", "maxLength": CURSOR_LENGTH_MAX},
+            ),
+        ),
+        tag="live",
+    ),
+)

@@ -1,0 +1,304 @@
+"""`GET /v1/ws`: live delivery, appending and acknowledging by WebSocket, in JSON messages.
+
+    {"op":"subscribe","id":1,"topics":["orders"]}   ──►
+                                                    ◄──  {"type":"answer","id":1,"result":{...}}
+                                                    ◄──  {"type":"records","cursor":...,...}
+
+Messages are taken in their order. Appends and acks wait for the disk beside each other, so answers
+to them may come in another order: their ids tell which is which. A message holds its place until
+its answer is sent; with too many under way, or too large ones, no more are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from millstream.broker.quotas import QuotaKind
+from millstream.errors import MalformedRequest, MillstreamError
+from millstream.protocols.http.live import (
+    OPS,
+    AckMessage,
+    AppendMessage,
+    ClientMessage,
+    Envelope,
+    SubscribeMessage,
+    SubscribeResult,
+    UnsubscribeMessage,
+    UnsubscribeResult,
+)
+from millstream.protocols.http.queues import AckAnswer
+from millstream.protocols.http.records import RequestCost
+from millstream.protocols.http.strict_json import decode
+from millstream.servers.http.handlers.records import append, append_answer, ensured_topic
+from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
+from millstream.servers.http.live.start_position import StartPosition
+from millstream.servers.http.live.subscriber import LiveEvent
+from millstream.servers.http.routing.errors import domain_error_response, error_body, error_response
+from millstream.servers.http.routing.operations import HttpOperation
+from millstream.servers.http.routing.request_state import (
+    broker_of,
+    config_of,
+    live_of,
+    shutdown_of,
+    with_throttle,
+)
+from millstream.servers.http.routing.usage import ClientUsage, usage_of
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 32
+"""Messages that were taken and not answered yet: enough to have appends share a sync."""
+
+ERRORS_MAX = 10
+"""Messages in a row that mean nothing; who sends so many does not speak this protocol."""
+
+POLICY_VIOLATION = 1008
+INTERNAL_ERROR = 1011
+SERVICE_RESTART = 1012
+
+_encode = msgspec.json.Encoder().encode
+_read_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+async def serve_socket(websocket: WebSocket) -> None:
+    """Serve one client until it leaves or the node stops; one that owes time is refused."""
+    try:
+        usage = usage_of(websocket)
+        usage.check(QuotaKind.REQUEST)
+    except MillstreamError as error:
+        await websocket.send_denial_response(domain_error_response(error))
+        return
+    await LiveWebSocket(websocket, usage).serve()
+
+
+class LiveWebSocket:
+    """One WebSocket connection."""
+
+    def __init__(self, websocket: WebSocket, usage: ClientUsage) -> None:
+        self._websocket = websocket
+        self._usage = usage
+        self._broker = broker_of(websocket)
+        self._live = live_of(websocket)
+        self._closing = shutdown_of(websocket)
+        self._config = config_of(websocket)
+        self._subscriber = self._live.enter(is_lasting=True, usage=usage)
+        self._pulse = HeartbeatTimer(
+            self._broker.clock,
+            self._broker.timers,
+            self._config.heartbeat_ms / 1000,
+            self._subscriber.beat,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._held_bytes = 0
+        """Of the messages that are under way."""
+        self._freed = asyncio.Event()
+        self._refused = 0
+        self._ending = SERVICE_RESTART
+
+    async def serve(self) -> None:
+        """Take messages and push events, until one side ends it."""
+        counters = self._live.counters
+        counters.sockets += 1
+        pushing = None
+        try:
+            await self._websocket.accept()
+            self._closing.watch(self._subscriber.stop)
+            pushing = asyncio.get_running_loop().create_task(self._usage.measured(self._push()))
+            await self._take_messages()
+        except (WebSocketDisconnect, OSError):
+            pass  # The client is gone.
+        finally:
+            counters.sockets -= 1
+            self._closing.unwatch(self._subscriber.stop)
+            self._pulse.stop()
+            self._live.leave(self._subscriber)
+            if pushing is not None:
+                pushing.cancel()
+            # What was taken takes effect, whether or not someone waits for the answer.
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # What goes out.
+
+    async def _push(self) -> None:
+        """Send what there is to send, and end the connection when nothing comes any more."""
+        counters = self._live.counters
+        try:
+            while (event := await self._subscriber.next_event()) is not None:
+                text = frame(event)
+                await self._websocket.send_text(text)
+                self._pulse.note_sent()
+                counters.events += 1
+                counters.sent_bytes += len(text)
+                counters.socket_bytes += len(text)
+                self._subscriber.note_sent(event, len(text))
+                if event.kind in ("answer", "error"):
+                    self._free()
+            await self._websocket.close(self._ending)
+        except (WebSocketDisconnect, OSError):
+            pass  # The client is gone; who takes messages finds out.
+        except Exception:
+            logger.exception("a WebSocket cannot be served any more")
+            await self._websocket.close(INTERNAL_ERROR)
+
+    def _answer(self, kind: str, message: dict[str, Any]) -> None:
+        self._subscriber.tell(LiveEvent(kind, _encode(message)))
+
+    # What comes in.
+
+    async def _take_messages(self) -> None:
+        while True:
+            while (
+                self._under_way >= IN_FLIGHT_MAX or self._held_bytes > self._config.append_size_max
+            ):
+                self._freed.clear()
+                await self._freed.wait()
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            data = message.get("bytes")
+            await self._take(message["text"].encode() if data is None else data)
+
+    async def _take(self, data: bytes) -> None:
+        """Begin with what a message asks for; its answer is sent when it is done."""
+        self._under_way += 1
+        message_id = None
+        try:
+            envelope = _envelope(data)
+            message_id = None if envelope.id is msgspec.UNSET else envelope.id
+            asked = _decode_message(envelope, data)
+        except MalformedRequest as error:
+            self._refused += 1
+            self._answer("error", _error(message_id, error))
+            if self._refused >= ERRORS_MAX:
+                self._ending = POLICY_VIOLATION
+                self._subscriber.close()
+            return
+        self._refused = 0
+        work = self._usage.measured(self._work(asked, len(data)))
+        self._held_bytes += len(data)
+        if isinstance(asked, AppendMessage | AckMessage):
+            task = asyncio.get_running_loop().create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            await work
+
+    async def _work(self, asked: ClientMessage, size: int) -> None:
+        """Do what is asked, and have the answer sent."""
+        try:
+            self._usage.check(QuotaKind.REQUEST)
+            result = await self._result(asked, size)
+        except Exception as error:  # noqa: BLE001 - told to the client, and logged where it is ours.
+            self._answer("error", _error(asked.id, error))
+        else:
+            self._answer("answer", {"type": "answer", "id": asked.id, "result": result})
+        finally:
+            self._held_bytes -= size
+            self._usage.settle()
+
+    def _result(self, asked: ClientMessage, size: int) -> Coroutine[Any, Any, Any]:
+        match asked:
+            case SubscribeMessage():
+                return self._subscribe(asked)
+            case UnsubscribeMessage():
+                return self._unsubscribe(asked)
+            case AppendMessage():
+                return self._append(asked, size)
+            case AckMessage():
+                return self._ack(asked)
+
+    def _free(self) -> None:
+        """Let a message in for one that was answered."""
+        self._under_way -= 1
+        self._freed.set()
+
+    # What can be asked for.
+
+    async def _subscribe(self, asked: SubscribeMessage) -> SubscribeResult:
+        beginning = StartPosition(asked.from_)
+        await self._live.follow(self._subscriber, asked.topics, beginning, asked.exclude_node)
+        return SubscribeResult(cursor=self._subscriber.cursor.decode())
+
+    async def _unsubscribe(self, asked: UnsubscribeMessage) -> UnsubscribeResult:
+        ended = [name for name in asked.topics if self._subscriber.unfollow(name)]
+        return UnsubscribeResult(topics=ended)
+
+    async def _append(self, asked: AppendMessage, size: int) -> Any:
+        self._usage.check(QuotaKind.PRODUCE)
+        topic = await ensured_topic(self._broker, asked.topic, self._usage)
+        placed = await append(self._websocket, topic, asked)
+        owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
+        return append_answer(placed, with_throttle(placed.cost, owed_ms))
+
+    async def _ack(self, asked: AckMessage) -> AckAnswer:
+        settled = await self._broker.queues.get(asked.queue).ack(asked.receipts)
+        return AckAnswer(acked=settled.count, cost=RequestCost(**settled.cost._asdict()))
+
+
+def frame(event: LiveEvent) -> str:
+    """Return an event as a message; answers are whole already."""
+    kind, data, cursor = event
+    if kind in ("answer", "error"):
+        return data.decode()
+    opening = f'{{"type":"{kind}"'
+    if cursor is not None:
+        opening += f',"cursor":"{cursor.decode()}"'
+    # Names of topics need no escaping in JSON; what follows is an object, empty for a heartbeat.
+    return opening + ("}" if data == b"{}" else "," + data[1:].decode())
+
+
+def _envelope(data: bytes) -> Envelope:
+    try:
+        return _read_envelope(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"message is not what is needed: {str(error)[:300]}") from None
+
+
+def _decode_message(envelope: Envelope, data: bytes) -> ClientMessage:
+    kind = OPS.get(envelope.op) if isinstance(envelope.op, str) else None
+    if kind is None:
+        shown = repr(envelope.op[:100]) if isinstance(envelope.op, str) else "missing"
+        raise MalformedRequest(f"op is {shown}, allowed are {', '.join(map(repr, OPS))}")
+    return decode(data, kind)
+
+
+def _error(message_id: int | None, error: Exception) -> dict[str, Any]:
+    if not isinstance(error, MillstreamError):
+        logger.error("WebSocket message failed", exc_info=error)
+    return {"type": "error", "id": message_id, "error": error_body(error)}
+
+
+# How it is reached.
+
+
+async def open_socket(_: Request) -> Response:
+    """Open a WebSocket: subscribe, unsubscribe, append and ack in JSON messages."""
+    status = HTTPStatus.UPGRADE_REQUIRED
+    message = "this is for WebSockets: the request needs Connection: Upgrade, Upgrade: websocket"
+    return error_response(status, status.name.lower(), message, headers={"Upgrade": "websocket"})
+
+
+OPERATIONS = (
+    HttpOperation(
+        "GET",
+        "/v1/ws",
+        open_socket,
+        "Watch, append and acknowledge by WebSocket",
+        {HTTPStatus.SWITCHING_PROTOCOLS: None},
+        errors=(HTTPStatus.UPGRADE_REQUIRED,),
+        tag="live",
+    ),
+)
+
+ROUTES = (WebSocketRoute("/v1/ws", serve_socket),)

@@ -1,0 +1,1 @@
+"""From a parsed request to a handler and back."""

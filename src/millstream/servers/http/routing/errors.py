@@ -1,0 +1,176 @@
+"""What an error looks like over HTTP: one table, one shape.
+
+    {"error": {"code": "unknown_topic", "message": "there is no topic 'orders'", "detail": null}}
+
+The code is the name of the error, as `docs/reference/errors.md` lists it. Where the node itself is
+at fault, the message says no more than that: what it would tell (paths, calls) is for the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ExceptionHandler
+
+from millstream import errors
+from millstream.errors import MillstreamError, OffsetOutOfRange, QuotaExceeded, StaleReceipt
+from millstream.protocols.http.errors import code_of
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS = 1
+"""When to come again to a node that was busy: commits, and turns of a topic, take less."""
+
+_INTERNAL_MESSAGE = "the node cannot do this: what is wrong stands in its log"
+
+STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
+    {
+        MillstreamError: HTTPStatus.INTERNAL_SERVER_ERROR,
+        # The request is wrong.
+        errors.RequestError: HTTPStatus.BAD_REQUEST,
+        errors.BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        errors.UnknownLog: HTTPStatus.NOT_FOUND,
+        errors.UnknownTopic: HTTPStatus.NOT_FOUND,
+        errors.UnknownTopicId: HTTPStatus.NOT_FOUND,
+        errors.UnknownGroup: HTTPStatus.NOT_FOUND,
+        errors.UnknownQueue: HTTPStatus.NOT_FOUND,
+        errors.UnknownTransaction: HTTPStatus.NOT_FOUND,
+        errors.UnknownStream: HTTPStatus.NOT_FOUND,
+        # The request is right, and what there is stands in its way.
+        errors.StreamGone: HTTPStatus.GONE,
+        errors.StreamExists: HTTPStatus.CONFLICT,
+        errors.StreamMismatch: HTTPStatus.CONFLICT,
+        errors.StreamClosed: HTTPStatus.CONFLICT,
+        errors.StreamProducerGap: HTTPStatus.CONFLICT,
+        errors.StaleStreamProducer: HTTPStatus.FORBIDDEN,
+        errors.TopicExists: HTTPStatus.CONFLICT,
+        errors.GroupNotEmpty: HTTPStatus.CONFLICT,
+        errors.GroupSubscribed: HTTPStatus.CONFLICT,
+        errors.LogFull: HTTPStatus.CONFLICT,
+        errors.StaleReceipt: HTTPStatus.CONFLICT,
+        errors.OutOfOrderSequence: HTTPStatus.CONFLICT,
+        errors.InvalidProducerEpoch: HTTPStatus.CONFLICT,
+        errors.UnknownProducer: HTTPStatus.CONFLICT,
+        errors.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+        # The client may try again.
+        errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+        errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+        errors.LogClosed: HTTPStatus.SERVICE_UNAVAILABLE,
+        errors.DiskFull: HTTPStatus.INSUFFICIENT_STORAGE,
+    }
+)
+"""The nearest listed ancestor of an error gives its status."""
+
+
+def status_of(kind: type[MillstreamError]) -> HTTPStatus:
+    """Return the status of the nearest listed ancestor."""
+    return next(STATUSES[above] for above in kind.__mro__ if above in STATUSES)
+
+
+async def _answer_domain_error(request: Request, error: Exception) -> Response:
+    """Answer what Millstream raised on purpose."""
+    assert isinstance(error, MillstreamError)
+    if status_of(type(error)) is HTTPStatus.INTERNAL_SERVER_ERROR:
+        logger.error("%s %r: %s", request.method, request.scope["path"], error)
+    return domain_error_response(error)
+
+
+def domain_error_response(error: MillstreamError) -> Response:
+    """Return the answer to what Millstream raised on purpose."""
+    status = status_of(type(error))
+    headers = {}
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if isinstance(error, QuotaExceeded):
+        headers["Retry-After"] = str(math.ceil(error.throttle_ms / 1000))
+    return error_response(status, **error_body(error), headers=headers)
+
+
+def error_body(error: Exception) -> dict[str, Any]:
+    """Return what a client is told of an error: code, message and detail."""
+    if not isinstance(error, MillstreamError):
+        code = HTTPStatus.INTERNAL_SERVER_ERROR.name.lower()
+        return {"code": code, "message": _INTERNAL_MESSAGE, "detail": None}
+    is_ours = status_of(type(error)) is HTTPStatus.INTERNAL_SERVER_ERROR
+    return {
+        "code": code_of(type(error)),
+        "message": _INTERNAL_MESSAGE if is_ours else str(error),
+        "detail": _detail(error),
+    }
+
+
+async def _answer_http_error(_: Request, error: Exception) -> Response:
+    """Answer what is wrong with the request before the broker is asked."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    message = error.detail
+    if message == status.phrase:  # The router's, which says no more.
+        message = _unrouted(status, (error.headers or {}).get("Allow", ""))
+    return error_response(status, status.name.lower(), message, headers=error.headers)
+
+
+def _unrouted(status: HTTPStatus, methods: str) -> str:
+    """Say what can be asked for instead; of what was asked, nothing is repeated."""
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = ", ".join(sorted(methods.split(", ")))
+        return f"the path does not know this method, allowed is {allowed}"
+    return "there is nothing under this path, GET /openapi.json tells what there is"
+
+
+async def _answer_internal_error(_: Request, __: Exception) -> Response:
+    """Answer where something of ours is broken; who calls this logs the error."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    return error_response(status, status.name.lower(), _INTERNAL_MESSAGE)
+
+
+async def _answer_disconnected(_: Request, __: Exception) -> Response:
+    """End a request whose client is gone."""
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
+async def exception_response(request: Request, error: MillstreamError | HTTPException) -> Response:
+    """Return the answer to a request that is refused, for who has something to add to it."""
+    if isinstance(error, MillstreamError):
+        return await _answer_domain_error(request, error)
+    return await _answer_http_error(request, error)
+
+
+def error_response(
+    status: HTTPStatus,
+    code: str,
+    message: str,
+    detail: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return an error in the one shape that all have."""
+    body = {"error": {"code": code, "message": message, "detail": detail}}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
+    """Return what a program would want to know, where there is something."""
+    if isinstance(error, OffsetOutOfRange):
+        return {"offset": error.offset, "start": error.start, "end": error.end}
+    if isinstance(error, StaleReceipt):
+        return {"stale": list(error.receipts), "done": error.done}
+    if isinstance(error, QuotaExceeded):
+        return {"quota": error.quota, "throttle_ms": error.throttle_ms}
+    return None
+
+
+EXCEPTION_HANDLERS: Mapping[Any, ExceptionHandler] = MappingProxyType(
+    {
+        MillstreamError: _answer_domain_error,
+        HTTPException: _answer_http_error,
+        ClientDisconnect: _answer_disconnected,
+        Exception: _answer_internal_error,
+    }
+)

@@ -1,0 +1,1 @@
+"""Checks and measurements around every request."""

@@ -1,0 +1,212 @@
+"""`GET /openapi.json`: what the door can be asked for, as OpenAPI 3.1 has it.
+
+Made from the operations themselves; see `operations.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from inspect import getdoc
+from typing import Any
+
+import msgspec
+
+import millstream
+from millstream.broker.quota_rules import NAME_SIZE_MAX
+from millstream.protocols.http.errors import ErrorAnswer
+from millstream.servers.http.routing.operations import (
+    LIMITED_PREFIX,
+    UNTHROTTLED_PATHS,
+    Answer,
+    HttpOperation,
+    Media,
+    Parameter,
+)
+from millstream.servers.http.routing.usage import CLIENT_ID
+
+_EVERYWHERE = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.MISDIRECTED_REQUEST,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
+"""What any request may be answered."""
+
+_WITH_BODY = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+"""What a request with a body may be answered beside that."""
+
+_CLIENT = Parameter(
+    CLIENT_ID,
+    "What the client calls itself: whose quotas hold for it.",
+    {"type": "string", "maxLength": NAME_SIZE_MAX, "pattern": "^[ -~]*$"},
+)
+
+_REFERENCE = "#/components/schemas/{name}"
+
+TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
+
+_TIMING = {"Server-Timing": {"$ref": "#/components/headers/Server-Timing"}}
+
+
+def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
+    """Return the description of all operations."""
+    types = [ErrorAnswer, *_types(operations)]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    by_type = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for one in operations:
+        path = one.path.replace(":path}", "}")
+        paths.setdefault(path, {})[one.method.lower()] = _operation(one, by_type, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Millstream",
+            "version": millstream.__version__,
+            "description": "Topics, live delivery, streams and work queues over HTTP.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "headers": {
+                "Server-Timing": {
+                    "description": "What the answer cost, in milliseconds.",
+                    "schema": {"type": "string"},
+                    "example": "commit;dur=0.4, fsync;dur=0.3, throttle;dur=0, total;dur=0.6",
+                }
+            },
+        },
+    }
+
+
+def _types(operations: Sequence[HttpOperation]) -> list[type]:
+    found: dict[type, None] = {}
+    for one in operations:
+        for kind in (one.body, *one.answers.values()):
+            if isinstance(kind, type):
+                found[kind] = None
+    return list(found)
+
+
+def _operation(
+    one: HttpOperation, by_type: dict[type, Any], components: dict[str, Any]
+) -> dict[str, Any]:
+    name = getattr(one.handler, "__name__", one.path)
+    found: dict[str, Any] = {
+        "operationId": name,
+        "summary": one.summary,
+        "tags": [one.tag],
+        "parameters": [*_path_parameters(one.path), *_query_parameters(one, components)],
+        "responses": {
+            str(int(status)): _answer(one, kind, by_type, status)
+            for status, kind in one.answers.items()
+        },
+    }
+    found["parameters"] += [_header(header) for header in one.headers]
+    if one.path.startswith(LIMITED_PREFIX):
+        found["parameters"].append(_header(_CLIENT))
+    if words := getdoc(one.handler):
+        found["description"] = words
+    errors = [*_EVERYWHERE, *one.errors]
+    if one.path.startswith(LIMITED_PREFIX) and one.path not in UNTHROTTLED_PATHS:
+        errors.append(HTTPStatus.TOO_MANY_REQUESTS)
+    if "{" in one.path:
+        errors.append(HTTPStatus.NOT_FOUND)
+    if one.body is not None:
+        errors += _WITH_BODY
+        found["requestBody"] = {
+            "required": not one.is_body_optional,
+            "content": _content(one.body, by_type, one.example),
+        }
+    for status in sorted(set(errors)):
+        found["responses"].setdefault(str(int(status)), _error(status, by_type))
+    return found
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    names = [part.partition("}")[0] for part in path.split("{")[1:]]
+    return [
+        {
+            "name": name.removesuffix(":path"),
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string"}
+            if name.endswith(":path")
+            else {"type": "string", "pattern": TOPIC_PATTERN},
+            "example": "orders",
+        }
+        for name in names
+    ]
+
+
+def _query_parameters(one: HttpOperation, components: dict[str, Any]) -> list[dict[str, Any]]:
+    if one.query is None:
+        return []
+    _, found = msgspec.json.schema_components([one.query], ref_template=_REFERENCE)
+    own = found.pop(one.query.__name__)
+    components |= found
+    needed = own.get("required", [])
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in needed,
+            "schema": _without_null(part),
+            **({"description": part["description"]} if "description" in part else {}),
+        }
+        for name, part in own["properties"].items()
+    ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what a parameter may be where it is there: a query has no word for null."""
+    if "anyOf" not in schema:
+        return schema
+    kinds = [kind for kind in schema["anyOf"] if kind.get("type") != "null"]
+    rest = {key: part for key, part in schema.items() if key not in ("anyOf", "default")}
+    return {**kinds[0], **rest} if len(kinds) == 1 else {"anyOf": kinds, **rest}
+
+
+def _header(header: Parameter) -> dict[str, Any]:
+    return {
+        "name": header.name,
+        "in": "header",
+        "required": False,
+        "description": header.description,
+        "schema": dict(header.schema),
+    }
+
+
+def _answer(
+    one: HttpOperation, kind: Answer, by_type: dict[type, Any], status: HTTPStatus
+) -> dict[str, Any]:
+    words = kind.description if isinstance(kind, Media) else status.phrase
+    found: dict[str, Any] = {"description": words}
+    if kind is not None:
+        is_first = status == next(iter(one.answers))
+        found["content"] = _content(kind, by_type, one.answer_example if is_first else None)
+    found["headers"] = {
+        header.name: {"description": header.description, "schema": dict(header.schema)}
+        for header in one.answer_headers
+    } | _TIMING
+    return found
+
+
+def _content(kind: Media | type, by_type: dict[type, Any], example: Any) -> dict[str, Any]:
+    if isinstance(kind, Media):
+        media_type, schema, example = kind.media_type, {}, kind.example
+    else:
+        media_type, schema = "application/json", by_type[kind]
+    return {media_type: {"schema": schema} | ({} if example is None else {"example": example})}
+
+
+def _error(status: HTTPStatus, by_type: dict[type, Any]) -> dict[str, Any]:
+    return {
+        "description": status.phrase,
+        "content": {"application/json": {"schema": by_type[ErrorAnswer]}},
+        "headers": _TIMING,
+    }

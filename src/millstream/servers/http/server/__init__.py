@@ -1,0 +1,1 @@
+"""Connections: accepting, framing, parsing, flow control."""

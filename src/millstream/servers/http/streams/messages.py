@@ -1,0 +1,72 @@
+"""What a body is as records, and records as a body.
+
+A stream of JSON consists of messages: a body that is an array brings one for each element, and what
+is read is always an array. A stream of another type consists of bytes, one record for each body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import msgspec
+from starlette.exceptions import HTTPException
+
+from millstream.broker.streams.create_stream import is_json
+from millstream.errors import MalformedRequest
+from millstream.protocols.http.strict_json import check
+from millstream.protocols.http.values import base64_json
+from millstream.records.record import StoredRecord
+from millstream.servers.http.routing.request_state import in_thread_if
+
+MESSAGES_MAX = 100_000
+"""Messages of one body: they are one batch, which is written all or none."""
+
+INLINE_BYTES_MAX = 64 * 1024
+"""Bodies up to this size are looked into on the loop; others in a thread."""
+
+_split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_check_json = msgspec.json.Decoder().decode
+
+
+async def values_of(content_type: str, body: bytes) -> list[bytes]:
+    """Return the values of the records that a body becomes; raises what is wrong with it."""
+    if not is_json(content_type):
+        return [body] if body else []
+    return await in_thread_if(len(body) > INLINE_BYTES_MAX, lambda: json_messages(body))
+
+
+def json_messages(body: bytes) -> list[bytes]:
+    """Return the messages in a body of JSON, each as it was written."""
+    if not body:
+        return []
+    found = check(body)
+    if not isinstance(found, list):
+        return [body.strip()]
+    if len(found) > MESSAGES_MAX:
+        raise HTTPException(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"body has {len(found)} messages, limit is {MESSAGES_MAX}",
+        )
+    try:
+        return [bytes(one).strip() for one in _split_array(body)]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"body is not JSON in UTF-8: {error}") from None
+
+
+def body_of(content_type: str, records: Sequence[StoredRecord]) -> bytes:
+    """Return what a reader gets of some records."""
+    if is_json(content_type):
+        return b"[" + b",".join(message_json(one.value) for one in records) + b"]"
+    return b"".join(one.value or b"" for one in records)
+
+
+def message_json(value: bytes | None) -> bytes:
+    """Return a message; what came through another door and is no JSON, as its bytes in base64."""
+    if value is None:
+        return b"null"
+    try:
+        _check_json(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return base64_json(value)
+    return value

@@ -1,0 +1,127 @@
+"""What the door can be asked about streams, declared."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from millstream.broker.quotas import QuotaKind
+from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
+from millstream.servers.http.streams.handlers import (
+    append_to_stream,
+    create_stream,
+    delete_stream,
+    describe_stream,
+    describe_streams,
+    read_stream,
+)
+from millstream.servers.http.streams.positions import OFFSET_PATTERN
+from millstream.servers.http.streams.requests import TEXT_SIZE_MAX, ReadQuery
+from millstream.servers.http.streams.responses import with_stream_headers
+
+PATH = "/v1/streams/{path:path}"
+
+_TEXT = {"type": "string"}
+_KEPT = {"type": "string", "minLength": 1, "maxLength": TEXT_SIZE_MAX}
+_NUMBER = {"type": "string", "pattern": "^(0|[1-9][0-9]{0,14})$"}
+_DATE = {"type": "string", "format": "date-time"}
+_OFFSET = {"type": "string", "pattern": OFFSET_PATTERN}
+_BODY = Media("*/*", "Bytes of the stream's type; in JSON, one message or an array of some")
+_CONTENT = Media("*/*", "Bytes of the stream's type; in JSON, an array of messages", '[{"n": 1}]')
+
+_TAIL = (
+    Parameter("Stream-Next-Offset", "Where to go on", _TEXT),
+    Parameter("Stream-Closed", "`true` where nothing comes after this", _TEXT),
+)
+_CREATE = (
+    Parameter("Content-Type", "What the stream consists of", _TEXT),
+    Parameter("Stream-TTL", "Seconds without any use after which it expires", _NUMBER),
+    Parameter("Stream-Expires-At", "When it expires, by RFC 3339", _DATE),
+    Parameter("Stream-Closed", "`true` for a stream that takes nothing more", _TEXT),
+    Parameter("Stream-Forked-From", "Path of the stream that this is a fork of", _TEXT),
+    Parameter("Stream-Fork-Offset", "Up to where it is inherited", _OFFSET),
+    Parameter("Stream-Fork-Sub-Offset", "Messages, or bytes, that are inherited beyond", _NUMBER),
+)
+_APPEND = (
+    Parameter("Content-Type", "Has to be that of the stream", _TEXT),
+    Parameter("Stream-Seq", "Has to be greater than that of the append before", _KEPT),
+    Parameter("Stream-Closed", "`true` to close the stream with this", _TEXT),
+    Parameter("Producer-Id", "Who appends", _KEPT),
+    Parameter("Producer-Epoch", "Which life of the producer this is", _NUMBER),
+    Parameter("Producer-Seq", "Counts the appends of one life, from 0", _NUMBER),
+)
+
+OPERATIONS = (
+    HttpOperation(
+        "PUT",
+        PATH,
+        with_stream_headers(create_stream),
+        "Create a stream",
+        {HTTPStatus.CREATED: None, HTTPStatus.OK: None},
+        body=_BODY,
+        is_body_optional=True,
+        errors=(HTTPStatus.CONFLICT, HTTPStatus.GONE, HTTPStatus.INSUFFICIENT_STORAGE),
+        headers=_CREATE,
+        uses=(QuotaKind.PRODUCE, QuotaKind.MUTATION),
+        answer_headers=_TAIL,
+        tag="streams",
+    ),
+    HttpOperation(
+        "POST",
+        PATH,
+        with_stream_headers(append_to_stream),
+        "Append to a stream, or close it",
+        {HTTPStatus.OK: None, HTTPStatus.NO_CONTENT: None},
+        body=_BODY,
+        is_body_optional=True,
+        errors=(
+            HTTPStatus.FORBIDDEN,
+            HTTPStatus.CONFLICT,
+            HTTPStatus.GONE,
+            HTTPStatus.INSUFFICIENT_STORAGE,
+        ),
+        headers=_APPEND,
+        uses=(QuotaKind.PRODUCE,),
+        answer_headers=_TAIL,
+        tag="streams",
+    ),
+    HttpOperation(
+        "GET",
+        PATH,
+        with_stream_headers(read_stream),
+        "Read a stream",
+        {HTTPStatus.OK: _CONTENT, HTTPStatus.NO_CONTENT: None, HTTPStatus.NOT_MODIFIED: None},
+        query=ReadQuery,
+        errors=(HTTPStatus.GONE,),
+        headers=(Parameter("If-None-Match", "The ETag of what is known", _TEXT),),
+        answer_headers=_TAIL,
+        tag="streams",
+    ),
+    HttpOperation(
+        "HEAD",
+        PATH,
+        with_stream_headers(describe_stream),
+        "Describe a stream",
+        {HTTPStatus.OK: None},
+        errors=(HTTPStatus.GONE,),
+        answer_headers=_TAIL,
+        tag="streams",
+    ),
+    HttpOperation(
+        "OPTIONS",
+        PATH,
+        with_stream_headers(describe_streams),
+        "Tell what may be asked of streams",
+        {HTTPStatus.NO_CONTENT: None},
+        tag="streams",
+    ),
+    HttpOperation(
+        "DELETE",
+        PATH,
+        with_stream_headers(delete_stream),
+        "Delete a stream",
+        {HTTPStatus.NO_CONTENT: None},
+        uses=(QuotaKind.MUTATION,),
+        errors=(HTTPStatus.GONE,),
+        tag="streams",
+    ),
+)

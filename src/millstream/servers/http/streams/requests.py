@@ -1,0 +1,239 @@
+"""What requests say in their headers and queries, checked.
+
+Numbers are plain: digits only, no sign, no zero in front. What is wrong is told with what is
+allowed, as everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
+from starlette.requests import Request
+
+from millstream.broker.streams.create_stream import CreateStream, ForkSource
+from millstream.broker.streams.paths import check_path
+from millstream.broker.streams.writers import WriteMark
+from millstream.errors import InvalidRequest, MalformedRequest
+from millstream.servers.http.routing.usage import CLIENT_ID
+from millstream.servers.http.streams.positions import NOW, START, offset_of
+
+PREFIX = "/v1/streams/"
+
+TTL = "Stream-TTL"
+EXPIRES = "Stream-Expires-At"
+CLOSED = "Stream-Closed"
+SEQUENCE = "Stream-Seq"
+NEXT_OFFSET = "Stream-Next-Offset"
+UP_TO_DATE = "Stream-Up-To-Date"
+CURSOR = "Stream-Cursor"
+FORKED_FROM = "Stream-Forked-From"
+FORK_OFFSET = "Stream-Fork-Offset"
+FORK_SUB_OFFSET = "Stream-Fork-Sub-Offset"
+PRODUCER_ID = "Producer-Id"
+PRODUCER_EPOCH = "Producer-Epoch"
+PRODUCER_NUMBER = "Producer-Seq"
+EXPECTED_NUMBER = "Producer-Expected-Seq"
+RECEIVED_NUMBER = "Producer-Received-Seq"
+
+HEADERS = (
+    "Content-Type",
+    CLIENT_ID,
+    "If-None-Match",
+    TTL,
+    EXPIRES,
+    CLOSED,
+    SEQUENCE,
+    FORKED_FROM,
+    FORK_OFFSET,
+    FORK_SUB_OFFSET,
+    PRODUCER_ID,
+    PRODUCER_EPOCH,
+    PRODUCER_NUMBER,
+)
+"""What requests may say."""
+
+TEXT_SIZE_MAX = 256
+"""Bytes of a producer's id, of a sequence and of a content type: they are kept with the stream."""
+
+NUMBER_MAX = 2**53 - 1
+"""The greatest whole number that every client knows exactly."""
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
+_CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(\s*;.*)?")
+_DATE = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+
+
+def path_of(request: Request) -> str:
+    """Return the path of the stream that a request is about."""
+    raw = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+    return check_path(_decoded(raw).removeprefix(PREFIX))
+
+
+def url_of(request: Request) -> str:
+    """Return where a stream is, as the request had it."""
+    raw: bytes = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+    return f"{request.url.scheme}://{request.url.netloc}{raw.partition(b'?')[0].decode('latin-1')}"
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return unquote_to_bytes(raw.partition(b"?")[0]).decode()
+    except UnicodeDecodeError:
+        raise MalformedRequest("path of a stream has to be UTF-8") from None
+
+
+def parse_create_stream(request: Request) -> CreateStream:
+    """Return what a stream is asked to be."""
+    headers = request.headers
+    ttl_text, expires_text = headers.get(TTL), headers.get(EXPIRES)
+    if ttl_text is not None and expires_text is not None:
+        raise InvalidRequest(f"{TTL} and {EXPIRES} exclude each other")
+    return CreateStream(
+        content_type=content_type_of(request),
+        ttl_seconds=None if ttl_text is None else number_of(TTL, ttl_text),
+        expires_ms=None if expires_text is None else _date_ms(expires_text),
+        expires_text=expires_text,
+        is_closed=is_closing(request),
+        fork=_parse_fork_source(request),
+    )
+
+
+def content_type_of(request: Request) -> str | None:
+    """Return the type of what a request brings, where it says one."""
+    found = request.headers.get("content-type")
+    if not found:
+        return None
+    if len(found) > TEXT_SIZE_MAX or not _CONTENT_TYPE.fullmatch(found):
+        raise MalformedRequest(f"Content-Type is {found[:100]!r}, needed is one as in text/plain")
+    return found
+
+
+def is_closing(request: Request) -> bool:
+    """Whether the stream is to be closed; anything but `true` says nothing."""
+    return request.headers.get(CLOSED, "").lower() == "true"
+
+
+def _parse_fork_source(request: Request) -> ForkSource | None:
+    source = request.headers.get(FORKED_FROM)
+    offset, sub_offset = request.headers.get(FORK_OFFSET), request.headers.get(FORK_SUB_OFFSET)
+    if source is None:
+        if offset is not None or sub_offset is not None:
+            raise InvalidRequest(f"{FORK_OFFSET} and {FORK_SUB_OFFSET} need {FORKED_FROM}")
+        return None
+    amount = 0 if sub_offset is None else number_of(FORK_SUB_OFFSET, sub_offset)
+    return ForkSource(
+        source=check_path(_source_path(source)),
+        offset=None if offset is None else _fork_offset(offset),
+        sub_offset=amount,
+    )
+
+
+def _fork_offset(text: str) -> int:
+    return 0 if text == START else offset_of(text)
+
+
+def _source_path(text: str) -> str:
+    """Return the path of a stream, named by the path of its URL or by its own."""
+    path = _decoded(text.encode("latin-1"))
+    return path.removeprefix(PREFIX) if path.startswith(PREFIX) else path.removeprefix("/")
+
+
+def write_mark(request: Request) -> WriteMark:
+    """Return what an append says of itself."""
+    headers = request.headers
+    given = [headers.get(name) for name in (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_NUMBER)]
+    producer, epoch, number = given
+    mark = WriteMark(sequence=_sequence(request), is_closing=is_closing(request))
+    if producer is None and epoch is None and number is None:
+        return mark
+    if producer is None or epoch is None or number is None:
+        raise InvalidRequest(
+            f"{PRODUCER_ID}, {PRODUCER_EPOCH} and {PRODUCER_NUMBER} are needed together,"
+            " or none of them"
+        )
+    if not 1 <= len(producer) <= TEXT_SIZE_MAX:
+        raise InvalidRequest(
+            f"{PRODUCER_ID} has {len(producer)} characters, allowed is 1 to {TEXT_SIZE_MAX}"
+        )
+    return mark._replace(
+        producer=producer,
+        epoch=number_of(PRODUCER_EPOCH, epoch),
+        number=number_of(PRODUCER_NUMBER, number),
+    )
+
+
+def _sequence(request: Request) -> str | None:
+    found = request.headers.get(SEQUENCE)
+    if found is not None and len(found) > TEXT_SIZE_MAX:
+        raise InvalidRequest(f"{SEQUENCE} has {len(found)} characters, limit is {TEXT_SIZE_MAX}")
+    return found
+
+
+def number_of(name: str, text: str) -> int:
+    """Return a number in a header."""
+    if not _NUMBER.fullmatch(text) or int(text) > NUMBER_MAX:
+        raise MalformedRequest(f"{name} is {text[:100]!r}, needed is a number of 0 to {NUMBER_MAX}")
+    return int(text)
+
+
+def _date_ms(text: str) -> int:
+    try:
+        if len(text) <= TEXT_SIZE_MAX and _DATE.fullmatch(text):
+            return round(datetime.fromisoformat(text.upper()).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    raise MalformedRequest(
+        f"{EXPIRES} is {text[:100]!r}, needed is a date as in 2026-01-31T12:00:00Z"
+    )
+
+
+class ReadQuery(msgspec.Struct):
+    """The query of a read, as it is described. Parameters beside these are passed over."""
+
+    offset: Annotated[
+        str,
+        msgspec.Meta(
+            pattern="^(now|-1|[0-9]{16}_0{16})$",
+            description="From where on: -1, now, or a Stream-Next-Offset",
+        ),
+    ] = START
+    live: Annotated[
+        Literal["long-poll", "sse"] | None,
+        msgspec.Meta(description="Whether to wait for what is new, or to be sent it"),
+    ] = None
+    cursor: Annotated[
+        str | None, msgspec.Meta(description="The Stream-Cursor of the answer before")
+    ] = None
+
+
+class ReadStream(NamedTuple):
+    """What is to be read."""
+
+    offset: int | None
+    """`None` for the beginning."""
+    is_now: bool
+    live: str | None
+    cursor: str | None
+
+
+def parse_read_stream(request: Request) -> ReadStream:
+    """Return what is to be read."""
+    query = request.query_params
+    offsets = query.getlist("offset")
+    if len(offsets) > 1:
+        raise MalformedRequest("query has the parameter 'offset' twice")
+    live = query.get("live")
+    if live not in (None, "long-poll", "sse"):
+        raise MalformedRequest(f"live is {live[:100]!r}, allowed is 'long-poll' or 'sse'")
+    if live is not None and not offsets:
+        raise InvalidRequest(f"live is {live!r}: needed is offset, which says from where on")
+    text = offsets[0] if offsets else START
+    is_now = text == NOW
+    offset = None if is_now or text == START else offset_of(text)
+    return ReadStream(offset, is_now, live, query.get("cursor"))

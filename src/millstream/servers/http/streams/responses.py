@@ -1,0 +1,66 @@
+"""What all answers about streams have in common: headers, and errors with what goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import wraps
+from types import MappingProxyType
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.errors import (
+    MillstreamError,
+    StaleStreamProducer,
+    StreamClosed,
+    StreamProducerGap,
+)
+from millstream.servers.http.routing.errors import exception_response
+from millstream.servers.http.routing.operations import Handler
+from millstream.servers.http.streams.positions import offset_text
+from millstream.servers.http.streams.requests import (
+    CLOSED,
+    EXPECTED_NUMBER,
+    NEXT_OFFSET,
+    PRODUCER_EPOCH,
+    RECEIVED_NUMBER,
+)
+
+SAFE_HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        # A browser takes the content for what it is said to be, and for this site alone.
+        "X-Content-Type-Options": "nosniff",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        # Anybody may have written it, so no script in it runs, and least of all as this site's.
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
+)
+
+
+def with_stream_headers(handler: Handler) -> Handler:
+    """Return a handler whose answers, errors among them, have the headers that they need."""
+
+    @wraps(handler)
+    async def answer(request: Request) -> Response:
+        try:
+            response = await handler(request)
+        except (MillstreamError, HTTPException) as error:
+            response = await exception_response(request, error)
+            response.headers.update(_error_headers(error))
+            response.headers["Cache-Control"] = "no-store"
+        response.headers.update(SAFE_HEADERS)
+        return response
+
+    return answer
+
+
+def _error_headers(error: Exception) -> dict[str, str]:
+    """Return what a client needs to know of an error, beside what it is."""
+    if isinstance(error, StreamClosed):
+        return {CLOSED: "true", NEXT_OFFSET: offset_text(error.end)}
+    if isinstance(error, StaleStreamProducer):
+        return {PRODUCER_EPOCH: str(error.newest)}
+    if isinstance(error, StreamProducerGap):
+        return {EXPECTED_NUMBER: str(error.expected), RECEIVED_NUMBER: str(error.found)}
+    return {}

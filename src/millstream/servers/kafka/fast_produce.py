@@ -1,0 +1,182 @@
+"""The short way for the commonest request: one batch for one partition, with no quota to charge.
+
+It does what `handlers.produce` does for such a request, with one object where that needs six;
+whatever is not plain goes the long way. Measured, it halves what a small request costs.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from millstream.broker.broker import Broker
+from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.results import append_time_of
+from millstream.errors import MillstreamError
+from millstream.protocols.kafka.apis import APIS, PRODUCE_KEY
+from millstream.protocols.kafka.fast_produce import (
+    NAMED_LAST_VERSION,
+    FastProduceFrame,
+    encode_fast_response,
+    read_fast_produce,
+    topic_of,
+)
+from millstream.protocols.kafka.messages.produce import ProduceResponse, ProduceResponseTopic
+from millstream.records.batch import CRC_END, HEADER_SIZE, TRANSACTIONAL_BIT, Bytes
+from millstream.servers.kafka.block_pool import ReceiveBlock
+from millstream.servers.kafka.counters import RequestCounter
+from millstream.servers.kafka.handlers.produce import ALL, LEADER, NONE, error_result
+from millstream.servers.kafka.pending_request import WAIT_STEP_NAMES, encode_response
+from millstream.servers.kafka.spans import describe
+from millstream.storage.append.pending_append import Appended
+from millstream.tracing import Span
+
+if TYPE_CHECKING:
+    from millstream.servers.kafka.kafka_protocol import KafkaProtocol
+
+_API = APIS[PRODUCE_KEY]
+_ATTRIBUTES_AT = CRC_END + 1
+"""Where the low byte of a batch's attributes is."""
+
+
+def begin_fast_produce(  # noqa: PLR0917 - called once for each request.
+    session: KafkaProtocol,
+    frame: memoryview,
+    block: ReceiveBlock,
+    broker: Broker,
+    counter: RequestCounter,
+    span: Span | None = None,
+) -> PendingFastProduce | None:
+    """Begin a request if it is plain; else nothing is done, and the long way is to be taken.
+
+    That includes everything that is wrong with it: the long way finds the same, and says so.
+    """
+    began = time.perf_counter()
+    if not broker.quotas.is_empty or (request := read_fast_produce(frame)) is None:
+        return None
+    batch, acks = request.batch, request.acks
+    if len(batch) < HEADER_SIZE or acks not in (ALL, LEADER, NONE):
+        return None
+    if batch[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
+        return None
+    try:
+        partition = _partition_of(request, broker)
+        if partition is None or not partition.is_open:
+            return None
+        exchange = PendingFastProduce(session, block, request, partition, counter, began, span)
+        partition.append_for(exchange, batch, timeout_ms=request.timeout_ms, is_early=acks != ALL)
+    except MillstreamError:
+        return None
+    counter.loop_seconds += time.perf_counter() - began
+    return exchange
+
+
+def _partition_of(request: FastProduceFrame, broker: Broker) -> Partition | None:
+    topic = topic_of(request.topic, is_named=request.version <= NAMED_LAST_VERSION)
+    if isinstance(topic, str):
+        return broker.topics.partition(topic, request.partition)
+    if isinstance(topic, uuid.UUID):
+        return broker.topics.by_id(topic).partition(request.partition)
+    return None
+
+
+class PendingFastProduce:
+    """A plain request and its answer; to its session it is like any `Exchange`."""
+
+    __slots__ = (
+        "_began",
+        "_block",
+        "_counter",
+        "_partition",
+        "_request",
+        "_session",
+        "_span",
+        "parts",
+    )
+
+    def __init__(  # noqa: PLR0917 - made once for each request.
+        self,
+        session: KafkaProtocol,
+        block: ReceiveBlock,
+        request: FastProduceFrame,
+        partition: Partition,
+        counter: RequestCounter,
+        began: float,
+        span: Span | None = None,
+    ) -> None:
+        self._session = session
+        self._block = block
+        self._request = request
+        self._partition = partition
+        self._counter = counter
+        self._began = began
+        self._span = span
+        self.parts: list[Bytes] | None = None
+        """The answer; nothing as long as it is worked on, empty where none is wanted."""
+
+    # What became of the batch, as whoever waits for an append is told.
+
+    def done(self) -> bool:
+        """Whether there is an answer."""
+        return self.parts is not None
+
+    def set_result(self, appended: Appended, /) -> None:
+        """Answer with where the batch went."""
+        if self._request.acks == NONE:
+            self._answer([])
+            return
+        answer = encode_fast_response(
+            self._request,
+            base_offset=appended.offset,
+            append_time_ms=append_time_of(appended),
+            log_start_offset=self._partition.log_start_offset,
+        )
+        self._answer([answer])
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Answer with why the batch was not taken."""
+        if not isinstance(error, MillstreamError):
+            raise error
+        if self._span is not None:
+            self._span.note("error.type", type(error).__name__)
+        self._answer([] if self._request.acks == NONE else self._refusal(error))
+
+    def _answer(self, parts: list[Bytes]) -> None:
+        self._block.release()
+        self.parts = parts
+        seconds = time.perf_counter() - self._began
+        self._counter.note(seconds)
+        if self._span is not None:
+            self._end_span(self._span, seconds)
+        self._session.answered(sum(map(len, parts)))
+
+    def _end_span(self, span: Span, seconds: float) -> None:
+        """Tell what was asked for, and how long the disk took of all the time."""
+        request, partition = self._request, self._partition
+        client_id = request.client_id.decode(errors="replace")
+        describe(span, _API.name, request.version, client_id, self._session.host)
+        span.note("kafka.topic_count", 1)
+        span.note("messaging.destination.name", partition.topic)
+        span.note("messaging.destination.partition.id", str(partition.index))
+        if partition.waits_for_disk:
+            span.note("millstream.fsync_ms", round(partition.last_sync_seconds * 1000, 3))
+        span.step(WAIT_STEP_NAMES[_API.name], seconds)
+        span.end()
+
+    def _refusal(self, error: MillstreamError) -> list[Bytes]:
+        request = self._request
+        topic = topic_of(request.topic, is_named=request.version <= NAMED_LAST_VERSION)
+        results = (error_result(request.partition, error),)
+        named = (
+            ProduceResponseTopic(name=topic, partition_responses=results)
+            if isinstance(topic, str)
+            else ProduceResponseTopic(
+                topic_id=self._partition.topic_id, partition_responses=results
+            )
+        )
+        response = ProduceResponse(responses=(named,))
+        return encode_response(_API, request.version, request.correlation_id, response)
+
+    def cancel(self) -> None:
+        """Let the append run to its end: it still needs the request's bytes, and frees them."""

@@ -1,0 +1,39 @@
+"""Rules about who may do what: there are none, and clients are told so."""
+
+from __future__ import annotations
+
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.messages.acls import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    CreateAclsResponseResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DeleteAclsResponseFilter,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from millstream.servers.kafka.request_context import RequestContext
+
+NO_ACLS = "this node keeps no rules about who may do what: everyone who reaches it may do all"
+
+
+def describe_acls(_: DescribeAclsRequest, __: RequestContext) -> DescribeAclsResponse:
+    """Say that there are no rules."""
+    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS)
+
+
+def create_acls(request: CreateAclsRequest, _: RequestContext) -> CreateAclsResponse:
+    """Refuse each rule."""
+    refused = CreateAclsResponseResult(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS
+    )
+    return CreateAclsResponse(results=(refused,) * len(request.creations))
+
+
+def delete_acls(request: DeleteAclsRequest, _: RequestContext) -> DeleteAclsResponse:
+    """Say to each pattern that there are no rules."""
+    refused = DeleteAclsResponseFilter(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS
+    )
+    return DeleteAclsResponse(filter_results=(refused,) * len(request.filters))

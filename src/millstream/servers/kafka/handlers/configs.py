@@ -1,0 +1,371 @@
+"""Configs: of topics, which can be changed; of the node and its groups, which can be seen."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+from millstream.broker.topics.configs.node_settings import (
+    NodeSetting,
+    group_settings,
+    node_settings,
+)
+from millstream.broker.topics.configs.topic_config import (
+    AlterConfigOperation,
+    ConfigChange,
+    TopicConfig,
+)
+from millstream.broker.topics.configs.topic_setting import SettingType
+from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
+from millstream.errors import InvalidRequest, MillstreamError
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestResource,
+    AlterConfigsResponse,
+    AlterConfigsResponseResource,
+    DescribeConfigsRequest,
+    DescribeConfigsRequestResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResponseConfig,
+    DescribeConfigsResponseResult,
+    DescribeConfigsResponseSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseResource,
+)
+from millstream.servers.kafka.request_context import RequestContext
+from millstream.storage.files.names import check_topic
+
+AnyResource = AlterConfigsRequestResource | IncrementalAlterConfigsRequestResource
+R = TypeVar("R", AlterConfigsRequestResource, IncrementalAlterConfigsRequestResource)
+K = TypeVar("K", bound=Hashable)
+
+
+class ConfigResourceType(enum.IntEnum):
+    """What has configs. The numbers are Kafka's."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value comes from. The numbers are Kafka's."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+KINDS: Mapping[SettingType, int] = MappingProxyType(
+    {
+        SettingType.BOOLEAN: 1,
+        SettingType.STRING: 2,
+        SettingType.INT: 3,
+        SettingType.LONG: 5,
+        SettingType.DOUBLE: 6,
+        SettingType.LIST: 7,
+    }
+)
+"""Kafka's numbers for what a value looks like."""
+
+OPERATIONS: Mapping[int, AlterConfigOperation] = MappingProxyType(
+    {
+        0: AlterConfigOperation.SET,
+        1: AlterConfigOperation.DELETE,
+        2: AlterConfigOperation.APPEND,
+        3: AlterConfigOperation.SUBTRACT,
+    }
+)
+"""Kafka's numbers for what a change does."""
+
+
+# Describing.
+
+
+def describe_configs(
+    request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """Show the configs of each resource: all, or those that are asked for."""
+    return DescribeConfigsResponse(
+        results=tuple(_describe(resource, request, context) for resource in request.resources)
+    )
+
+
+def _describe(
+    resource: DescribeConfigsRequestResource,
+    request: DescribeConfigsRequest,
+    context: RequestContext,
+) -> DescribeConfigsResponseResult:
+    code, message = ErrorCode.NONE, None
+    configs: Sequence[DescribeConfigsResponseConfig] = ()
+    try:
+        configs = _configs_of(resource, request, context)
+    except MillstreamError as error:
+        code, message = code_of(error), str(error)
+    wanted = resource.configuration_keys
+    return DescribeConfigsResponseResult(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=tuple(config for config in configs if not wanted or config.name in wanted),
+    )
+
+
+def _configs_of(
+    resource: DescribeConfigsRequestResource,
+    request: DescribeConfigsRequest,
+    context: RequestContext,
+) -> Sequence[DescribeConfigsResponseConfig]:
+    broker, name = context.broker, resource.resource_name
+    match resource.resource_type:
+        case ConfigResourceType.TOPIC:
+            return _describe_topic(broker.topics.get(check_topic(name)).config, request)
+        case ConfigResourceType.BROKER if not name:
+            return []  # The defaults for all nodes that can be changed: none can.
+        case ConfigResourceType.BROKER:
+            _check_node(name, context)
+            settings = node_settings(broker.config, context.config, broker.topics.log_config)
+            return _describe_settings(settings, request)
+        case ConfigResourceType.GROUP:
+            if not name:
+                raise InvalidRequest("a group needs a name")
+            return _describe_settings(group_settings(broker.config), request)
+        case _:
+            raise _no_configs(resource.resource_type)
+
+
+def _describe_topic(
+    config: TopicConfig, request: DescribeConfigsRequest
+) -> Sequence[DescribeConfigsResponseConfig]:
+    return [
+        DescribeConfigsResponseConfig(
+            name=setting.name,
+            value=config.value(setting.name),
+            config_source=source_of(config, setting.name),
+            synonyms=_topic_synonyms(config, setting.name) if request.include_synonyms else (),
+            config_type=KINDS[setting.kind],
+            documentation=setting.meaning if request.include_documentation else None,
+        )
+        for setting in TOPIC_CONFIGS.values()
+    ]
+
+
+def source_of(config: TopicConfig, name: str) -> ConfigSource:
+    """Return where the value of a topic's config comes from."""
+    if name in config.overrides:
+        return ConfigSource.TOPIC
+    setting = TOPIC_CONFIGS[name]
+    is_default = setting.default_of(config.node) == setting.default
+    return ConfigSource.DEFAULT if is_default else ConfigSource.STATIC_BROKER
+
+
+def _topic_synonyms(config: TopicConfig, name: str) -> tuple[DescribeConfigsResponseSynonym, ...]:
+    """Return where the value could come from: the topic, the node, and what is built in."""
+    setting = TOPIC_CONFIGS[name]
+    found = []
+    if (own := config.overrides.get(name)) is not None:
+        found.append((name, own, ConfigSource.TOPIC))
+    if setting.server_name is not None:
+        on_node = setting.default_of(config.node)
+        if on_node != setting.default:
+            found.append((setting.server_name, on_node, ConfigSource.STATIC_BROKER))
+        found.append((setting.server_name, setting.default, ConfigSource.DEFAULT))
+    return tuple(
+        DescribeConfigsResponseSynonym(name=name, value=value, source=source)
+        for name, value, source in found
+    )
+
+
+def _describe_settings(
+    settings: Iterable[NodeSetting], request: DescribeConfigsRequest
+) -> Sequence[DescribeConfigsResponseConfig]:
+    return [
+        DescribeConfigsResponseConfig(
+            name=setting.name,
+            value=setting.value,
+            read_only=True,
+            config_source=_setting_synonyms(setting)[0].source,
+            synonyms=_setting_synonyms(setting) if request.include_synonyms else (),
+            config_type=KINDS[setting.kind],
+            documentation=setting.meaning if request.include_documentation else None,
+        )
+        for setting in settings
+    ]
+
+
+def _setting_synonyms(setting: NodeSetting) -> tuple[DescribeConfigsResponseSynonym, ...]:
+    built_in = DescribeConfigsResponseSynonym(
+        name=setting.name, value=setting.default, source=ConfigSource.DEFAULT
+    )
+    if setting.value == setting.default:
+        return (built_in,)
+    own = DescribeConfigsResponseSynonym(
+        name=setting.name, value=setting.value, source=ConfigSource.STATIC_BROKER
+    )
+    return own, built_in
+
+
+# Changing.
+
+
+async def alter_configs(
+    request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
+    """Set each resource to these configs and no others."""
+    results = await _alter_all(
+        request.resources,
+        lambda resource: _alter(resource, context, is_validate_only=request.validate_only),
+    )
+    return AlterConfigsResponse(
+        responses=tuple(
+            AlterConfigsResponseResource(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, (code, message) in zip(request.resources, results, strict=True)
+        )
+    )
+
+
+async def _alter(
+    resource: AlterConfigsRequestResource, context: RequestContext, *, is_validate_only: bool
+) -> None:
+    _check_changes(resource, context, [config.value for config in resource.configs])
+    if resource.resource_type == ConfigResourceType.TOPIC:
+        configs = {config.name: config.value for config in resource.configs}
+        name = resource.resource_name
+        await context.broker.topics.alter(name, configs, is_validate_only=is_validate_only)
+
+
+async def incremental_alter_configs(
+    request: IncrementalAlterConfigsRequest, context: RequestContext
+) -> IncrementalAlterConfigsResponse:
+    """Make these changes to the configs of each resource: all those of one, or none."""
+    results = await _alter_all(
+        request.resources,
+        lambda resource: _change(resource, context, is_validate_only=request.validate_only),
+    )
+    return IncrementalAlterConfigsResponse(
+        responses=tuple(
+            IncrementalAlterConfigsResponseResource(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, (code, message) in zip(request.resources, results, strict=True)
+        )
+    )
+
+
+async def _change(
+    resource: IncrementalAlterConfigsRequestResource,
+    context: RequestContext,
+    *,
+    is_validate_only: bool,
+) -> None:
+    changes = [_change_of(config) for config in resource.configs]
+    values = [
+        change.value for change in changes if change.operation is not AlterConfigOperation.DELETE
+    ]
+    _check_changes(resource, context, values)
+    if resource.resource_type == ConfigResourceType.TOPIC:
+        await context.broker.topics.change_configs(
+            resource.resource_name, changes, is_validate_only=is_validate_only
+        )
+
+
+def _change_of(config: IncrementalAlterConfigsRequestConfig) -> ConfigChange:
+    operation = OPERATIONS.get(config.config_operation)
+    if operation is None:
+        allowed = ", ".join(f"{number} {kind.value}" for number, kind in OPERATIONS.items())
+        raise InvalidRequest(f"operation is {config.config_operation}, allowed is {allowed}")
+    return ConfigChange(config.name, operation, config.value)
+
+
+# What both have in common.
+
+
+async def _alter_all(
+    resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
+) -> list[tuple[ErrorCode, str | None]]:
+    """Alter each resource by itself, and return what came of each."""
+    repeated = _repeated((found.resource_type, found.resource_name) for found in resources)
+    results: list[tuple[ErrorCode, str | None]] = []
+    for resource in resources:
+        try:
+            if (resource.resource_type, resource.resource_name) in repeated:
+                raise InvalidRequest(f"resource {resource.resource_name[:300]!r} is there twice")
+            await alter(resource)
+        except MillstreamError as error:
+            results.append((code_of(error), str(error)))
+        else:
+            results.append((ErrorCode.NONE, None))
+    return results
+
+
+def _check_changes(
+    resource: AnyResource, context: RequestContext, values: Iterable[str | None]
+) -> None:
+    """Refuse what contradicts itself, and what nothing can be changed of."""
+    repeated = _repeated(config.name for config in resource.configs)
+    if repeated:
+        raise InvalidRequest(f"config {min(repeated)!r} is there twice")
+    if None in values:
+        raise InvalidRequest("a config has no value: to remove it, delete it")
+    name = resource.resource_name
+    match resource.resource_type:
+        case ConfigResourceType.TOPIC:
+            if not name:
+                raise InvalidRequest("a topic needs a name: there are no configs for all topics")
+            return
+        case ConfigResourceType.BROKER:
+            if name:
+                _check_node(name, context)
+        case ConfigResourceType.GROUP:
+            pass
+        case _:
+            raise _no_configs(resource.resource_type)
+    if resource.configs:
+        names = ", ".join(sorted(config.name[:100] for config in resource.configs))
+        raise InvalidRequest(
+            f"cannot change {names}: a node is set up by its configuration file, and shows here"
+            " what came of it"
+        )
+
+
+def _check_node(name: str, context: RequestContext) -> None:
+    if name != str(context.broker.node_id):
+        raise InvalidRequest(f"node is {name[:100]!r}, allowed is {context.broker.node_id}")
+
+
+def _no_configs(kind: int) -> InvalidRequest:
+    known = {resource.value: resource.name for resource in ConfigResourceType}
+    allowed = ", ".join(
+        f"{resource.value} {resource.name}"
+        for resource in (
+            ConfigResourceType.TOPIC,
+            ConfigResourceType.BROKER,
+            ConfigResourceType.GROUP,
+        )
+    )
+    return InvalidRequest(
+        f"resource type is {kind} {known.get(kind, 'unknown')}, allowed is {allowed}"
+    )
+
+
+def _repeated(keys: Iterable[K]) -> set[K]:
+    return {key for key, count in Counter(keys).items() if count > 1}

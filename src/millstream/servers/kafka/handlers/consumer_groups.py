@@ -1,0 +1,161 @@
+"""Consumer groups whose partitions the server divides: being a member, and being looked at."""
+
+from __future__ import annotations
+
+from millstream.broker.groups.consumer.consumer_groups import ConsumerGroupDescription
+from millstream.broker.groups.consumer.member import ConsumerHeartbeat, ConsumerMember
+from millstream.broker.groups.consumer.partition_set import PartitionSet, partition_set
+from millstream.errors import MillstreamError, UnknownTopicId
+from millstream.protocols.kafka.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupDescribeResponseAssignment,
+    ConsumerGroupDescribeResponseGroup,
+    ConsumerGroupDescribeResponseMember,
+    ConsumerGroupDescribeResponseTopicPartitions,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseAssignment,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+from millstream.servers.kafka.handlers.groups import (
+    OPERATIONS,
+    OPERATIONS_NOT_REQUESTED,
+    group_code_of,
+)
+from millstream.servers.kafka.request_context import RequestContext
+
+OWN_ID_SINCE = 1
+"""The first version of ConsumerGroupHeartbeat whose clients make up their member ids themselves."""
+
+UNCHANGED = -1
+"""A rebalance timeout that is as it was said before."""
+
+CONSUMER_MEMBER = 1
+"""The type of a member that speaks this protocol, and not the classic one."""
+
+
+async def consumer_group_heartbeat(
+    request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerGroupHeartbeatResponse:
+    """Hear a member, and tell it what it may have."""
+    try:
+        answer = await context.broker.groups.consumers.heartbeat(
+            request.group_id,
+            _heartbeat(request, context),
+            may_lack_id=context.version < OWN_ID_SINCE,
+        )
+    except MillstreamError as error:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=group_code_of(error), error_message=str(error)
+        )
+    return ConsumerGroupHeartbeatResponse(
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval_ms=answer.heartbeat_interval_ms,
+        assignment=None if answer.assigned is None else _assignment(answer.assigned),
+    )
+
+
+def _heartbeat(
+    request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerHeartbeat:
+    timeout_ms, names, owned = (
+        request.rebalance_timeout_ms,
+        request.subscribed_topic_names,
+        request.topic_partitions,
+    )
+    return ConsumerHeartbeat(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=None if timeout_ms == UNCHANGED else timeout_ms,
+        topic_names=None if names is None else frozenset(names),
+        topic_regex=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=None
+        if owned is None
+        else partition_set((part.topic_id, part.partitions) for part in owned),
+        client_id=context.client_id,
+        client_host=f"/{context.host}",
+    )
+
+
+def _assignment(partitions: PartitionSet) -> ConsumerGroupHeartbeatResponseAssignment:
+    return ConsumerGroupHeartbeatResponseAssignment(
+        topic_partitions=tuple(
+            ConsumerGroupHeartbeatResponseTopicPartitions(
+                topic_id=topic, partitions=tuple(sorted(numbers))
+            )
+            for topic, numbers in partitions.items()
+        )
+    )
+
+
+def consumer_group_describe(
+    request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> ConsumerGroupDescribeResponse:
+    """Say of groups what they are doing, and who has what."""
+    operations = OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_REQUESTED
+    return ConsumerGroupDescribeResponse(
+        groups=tuple(_described(group_id, context, operations) for group_id in request.group_ids)
+    )
+
+
+def _described(
+    group_id: str, context: RequestContext, operations: int
+) -> ConsumerGroupDescribeResponseGroup:
+    try:
+        found: ConsumerGroupDescription = context.broker.groups.consumers.describe(group_id)
+    except MillstreamError as error:
+        return ConsumerGroupDescribeResponseGroup(
+            group_id=group_id, error_code=group_code_of(error), error_message=str(error)
+        )
+    return ConsumerGroupDescribeResponseGroup(
+        group_id=group_id,
+        group_state=found.state,
+        group_epoch=found.epoch,
+        assignment_epoch=found.target_epoch,
+        assignor_name=found.assignor,
+        members=tuple(
+            _described_member(member, target, context) for member, target in found.members
+        ),
+        authorized_operations=operations,
+    )
+
+
+def _described_member(
+    member: ConsumerMember, target: PartitionSet, context: RequestContext
+) -> ConsumerGroupDescribeResponseMember:
+    return ConsumerGroupDescribeResponseMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(member.topic_names)),
+        subscribed_topic_regex=member.topic_regex or None,
+        assignment=_named(member.assigned, context),
+        target_assignment=_named(target, context),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _named(
+    partitions: PartitionSet, context: RequestContext
+) -> ConsumerGroupDescribeResponseAssignment:
+    """The partitions with the names of their topics; those of topics that are gone have none."""
+    named = []
+    for topic_id, numbers in partitions.items():
+        try:
+            name = context.broker.topics.by_id(topic_id).name
+        except UnknownTopicId:
+            continue
+        named.append(
+            ConsumerGroupDescribeResponseTopicPartitions(
+                topic_id=topic_id, topic_name=name, partitions=tuple(sorted(numbers))
+            )
+        )
+    return ConsumerGroupDescribeResponseAssignment(topic_partitions=tuple(named))

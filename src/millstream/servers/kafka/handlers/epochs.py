@@ -1,0 +1,44 @@
+"""OffsetForLeaderEpoch: where the reign of a leader ended."""
+
+from __future__ import annotations
+
+from millstream.errors import MillstreamError
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.epochs import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponsePartition,
+    OffsetForLeaderEpochResponseTopic,
+)
+from millstream.servers.kafka.request_context import RequestContext
+
+
+async def offset_for_leader_epoch(
+    request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """Tell where the newest epoch that is not after the given one ended, in each partition."""
+    topics = []
+    for topic in request.topics:
+        results = [await _find(topic.topic, wanted, context) for wanted in topic.partitions]
+        topics.append(
+            OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(results))
+        )
+    return OffsetForLeaderEpochResponse(throttle_time_ms=context.throttle_ms, topics=tuple(topics))
+
+
+async def _find(
+    topic: str, wanted: OffsetForLeaderEpochRequestPartition, context: RequestContext
+) -> OffsetForLeaderEpochResponsePartition:
+    try:
+        partition = context.broker.topics.partition(topic, wanted.partition)
+        await partition.open()
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        epoch, end_offset = partition.epoch_end(wanted.leader_epoch)
+    except MillstreamError as error:
+        return OffsetForLeaderEpochResponsePartition(
+            partition=wanted.partition, error_code=code_of(error)
+        )
+    return OffsetForLeaderEpochResponsePartition(
+        partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset
+    )

@@ -1,0 +1,35 @@
+"""InitProducerId: a producer gets its identity, or takes over that of its predecessor."""
+
+from __future__ import annotations
+
+from millstream.errors import MillstreamError
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.messages.producers import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from millstream.servers.kafka.handlers.transactions import transaction_code_of
+from millstream.servers.kafka.request_context import RequestContext
+
+FENCED_SINCE = 4
+"""The first version whose clients know that they can be fenced."""
+
+
+async def init_producer_id(
+    request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """Give a producer its id and epoch; with a transactional id, fence those before it."""
+    try:
+        producer = await context.broker.transactions.init_producer(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            request.producer_id,
+            request.producer_epoch,
+        )
+    except MillstreamError as error:
+        code = transaction_code_of(error, knows_fenced=context.version >= FENCED_SINCE)
+        if request.transactional_id is None and code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            # There is no coordinator that such a producer could look for.
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return InitProducerIdResponse(error_code=code)
+    return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)

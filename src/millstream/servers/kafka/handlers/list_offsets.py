@@ -1,0 +1,100 @@
+"""ListOffsets: from a point in time, or a mark below zero, to an offset."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.results import OffsetAndTimestamp
+from millstream.errors import InvalidRequest, MillstreamError, UnsupportedVersion
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+)
+from millstream.servers.kafka.request_context import RequestContext
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_NOT_TIERED = -6
+
+SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_NOT_TIERED: 11,
+}
+"""The first version that knows a mark."""
+
+READ_COMMITTED = 1
+
+
+async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    """Look up one offset in each partition that is asked about.
+
+    The replica id is not looked at: whoever asks is a consumer, and sees what consumers see.
+    """
+    asked = Counter(
+        (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
+    )
+    is_committed_only = request.isolation_level == READ_COMMITTED
+    topics = []
+    for topic in request.topics:
+        results = []
+        for wanted in topic.partitions:
+            try:
+                if asked[topic.name, wanted.partition_index] > 1:
+                    raise InvalidRequest(f"partition {wanted.partition_index} is there twice")
+                partition = context.broker.topics.partition(topic.name, wanted.partition_index)
+                found = await _find(partition, wanted, context.version, is_committed_only)
+                results.append(_answer(wanted.partition_index, found))
+            except MillstreamError as error:
+                results.append(
+                    ListOffsetsResponsePartition(
+                        partition_index=wanted.partition_index, error_code=code_of(error)
+                    )
+                )
+        topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=tuple(results)))
+    return ListOffsetsResponse(throttle_time_ms=context.throttle_ms, topics=tuple(topics))
+
+
+async def _find(
+    partition: Partition,
+    wanted: ListOffsetsRequestPartition,
+    version: int,
+    is_committed_only: bool,  # noqa: FBT001 - named as it is passed on.
+) -> OffsetAndTimestamp | None:
+    mark = wanted.timestamp
+    if mark < 0 and version < SINCE.get(mark, version + 1):
+        raise UnsupportedVersion(f"version {version} knows no timestamp {mark}")
+    await partition.open()
+    partition.check_leader_epoch(wanted.current_leader_epoch)
+    await partition.settle()
+    if mark >= 0:
+        return await partition.offset_for(mark, is_committed_only=is_committed_only)
+    if mark == LATEST:
+        return partition.latest(is_committed_only=is_committed_only)
+    if mark in (EARLIEST, EARLIEST_LOCAL):
+        return partition.earliest()
+    if mark == MAX_TIMESTAMP:
+        return await partition.max_timestamp(is_committed_only=is_committed_only)
+    return None  # Nothing is kept elsewhere, and nothing is on its way there.
+
+
+def _answer(index: int, found: OffsetAndTimestamp | None) -> ListOffsetsResponsePartition:
+    if found is None:
+        return ListOffsetsResponsePartition(partition_index=index)
+    return ListOffsetsResponsePartition(
+        partition_index=index,
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )

@@ -1,0 +1,123 @@
+"""Metadata: which nodes there are, and where the partitions of topics live."""
+
+from __future__ import annotations
+
+from millstream.broker.topics.topic import NO_ID, Topic
+from millstream.errors import InvalidRequest, MillstreamError
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from millstream.servers.kafka.handlers.cluster import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+)
+from millstream.servers.kafka.request_context import RequestContext
+from millstream.storage.files.names import check_topic
+
+NULL_MEANS_ALL_SINCE = 1
+"""Before, an empty list of topics means all of them; from here on, none."""
+
+TOPIC_ID_SINCE = 12
+"""The first version in which topics can be asked for by id."""
+
+UNKNOWN_EPOCH = -1
+
+
+async def metadata(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """Describe the node and the topics that are asked for, or all."""
+    broker = context.broker
+    host, port = broker.advertised
+    operations = (
+        CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else OPERATIONS_NOT_REQUESTED
+    )
+    return MetadataResponse(
+        brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=await _topics(request, context),
+        cluster_authorized_operations=operations,
+    )
+
+
+async def _topics(
+    request: MetadataRequest, context: RequestContext
+) -> tuple[MetadataResponseTopic, ...]:
+    if _is_for_all(request, context.version):
+        return tuple(_describe(topic, request, context) for topic in context.broker.topics.all())
+    wanted = dict.fromkeys(request.topics or ())  # Each once, in the order of the request.
+    return tuple([await _topic(topic, request, context) for topic in wanted])
+
+
+def _is_for_all(request: MetadataRequest, version: int) -> bool:
+    return request.topics is None or (version < NULL_MEANS_ALL_SINCE and not request.topics)
+
+
+async def _topic(
+    wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
+) -> MetadataResponseTopic:
+    try:
+        topic = await _find(wanted, request, context)
+    except MillstreamError as error:
+        is_nameless = wanted.name is None and context.version < TOPIC_ID_SINCE
+        return MetadataResponseTopic(
+            error_code=code_of(error),
+            name="" if is_nameless else wanted.name,
+            topic_id=wanted.topic_id,
+        )
+    return _describe(topic, request, context)
+
+
+async def _find(
+    wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
+) -> Topic:
+    """Return the topic that is asked for; it is created where that is wanted and allowed."""
+    topics = context.broker.topics
+    if wanted.topic_id != NO_ID:
+        if context.version < TOPIC_ID_SINCE:
+            raise InvalidRequest(f"topics have ids from version {TOPIC_ID_SINCE} on")
+        return topics.by_id(wanted.topic_id)
+    if wanted.name is None:
+        raise InvalidRequest("a topic needs a name or an id")
+    if topic := topics.find(wanted.name):
+        return topic
+    check_topic(wanted.name)
+    if request.allow_auto_topic_creation and context.broker.config.auto_create_topics:
+        return await topics.ensure(wanted.name)
+    return topics.get(wanted.name)
+
+
+def _describe(
+    topic: Topic, request: MetadataRequest, context: RequestContext
+) -> MetadataResponseTopic:
+    nodes = (context.broker.node_id,)
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            MetadataResponsePartition(
+                partition_index=index,
+                leader_id=context.broker.node_id,
+                leader_epoch=partition.leader_epoch if partition.is_open else UNKNOWN_EPOCH,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+            )
+            for index, partition in enumerate(topic.partitions)
+        ),
+        topic_authorized_operations=(
+            TOPIC_OPERATIONS
+            if request.include_topic_authorized_operations
+            else OPERATIONS_NOT_REQUESTED
+        ),
+    )

@@ -1,0 +1,430 @@
+"""How far groups have read: committed, fetched, deleted."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from millstream.broker.groups.values import (
+    NO_EPOCH,
+    NO_OFFSET,
+    OffsetAndMetadata,
+    OffsetCommitter,
+    PartitionName,
+)
+from millstream.broker.topics.topic import Topic
+from millstream.errors import MillstreamError, UnknownGroup, UnknownTopic, UnknownTopicId
+from millstream.protocols.kafka.codec.primitives import NO_ID
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from millstream.servers.kafka.handlers.groups import group_code_of
+from millstream.servers.kafka.request_context import RequestContext
+
+TOPIC_IDS_SINCE = 10
+"""The first version of OffsetCommit and of OffsetFetch in which topics go by their ids."""
+
+COMMIT_NOT_FOUND_SINCE = 9
+"""The first version of OffsetCommit whose clients know that a group may not be there."""
+
+FETCH_MANY_SINCE = 8
+FETCH_GROUP_ERROR_SINCE = 2
+"""Before, OffsetFetch had to say of each partition what was wrong with the group."""
+
+_VERSION_SIZE = 2
+
+
+# Committing.
+
+
+async def offset_commit(
+    request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """Remember how far a group has read; what cannot be taken is refused by itself."""
+    codes: dict[tuple[int, int], ErrorCode] = {}
+    offsets: dict[PartitionName, OffsetAndMetadata] = {}
+    places: dict[tuple[int, int], PartitionName] = {}
+    for number, wanted in enumerate(request.topics):
+        for part in wanted.partitions:
+            place = (number, part.partition_index)
+            try:
+                topic = _topic_of(wanted.name, wanted.topic_id, context)
+                partition = _partition_of(topic, part.partition_index)
+                offset = _offset_of(part, topic)
+                context.broker.groups.check_offset(offset)
+            except MillstreamError as error:
+                codes[place] = code_of(error)
+            else:
+                offsets[partition] = offset
+                places[place] = partition
+    if offsets:
+        code = await _commit(request, offsets, context)
+        codes.update(dict.fromkeys(places, code))
+    return OffsetCommitResponse(
+        topics=tuple(
+            _committed(number, wanted, codes) for number, wanted in enumerate(request.topics)
+        )
+    )
+
+
+async def _commit(
+    request: OffsetCommitRequest,
+    offsets: Mapping[PartitionName, OffsetAndMetadata],
+    context: RequestContext,
+) -> ErrorCode:
+    committer = OffsetCommitter(
+        member_id=request.member_id,
+        generation=request.generation_id_or_member_epoch,
+        instance_id=request.group_instance_id,
+    )
+    retention_ms = request.retention_time_ms
+    try:
+        await context.broker.groups.commit(
+            request.group_id,
+            committer,
+            offsets,
+            retention_ms=retention_ms if retention_ms >= 0 else None,
+        )
+    except UnknownGroup as error:
+        is_known = context.version >= COMMIT_NOT_FOUND_SINCE
+        return code_of(error) if is_known else ErrorCode.ILLEGAL_GENERATION
+    except MillstreamError as error:
+        code = group_code_of(error)
+        is_large = code is ErrorCode.MESSAGE_TOO_LARGE
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_large else code
+    return ErrorCode.NONE
+
+
+def _offset_of(part: OffsetCommitRequestPartition, topic: Topic) -> OffsetAndMetadata:
+    return OffsetAndMetadata(
+        offset=part.committed_offset,
+        leader_epoch=part.committed_leader_epoch,
+        metadata=part.committed_metadata or "",
+        topic_id=topic.id,
+    )
+
+
+def _committed(
+    number: int, wanted: OffsetCommitRequestTopic, codes: Mapping[tuple[int, int], ErrorCode]
+) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        partitions=tuple(
+            OffsetCommitResponsePartition(
+                partition_index=part.partition_index,
+                error_code=codes[number, part.partition_index],
+            )
+            for part in wanted.partitions
+        ),
+    )
+
+
+# Fetching.
+
+
+class _Wanted(NamedTuple):
+    """Partitions of a topic that a client asks for, by name or by id."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[int, ...]
+
+
+class _Found(NamedTuple):
+    """What a group has committed of one partition, as a client is told."""
+
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class _FoundTopic(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: tuple[_Found, ...]
+
+
+def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    """Say how far groups have read: one up to version 7, many from then on."""
+    if context.version >= FETCH_MANY_SINCE:
+        return OffsetFetchResponse(
+            groups=tuple(
+                _fetch_group(group, context, is_stable_required=request.require_stable)
+                for group in request.groups
+            )
+        )
+    wanted = request.topics
+    topics = None
+    if wanted is not None:
+        topics = [_Wanted(t.name, NO_ID, t.partition_indexes) for t in wanted]
+    try:
+        found = _fetch(request.group_id, topics, context, is_stable_required=request.require_stable)
+    except MillstreamError as error:
+        code = group_code_of(error)
+        if context.version >= FETCH_GROUP_ERROR_SINCE:
+            return OffsetFetchResponse(error_code=code)
+        found = [_refused(topic, code) for topic in topics or ()]
+    return OffsetFetchResponse(
+        topics=tuple(
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetFetchResponsePartition(
+                        partition_index=part.partition,
+                        committed_offset=part.offset,
+                        committed_leader_epoch=part.leader_epoch,
+                        metadata=part.metadata,
+                        error_code=part.error_code,
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in found
+        )
+    )
+
+
+def _fetch_group(
+    group: OffsetFetchRequestGroup, context: RequestContext, *, is_stable_required: bool
+) -> OffsetFetchResponseGroup:
+    wanted = group.topics
+    topics = None
+    if wanted is not None:
+        topics = [_Wanted(t.name, t.topic_id, t.partition_indexes) for t in wanted]
+    try:
+        found = _fetch(
+            group.group_id,
+            topics,
+            context,
+            member_id=group.member_id,
+            epoch=group.member_epoch,
+            is_stable_required=is_stable_required,
+        )
+    except MillstreamError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=group_code_of(error))
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        topics=tuple(
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    OffsetFetchResponsePartitions(
+                        partition_index=part.partition,
+                        committed_offset=part.offset,
+                        committed_leader_epoch=part.leader_epoch,
+                        metadata=part.metadata,
+                        error_code=part.error_code,
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in found
+        ),
+    )
+
+
+def _fetch(
+    group_id: str,
+    topics: Sequence[_Wanted] | None,
+    context: RequestContext,
+    *,
+    member_id: str | None = None,
+    epoch: int = NO_EPOCH,
+    is_stable_required: bool,
+) -> list[_FoundTopic]:
+    """Return what a group has committed, topic by topic; of all topics where none are named."""
+    names = [_name_of(topic, context) for topic in topics or ()]
+    wanted = [
+        PartitionName(name, index)
+        for topic, name in zip(topics or (), names, strict=True)
+        for index in topic.partitions
+        if name is not None
+    ]
+    found = context.broker.groups.fetch(
+        group_id,
+        None if topics is None else wanted,
+        member_id=member_id,
+        epoch=epoch,
+        is_stable_required=is_stable_required,
+    )
+    if topics is None:
+        topics = _everything(found, context)
+        names = [topic.name for topic in topics]
+    return [
+        _refused(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+        if name is None
+        else _fetched(topic, name, found, context)
+        for topic, name in zip(topics, names, strict=True)
+    ]
+
+
+def _name_of(wanted: _Wanted, context: RequestContext) -> str | None:
+    """Return the name of a topic; nothing where there is none with the id that was given."""
+    if context.version < TOPIC_IDS_SINCE:
+        return wanted.name
+    try:
+        return context.broker.topics.by_id(wanted.topic_id).name
+    except UnknownTopicId:
+        return None
+
+
+def _everything(found: Iterable[PartitionName], context: RequestContext) -> list[_Wanted]:
+    """Return all that was found as if it had been asked for.
+
+    A topic that is gone has no id by which a client could be told of it.
+    """
+    indexes: dict[str, list[int]] = {}
+    for partition in found:
+        indexes.setdefault(partition.topic, []).append(partition.partition)
+    ids = {name: topic.id for name in indexes if (topic := context.broker.topics.find(name))}
+    return [
+        _Wanted(name, ids.get(name, NO_ID), tuple(parts))
+        for name, parts in indexes.items()
+        if name in ids or context.version < TOPIC_IDS_SINCE
+    ]
+
+
+def _fetched(
+    wanted: _Wanted,
+    name: str,
+    found: Mapping[PartitionName, OffsetAndMetadata | MillstreamError | None],
+    context: RequestContext,
+) -> _FoundTopic:
+    topic = context.broker.topics.find(name)
+    parts = (_found(index, found[PartitionName(name, index)], topic) for index in wanted.partitions)
+    return _FoundTopic(wanted.name, wanted.topic_id, tuple(parts))
+
+
+def _found(
+    index: int, value: OffsetAndMetadata | MillstreamError | None, topic: Topic | None
+) -> _Found:
+    if isinstance(value, MillstreamError):
+        return _Found(index, error_code=code_of(value))
+    # An offset of a topic that was deleted and made anew says nothing of the new one.
+    is_other = value and topic and value.topic_id not in (None, topic.id)
+    if value is None or is_other:
+        return _Found(index)
+    return _Found(index, value.offset, value.leader_epoch, value.metadata)
+
+
+def _refused(wanted: _Wanted, code: ErrorCode) -> _FoundTopic:
+    parts = tuple(_Found(index, error_code=code) for index in wanted.partitions)
+    return _FoundTopic(wanted.name, wanted.topic_id, parts)
+
+
+# Deleting.
+
+
+async def offset_delete(
+    request: OffsetDeleteRequest, context: RequestContext
+) -> OffsetDeleteResponse:
+    """Forget how far a group has read, of topics that it does not read now."""
+    codes: dict[PartitionName, ErrorCode] = {}
+    known: list[PartitionName] = []
+    for wanted in request.topics:
+        for part in wanted.partitions:
+            partition = PartitionName(wanted.name, part.partition_index)
+            try:
+                _partition_of(_topic_of(wanted.name, NO_ID, context), part.partition_index)
+                known.append(partition)
+            except MillstreamError as error:
+                codes[partition] = code_of(error)
+    try:
+        results = await context.broker.groups.delete_offsets(
+            request.group_id, known, is_subscribed=_reads(request.group_id, context)
+        )
+    except MillstreamError as error:
+        return OffsetDeleteResponse(error_code=group_code_of(error))
+    for partition, refusal in results.items():
+        codes[partition] = code_of(refusal) if refusal else ErrorCode.NONE
+    return OffsetDeleteResponse(
+        topics=tuple(
+            OffsetDeleteResponseTopic(
+                name=wanted.name,
+                partitions=tuple(
+                    OffsetDeleteResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=codes[PartitionName(wanted.name, part.partition_index)],
+                    )
+                    for part in wanted.partitions
+                ),
+            )
+            for wanted in request.topics
+        )
+    )
+
+
+def _reads(group_id: str, context: RequestContext) -> Callable[[str], bool]:
+    """Return what tells whether the members of a classic group read a topic.
+
+    Where a member's subscription cannot be understood, it may be any.
+    """
+    topics: set[str] = set()
+    for subscription in context.broker.groups.subscriptions(group_id):
+        found = subscribed_topics(subscription)
+        if found is None:
+            return lambda _: True
+        topics.update(found)
+    return topics.__contains__
+
+
+def subscribed_topics(subscription: bytes) -> list[str] | None:
+    """Return the topics that a consumer named when it joined; nothing if that is not to be read.
+
+    All versions of the subscription begin in the same way: a version, and an array of names.
+    """
+    try:
+        (count,) = struct.unpack_from(">i", subscription, _VERSION_SIZE)
+        position = _VERSION_SIZE + 4
+        if not 0 <= count <= (len(subscription) - position) // 2:
+            return None
+        topics = []
+        for _ in range(count):
+            (size,) = struct.unpack_from(">h", subscription, position)
+            name = subscription[position + 2 : position + 2 + size]
+            if size < 0 or len(name) != size:
+                return None
+            topics.append(bytes(name).decode())
+            position += 2 + size
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return topics
+
+
+# Topics.
+
+
+def _topic_of(name: str, topic_id: UUID, context: RequestContext) -> Topic:
+    topics = context.broker.topics
+    return topics.by_id(topic_id) if topic_id != NO_ID or not name else topics.get(name)
+
+
+def _partition_of(topic: Topic, index: int) -> PartitionName:
+    if not 0 <= index < topic.partition_count:
+        raise UnknownTopic(f"{topic.name} has no partition {index}, it has {topic.partition_count}")
+    return PartitionName(topic.name, index)

@@ -1,0 +1,300 @@
+"""Produce: batches into several partitions.
+
+Every batch takes its place in its log before the next request of the connection begins, so that
+pipelined requests keep their order; the answer waits for what `acks` asks for. Records are written
+from the memory that they arrived in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.results import append_time_of
+from millstream.broker.quotas import QuotaKind
+from millstream.errors import (
+    ConcurrentTransaction,
+    InvalidRecord,
+    InvalidTransactionState,
+    MillstreamError,
+    UnsupportedCompression,
+)
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.produce import (
+    ProduceRequest,
+    ProduceRequestTopic,
+    ProduceResponse,
+    ProduceResponsePartition,
+    ProduceResponseRecordError,
+    ProduceResponseTopic,
+)
+from millstream.records.batch import HEADER_SIZE, MAGIC, BatchHeader, unpack_header
+from millstream.records.compression import Codec
+from millstream.servers.kafka.deferred_response import DeferredResponse
+from millstream.servers.kafka.request_context import RequestContext
+from millstream.storage.append.pending_append import Appended
+from millstream.storage.files.names import check_topic
+
+TOPIC_ID_SINCE = 13
+"""The first version that names topics by id."""
+
+ZSTD_SINCE = 7
+"""The first version that may carry zstd: consumers that old could not read it."""
+
+ABORTABLE_SINCE = 11
+"""The first version whose clients abort when they are told that they have to."""
+
+JOINS_TRANSACTION_SINCE = 12
+"""The first version whose batches add their partition to the transaction (KIP-890)."""
+
+ALL = -1
+LEADER = 1
+NONE = 0
+
+
+def produce(request: ProduceRequest, context: RequestContext) -> object:
+    """Append what is asked for, and answer as `acks` says; with 0, not at all."""
+    work = PendingProduce(request, context)
+    if work.is_ready():
+        return work.begin()
+    return work.prepare_and_begin()
+
+
+def _result_of(
+    index: int, partition: Partition, done: asyncio.Future[Appended]
+) -> ProduceResponsePartition:
+    """Say what became of a batch that was handed to its partition."""
+    error = done.exception()
+    if error is None:
+        appended = done.result()
+        return ProduceResponsePartition(
+            index=index,
+            base_offset=appended.offset,
+            log_append_time_ms=append_time_of(appended),
+            log_start_offset=partition.log_start_offset,
+        )
+    if isinstance(error, MillstreamError):
+        return error_result(index, error)
+    raise error
+
+
+class _PartitionBatch:
+    """One partition of the request, and what became of its batch."""
+
+    __slots__ = ("batch", "error", "guard", "header", "index", "partition", "result")
+
+    def __init__(self, index: int, batch: memoryview | None) -> None:
+        self.index = index
+        self.batch = batch
+        self.header: BatchHeader | None = None
+        """What its batch says of itself, as far as it looks like one."""
+        self.partition: Partition | None = None
+        self.error: MillstreamError | None = None
+        self.guard: int | None = None
+        """Which transaction the coordinator was asked about, so that none before it is hit."""
+        self.result: ProduceResponsePartition | None = None
+
+
+class PendingProduce:
+    """One produce request under way."""
+
+    def __init__(self, request: ProduceRequest, context: RequestContext) -> None:
+        self._request = request
+        self._context = context
+        self._topics = [
+            (topic, [_PartitionBatch(part.index, part.records) for part in topic.partition_data])
+            for topic in request.topic_data
+        ]
+        self._slots = [slot for _, slots in self._topics for slot in slots]
+        self._waiting = 0
+        self._size = 0
+        self._deferred = DeferredResponse()
+        for topic, slots in self._topics:
+            self._resolve(topic, slots)
+
+    def _resolve(self, topic: ProduceRequestTopic, slots: list[_PartitionBatch]) -> None:
+        topics = self._context.broker.topics
+        for slot in slots:
+            try:
+                slot.header = check_records(slot.batch, self._context.version)
+                if self._context.version >= TOPIC_ID_SINCE:
+                    slot.partition = topics.by_id(topic.topic_id).partition(slot.index)
+                else:
+                    slot.partition = topics.partition(check_topic(topic.name), slot.index)
+            except MillstreamError as error:
+                slot.error = error
+
+    # Whatever has to be awaited before a batch can take its place.
+
+    def is_ready(self) -> bool:
+        """Whether all batches can be appended right now."""
+        return all(self._is_slot_ready(slot) for slot in self._slots)
+
+    def _is_slot_ready(self, slot: _PartitionBatch) -> bool:
+        partition = slot.partition
+        if partition is None or slot.error is not None:
+            return True
+        return partition.is_open and not self._has_to_join(slot)
+
+    def _has_to_join(self, slot: _PartitionBatch) -> bool:
+        """Whether a batch's partition is not part of its producer's open transaction."""
+        if slot.header is None or slot.partition is None or not slot.header.is_transactional:
+            return False
+        return not self._context.broker.transactions.is_ongoing(
+            *_producer_of(slot.header), slot.partition.topic, slot.partition.index
+        )
+
+    async def prepare_and_begin(self) -> object:
+        """Open partitions, see to transactions, then append."""
+        joining: dict[tuple[int, int], list[_PartitionBatch]] = {}
+        for slot in self._slots:
+            if slot.partition is None or slot.error is not None:
+                continue
+            try:
+                await slot.partition.open()
+            except MillstreamError as error:
+                slot.error = error
+                continue
+            if slot.header is not None and self._has_to_join(slot):
+                joining.setdefault(_producer_of(slot.header), []).append(slot)
+        for producer, slots in joining.items():
+            await self._join_transaction(*producer, slots)
+        return self.begin()
+
+    async def _join_transaction(
+        self, producer_id: int, producer_epoch: int, slots: list[_PartitionBatch]
+    ) -> None:
+        """Have partitions be part of the producer's transaction, or refuse their batches."""
+        version = self._context.version
+        partitions = []
+        for slot in slots:
+            assert slot.partition is not None
+            slot.guard = slot.partition.transaction_guard(producer_id)
+            partitions.append((slot.partition.topic, slot.partition.index))
+        try:
+            await self._context.broker.transactions.ensure_partitions(
+                self._request.transactional_id,
+                producer_id,
+                producer_epoch,
+                partitions,
+                may_add=version >= JOINS_TRANSACTION_SINCE,
+                is_abortable=version >= ABORTABLE_SINCE,
+            )
+        except ConcurrentTransaction:
+            # Older clients give up when they are told so; this code has all of them try again.
+            is_known = version >= JOINS_TRANSACTION_SINCE
+            code = ErrorCode.CONCURRENT_TRANSACTIONS if is_known else ErrorCode.NOT_ENOUGH_REPLICAS
+            for slot in slots:
+                slot.result = _failed(slot.index, code, "the transaction before is being ended")
+        except MillstreamError as error:
+            for slot in slots:
+                slot.error = error
+
+    # Appending.
+
+    def begin(self) -> DeferredResponse | ProduceResponse | None:
+        """Append every batch; answer at once where nothing has to be waited for."""
+        acks = self._request.acks
+        if acks not in (ALL, LEADER, NONE):
+            for slot in self._slots:
+                slot.result = _failed(slot.index, ErrorCode.INVALID_REQUIRED_ACKS, None)
+        for slot in self._slots:
+            if slot.result is None:
+                self._append(slot, is_early=acks != ALL)
+        return self._deferred if self._waiting else self._answer()
+
+    def _append(self, slot: _PartitionBatch, *, is_early: bool) -> None:
+        if slot.error is not None:
+            slot.result = error_result(slot.index, slot.error)
+            return
+        assert slot.partition is not None
+        assert slot.batch is not None
+        self._size += len(slot.batch)
+        if self._has_to_join(slot):  # The transaction ended while others were being waited for.
+            error = InvalidTransactionState(f"{slot.partition}: the transaction has ended")
+            slot.result = error_result(slot.index, error)
+            return
+        try:
+            future = slot.partition.append(
+                slot.batch,
+                timeout_ms=self._request.timeout_ms,
+                is_early=is_early,
+                guard=slot.guard,
+            )
+        except MillstreamError as error:
+            slot.result = error_result(slot.index, error)
+            return
+        self._waiting += 1
+        future.add_done_callback(lambda done: self._appended(slot, done))
+
+    def _appended(self, slot: _PartitionBatch, done: asyncio.Future[Appended]) -> None:
+        assert slot.partition is not None
+        slot.result = _result_of(slot.index, slot.partition, done)
+        self._waiting -= 1
+        if not self._waiting:
+            self._deferred.finish(self._answer())
+
+    # Answering.
+
+    def _answer(self) -> ProduceResponse | None:
+        throttle_ms = self._context.charge(QuotaKind.PRODUCE, self._size)
+        if self._request.acks == NONE:
+            return None
+        return ProduceResponse(
+            responses=tuple(
+                ProduceResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partition_responses=tuple(slot.result for slot in slots if slot.result),
+                )
+                for topic, slots in self._topics
+            ),
+            throttle_time_ms=throttle_ms,
+        )
+
+
+def error_result(index: int, error: MillstreamError) -> ProduceResponsePartition:
+    """Say why a batch was not taken."""
+    record_index = getattr(error, "record_index", None)
+    return _failed(index, code_of(error), str(error), record_index=record_index)
+
+
+def _failed(
+    index: int, code: ErrorCode, message: str | None, *, record_index: int | None = None
+) -> ProduceResponsePartition:
+    records: tuple[ProduceResponseRecordError, ...] = ()
+    if record_index is not None:
+        records = (
+            ProduceResponseRecordError(batch_index=record_index, batch_index_error_message=message),
+        )
+    return ProduceResponsePartition(
+        index=index,
+        error_code=code,
+        base_offset=-1,
+        log_append_time_ms=-1,
+        log_start_offset=-1,
+        record_errors=records,
+        error_message=message,
+    )
+
+
+def check_records(records: memoryview | None, version: int) -> BatchHeader:
+    """Return the header of what looks like exactly one batch of the present format; else raise."""
+    if records is None or len(records) < HEADER_SIZE:
+        found = 0 if records is None else len(records)
+        raise InvalidRecord(f"a batch has at least {HEADER_SIZE} bytes, found {found}")
+    header = BatchHeader._make(unpack_header(records))
+    if header.magic != MAGIC:
+        raise InvalidRecord(f"batch format is {header.magic}, allowed is {MAGIC}")
+    if HEADER_SIZE <= header.size < len(records):
+        raise InvalidRecord(
+            f"one batch of {header.size} bytes is allowed, found {len(records)} bytes"
+        )
+    if version < ZSTD_SINCE and header.codec == Codec.ZSTD:
+        raise UnsupportedCompression(f"zstd needs version {ZSTD_SINCE} or newer, found {version}")
+    return header
+
+
+def _producer_of(header: BatchHeader) -> tuple[int, int]:
+    return header.producer_id, header.producer_epoch

@@ -1,0 +1,42 @@
+"""PublishTransactions: many producers, one commit."""
+
+from __future__ import annotations
+
+from millstream.broker.transactions.publication import ProposedTransaction, PublicationProposal
+from millstream.broker.transactions.transaction import TransactionProducer
+from millstream.errors import MillstreamError
+from millstream.protocols.kafka.messages.publications import (
+    PublishTransactionsRequest,
+    PublishTransactionsResponse,
+)
+from millstream.servers.kafka.handlers.transactions import transaction_code_of
+from millstream.servers.kafka.request_context import RequestContext
+
+
+async def publish_transactions(
+    request: PublishTransactionsRequest, context: RequestContext
+) -> PublishTransactionsResponse:
+    """Commit transactions of many producers, all or none, once for each sequence. Ours."""
+    proposal = PublicationProposal(
+        publisher=request.publisher,
+        sequence=request.sequence,
+        chosen=tuple(
+            ProposedTransaction(
+                one.transactional_id, TransactionProducer(one.producer_id, one.producer_epoch)
+            )
+            for one in request.transactions
+        ),
+        prefix=request.prefix,
+        is_commit=request.committed,
+        is_final=request.is_final,
+        client_id=context.client_id,
+    )
+    try:
+        published = await context.broker.transactions.publish(proposal)
+    except MillstreamError as error:
+        return PublishTransactionsResponse(
+            error_code=transaction_code_of(error), error_message=str(error)
+        )
+    return PublishTransactionsResponse(
+        is_repeated=published.is_repeated, last_sequence=published.last_sequence
+    )

@@ -1,0 +1,182 @@
+"""Quotas: who may use how much, shown and set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millstream.broker.quotas import DEFAULT, ClientQuotaEntity
+from millstream.errors import InvalidRequest, MillstreamError, UnsupportedVersion
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntity,
+    AlterClientQuotasRequestEntry,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResponseEntity,
+    AlterClientQuotasResponseEntry,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasRequestComponent,
+    DescribeClientQuotasResponse,
+    DescribeClientQuotasResponseEntity,
+    DescribeClientQuotasResponseEntry,
+    DescribeClientQuotasResponseValue,
+)
+from millstream.servers.kafka.request_context import RequestContext
+
+USER, CLIENT_ID, ADDRESS = "user", "client-id", "ip"
+EXACT, DEFAULT_ONLY, ANY = 0, 1, 2
+"""How a name is matched: Kafka's numbers."""
+
+
+class _Filter(NamedTuple):
+    """What the name of one kind has to be."""
+
+    kind: str
+    how: int
+    name: str | None
+
+    def fits(self, entity: ClientQuotaEntity) -> bool:
+        name = entity.user if self.kind == USER else entity.client_id
+        if name is None:
+            return False
+        if self.how == ANY:
+            return True
+        return name is DEFAULT if self.how == DEFAULT_ONLY else name == self.name
+
+
+# Showing.
+
+
+def describe_client_quotas(
+    request: DescribeClientQuotasRequest, context: RequestContext
+) -> DescribeClientQuotasResponse:
+    """Show the quotas of all that fit."""
+    try:
+        filters = _filters(request.components)
+    except MillstreamError as error:
+        return DescribeClientQuotasResponse(
+            error_code=code_of(error), error_message=str(error), entries=None
+        )
+    return DescribeClientQuotasResponse(
+        entries=tuple(
+            DescribeClientQuotasResponseEntry(
+                entity=_described(entity),
+                values=tuple(
+                    DescribeClientQuotasResponseValue(key=name, value=rate)
+                    for name, rate in rates.items()
+                ),
+            )
+            for entity, rates in context.broker.quotas.all().items()
+            if _fits(entity, filters, is_strict=request.strict)
+        )
+    )
+
+
+def _filters(components: Sequence[DescribeClientQuotasRequestComponent]) -> list[_Filter]:
+    filters = [_filter(component) for component in components]
+    kinds = Counter(found.kind for found in filters)
+    if repeated := [kind for kind, count in kinds.items() if count > 1]:
+        raise InvalidRequest(f"entity type {repeated[0]!r} is there twice")
+    if ADDRESS in kinds and len(kinds) > 1:
+        raise InvalidRequest(f"{ADDRESS!r} cannot be asked for together with {USER} or {CLIENT_ID}")
+    return filters
+
+
+def _filter(component: DescribeClientQuotasRequestComponent) -> _Filter:
+    kind, how, name = component.entity_type, component.match_type, component.match
+    if kind not in (USER, CLIENT_ID, ADDRESS):
+        raise UnsupportedVersion(
+            f"entity type is {kind[:100]!r}, allowed is {USER}, {CLIENT_ID}, {ADDRESS}"
+        )
+    if how not in (EXACT, DEFAULT_ONLY, ANY):
+        raise InvalidRequest(
+            f"match type is {how}, allowed is {EXACT} exact, {DEFAULT_ONLY} default, {ANY} any"
+        )
+    if (name is not None) != (how == EXACT):
+        raise InvalidRequest("a name is needed for an exact match, and for no other")
+    return _Filter(kind, how, name)
+
+
+def _fits(entity: ClientQuotaEntity, filters: Sequence[_Filter], *, is_strict: bool) -> bool:
+    """Whether an entity is what is asked for; strictly: and has no other part.
+
+    No entity has an address: quotas for addresses are not kept.
+    """
+    parts = sum(name is not None for name in entity)
+    if any(found.kind == ADDRESS or not found.fits(entity) for found in filters):
+        return False
+    return not is_strict or parts == len(filters)
+
+
+def _described(entity: ClientQuotaEntity) -> tuple[DescribeClientQuotasResponseEntity, ...]:
+    return tuple(
+        DescribeClientQuotasResponseEntity(
+            entity_type=kind, entity_name=name if isinstance(name, str) else None
+        )
+        for kind, name in ((USER, entity.user), (CLIENT_ID, entity.client_id))
+        if name is not None
+    )
+
+
+# Setting.
+
+
+async def alter_client_quotas(
+    request: AlterClientQuotasRequest, context: RequestContext
+) -> AlterClientQuotasResponse:
+    """Set and remove quotas: all those of one entity, or none."""
+    seen = Counter(_identity(entry) for entry in request.entries)
+    results = []
+    for entry in request.entries:
+        code, message = ErrorCode.NONE, None
+        try:
+            if seen[_identity(entry)] > 1:
+                raise InvalidRequest("an entity is there twice")
+            await _alter(entry, context, is_validate_only=request.validate_only)
+        except MillstreamError as error:
+            code, message = code_of(error), str(error)
+        results.append(
+            AlterClientQuotasResponseEntry(
+                error_code=code,
+                error_message=message,
+                entity=tuple(
+                    AlterClientQuotasResponseEntity(
+                        entity_type=part.entity_type, entity_name=part.entity_name
+                    )
+                    for part in entry.entity
+                ),
+            )
+        )
+    return AlterClientQuotasResponse(entries=tuple(results))
+
+
+def _identity(entry: AlterClientQuotasRequestEntry) -> frozenset[tuple[str, str | None]]:
+    return frozenset((part.entity_type, part.entity_name) for part in entry.entity)
+
+
+async def _alter(
+    entry: AlterClientQuotasRequestEntry, context: RequestContext, *, is_validate_only: bool
+) -> None:
+    changes = {change.key: None if change.remove else change.value for change in entry.ops}
+    if len(changes) < len(entry.ops):
+        raise InvalidRequest("a quota is there twice")
+    entity = _entity(entry.entity)
+    await context.broker.quotas.alter(entity, changes, is_validate_only=is_validate_only)
+
+
+def _entity(parts: Sequence[AlterClientQuotasRequestEntity]) -> ClientQuotaEntity:
+    names = {
+        part.entity_type: DEFAULT if part.entity_name is None else part.entity_name
+        for part in parts
+    }
+    if len(names) < len(parts):
+        raise InvalidRequest("an entity type is there twice")
+    if unknown := names.keys() - {USER, CLIENT_ID}:
+        raise InvalidRequest(
+            f"entity type is {min(unknown)[:100]!r}, allowed is {USER}, {CLIENT_ID}:"
+            " quotas for addresses are not kept"
+        )
+    return ClientQuotaEntity(names.get(USER), names.get(CLIENT_ID))

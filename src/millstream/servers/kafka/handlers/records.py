@@ -1,0 +1,45 @@
+"""DeleteRecords: the start of partitions moves on."""
+
+from __future__ import annotations
+
+from millstream.broker.topics.configs.topic_config import DELETE
+from millstream.errors import MillstreamError
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.records import (
+    DeleteRecordsRequest,
+    DeleteRecordsRequestPartition,
+    DeleteRecordsResponse,
+    DeleteRecordsResponsePartition,
+    DeleteRecordsResponseTopic,
+)
+from millstream.servers.kafka.request_context import RequestContext
+
+
+async def delete_records(
+    request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """Delete what lies before the given offsets; it is gone for good when this is answered."""
+    topics = []
+    for topic in request.topics:
+        results = [await _delete(topic.name, wanted, context) for wanted in topic.partitions]
+        topics.append(DeleteRecordsResponseTopic(name=topic.name, partitions=tuple(results)))
+    return DeleteRecordsResponse(throttle_time_ms=context.throttle_ms, topics=tuple(topics))
+
+
+async def _delete(
+    topic: str, wanted: DeleteRecordsRequestPartition, context: RequestContext
+) -> DeleteRecordsResponsePartition:
+    index = wanted.partition_index
+    try:
+        partition = context.broker.topics.partition(topic, index)
+        if DELETE not in partition.config.cleanup_policy:
+            # A compacted topic keeps the last record of each key, whatever someone asks for.
+            return DeleteRecordsResponsePartition(
+                partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
+            )
+        await partition.open()
+        start_offset = await partition.delete_before(wanted.offset)
+    except MillstreamError as error:
+        return DeleteRecordsResponsePartition(partition_index=index, error_code=code_of(error))
+    return DeleteRecordsResponsePartition(partition_index=index, low_watermark=start_offset)

@@ -1,0 +1,303 @@
+"""Topics: created, grown, deleted; and elections, which a lone node has won already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from millstream.broker.quotas import QuotaKind
+from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
+from millstream.broker.topics.topic import NO_ID, Topic
+from millstream.errors import (
+    InvalidReplication,
+    InvalidRequest,
+    MillstreamError,
+    QuotaExceeded,
+    UnknownTopic,
+)
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestTopic,
+    CreatePartitionsResponse,
+    CreatePartitionsResponseTopic,
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    CreateTopicsResponse,
+    CreateTopicsResponseConfig,
+    CreateTopicsResponseTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseTopic,
+    ElectLeadersRequest,
+    ElectLeadersRequestTopic,
+    ElectLeadersResponse,
+    ElectLeadersResponsePartition,
+    ElectLeadersResponseTopic,
+)
+from millstream.servers.kafka.handlers.configs import source_of
+from millstream.servers.kafka.request_context import RequestContext
+
+K = TypeVar("K", bound=Hashable)
+
+NOT_SPECIFIED = -1
+"""As a number of partitions or replicas: what the node has for default."""
+
+DELETES_BY_ID_SINCE = 6
+
+CREATE_TOPICS_STRICT_SINCE = 6
+DELETE_TOPICS_STRICT_SINCE = 5
+CREATE_PARTITIONS_STRICT_SINCE = 3
+"""From here on, clients know what to do when a quota refuses them; those before are slowed down."""
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+class _InvalidReplicaAssignment(InvalidReplication):
+    """Replicas were placed by hand where they cannot be."""
+
+
+# Creating.
+
+
+async def create_topics(
+    request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """Create topics, each by itself."""
+    repeated = _repeated(topic.name for topic in request.topics)
+    results = []
+    for wanted in request.topics:
+        try:
+            if wanted.name in repeated:
+                raise InvalidRequest(f"topic {wanted.name!r} is there twice")
+            topic = await _create(wanted, request, context)
+            results.append(_created(topic))
+        except MillstreamError as error:
+            code, message = _answer(error)
+            results.append(
+                CreateTopicsResponseTopic(
+                    name=wanted.name, error_code=code, error_message=message, configs=None
+                )
+            )
+    return CreateTopicsResponse(throttle_time_ms=context.throttle_ms, topics=tuple(results))
+
+
+async def _create(
+    wanted: CreateTopicsRequestTopic, request: CreateTopicsRequest, context: RequestContext
+) -> Topic:
+    configs = {config.name: config.value for config in wanted.configs}
+    if len(configs) < len(wanted.configs):
+        raise InvalidRequest(f"topic {wanted.name!r} sets a config twice")
+    partitions = _partitions_of(wanted, context.broker.node_id)
+    _check_mutations(context, strict_since=CREATE_TOPICS_STRICT_SINCE)
+    topic = await context.broker.topics.create(
+        wanted.name,
+        partitions=partitions,
+        configs=configs,
+        is_validate_only=request.validate_only,
+    )
+    if topic.is_created:
+        context.charge(QuotaKind.MUTATION, topic.partition_count)
+    return topic
+
+
+def _partitions_of(wanted: CreateTopicsRequestTopic, node_id: int) -> int | None:
+    """Return how many partitions are wanted, if their replicas can be as wanted too."""
+    replicas = wanted.replication_factor
+    if wanted.assignments:
+        if (wanted.num_partitions, replicas) != (NOT_SPECIFIED, NOT_SPECIFIED):
+            raise InvalidRequest(
+                f"with assignments, partitions and replicas must be {NOT_SPECIFIED},"
+                f" not {wanted.num_partitions} and {replicas}"
+            )
+        indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
+        if indexes != list(range(len(indexes))):
+            raise _InvalidReplicaAssignment(
+                "assigned partitions must be 0, 1, 2 and so on, each once"
+            )
+        _check_nodes([assignment.broker_ids for assignment in wanted.assignments], node_id)
+        return len(indexes)
+    if replicas not in (NOT_SPECIFIED, 1):
+        raise InvalidReplication(
+            f"replication factor is {replicas}, allowed is 1, or {NOT_SPECIFIED} for the default:"
+            " there is one node"
+        )
+    return None if wanted.num_partitions == NOT_SPECIFIED else wanted.num_partitions
+
+
+def _check_nodes(assignments: Iterable[Sequence[int]], node_id: int) -> None:
+    for nodes in assignments:
+        if tuple(nodes) != (node_id,):
+            raise _InvalidReplicaAssignment(
+                f"replicas on nodes {list(nodes)}, allowed is [{node_id}]"
+            )
+
+
+def _created(topic: Topic) -> CreateTopicsResponseTopic:
+    config = topic.config
+    return CreateTopicsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        num_partitions=topic.partition_count,
+        replication_factor=1,
+        configs=tuple(
+            CreateTopicsResponseConfig(
+                name=name, value=config.value(name), config_source=source_of(config, name)
+            )
+            for name in TOPIC_CONFIGS
+        ),
+    )
+
+
+# Growing.
+
+
+async def create_partitions(
+    request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """Let topics grow, each by itself."""
+    repeated = _repeated(topic.name for topic in request.topics)
+    results = []
+    for wanted in request.topics:
+        code, message = ErrorCode.NONE, None
+        try:
+            if wanted.name in repeated:
+                raise InvalidRequest(f"topic {wanted.name!r} is there twice")
+            await _grow(wanted, context, is_validate_only=request.validate_only)
+        except MillstreamError as error:
+            code, message = _answer(error)
+        results.append(
+            CreatePartitionsResponseTopic(name=wanted.name, error_code=code, error_message=message)
+        )
+    return CreatePartitionsResponse(throttle_time_ms=context.throttle_ms, results=tuple(results))
+
+
+async def _grow(
+    wanted: CreatePartitionsRequestTopic, context: RequestContext, *, is_validate_only: bool
+) -> None:
+    topics = context.broker.topics
+    before = topics.get(wanted.name).partition_count
+    if wanted.assignments is not None and wanted.count > before:
+        if len(wanted.assignments) != wanted.count - before:
+            raise _InvalidReplicaAssignment(
+                f"{len(wanted.assignments)} assignments for {wanted.count - before} new partitions"
+            )
+        nodes = [assignment.broker_ids for assignment in wanted.assignments]
+        _check_nodes(nodes, context.broker.node_id)
+    _check_mutations(context, strict_since=CREATE_PARTITIONS_STRICT_SINCE)
+    await topics.add_partitions(wanted.name, wanted.count, is_validate_only=is_validate_only)
+    if not is_validate_only:
+        context.charge(QuotaKind.MUTATION, wanted.count - before)
+
+
+# Deleting.
+
+
+async def delete_topics(
+    request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """Delete topics, each by itself; they are gone when this is answered."""
+    wanted = request.topics
+    if context.version < DELETES_BY_ID_SINCE:
+        wanted = tuple(
+            DeleteTopicsRequestTopic(name=name, topic_id=NO_ID) for name in request.topic_names
+        )
+    repeated = _repeated((topic.name, topic.topic_id) for topic in wanted)
+    results = []
+    for topic in wanted:
+        name, topic_id = topic.name, topic.topic_id
+        code, message = ErrorCode.NONE, None
+        try:
+            if (name, topic_id) in repeated:
+                raise InvalidRequest("a topic is there twice")
+            name, topic_id = _find(name, topic_id, context)
+            _check_mutations(context, strict_since=DELETE_TOPICS_STRICT_SINCE)
+            deleted = await context.broker.topics.delete(name, topic_id=topic_id)
+            context.charge(QuotaKind.MUTATION, deleted.partition_count)
+        except MillstreamError as error:
+            code, message = _answer(error)
+        results.append(
+            DeleteTopicsResponseTopic(
+                name=name, topic_id=topic_id, error_code=code, error_message=message
+            )
+        )
+    return DeleteTopicsResponse(throttle_time_ms=context.throttle_ms, responses=tuple(results))
+
+
+def _find(name: str | None, topic_id: UUID, context: RequestContext) -> tuple[str, UUID]:
+    """Return name and id of a topic that is named by one of them."""
+    if name is None and topic_id == NO_ID:
+        raise InvalidRequest("a topic needs a name or an id")
+    if name is not None and topic_id != NO_ID:
+        raise InvalidRequest(f"topic {name!r} has an id too: one of both is needed")
+    topics = context.broker.topics
+    topic = topics.by_id(topic_id) if name is None else topics.get(name)
+    return topic.name, topic.id
+
+
+# Elections.
+
+
+def elect_leaders(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+    """Say that each partition has the leader that it should have: this node.
+
+    Asked about all partitions, Kafka names those where something happened: none.
+    """
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ElectLeadersResponse(
+        replica_election_results=tuple(
+            ElectLeadersResponseTopic(
+                topic=wanted.topic, partition_result=tuple(_elections(wanted, context))
+            )
+            for wanted in request.topic_partitions or ()
+        )
+    )
+
+
+def _elections(
+    wanted: ElectLeadersRequestTopic, context: RequestContext
+) -> Iterable[ElectLeadersResponsePartition]:
+    for index in wanted.partitions:
+        try:
+            context.broker.topics.partition(wanted.topic, index)
+        except UnknownTopic as error:
+            code, message = _answer(error)
+        else:
+            code = ErrorCode.ELECTION_NOT_NEEDED
+            message = (
+                f"{wanted.topic}/{index} is led by node {context.broker.node_id}, as it should"
+            )
+        yield ElectLeadersResponsePartition(
+            partition_id=index, error_code=code, error_message=message
+        )
+
+
+# What all have in common.
+
+
+def _repeated(keys: Iterable[K]) -> set[K]:
+    return {key for key, count in Counter(keys).items() if count > 1}
+
+
+def _check_mutations(context: RequestContext, *, strict_since: int) -> None:
+    """Refuse a client that has used up its quota, if it can understand that."""
+    quotas = context.broker.quotas
+    if quotas.is_empty or context.version < strict_since:
+        return
+    now = context.broker.clock.monotonic()
+    wait_ms = quotas.wait_ms(QuotaKind.MUTATION, context.principal, context.client_id, now)
+    if wait_ms > 0:
+        context.throttle_ms = max(context.throttle_ms, wait_ms)
+        raise QuotaExceeded(QuotaKind.MUTATION.value, wait_ms)
+
+
+def _answer(error: MillstreamError) -> tuple[ErrorCode, str]:
+    """Return what a client is told of an error."""
+    if isinstance(error, _InvalidReplicaAssignment):
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)
+    return code_of(error), str(error)

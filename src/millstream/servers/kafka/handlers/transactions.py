@@ -1,0 +1,384 @@
+"""Transactions: what they cover, how they end, and which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.broker.groups.values import OffsetAndMetadata
+from millstream.broker.groups.values import PartitionName as GroupPartition
+from millstream.broker.transactions.transaction import TransactionState
+from millstream.broker.transactions.transaction_record import partitions_by_topic
+from millstream.errors import InvalidProducerEpoch, MillstreamError, ProducerFenced, UnknownTopic
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.errors import code_of
+from millstream.protocols.kafka.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestTopic,
+    AddPartitionsToTxnRequestTransaction,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResponsePartition,
+    AddPartitionsToTxnResponseTopic,
+    AddPartitionsToTxnResponseTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTopic,
+    DescribeTransactionsResponseTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseTransaction,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from millstream.servers.kafka.request_context import RequestContext
+
+FENCED_SINCE = 2
+"""The first version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn whose clients know that they
+can be fenced."""
+
+ADD_MANY_SINCE = 4
+"""The first version of AddPartitionsToTxn with several transactions, which nodes use."""
+
+ADD_ABORTABLE_SINCE = 5
+"""The first version of AddPartitionsToTxn that knows of a transaction that has to be aborted."""
+
+BUMPED_SINCE = 5
+"""The first version of EndTxn that gives the client a new epoch (KIP-890)."""
+
+STAGE_LOADING_SINCE = 2
+"""The first version of TxnOffsetCommit whose clients survive that a coordinator is loading."""
+
+STAGE_ABORTABLE_SINCE = 4
+STAGE_JOINS_SINCE = 5
+"""The first version of TxnOffsetCommit that adds its group to the transaction (KIP-890)."""
+
+OTHER_STATES = frozenset({"Dead", "PrepareEpochFence"})
+"""States that Kafka's tools know, and no transaction here is ever in."""
+
+_UNSTORED = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+PartitionTuple = tuple[str, int]
+
+
+def transaction_code_of(error: MillstreamError, *, knows_fenced: bool = True) -> ErrorCode:
+    """Return the code of an error for transactional producers.
+
+    They are asked to look for the coordinator once more when something cannot be stored: the codes
+    of records would be fatal to some of them.
+    """
+    if isinstance(error, ProducerFenced) and not knows_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    code = code_of(error)
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if code in _UNSTORED else code
+
+
+# Growing.
+
+
+async def add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse:
+    """Make partitions part of a transaction; or only say which are, as one node asks another."""
+    if context.version < ADD_MANY_SINCE:
+        added = AddPartitionsToTxnRequestTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=await _add_partitions(added, context)
+        )
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=tuple(
+            [
+                AddPartitionsToTxnResponseTransaction(
+                    transactional_id=added.transactional_id,
+                    topic_results=await _add_partitions(added, context),
+                )
+                for added in request.transactions
+            ]
+        )
+    )
+
+
+async def _add_partitions(
+    added: AddPartitionsToTxnRequestTransaction, context: RequestContext
+) -> tuple[AddPartitionsToTxnResponseTopic, ...]:
+    """Add all partitions or none: where one does not exist, the others are not attempted."""
+    wanted = [(topic.name, index) for topic in added.topics for index in topic.partitions]
+    unknown = {where for where in wanted if not _exists(where, context)}
+    codes: Mapping[PartitionTuple, ErrorCode]
+    if unknown:
+        codes = {
+            where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if where in unknown
+            else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for where in wanted
+        }
+    elif added.verify_only:
+        codes = await _verify_partitions(added, wanted, context)
+    else:
+        codes = dict.fromkeys(wanted, await _add_known_partitions(added, wanted, context))
+    return tuple(_added(topic, codes) for topic in added.topics)
+
+
+async def _add_known_partitions(
+    added: AddPartitionsToTxnRequestTransaction,
+    wanted: Sequence[PartitionTuple],
+    context: RequestContext,
+) -> ErrorCode:
+    try:
+        await context.broker.transactions.add_partitions(
+            added.transactional_id, added.producer_id, added.producer_epoch, wanted
+        )
+    except MillstreamError as error:
+        return transaction_code_of(error, knows_fenced=context.version >= FENCED_SINCE)
+    return ErrorCode.NONE
+
+
+async def _verify_partitions(
+    added: AddPartitionsToTxnRequestTransaction,
+    wanted: Sequence[PartitionTuple],
+    context: RequestContext,
+) -> Mapping[PartitionTuple, ErrorCode]:
+    try:
+        missing = await context.broker.transactions.missing_partitions(
+            added.transactional_id, added.producer_id, added.producer_epoch, wanted
+        )
+    except MillstreamError as error:
+        return dict.fromkeys(wanted, transaction_code_of(error))
+    is_abortable = context.version >= ADD_ABORTABLE_SINCE
+    refusal = ErrorCode.TRANSACTION_ABORTABLE if is_abortable else ErrorCode.INVALID_TXN_STATE
+    return {where: refusal if where in missing else ErrorCode.NONE for where in wanted}
+
+
+def _added(
+    topic: AddPartitionsToTxnRequestTopic, codes: Mapping[PartitionTuple, ErrorCode]
+) -> AddPartitionsToTxnResponseTopic:
+    return AddPartitionsToTxnResponseTopic(
+        name=topic.name,
+        results_by_partition=tuple(
+            AddPartitionsToTxnResponsePartition(
+                partition_index=index, partition_error_code=codes[topic.name, index]
+            )
+            for index in topic.partitions
+        ),
+    )
+
+
+def _exists(where: PartitionTuple, context: RequestContext) -> bool:
+    name, index = where
+    topic = context.broker.topics.find(name)
+    return topic is not None and 0 <= index < topic.partition_count
+
+
+async def add_offsets_to_txn(
+    request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse:
+    """Make a group's offsets part of a transaction."""
+    try:
+        await context.broker.transactions.add_offsets(
+            request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
+        )
+    except MillstreamError as error:
+        knows_fenced = context.version >= FENCED_SINCE
+        return AddOffsetsToTxnResponse(
+            error_code=transaction_code_of(error, knows_fenced=knows_fenced)
+        )
+    return AddOffsetsToTxnResponse()
+
+
+# Ending.
+
+
+async def end_txn(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    """Commit or abort a transaction; from version 5 on, with a new epoch for the next one."""
+    try:
+        producer = await context.broker.transactions.end(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            is_commit=request.committed,
+            is_bumping=context.version >= BUMPED_SINCE,
+        )
+    except MillstreamError as error:
+        knows_fenced = context.version >= FENCED_SINCE
+        return EndTxnResponse(error_code=transaction_code_of(error, knows_fenced=knows_fenced))
+    return EndTxnResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+
+
+# Offsets.
+
+
+class _Position(NamedTuple):
+    """One offset of the request."""
+
+    topic: str
+    partition: TxnOffsetCommitRequestPartition
+
+    @property
+    def where(self) -> GroupPartition:
+        return GroupPartition(self.topic, self.partition.partition_index)
+
+
+async def txn_offset_commit(
+    request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
+    """Put a group's offsets aside until the transaction ends."""
+    codes: dict[GroupPartition, ErrorCode] = {}
+    offsets: dict[GroupPartition, OffsetAndMetadata] = {}
+    for position in _positions(request):
+        try:
+            offsets[position.where] = _offset_of(position, context)
+        except MillstreamError as error:
+            codes[position.where] = code_of(error)
+    if offsets:
+        code = await _stage(request, offsets, context)
+        codes |= dict.fromkeys(offsets, code)
+    return TxnOffsetCommitResponse(
+        topics=tuple(
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=codes[GroupPartition(topic.name, part.partition_index)],
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _positions(request: TxnOffsetCommitRequest) -> Iterator[_Position]:
+    for topic in request.topics:
+        for partition in topic.partitions:
+            yield _Position(topic.name, partition)
+
+
+def _offset_of(position: _Position, context: RequestContext) -> OffsetAndMetadata:
+    if not _exists(position.where, context):
+        raise UnknownTopic(f"there is no partition {position.where}")
+    found = position.partition
+    offset = OffsetAndMetadata(
+        offset=found.committed_offset,
+        leader_epoch=found.committed_leader_epoch,
+        metadata=found.committed_metadata or "",
+        topic_id=context.broker.topics.get(position.topic).id,
+    )
+    context.broker.groups.check_offset(offset)
+    return offset
+
+
+async def _stage(
+    request: TxnOffsetCommitRequest,
+    offsets: Mapping[GroupPartition, OffsetAndMetadata],
+    context: RequestContext,
+) -> ErrorCode:
+    async def stage() -> None:
+        await context.broker.groups.stage_offsets(
+            request.group_id,
+            member_id=request.member_id,
+            generation=request.generation_id,
+            instance_id=request.group_instance_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            offsets=offsets,
+        )
+
+    try:
+        await context.broker.transactions.stage_offsets(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.group_id,
+            stage,
+            may_add=context.version >= STAGE_JOINS_SINCE,
+            is_abortable=context.version >= STAGE_ABORTABLE_SINCE,
+        )
+    except (ProducerFenced, InvalidProducerEpoch):
+        return ErrorCode.INVALID_PRODUCER_EPOCH  # As Kafka's groups, which know only producers.
+    except MillstreamError as error:
+        code = transaction_code_of(error)
+        if code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            return code
+        # Clients expect this of the transaction's coordinator, and not of the group's.
+        is_known = context.version >= STAGE_LOADING_SINCE
+        return (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if is_known
+            else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
+    return ErrorCode.NONE
+
+
+# Looking.
+
+
+def describe_transactions(
+    request: DescribeTransactionsRequest, context: RequestContext
+) -> DescribeTransactionsResponse:
+    """Say what transactional ids are doing."""
+    return DescribeTransactionsResponse(
+        transaction_states=tuple(_described(name, context) for name in request.transactional_ids)
+    )
+
+
+def _described(
+    transactional_id: str, context: RequestContext
+) -> DescribeTransactionsResponseTransaction:
+    try:
+        found = context.broker.transactions.describe(transactional_id)
+    except MillstreamError as error:
+        return DescribeTransactionsResponseTransaction(
+            transactional_id=transactional_id, error_code=code_of(error)
+        )
+    return DescribeTransactionsResponseTransaction(
+        transactional_id=transactional_id,
+        transaction_state=found.state.value,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer.id,
+        producer_epoch=found.producer.epoch,
+        topics=tuple(
+            DescribeTransactionsResponseTopic(topic=topic, partitions=tuple(partitions))
+            for topic, partitions in partitions_by_topic(found.partitions).items()
+        ),
+    )
+
+
+def list_transactions(
+    request: ListTransactionsRequest, context: RequestContext
+) -> ListTransactionsResponse:
+    """Say which transactional ids there are, in these states and of these producers, or all."""
+    known = {state.value for state in TransactionState} | OTHER_STATES
+    states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
+    return ListTransactionsResponse(
+        unknown_state_filters=tuple(sorted(states - known)),
+        transaction_states=tuple(
+            ListTransactionsResponseTransaction(
+                transactional_id=found.transactional_id,
+                producer_id=found.producer.id,
+                transaction_state=found.state.value,
+            )
+            for found in context.broker.transactions.all()
+            if (not states or found.state.value in states)
+            and (not producer_ids or found.producer.id in producer_ids)
+        ),
+    )

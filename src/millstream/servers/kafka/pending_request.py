@@ -1,0 +1,162 @@
+"""One request and its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.quotas import QuotaKind
+from millstream.protocols.kafka.apis import Api
+from millstream.protocols.kafka.codec.message import encode_parts
+from millstream.protocols.kafka.header import encode_response_header
+from millstream.records.batch import Bytes
+from millstream.servers.kafka.block_pool import ReceiveBlock
+from millstream.servers.kafka.counters import RequestCounter
+from millstream.servers.kafka.deferred_response import DeferredResponse
+from millstream.servers.kafka.request_context import RequestContext
+from millstream.servers.kafka.spans import describe
+from millstream.tracing import Span
+
+if TYPE_CHECKING:
+    from millstream.servers.kafka.kafka_protocol import KafkaProtocol
+
+logger = logging.getLogger(__name__)
+
+WAIT_STEP_NAMES = {"Produce": "commit", "Fetch": "wait for records"}
+"""What a request waits for that is answered later, as its span calls it."""
+
+
+class PendingRequest:
+    """A request that was read, until its answer was handed to the socket."""
+
+    __slots__ = (
+        "_block",
+        "_correlation_id",
+        "_counter",
+        "_deferred",
+        "_session",
+        "api",
+        "began",
+        "busy_seconds",
+        "context",
+        "parts",
+        "span",
+    )
+
+    def __init__(  # noqa: PLR0917 - made once for each request.
+        self,
+        session: KafkaProtocol,
+        block: ReceiveBlock,
+        api: Api,
+        correlation_id: int,
+        context: RequestContext,
+        counter: RequestCounter,
+        began: float,
+        span: Span | None = None,
+    ) -> None:
+        self._session = session
+        self._block: ReceiveBlock | None = block
+        self.api = api
+        self._correlation_id = correlation_id
+        self.context = context
+        self._counter = counter
+        self.began = began
+        self._deferred: DeferredResponse | None = None
+        self.parts: list[Bytes] | None = None
+        """The answer; nothing as long as it is worked on, empty where none is wanted."""
+        self.busy_seconds = 0.0
+        """How long the loop did nothing else, as far as it was measured: not within coroutines."""
+        self.span = span
+        """Where the request is followed."""
+
+    # Coming to an answer.
+
+    def defer(self, deferred: DeferredResponse) -> None:
+        """Answer when `deferred` has the answer."""
+        self._deferred = deferred
+        deferred.then(self.answer)
+
+    async def run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Await the answer, and then let the next request of the connection begin."""
+        try:
+            response = await coroutine
+            if isinstance(response, DeferredResponse):
+                self.defer(response)
+            else:
+                self.answer(response)
+        except Exception:  # noqa: BLE001 - An error of ours ends one connection, not the node.
+            self.fail()
+        finally:
+            self._session.let_go()
+
+    def answer(self, response: Any) -> None:
+        """Encode the answer and hand it to the session; `None` where none is wanted."""
+        counter, context = self._counter, self.context
+        seconds = time.perf_counter() - self.began
+        counter.note(seconds)
+        counter.loop_seconds += self.busy_seconds
+        throttle_ms = context.charge(QuotaKind.REQUEST, self.busy_seconds)
+        if self.span is not None:
+            self._end_span(self.span, seconds, throttle_ms)
+        if response is None:
+            parts: list[Bytes] = []
+        else:
+            if throttle_ms and throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
+                response = dataclasses.replace(response, throttle_time_ms=throttle_ms)
+            parts = encode_response(self.api, context.version, self._correlation_id, response)
+        self.release()
+        self.parts = parts
+        self._session.answered(sum(map(len, parts)))
+        if throttle_ms:
+            self._session.mute(throttle_ms / 1000)
+
+    def fail(self) -> None:
+        """End the connection: what the handler did is an error of ours. Call it in `except`."""
+        logger.exception("%s of version %d failed", self.api.name, self.context.version)
+        self._counter.errors += 1
+        if self.span is not None:
+            self.span.end(f"{self.api.name} failed")
+        self.release()
+        self._session.close(f"an error of ours while handling {self.api.name}")
+
+    def _end_span(self, span: Span, seconds: float, throttle_ms: int) -> None:
+        """Tell whose it is, and for how long it waited: for the disk, for records, for others."""
+        context = self.context
+        describe(span, self.api.name, context.version, context.client_id, context.host)
+        if self._deferred is not None:
+            span.step(WAIT_STEP_NAMES.get(self.api.name, "wait"), seconds - self.busy_seconds)
+        if throttle_ms:
+            span.note("millstream.throttle_ms", throttle_ms)
+        span.end()
+
+    # Coming to an end without one.
+
+    def cancel(self) -> None:
+        """Stop waiting for the answer: the connection has ended.
+
+        Work that goes on nonetheless still needs the request's bytes, and gives them back itself.
+        """
+        if self.span is not None:
+            self.span.end("the connection was lost")
+        if self.parts is None and self._deferred is not None and self._deferred.cancel():
+            self.release()
+
+    def release(self) -> None:
+        """Give the memory of the request back."""
+        if self._block is not None:
+            block, self._block = self._block, None
+            block.release()
+
+
+def encode_response(api: Api, version: int, correlation_id: int, response: object) -> list[Bytes]:
+    """Return an answer as it goes over the wire; records stay where they lie."""
+    header = encode_response_header(api.key, version, correlation_id)
+    parts = encode_parts(response, version)
+    first, *rest = parts
+    size = len(header) + len(first)
+    for part in rest:
+        size += len(part)
+    return [b"".join((size.to_bytes(4), header, first)), *rest]

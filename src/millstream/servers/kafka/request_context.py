@@ -1,0 +1,39 @@
+"""Who asks, and whom: what a handler is given beside the request itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from millstream.broker.quota_rules import ANONYMOUS
+from millstream.config.schema import KafkaConfig
+
+if TYPE_CHECKING:
+    from millstream.broker.broker import Broker
+    from millstream.broker.quotas import QuotaKind
+    from millstream.servers.kafka.fetch_session import FetchSessions
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request's surroundings."""
+
+    broker: Broker
+    config: KafkaConfig
+    fetch_sessions: FetchSessions
+    version: int
+    """The version of the request, and so of its answer."""
+    client_id: str
+    principal: str = ANONYMOUS
+    host: str = ""
+    throttle_ms: int = 0
+    """How long the client has to wait before its next request, as far as is known."""
+
+    def charge(self, kind: QuotaKind, amount: float) -> int:
+        """Charge the client for what it used; return how long it has to wait now, in all."""
+        quotas = self.broker.quotas
+        if not quotas.is_empty:
+            now = self.broker.clock.monotonic()
+            wait_ms = quotas.charge(kind, self.principal, self.client_id, amount, now)
+            self.throttle_ms = max(self.throttle_ms, wait_ms)
+        return self.throttle_ms

@@ -1,0 +1,88 @@
+"""What a task of a sink does: rows in, batches of its own transaction out.
+
+Nothing that a task writes is seen by readers of committed records before the driver has published
+it, and of a task that was repeated only the attempt that Spark counts is published (`writer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.clients.kafka.client import KafkaClient
+from millstream.config.schema import MIB
+from millstream.errors import InvalidRecord
+from millstream.formats.typed_columns import encode_values
+from millstream.spark.options import WriteOptions
+from millstream.spark.topic_values import TopicValues
+from millstream.spark.write.row_sender import RowSender
+from millstream.spark.write.task_transaction import TaskTransaction
+
+GATHERED_BYTES_MAX = 16 * MIB
+"""Rows encoded in one go: so many that each partition of a topic gets full batches of them."""
+
+
+def write_rows(
+    node: KafkaClient,
+    rows: Iterable[pa.RecordBatch],
+    *,
+    transactional_id: str,
+    options: WriteOptions,
+    values: TopicValues,
+) -> TaskTransaction | None:
+    """Write rows as one transaction and leave it open; `None` where there are no rows."""
+    sender: RowSender | None = None
+    value_format = values.format() if values.is_typed else None
+    for table in merge_batches(rows):
+        if sender is None:
+            sender = RowSender(
+                node,
+                transactional_id,
+                timeout_ms=options.transaction_timeout_ms,
+                codec=options.codec,
+                batch_bytes=options.batch_bytes,
+            )
+        if value_format is not None and "value" not in table.schema.names:
+            encoded = encode_values(table, value_format, prefix=options.value.prefix)
+            table = table.append_column("value", encoded)  # noqa: PLW2901
+        for topic, part in _by_topic(table, options.topic):
+            sender.send(topic, part)
+    if sender is None:
+        return None
+    sender.finish()
+    return TaskTransaction(transactional_id, sender.producer.identity, sender.count)
+
+
+def merge_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches of rows to large ones."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        size += batch.nbytes
+        if size >= GATHERED_BYTES_MAX:
+            yield pa.concat_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _by_topic(table: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of each topic."""
+    if "topic" not in table.schema.names:
+        assert default is not None, "checked when the write was planned"
+        yield default, table
+        return
+    topics = table.column("topic")
+    if topics.null_count:
+        if default is None:
+            raise InvalidRecord(
+                f"{topics.null_count} rows have no topic, and the option topic names none for them"
+            )
+        topics = topics.fill_null(default)
+    for topic in topics.unique().to_pylist():
+        yield topic, table.filter(pc.equal(topics, topic))

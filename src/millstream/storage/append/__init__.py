@@ -1,0 +1,1 @@
+"""The append path of one log."""

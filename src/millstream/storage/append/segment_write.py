@@ -1,0 +1,73 @@
+"""One write: the batches that go into a segment together, each stamped with its place."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from millstream.config.schema import LogConfig
+from millstream.records.batch import HEADER_SIZE, PREFIX_SIZE, Bytes, stamped_prefix
+from millstream.storage.append.pending_append import PendingAppend, total_size
+from millstream.storage.disk.filesystem import File, write_all
+from millstream.storage.segment.counters import LogCounters, StoreTotals
+from millstream.storage.segment.reader import Address
+from millstream.storage.segment.segment import GrowingSegment
+
+_REST_OF_HEADER = HEADER_SIZE - PREFIX_SIZE
+
+
+def gather_batches(
+    pending: deque[PendingAppend], segment: GrowingSegment, config: LogConfig
+) -> list[PendingAppend]:
+    """Return the pending batches that go into `segment` in one write; at least one."""
+    appends = [pending[0]]
+    room = config.segment_bytes_max - segment.size - appends[0].size
+    slots = config.segment_records_max - segment.tally.record_count
+    slots -= appends[0].header.record_count
+    for append in islice(pending, 1, None):
+        room -= append.size
+        slots -= append.header.record_count
+        if room < 0 or slots < 0:
+            break
+        appends.append(append)
+    return appends
+
+
+def write_appends(file: File, segment: GrowingSegment, appends: list[PendingAppend]) -> list[Bytes]:
+    """Write batches behind what the segment holds; returns the pieces written, two for each.
+
+    Stamping costs no copy: the first piece is made anew, the second is the rest of the batch. After
+    an `OSError` any part of them may be in the file.
+    """
+    epoch = segment.leader_epoch
+    pieces: list[Bytes] = []
+    for append in appends:
+        pieces += (
+            stamped_prefix(append.header, base_offset=append.offset, leader_epoch=epoch),
+            memoryview(append.batch)[PREFIX_SIZE:],
+        )
+    segment.reserve(segment.size + total_size(appends))
+    write_all(file, segment.size, pieces)
+    return pieces
+
+
+def record_written(
+    segment: GrowingSegment,
+    appends: list[PendingAppend],
+    pieces: list[Bytes],
+    counters: LogCounters,
+    totals: StoreTotals,
+) -> None:
+    """Take note of batches that were written, in the segment and in themselves."""
+    base_offset, records = segment.base_offset, segment.tally.record_count
+    size = segment.size
+    for append, prefix, rest in zip(appends, pieces[::2], pieces[1::2], strict=True):
+        append.address = Address(base_offset, segment.tally.size)
+        segment.add(append.header, append.size, b"".join((prefix, rest[:_REST_OF_HEADER])))
+    counters.writes += 1
+    counters.appends += len(appends)
+    records, size = segment.tally.record_count - records, segment.size - size
+    counters.records += records
+    counters.bytes += size
+    totals.records += records
+    totals.bytes += size

@@ -1,0 +1,136 @@
+"""Compaction of one log, in a run of cleaning: see `cleaning.py` for the rules that it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from millstream.errors import Unavailable
+from millstream.records.filter.keys.table import KeyTable
+from millstream.records.filter.rules import FilterRules
+from millstream.storage.compaction.cleaner_run import CleanerRun, deleted_offsets_in
+from millstream.storage.compaction.plan import (
+    CompactionPlan,
+    SegmentGroup,
+    first_unreadable_offset,
+    group_segments,
+    plan_compaction,
+    rewritable_segments,
+)
+from millstream.storage.compaction.rewrite import NEVER_MS, UnsettledTransaction, fill_key_table
+from millstream.storage.segment.log_state import LogSnapshot
+
+
+class KeyMemoryExceeded(Unavailable):
+    """The memory does not last for the keys of a single batch."""
+
+
+class CompactionPass:
+    """Keeps the latest record of each key."""
+
+    def __init__(self, run: CleanerRun) -> None:
+        self._run = run
+
+    async def compact(self) -> None:
+        """Compact what is worth it."""
+        state, settled_end = await self._run.look()
+        segments = rewritable_segments(state.segments, start=state.start, end=settled_end)
+        walls = tuple(segment for segment in segments if self._run.is_damaged(segment, state))
+        wall = first_unreadable_offset(segments, start=state.start, is_damaged=walls.__contains__)
+        cleaned = self._run.cleaned_offset(state)
+        plan = plan_compaction(
+            [segment for segment in segments if segment not in walls],
+            cleaned_offset=cleaned,
+            config=self._run.config,
+            now_ms=self._run.now_ms(),
+            tombstones_due_ms=self._run.parts.description.partition.tombstones_due_ms or None,
+            is_forced=self._run.is_forced,
+        )
+        if plan is None:
+            return
+        begun = self._run.begin()
+        table = KeyTable(memory_bytes_max=self._run.memory_bytes_max, seed=self._run.seed)
+        end, torn = await self._take_note(table, plan, state, cleaned)
+        if end <= max(cleaned, plan.segments[0].base_offset) and plan.dirty:
+            return
+        due_ms = NEVER_MS
+        for each in group_segments(
+            [segment for segment in plan.segments if segment.base_offset < end],
+            config=self._run.config,
+            breaks={wall, torn},
+            is_forced=self._run.is_forced,
+        ):
+            due_ms = min(due_ms, await self._compact_group(each, table, state, end, wall))
+        await self._run.parts.description.change(self._write_cleaned(min(end, wall), due_ms))
+        self._run.memory.cleaned_offset, self._run.memory.walls = end, walls
+        self._run.done.compacted_offset = end
+        self._run.tell("compacted", plan.segments[0].base_offset, end, begun)
+
+    async def _compact_group(
+        self, inputs: SegmentGroup, table: KeyTable, state: LogSnapshot, end: int, wall: int
+    ) -> int:
+        """Rewrite a group without what the rules drop; return when its next tombstone may go.
+
+        Tombstones and markers stay where something is not known that they speak of.
+        """
+        is_known = inputs[-1].next_offset <= wall
+        may_bury = is_known and inputs[-1].next_offset <= end
+        rules = replace(
+            self._rules(inputs, state),
+            latest=table,
+            now_ms=self._run.now_ms(),
+            tombstone_ms=self._run.config.tombstone_ms if may_bury else None,
+        )
+        rewritten = await self._run.rewrite(inputs, rules, keeps_markers=not is_known)
+        return rewritten.tombstones_due_ms
+
+    def _rules(self, inputs: SegmentGroup, state: LogSnapshot) -> FilterRules:
+        """Return what goes from some segments whatever their keys."""
+        guard, aborted = self._run.guard, None
+        if guard is not None:
+            aborted = guard.aborted(inputs[0].base_offset, inputs[-1].next_offset)
+        return FilterRules(
+            start_offset=state.start, deleted=deleted_offsets_in(inputs, state), aborted=aborted
+        )
+
+    async def _take_note(
+        self, table: KeyTable, plan: CompactionPlan, state: LogSnapshot, cleaned: int
+    ) -> tuple[int, int]:
+        """Fill the table from the dirty segments; return E, and the segment that E lies inside of.
+
+        Where the memory does not last for all of a segment, E is the start of that, and what is
+        known of its keys does no harm. Only where it is the first, E lies inside. A segment with
+        transactions of which nobody knows how they ended is not compacted, nor what follows it.
+        """
+        for segment in plan.dirty:
+            rules = self._rules((segment,), state)
+            try:
+                noted = await self._run.background.run(
+                    partial(
+                        fill_key_table, table, segment, rules, start=cleaned, pace=self._run.pace
+                    )
+                )
+            except UnsettledTransaction:
+                return segment.base_offset, -1
+            if noted == segment.next_offset:
+                continue
+            if segment is not plan.dirty[0]:
+                return segment.base_offset, -1
+            if noted <= max(cleaned, segment.base_offset):
+                raise KeyMemoryExceeded(
+                    f"the keys of the batch at offset {noted} need more memory than the"
+                    f" {self._run.memory_bytes_max} bytes that compaction may use"
+                )
+            return noted, segment.base_offset
+        return plan.segments[-1].next_offset, -1
+
+    async def _write_cleaned(self, offset: int, due_ms: int) -> None:
+        """Write down how far the log is compacted, and when the next tombstone may go."""
+        description = self._run.parts.description
+        partition = replace(
+            description.partition,
+            cleaned_offset=max(description.partition.cleaned_offset, offset),
+            tombstones_due_ms=0 if due_ms == NEVER_MS else due_ms,
+        )
+        if partition != description.partition:
+            await description.write(partition)

@@ -1,0 +1,258 @@
+r"""What of a log is worth cleaning: which segments, when, and which of them together.
+
+    start        cleaned_offset                      stable, committed
+    |            |                                   |
+    +-----+ +----+ +------------+ +------------+ +---|-------+ +--------
+    | clean | clean| dirty      | | dirty      | | too young | | growing
+    +-----+ +----+ +------------+ +------------+ +---|-------+ +--------
+     \____________ take part in compaction ____/
+
+Compaction compares everything with the keys of the dirty part. That costs reading all of it, so it
+waits until the dirty part is large, or has waited for long. Segments that are small together become
+one. Pure: told what there is, it says what to do.
+
+Two things about merging. A group never takes more than one segment may hold, going by what goes in,
+which is at least what comes out. And a large segment is not written again because a small one came
+along: what is added to the largest of a group has to be as large as that, so each byte is merged at
+most as often as sizes double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple, TypeAlias
+
+from millstream.config.schema import DAY_MS, LogConfig
+from millstream.storage.retention.eviction import sealed_since
+from millstream.storage.segment.log_state import DeletedOffsets
+from millstream.storage.segment.segment import SealedSegment, Segment
+
+RECLAIM_RATIO_MIN = 0.05
+"""A segment is rewritten at once when so much of it was deleted by key."""
+
+RECLAIM_FRONT_RATIO_MIN = 0.5
+"""And when so much of it lies before the first offset: there, all of it will soon be gone."""
+
+RECLAIM_MS_MAX = DAY_MS
+"""What was deleted leaves the disk after so long, however little it is."""
+
+RULES_WAITING_MAX = 1_000
+"""With more rules than this, whatever they hit is rewritten at once: rules are few by design."""
+
+OFFSET_INFINITY = 2**63 - 1
+"""Past every offset."""
+
+SegmentGroup: TypeAlias = tuple[SealedSegment, ...]
+"""Segments that follow each other and are rewritten as one."""
+
+
+class CompactionPlan(NamedTuple):
+    """A compaction that is worth it."""
+
+    segments: SegmentGroup
+    """All that takes part."""
+    dirty: SegmentGroup
+    """The last of these: what has not been compared yet."""
+
+
+def rewritable_segments(
+    segments: Sequence[Segment], *, start: int, end: int
+) -> list[SealedSegment]:
+    """Return the segments that can be rewritten: sealed, with live records, all before `end`.
+
+    They are the front of the log: none follows one that cannot.
+    """
+    live = (segment for segment in segments if segment.next_offset > start)
+    found: list[SealedSegment] = []
+    for segment in live:
+        if not isinstance(segment, SealedSegment) or segment.next_offset > end:
+            break
+        found.append(segment)
+    return found
+
+
+def first_unreadable_offset(
+    segments: Sequence[SealedSegment],
+    *,
+    start: int,
+    is_damaged: Callable[[SealedSegment], bool],
+) -> int:
+    """Return the first offset in a damaged or missing segment, or `OFFSET_INFINITY`.
+
+    What is stored from there on is not known.
+    """
+    expected = start
+    for number, segment in enumerate(segments):
+        is_follower = segment.base_offset == expected
+        if not is_follower and (number > 0 or segment.base_offset > start):
+            return min(expected, segment.base_offset)
+        if is_damaged(segment):
+            return segment.base_offset
+        expected = segment.next_offset
+    return OFFSET_INFINITY
+
+
+def plan_compaction(
+    segments: Sequence[SealedSegment],
+    *,
+    cleaned_offset: int,
+    config: LogConfig,
+    now_ms: int,
+    tombstones_due_ms: int | None = None,
+    is_forced: bool = False,
+) -> CompactionPlan | None:
+    """Return what to compact of the rewritable segments, or None if it is not worth the cost.
+
+    `tombstones_due_ms` is when tombstones may go that are known of. `is_forced` compacts all that
+    is old enough.
+    """
+
+    def is_old_enough(segment: SealedSegment) -> bool:
+        age_ms = now_ms - sealed_since(segment.seal)
+        is_clean = segment.next_offset <= cleaned_offset
+        return is_clean or age_ms >= config.compaction_lag_ms_min
+
+    found = tuple(takewhile(is_old_enough, segments))
+    dirty = tuple(segment for segment in found if segment.next_offset > cleaned_offset)
+    are_tombstones_due = tombstones_due_ms is not None and now_ms >= tombstones_due_ms
+    if not found or not (
+        is_forced or are_tombstones_due or _is_dirty_enough(found, dirty, config, now_ms)
+    ):
+        return None
+    return CompactionPlan(found, dirty)
+
+
+def _is_dirty_enough(
+    found: SegmentGroup, dirty: SegmentGroup, config: LogConfig, now_ms: int
+) -> bool:
+    if not dirty:
+        return False
+    lag_ms_max = config.compaction_lag_ms_max
+    if lag_ms_max is not None and now_ms - dirty[0].seal.created_ms > lag_ms_max:
+        return True
+    return _size(dirty) >= config.dirty_ratio_min * _size(found)
+
+
+def is_worth_reclaiming(
+    segment: SealedSegment,
+    mask: DeletedOffsets | None,
+    *,
+    front_bytes: int,
+    waited_ms: int,
+    is_pressing: bool,
+) -> bool:
+    """Whether a segment is to be rewritten without what was deleted from it.
+
+    `front_bytes` of it lie before the first offset of the log. `is_pressing` where every byte
+    counts.
+    """
+    masked_bytes = mask.bytes if mask is not None else 0
+    if mask is None and front_bytes == 0:
+        return False
+    return (
+        is_pressing
+        or waited_ms >= RECLAIM_MS_MAX
+        or masked_bytes >= RECLAIM_RATIO_MIN * segment.size
+        or front_bytes >= RECLAIM_FRONT_RATIO_MIN * segment.size
+    )
+
+
+def first_deleted_offset(masks: Mapping[int, DeletedOffsets]) -> int:
+    """Return the first offset that a rule may still be needed for; `OFFSET_INFINITY` if none is."""
+    firsts = (
+        base if mask.damage is not None else mask.offsets[0]
+        for base, mask in masks.items()
+        if mask.offsets or mask.damage is not None
+    )
+    return min(firsts, default=OFFSET_INFINITY)
+
+
+def group_segments(
+    segments: Sequence[SealedSegment],
+    *,
+    config: LogConfig,
+    breaks: Collection[int] = (),
+    is_merging: bool = True,
+    is_forced: bool = False,
+) -> list[SegmentGroup]:
+    """Divide segments into those that become one; each is in exactly one group, in order.
+
+    Groups end at `breaks`, at a new leader epoch and where a segment is missing. `is_forced` merges
+    all that may be merged, also where it hardly gains anything.
+    """
+    if not is_merging:
+        return [(segment,) for segment in segments]
+    packed = _pack_groups(segments, config, breaks)
+    return [
+        each for run in packed for each in (_split_unprofitable(run) if not is_forced else (run,))
+    ]
+
+
+def _pack_groups(
+    segments: Sequence[SealedSegment], config: LogConfig, breaks: Collection[int]
+) -> Iterator[SegmentGroup]:
+    """Fill one group after the other."""
+    pack = _OpenGroup(config)
+    for segment in segments:
+        is_break = segment.base_offset in breaks and pack.segments
+        if is_break or not pack.has_room_for(segment):
+            yield tuple(pack.segments)
+            pack = _OpenGroup(config)
+        pack.add(segment)
+    if pack.segments:
+        yield tuple(pack.segments)
+
+
+class _OpenGroup:
+    """A group that is being filled."""
+
+    def __init__(self, config: LogConfig) -> None:
+        self.segments: list[SealedSegment] = []
+        self._config = config
+        self._size = 0
+        self._records = 0
+        self._first_ms = OFFSET_INFINITY
+        self._last_ms = 0
+
+    def has_room_for(self, segment: SealedSegment) -> bool:
+        """Whether a segment may be added.
+
+        Where records go by age they go whole segments at a time; so that none stays much longer
+        than it has to, no group spans more time than a segment may.
+        """
+        if not self.segments:
+            return True
+        config, seal, last = self._config, segment.seal, self.segments[-1]
+        first_ms = min(self._first_ms, seal.created_ms)
+        last_ms = max(self._last_ms, sealed_since(seal))
+        return (
+            last.next_offset == segment.base_offset
+            and last.leader_epoch == segment.leader_epoch
+            and self._size + segment.size <= config.segment_bytes_max
+            and self._records + seal.record_count <= config.segment_records_max
+            and (config.retention_ms is None or last_ms - first_ms <= config.segment_age_ms_max)
+        )
+
+    def add(self, segment: SealedSegment) -> None:
+        self.segments.append(segment)
+        self._size += segment.size
+        self._records += segment.seal.record_count
+        self._first_ms = min(self._first_ms, segment.seal.created_ms)
+        self._last_ms = max(self._last_ms, sealed_since(segment.seal))
+
+
+def _split_unprofitable(run: SegmentGroup) -> Iterator[SegmentGroup]:
+    """Divide a group further where it would be written for the sake of too little."""
+    largest = max(run, key=lambda segment: segment.size)
+    if len(run) == 1 or _size(run) - largest.size >= largest.size:
+        yield run
+        return
+    at = run.index(largest)
+    for part in (run[:at], run[at : at + 1], run[at + 1 :]):
+        if part:
+            yield from _split_unprofitable(part)
+
+
+def _size(segments: Sequence[SealedSegment]) -> int:
+    return sum(segment.size for segment in segments)

@@ -1,0 +1,135 @@
+"""A segment that a rewrite is writing: its `.log`, and what its index and its seal will say."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes, check_batch, split
+from millstream.records.filter.batch_filter import filler_batches
+from millstream.storage.disk.filesystem import join, write_all
+from millstream.storage.files.index import SegmentIndex
+from millstream.storage.files.names import TEMPORARY_SUFFIX, segment_file
+from millstream.storage.files.seal import Seal, SegmentStats
+from millstream.storage.segment.segment import LogDirectory, SealedSegment
+
+logger = logging.getLogger(__name__)
+
+OUTPUT_SIZE_MAX = 2**31 - 1
+"""A segment's positions fit 31 bits, as Kafka's tools expect of a `.log` file."""
+
+
+SYNC_BYTES = 2 * 1024 * 1024
+"""Synced a little at a time: a large sync at the end would hold up the commits of others."""
+
+
+class RewriteTooLarge(Exception):
+    """The output would be larger than a segment can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteOutput:
+    """A segment that was written and has no seal yet."""
+
+    segment: SealedSegment
+    index: SegmentIndex
+
+
+class RewriteFile:
+    """The `.log` that is written, and what its seal and its index will say."""
+
+    def __init__(self, place: LogDirectory, inputs: Sequence[SealedSegment]) -> None:
+        first = inputs[0].seal
+        self._place = place
+        self._inputs = inputs
+        self._generation = 1 + max(segment.generation for segment in inputs)
+        self._name = segment_file(first.base_offset, "log", self._generation)
+        self._temporary = join(place.directory, self._name + TEMPORARY_SUFFIX)
+        self._index = SegmentIndex()
+        self._indexed = -place.index_interval_bytes
+        self._tally = SegmentStats(
+            first.base_offset,
+            leader_epoch=first.leader_epoch,
+            created_ms=min(segment.seal.created_ms for segment in inputs),
+        )
+        self._synced = 0
+        self.headers: list[BatchHeader] = []
+        """Of the batches that the last write added."""
+        with contextlib.suppress(FileNotFoundError):
+            place.filesystem.remove(self._temporary)
+        self._file = place.filesystem.create(self._temporary)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._tally.size
+
+    def write(self, pieces: Sequence[Bytes]) -> int:
+        """Add batches, and before each a filler for offsets that are missing; returns the size."""
+        position = self._tally.size
+        self.headers = []
+        covered: list[Bytes] = []
+        for piece in pieces:
+            is_view = isinstance(piece, memoryview)  # Then it was verified when it was sifted.
+            for header, batch in split(piece):
+                self._cover(header.base_offset, covered)
+                if not is_view:
+                    check_batch(header, batch)
+                self._add(header, batch)
+                covered.append(batch)
+        write_all(self._file, position, covered)
+        if self._tally.size - self._synced >= SYNC_BYTES:
+            self._file.sync()
+            self._synced = self._tally.size
+        return self._tally.size - position
+
+    def finish(self) -> RewriteOutput:
+        """Cover the rest and make it durable, save for the name, which the seal takes care of."""
+        position = self._tally.size
+        covered: list[Bytes] = []
+        self._cover(self._inputs[-1].next_offset, covered)
+        write_all(self._file, position, covered)
+        self._file.sync()
+        self._file.close()
+        self._place.filesystem.rename(self._temporary, join(self._place.directory, self._name))
+        segment = SealedSegment(self._place, self._seal(), self._generation)
+        return RewriteOutput(segment, self._index)
+
+    def abandon(self) -> None:
+        """Remove what was written so far, as far as the disk lets it go."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        try:
+            self._place.filesystem.remove(self._temporary)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("%s is left until the log is opened: %s", self._temporary, error)
+
+    def _seal(self) -> Seal:
+        """Return the seal. Its dates are those of the inputs: records do not get younger."""
+        return self._tally.seal(max(segment.seal.sealed_ms for segment in self._inputs))
+
+    def _cover(self, offset: int, covered: list[Bytes]) -> None:
+        """Add a filler up to `offset`, if any is missing."""
+        tally = self._tally
+        if offset < tally.next_offset:
+            raise CorruptBatch(f"batch has base offset {offset}, expected {tally.next_offset}")
+        if offset > tally.next_offset:
+            missing = filler_batches(tally.next_offset, offset, leader_epoch=tally.leader_epoch)
+            for header, batch in split(missing):
+                self._add(header, batch)
+                covered.append(batch)
+
+    def _add(self, header: BatchHeader, batch: Bytes) -> None:
+        tally = self._tally
+        if tally.size + len(batch) > OUTPUT_SIZE_MAX:
+            raise RewriteTooLarge(f"more than {OUTPUT_SIZE_MAX} bytes")
+        if tally.size - self._indexed >= self._place.index_interval_bytes:
+            self._index.add(tally.next_offset, tally.size, tally.timestamp_max)
+            self._indexed = tally.size
+        tally.add(header, len(batch), batch[:HEADER_SIZE])
+        self.headers.append(header)

@@ -1,0 +1,124 @@
+"""Reading segments that are to be cleaned, some batches at a time. Blocking work for a thread.
+
+By positional reads rather than through a map: a read lets other threads run while the disk is
+waited for; touching a map does not, and all of the process would wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from millstream.errors import BatchTooLarge, CorruptBatch, CorruptData, CorruptFile
+from millstream.records.batch import HEADER_SIZE, BatchHeader, decode_header
+from millstream.storage.disk.errors import transient_error
+from millstream.storage.disk.filesystem import File
+from millstream.storage.segment.scan import check_stamped_fields
+from millstream.storage.segment.segment import SealedSegment
+
+CHUNK_SIZE = 1024 * 1024
+"""How much is worked on at a time. Others get their turn in between, so it takes some milliseconds
+and not more; a batch that is larger comes alone."""
+
+
+class DamagedSegment(Exception):
+    """A segment that was to be cleaned cannot be read, or not all of it."""
+
+    def __init__(self, segment: SealedSegment, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.segment = segment
+        self.cause = cause
+
+
+class SegmentChunk(NamedTuple):
+    """Some batches of a segment, one after the other."""
+
+    position: int
+    data: memoryview
+    headers: list[BatchHeader]
+
+
+def read_chunks(
+    segment: SealedSegment, *, start: int = 0, end_position: int | None = None
+) -> Iterator[SegmentChunk]:
+    """Go over the batches of a segment that end after offset `start`, some at a time.
+
+    Their sums are not verified yet, their order is. Raises `DamagedSegment`.
+    """
+    end = segment.size if end_position is None else end_position
+    position, offset = 0, segment.base_offset
+    with _open_log(segment) as file:
+        while position < end:
+            with reporting_damage(segment, position):
+                view = memoryview(_read(file, position, min(CHUNK_SIZE, end - position)))
+                headers, size = _headers(segment, view, offset)
+                if not headers:  # One batch that is larger than a chunk.
+                    wanted = decode_header(view).size
+                    view = memoryview(_read(file, position, min(wanted, end - position)))
+                    headers, size = _headers(segment, view, offset)
+                if not headers:
+                    raise CorruptBatch(f"batch of {wanted} bytes, the file has {len(view)}")
+            skipped = [header for header in headers if header.next_offset <= start]
+            first = sum(header.size for header in skipped)
+            if first < size:
+                yield SegmentChunk(position + first, view[first:size], headers[len(skipped) :])
+            position += size
+            offset = headers[-1].next_offset
+    if end_position is None and offset != segment.next_offset:
+        reason = f"ends at offset {offset}, its seal says {segment.next_offset}"
+        raise DamagedSegment(segment, CorruptFile(f"{segment.path}: {reason}"))
+
+
+@contextlib.contextmanager
+def _open_log(segment: SealedSegment) -> Iterator[File]:
+    with reporting_damage(segment, 0):
+        file = segment.place.filesystem.open_readonly(segment.path)
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # Nothing was written to it.
+            file.close()
+
+
+def _read(file: File, position: int, size: int) -> bytes:
+    data = file.read_at(position, size)
+    if not data:
+        raise CorruptFile("the file ends there")
+    return data
+
+
+def _headers(
+    segment: SealedSegment, view: memoryview, offset: int
+) -> tuple[list[BatchHeader], int]:
+    """Return the headers of the whole batches at the start of `view`, and how many bytes they are.
+
+    The first must start with `offset`.
+    """
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(view):
+        if len(view) - position < HEADER_SIZE and headers:
+            break
+        header = decode_header(view, position)
+        check_stamped_fields(header, offset, segment.leader_epoch)
+        if position + header.size > len(view):
+            break
+        headers.append(header)
+        position += header.size
+        offset = header.next_offset
+    return headers, position
+
+
+@contextlib.contextmanager
+def reporting_damage(segment: SealedSegment, position: int) -> Iterator[None]:
+    """Say which segment it was that could not be read. What passes by itself is nobody's fault."""
+    try:
+        yield
+    except (CorruptData, BatchTooLarge) as error:
+        where = f"{segment.path}: at or after byte {position}"
+        raise DamagedSegment(segment, CorruptFile(f"{where}: {error}")) from error
+    except OSError as error:
+        if transient_error(segment.path, error):
+            raise
+        raise DamagedSegment(segment, error) from error

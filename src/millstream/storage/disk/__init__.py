@@ -1,0 +1,1 @@
+"""The file system and the threads that wait for it."""

@@ -1,0 +1,45 @@
+"""Tasks that belong to one thing, as to a log, and a way to wait until it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundTasks:
+    """Tasks that no caller can cancel, so that what was begun is ended. Belongs to one loop."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._changed: asyncio.Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._running
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work`, and tell those who wait for a change when it has ended."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def change(self) -> asyncio.Future[None]:
+        """Return what ends with the next change, for one of many to await."""
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._changed)
+
+    def notify(self) -> None:
+        """Tell those who wait that something has changed."""
+        if self._changed is not None:
+            changed, self._changed = self._changed, None
+            changed.set_result(None)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self.notify()

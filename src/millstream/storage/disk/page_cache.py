@@ -1,0 +1,85 @@
+"""Whether bytes of a map are in memory, asked without touching them.
+
+To touch one that is not would stop the thread until the disk has it, and with it the event loop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from typing import Protocol
+
+_SIMPLE = 0
+"""A buffer without shape or format: only where it is, and how long."""
+
+
+class PageCacheProbe(Protocol):
+    """Tells whether bytes are in memory."""
+
+    def is_resident(self, view: memoryview) -> bool:
+        """Whether all of `view` can be read without waiting for a disk, as far as is known."""
+        ...
+
+
+class _Buffer(ctypes.Structure):
+    """What Python hands out to C that wants to read some bytes."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("owner", ctypes.py_object),
+        ("size", ctypes.c_ssize_t),
+        ("item_size", ctypes.c_ssize_t),
+        ("is_readonly", ctypes.c_int),
+        ("dimensions", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+class MincoreProbe:
+    """Asks the kernel, page by page. Belongs to one thread.
+
+    It keeps the interpreter while it asks: that takes less time than to let go of it.
+    """
+
+    def __init__(self) -> None:
+        self._mincore = ctypes.PyDLL(None).mincore
+        self._mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+        self._get = ctypes.pythonapi.PyObject_GetBuffer
+        self._get.argtypes = (ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int)
+        self._release = ctypes.pythonapi.PyBuffer_Release
+        self._release.argtypes = (ctypes.POINTER(_Buffer),)
+        self._release.restype = None
+        self._pages = ctypes.create_string_buffer(256)
+
+    def is_resident(self, view: memoryview) -> bool:
+        """Whether every page of `view` is in memory; what the kernel does not tell is taken so."""
+        if not len(view):
+            return True
+        buffer = _Buffer()
+        self._get(view, buffer, _SIMPLE)
+        try:
+            start = buffer.address - buffer.address % mmap.PAGESIZE
+            size = buffer.address + buffer.size - start
+            count = -(-size // mmap.PAGESIZE)
+            if count > len(self._pages):
+                self._pages = ctypes.create_string_buffer(count)
+            if self._mincore(start, size, self._pages) != 0:
+                return True
+            return self._pages.raw.find(b"\0", 0, count) < 0
+        finally:
+            self._release(buffer)
+
+
+def detect_page_cache_probe() -> PageCacheProbe | None:
+    """Return what tells here which bytes are in memory; nothing where nothing does."""
+    if sys.platform != "linux" or sys.implementation.name != "cpython":
+        return None
+    try:
+        return MincoreProbe()
+    except AttributeError:
+        return None

@@ -1,0 +1,1 @@
+"""Formats of the small files beside a segment."""

@@ -1,0 +1,84 @@
+r"""The checkpoint of a partition: how far its log is known to be on the disk.
+
+     0      4         6      8             16       24       28  32
+    +------+---------+------+-------------+--------+--------+---+
+    | MSCP | version | turn | base offset | synced | crc32c | 0 |   twice, one after the other
+    +------+---------+------+-------------+--------+--------+---+
+
+Little-endian; the sum covers the 24 bytes before it. A slot says: all segments before
+`base offset`, and the first `synced` bytes of that one, were synced. It is written after the sync
+returned, so it is true whenever it reaches the disk, and it may be late. The slots take turns, so
+that a write cut short leaves the other.
+
+After a crash it tells an unfinished write, which may be cut off, from a lost one, which must be
+reported. The file exists only while a segment has no seal, and losing it costs no data.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from millstream.errors import UnknownFormat
+from millstream.storage.disk.filesystem import File, write_all
+
+_SLOT = struct.Struct("<4sHHqq")
+_CRC = struct.Struct("<II")
+_MAGIC = b"MSCP"
+_VERSION = 1
+SLOT_SIZE = _SLOT.size + _CRC.size
+CHECKPOINT_SIZE = 2 * SLOT_SIZE
+
+
+class SyncPoint(NamedTuple):
+    """How far a log is known to be on the disk. Later ones compare greater."""
+
+    base_offset: int
+    size: int
+
+
+NOTHING_SYNCED = SyncPoint(-1, 0)
+
+
+class Checkpoint:
+    """The open checkpoint file of one partition."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._turn = 0
+
+    def write(self, synced: SyncPoint) -> None:
+        """Record how far the log is synced. Not durable by itself, and need not be."""
+        self._turn ^= 1
+        write_all(self._file, self._turn * SLOT_SIZE, [encode_slot(synced, self._turn)])
+
+    def sync(self) -> None:
+        """Make the newest record durable."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.close()
+
+
+def encode_slot(synced: SyncPoint, turn: int) -> bytes:
+    """Write one slot."""
+    body = _SLOT.pack(_MAGIC, _VERSION, turn, synced.base_offset, synced.size)
+    return body + _CRC.pack(crc32c(body), 0)
+
+
+def decode_checkpoint(data: bytes) -> SyncPoint:
+    """Return the furthest point of the sound slots; `NOTHING_SYNCED` where none is sound."""
+    slots = (data[start : start + SLOT_SIZE] for start in range(0, CHECKPOINT_SIZE, SLOT_SIZE))
+    return max((_decode_slot(slot) for slot in slots), default=NOTHING_SYNCED)
+
+
+def _decode_slot(slot: bytes) -> SyncPoint:
+    if len(slot) != SLOT_SIZE or _CRC.unpack_from(slot, _SLOT.size) != (crc32c(slot[:24]), 0):
+        return NOTHING_SYNCED
+    magic, version, _, base_offset, size = _SLOT.unpack_from(slot)
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise UnknownFormat(f"checkpoint version is {version}, known is {_VERSION}")
+    return SyncPoint(base_offset, size)

@@ -1,0 +1,214 @@
+"""`partition.json`: what the log of a partition cannot tell by itself.
+
+Its durability class and its first offset, which recovery has to know before it can say what must
+be there; and the history of its leader epochs: which epoch began at which offset. An epoch is made
+durable here before the first batch bears it, so every batch can be checked against it.
+
+Version 2 came with deletion: the first offset may lie inside a segment, and segments before that
+one may still be there. A release that knows only version 1 would take such a log for damaged, or
+even remove what it believes was never acknowledged; so it must not read it. Until something is
+deleted the two say the same, and version 1 is written, which both can read.
+
+Version 3 came with rewritten segments, deletion by key and eviction. A release that knows none of
+them would show what was deleted, or take the files of a rewrite for those of something else. It is
+written as soon as there is anything of that to tell:
+
+    eviction_floor     all before it went without anyone asking for that; at most the first offset
+    cleaned_offset     compaction has seen everything before it
+    is_rewritten       whether there may be segments of generation 1 or more
+    deletions          [["key" or "prefix", pattern in hex, before, made ms], ...]: rules that files
+                       need, and when, in steady time, they were made
+    tombstones_due_ms  when the next tombstone may go, in steady time; only where one waits
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millstream.config.schema import Durability
+from millstream.errors import CorruptFile
+from millstream.records.filter.keys.matcher import KeyMatch
+from millstream.storage.disk.filesystem import Filesystem, join
+from millstream.storage.files.ballast import BallastFile
+from millstream.storage.files.document import read_document, write_document
+from millstream.storage.files.names import PARTITION_FILE
+
+_KIND = "millstream-partition"
+_VERSION = 3
+_VERSION_UNTIL_REWRITING = 2
+_VERSION_UNTIL_DELETION = 1
+_KINDS = {"key": False, "prefix": True}
+"""How a match is called, and whether it is one by prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpoch:
+    """A leader epoch, and the offset of the first batch that could bear it."""
+
+    number: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionRule:
+    """A rule: records whose key matches, and whose offset lies before `before`, are deleted."""
+
+    match: KeyMatch
+    before: int
+    made_ms: int = 0
+    """When someone asked for it, in steady time: its records leave the disk in bounded time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """The content of `partition.json`."""
+
+    durability: Durability = Durability.FSYNC
+
+    start_offset: int = 0
+    """The first offset of the log: where its first segment starts, or inside it."""
+
+    epochs: tuple[LeaderEpoch, ...] = (LeaderEpoch(0, 0),)
+    """Never empty; numbers rise, start offsets never fall."""
+
+    eviction_floor: int = 0
+    """All before it was evicted: a reader who comes that late is told of a gap."""
+
+    cleaned_offset: int = 0
+    """Compaction has seen everything before it."""
+
+    is_rewritten: bool = False
+    """Whether there may be rewritten segments."""
+
+    deletions: tuple[DeletionRule, ...] = ()
+    """Rules of which something may be left in a file, in the order in which they came."""
+
+    tombstones_due_ms: int = 0
+    """When, in steady time, compaction may drop the next tombstone that it knows of; 0 is never."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest epoch."""
+        return self.epochs[-1].number
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch that a segment with base offset `offset` bears."""
+        found = bisect_right(self.epochs, offset, key=lambda epoch: epoch.start_offset)
+        return self.epochs[max(found - 1, 0)].number
+
+    def with_epoch(self, number: int, start_offset: int) -> PartitionMetadata:
+        """Return the same with one more epoch. One that no batch ever bore is replaced."""
+        kept = tuple(epoch for epoch in self.epochs if epoch.start_offset < start_offset)
+        return replace(self, epochs=(*kept, LeaderEpoch(number, start_offset)))
+
+    def starting_at(
+        self, start_offset: int, *, first_base: int, eviction_floor: int | None = None
+    ) -> PartitionMetadata:
+        """Return the same with all before `start_offset` deleted.
+
+        `first_base` is where the first segment that is kept starts. Epochs that ended before it
+        are forgotten: no batch bears them any more. `eviction_floor` stays unless it is given.
+        """
+        first = bisect_right(self.epochs, first_base, key=lambda epoch: epoch.start_offset)
+        return replace(
+            self,
+            start_offset=start_offset,
+            epochs=self.epochs[max(first - 1, 0) :],
+            eviction_floor=self.eviction_floor if eviction_floor is None else eviction_floor,
+        )
+
+    def ending_at(self, end_offset: int) -> PartitionMetadata:
+        """Return the same for a log of which all from `end_offset` on was lost.
+
+        Offsets from there on are given again, to records that no rule and no compaction has seen.
+        """
+        return replace(
+            self,
+            cleaned_offset=min(self.cleaned_offset, end_offset),
+            deletions=tuple(
+                replace(deletion, before=min(deletion.before, end_offset))
+                for deletion in self.deletions
+            ),
+        )
+
+
+def read_partition_metadata(filesystem: Filesystem, directory: str) -> PartitionMetadata:
+    """Read `partition.json`; raises `FileNotFoundError` or `CorruptFile`."""
+    path = join(directory, PARTITION_FILE)
+    content = read_document(filesystem, path, _KIND, _VERSION)
+    try:
+        partition = PartitionMetadata(
+            durability=Durability(content["durability"]),
+            start_offset=int(content["start_offset"]),
+            epochs=tuple(_epoch(item) for item in content["leader_epochs"]),
+            eviction_floor=int(content.get("eviction_floor", 0)),
+            cleaned_offset=int(content.get("cleaned_offset", 0)),
+            is_rewritten=bool(content.get("is_rewritten", False)),
+            tombstones_due_ms=int(content.get("tombstones_due_ms", 0)),
+            deletions=tuple(_deletion(item) for item in content.get("deletions", ())),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(f"{path}: {error!r}") from error
+    if not partition.epochs:
+        raise CorruptFile(f"{path}: no leader epoch")
+    if not 0 <= partition.eviction_floor <= partition.start_offset:
+        raise CorruptFile(
+            f"{path}: evicted up to {partition.eviction_floor},"
+            f" but starts at {partition.start_offset}"
+        )
+    return partition
+
+
+def write_partition_metadata(
+    filesystem: Filesystem,
+    directory: str,
+    partition: PartitionMetadata,
+    *,
+    spare: BallastFile | None = None,
+) -> None:
+    """Replace `partition.json`; durable when this returns. On a full disk, out of the `spare`."""
+    epochs = [[epoch.number, epoch.start_offset] for epoch in partition.epochs]
+    content: dict[str, Any] = {
+        "durability": partition.durability.value,
+        "start_offset": partition.start_offset,
+        "leader_epochs": epochs,
+    }
+    version = _VERSION_UNTIL_REWRITING if partition.start_offset > 0 else _VERSION_UNTIL_DELETION
+    later: dict[str, Any] = {
+        "eviction_floor": partition.eviction_floor,
+        "cleaned_offset": partition.cleaned_offset,
+        "is_rewritten": partition.is_rewritten,
+        "deletions": [_as_item(deletion) for deletion in partition.deletions],
+    }
+    if partition.tombstones_due_ms:
+        later["tombstones_due_ms"] = partition.tombstones_due_ms
+    if any(later.values()):
+        content |= later
+        version = _VERSION
+    write_document(
+        filesystem,
+        directory,
+        PARTITION_FILE,
+        content,
+        kind=_KIND,
+        version=version,
+        spare=spare,
+    )
+
+
+def _epoch(item: Any) -> LeaderEpoch:
+    number, start_offset = item
+    return LeaderEpoch(int(number), int(start_offset))
+
+
+def _deletion(item: Any) -> DeletionRule:
+    kind, pattern, before, made_ms = item
+    match = KeyMatch(bytes.fromhex(pattern), is_prefix=_KINDS[kind])
+    return DeletionRule(match, int(before), int(made_ms))
+
+
+def _as_item(deletion: DeletionRule) -> list[str | int]:
+    kind = "prefix" if deletion.match.is_prefix else "key"
+    return [kind, deletion.match.pattern.hex(), deletion.before, deletion.made_ms]

@@ -1,0 +1,466 @@
+"""What lies in a data directory, seen without touching it.
+
+`segments list`, `dump`, `verify` and `reindex` all start here. Nothing is created, removed,
+written or locked, so a running node may own the directory at the same time. Its checkpoint is
+read before the names and its epochs after them: then every segment that the checkpoint speaks of
+is listed, and every epoch that a listed segment bears is known.
+
+Where there are several generations of a segment, it is said of each what recovery would make of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from millstream.config.schema import Durability
+from millstream.errors import CorruptFile, MillstreamError, StorageFailed, UnknownFormat
+from millstream.storage.disk.filesystem import Filesystem, join
+from millstream.storage.files.checkpoint import (
+    CHECKPOINT_SIZE,
+    NOTHING_SYNCED,
+    SyncPoint,
+    decode_checkpoint,
+)
+from millstream.storage.files.names import (
+    CHECKPOINT_FILE,
+    LOCK_FILE,
+    NODE_FILE,
+    PARTITION_FILE,
+    STATE_DIRECTORY,
+    TEMPORARY_SUFFIX,
+    TOPICS_DIRECTORY,
+    SegmentId,
+    is_topic,
+    parse_partition,
+    parse_segment_file,
+    segment_file,
+)
+from millstream.storage.files.partition_metadata import (
+    DeletionRule,
+    PartitionMetadata,
+    read_partition_metadata,
+)
+from millstream.storage.files.seal import SEAL_SIZE, Seal, decode_seal
+from millstream.storage.recovery.generations import (
+    GenerationCandidate,
+    GenerationChoice,
+    choose_generations,
+)
+from millstream.storage.segment.scan import SegmentScan, scan
+from millstream.storage.store import LogName
+
+UNSEALED_MAX = 2
+"""The writer's rule: a third segment is not begun before the first is sealed."""
+
+
+class FindingKind(enum.Enum):
+    """What a finding means."""
+
+    DAMAGED = "damaged"
+    """Data, or what describes it, is lost."""
+
+    UNKNOWN = "unknown format"
+    """Written by another version: it can be neither checked nor used."""
+
+    UNFINISHED = "unfinished"
+    """What a crash leaves, or someone else: the next start sets it right or passes over it."""
+
+    ABSENT = "absent"
+    """Offsets that nothing holds, of which a node tells no more: a deletion explains it, or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a file that is not as it should be."""
+
+    path: str
+    position: int | None
+    """Byte where it starts; `None` where it concerns the file as a whole."""
+    what: str
+    kind: FindingKind = FindingKind.DAMAGED
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the data directory is not sound because of it."""
+        return self.kind in (FindingKind.DAMAGED, FindingKind.UNKNOWN)
+
+
+class SegmentFate(enum.Enum):
+    """What recovery would make of the files of a segment."""
+
+    LIVE = "live"
+    """They are part of the log, or should be."""
+
+    ORPHANED = "orphaned"
+    """They belong to a log that is gone, and describe it only: they are removed."""
+
+    DELETED = "deleted"
+    """They lie before the segment that holds the first offset: they are removed."""
+
+    SUPERSEDED = "superseded"
+    """A rewritten segment has taken their place: they are removed, if that is sound."""
+
+    UNFINISHED = "unfinished"
+    """They are of a rewrite that never counted: they are removed, if what they were made from is
+    sound."""
+
+    OVERLAPPING = "overlapping"
+    """They share offsets with a rewritten segment that holds not all of them: nothing is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFiles:
+    """The files of one generation of a segment, and what must be true of its log."""
+
+    directory: str
+    base_offset: int
+    generation: int = 0
+    suffixes: frozenset[str]
+    size: int
+    """Bytes of the log when it was listed."""
+    leader_epoch: int | None
+    """What `partition.json` says that its batches bear; `None` where that cannot be read."""
+    is_whole: bool
+    """Whether all of it was synced, so that no bad byte can be an unfinished write."""
+    synced: int
+    """Where it is not whole: how many of its bytes were synced."""
+    is_sealed: bool
+    """Whether it has a seal, or must have had one."""
+    is_attested: bool
+    """Whether it is known that all before it was synced, and its name too."""
+    fate: SegmentFate = SegmentFate.LIVE
+    rivals: tuple[SegmentId, ...] = ()
+    """What holds the same offsets, for fates that depend on others."""
+
+    @property
+    def id(self) -> SegmentId:
+        """The segment, and which generation of it."""
+        return SegmentId(self.base_offset, self.generation)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is part of the log, or should be."""
+        return self.fate is SegmentFate.LIVE
+
+    @property
+    def has_log(self) -> bool:
+        """Whether it is a part of the log that can be read."""
+        return self.is_live and "log" in self.suffixes
+
+    def path(self, suffix: str) -> str:
+        """Return the path of one of the files."""
+        return segment_path(self.directory, self.id, suffix)
+
+    def may_be_torn(self, position: int) -> bool:
+        """Whether a bad byte there can be what an unfinished write left."""
+        return not self.is_whole and position >= self.synced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFiles:
+    """The directory of one partition."""
+
+    directory: str
+    names: Sequence[str]
+    segments: Sequence[SegmentFiles]
+    """In the order of the log, with those that are not part of it, or not any more."""
+    synced: SyncPoint
+    partition: PartitionMetadata | None
+    """What `partition.json` says; `None` where that cannot be read, or is not there."""
+    start_offset: int | None
+    """The first offset, which the first segment holds; `None` where that cannot be read."""
+    is_start_attested: bool
+    """Whether all before the first offset was synced: the class of the log is `fsync`."""
+    deletions: Sequence[DeletionRule]
+    """Which records were deleted by their keys, and may still be in the files."""
+    findings: Sequence[Finding]
+    """What is wrong with `partition.json` and the checkpoint."""
+
+
+def check_directory(filesystem: Filesystem, path: str) -> None:
+    """Raise `StorageFailed` unless `path` is a data directory, sound or not."""
+    try:
+        names = set(filesystem.list(path))
+    except NotADirectoryError:
+        raise StorageFailed(f"{path} is not a directory") from None
+    known = {NODE_FILE, NODE_FILE + TEMPORARY_SUFFIX, TOPICS_DIRECTORY, LOCK_FILE}
+    if not names & known:
+        why = f"it has no {NODE_FILE}" if names else "it does not exist or is empty"
+        raise StorageFailed(f"{path} is not a data directory: {why}")
+
+
+def store_paths(filesystem: Filesystem, path: str) -> list[str]:
+    """Return the stores of a data directory: itself, and what a node keeps of its own in it."""
+    state = join(path, STATE_DIRECTORY)
+    return [path, state] if NODE_FILE in filesystem.list(state) else [path]
+
+
+def log_directory(path: str, name: LogName) -> str:
+    """Return the directory of a log."""
+    return join(path, TOPICS_DIRECTORY, name.topic, str(name.partition))
+
+
+def log_names(filesystem: Filesystem, path: str) -> list[LogName]:
+    """Return the names of all logs, sorted."""
+    topics = join(path, TOPICS_DIRECTORY)
+    found = []
+    for topic in filter(is_topic, filesystem.list(topics)):
+        try:
+            partitions = map(parse_partition, filesystem.list(join(topics, topic)))
+        except NotADirectoryError:
+            continue
+        found += [LogName(topic, number) for number in partitions if number is not None]
+    return sorted(found)
+
+
+def segment_path(directory: str, segment: SegmentId, suffix: str) -> str:
+    """Return the path of one file of a segment."""
+    return join(directory, segment_file(segment.base_offset, suffix, segment.generation))
+
+
+def survey_partition(filesystem: Filesystem, directory: str) -> PartitionFiles:
+    """Look at the directory of a partition: its names and its small files.
+
+    Logs are read only where several generations of a segment are there and one has no sound seal.
+    """
+    synced, checkpoint_findings = _read_checkpoint(filesystem, join(directory, CHECKPOINT_FILE))
+    names = filesystem.list(directory)
+    suffixes: dict[SegmentId, set[str]] = {}
+    for found in filter(None, map(parse_segment_file, names)):
+        suffixes.setdefault(found.id, set()).add(found.suffix)
+    partition, partition_findings = _read_partition(filesystem, directory, has_data=bool(suffixes))
+    look = _PartitionSurvey(filesystem, directory, suffixes, partition, synced)
+    return PartitionFiles(
+        directory=directory,
+        names=names,
+        segments=list(look.segments()),
+        synced=synced,
+        partition=partition,
+        start_offset=partition.start_offset if partition else None,
+        is_start_attested=partition is not None and partition.durability is Durability.FSYNC,
+        deletions=partition.deletions if partition else (),
+        findings=[*partition_findings, *checkpoint_findings],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionSurvey:
+    """A look at the segments of a partition, with what seals and checkpoint attest of each."""
+
+    filesystem: Filesystem
+    directory: str
+    suffixes: Mapping[SegmentId, Collection[str]]
+    partition: PartitionMetadata | None
+    synced: SyncPoint
+
+    def segments(self) -> Iterator[SegmentFiles]:
+        """Yield the segments in their order.
+
+        They are sealed in their order. So one without a seal that lies before a sealed one, or
+        before the last two without a seal, has lost it; and so has a rewritten one.
+        """
+        choice = self._choose()
+        fates = _fates(self.suffixes, choice, self._start_offset)
+        live = sorted([*choice.live, *choice.lost])
+        sealed = [s for s in live if "seal" in self.suffixes[s] or s.generation > 0]
+        growing = [s for s in live if not sealed or s > sealed[-1]][-UNSEALED_MAX:]
+        for segment, found in sorted(self.suffixes.items()):
+            base, generation = segment
+            is_sealed = fates[segment] is SegmentFate.LIVE and segment not in growing
+            yield SegmentFiles(
+                directory=self.directory,
+                base_offset=base,
+                generation=generation,
+                suffixes=frozenset(found),
+                size=_size(self.filesystem, self._path(segment, "log")),
+                leader_epoch=self._leader_epoch(segment),
+                is_whole=is_sealed or generation > 0 or base < self.synced.base_offset,
+                synced=self.synced.size if segment == (self.synced.base_offset, 0) else 0,
+                is_sealed=is_sealed,
+                is_attested=is_sealed or base <= self.synced.base_offset,
+                fate=fates[segment],
+                rivals=_rivals(choice, segment),
+            )
+
+    def _choose(self) -> GenerationChoice:
+        has_rewritten = any(segment.generation > 0 for segment in self.suffixes)
+        candidates = [
+            self._candidate(segment, found, is_seal_read=has_rewritten)
+            for segment, found in self.suffixes.items()
+            if "log" in found or "seal" in found
+        ]
+        return choose_generations(
+            candidates, start_offset=self._start_offset, read_end=self._read_end
+        )
+
+    def _candidate(
+        self, segment: SegmentId, found: Collection[str], *, is_seal_read: bool
+    ) -> GenerationCandidate:
+        """Return a segment to choose from; where there is no choice, no one asks for seals."""
+        log = self._path(segment, "log")
+        return GenerationCandidate(
+            id=segment,
+            log_size=_size(self.filesystem, log) if "log" in found else None,
+            has_seal="seal" in found,
+            seal=self._read_seal(segment) if is_seal_read and "seal" in found else None,
+        )
+
+    def _read_seal(self, segment: SegmentId) -> Seal | None:
+        path = self._path(segment, "seal")
+        try:
+            return _decode_seal(self.filesystem, path, segment.base_offset)
+        except (MillstreamError, OSError):
+            return None  # Whoever needs it will say what is wrong.
+
+    def _read_end(self, segment: SegmentId) -> int:
+        base = segment.base_offset
+        try:
+            view = _read_log(self.filesystem, self._path(segment, "log"))
+        except OSError:
+            return base
+        epoch = self._leader_epoch(segment)
+        return _scan_all(view, base_offset=base, leader_epoch=epoch).tally.next_offset
+
+    def _leader_epoch(self, segment: SegmentId) -> int | None:
+        return self.partition.epoch_at(segment.base_offset) if self.partition else None
+
+    @property
+    def _start_offset(self) -> int:
+        return self.partition.start_offset if self.partition else 0
+
+    def _path(self, segment: SegmentId, suffix: str) -> str:
+        return segment_path(self.directory, segment, suffix)
+
+
+def _fates(
+    segments: Iterable[SegmentId], choice: GenerationChoice, start_offset: int
+) -> dict[SegmentId, SegmentFate]:
+    first = max((s.base_offset for s in choice.live if s.base_offset <= start_offset), default=0)
+    chosen = {
+        **dict.fromkeys((*choice.live, *choice.lost), SegmentFate.LIVE),
+        **dict.fromkeys(choice.superseded, SegmentFate.SUPERSEDED),
+    }
+    fates = {
+        s: SegmentFate.DELETED if s.base_offset < first else chosen.get(s, SegmentFate.ORPHANED)
+        for s in segments
+    }
+    fates.update(dict.fromkeys(choice.unfinished, SegmentFate.UNFINISHED))
+    fates.update(dict.fromkeys(choice.overlapping, SegmentFate.OVERLAPPING))
+    return fates
+
+
+def _rivals(choice: GenerationChoice, segment: SegmentId) -> tuple[SegmentId, ...]:
+    if sources := choice.unfinished.get(segment):
+        return tuple(sources)
+    rival = choice.superseded.get(segment) or choice.overlapping.get(segment)
+    return (rival,) if rival else ()
+
+
+def _size(filesystem: Filesystem, path: str) -> int:
+    try:
+        return filesystem.size(path)
+    except OSError:
+        return 0  # Whoever opens it will say what is wrong.
+
+
+def _read_partition(
+    filesystem: Filesystem, directory: str, *, has_data: bool
+) -> tuple[PartitionMetadata | None, list[Finding]]:
+    path = join(directory, PARTITION_FILE)
+    try:
+        partition = read_partition_metadata(filesystem, directory)
+    except FileNotFoundError:
+        return None, [Finding(path, None, "is missing")] if has_data else []
+    except (MillstreamError, OSError) as error:
+        return None, [unusable_file_finding(path, error)]
+    for before, after in pairwise(partition.epochs):
+        if before.number >= after.number or before.start_offset > after.start_offset:
+            return None, [Finding(path, 0, f"epoch {after} follows {before}")]
+    return partition, []
+
+
+def _read_checkpoint(filesystem: Filesystem, path: str) -> tuple[SyncPoint, list[Finding]]:
+    """Return how far the log was synced. Slots that were never written are blank, not bad."""
+    try:
+        data = read_file(filesystem, path, size_max=CHECKPOINT_SIZE)
+        synced = decode_checkpoint(data)
+    except FileNotFoundError:
+        return NOTHING_SYNCED, []
+    except (MillstreamError, OSError) as error:
+        return NOTHING_SYNCED, [unusable_file_finding(path, error)]
+    if synced != NOTHING_SYNCED or not any(data):
+        return synced, []
+    # It is never synced by itself, so a power cut may tear both of its records.
+    what = "none of its records is sound; the next commit writes it again"
+    return synced, [Finding(path, 0, what, FindingKind.UNFINISHED)]
+
+
+def unusable_file_finding(path: str, error: Exception) -> Finding:
+    """Return the finding that a file cannot be used."""
+    if isinstance(error, OSError):
+        return Finding(path, 0, f"cannot be read: {error.strerror}")
+    kind = FindingKind.UNKNOWN if isinstance(error, UnknownFormat) else FindingKind.DAMAGED
+    return Finding(path, 0, str(error).removeprefix(f"{path}: "), kind)
+
+
+def read_file(filesystem: Filesystem, path: str, *, size_max: int) -> bytes:
+    """Return the bytes of a small file."""
+    file = filesystem.open_readonly(path)
+    try:
+        data = file.read_at(0, size_max + 1)
+    finally:
+        file.close()
+    if len(data) > size_max:
+        raise CorruptFile(f"{path}: has more than {size_max} bytes")
+    return data
+
+
+def read_segment_seal(filesystem: Filesystem, files: SegmentFiles) -> Seal:
+    """Read the seal of a segment, and check that it is its own."""
+    return _decode_seal(filesystem, files.path("seal"), files.base_offset)
+
+
+def _decode_seal(filesystem: Filesystem, path: str, base_offset: int) -> Seal:
+    seal = decode_seal(read_file(filesystem, path, size_max=SEAL_SIZE))
+    if seal.base_offset != base_offset:
+        raise CorruptFile(f"{path}: is the seal of base offset {seal.base_offset}")
+    return seal
+
+
+def read_unsealed_log(filesystem: Filesystem, files: SegmentFiles) -> memoryview:
+    """Return a copy of a log that may be written meanwhile: such a one must not be mapped."""
+    return _read_log(filesystem, files.path("log"))
+
+
+def _read_log(filesystem: Filesystem, path: str) -> memoryview:
+    file = filesystem.open_readonly(path)
+    try:
+        return memoryview(file.read_at(0, file.size()))
+    finally:
+        file.close()
+
+
+def summarize_segment(filesystem: Filesystem, files: SegmentFiles) -> Seal:
+    """Return what a segment holds, by its seal or, where it has none, by its sound batches."""
+    if "seal" in files.suffixes:
+        try:
+            return read_segment_seal(filesystem, files)
+        except (MillstreamError, FileNotFoundError):
+            pass  # Damaged, or taken away to write on.
+    view = read_unsealed_log(filesystem, files)
+    found = _scan_all(view, base_offset=files.base_offset, leader_epoch=files.leader_epoch)
+    return found.tally.seal(sealed_ms=0)
+
+
+def _scan_all(view: memoryview, *, base_offset: int, leader_epoch: int | None) -> SegmentScan:
+    """Walk over a log of which no one wants to know the index or the dates."""
+    return scan(
+        view,
+        base_offset=base_offset,
+        created_ms=0,
+        index_interval_bytes=len(view) + 1,
+        leader_epoch=leader_epoch,
+    )

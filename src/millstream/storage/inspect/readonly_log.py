@@ -1,0 +1,358 @@
+"""A log seen through its files, while someone else may be writing it.
+
+Nothing is locked and nothing is written. What is shown is what its owner could not take back:
+
+- Sealed segments, whole. They were synced before they got their seal.
+- Of what has no seal in a log of class `fsync`: what the checkpoint attests, which its owner writes
+  after each commit and before anybody is told of it. After a crash that may be less than what the
+  owner finds sound and keeps; that is seen once the next commit, or a seal, attests it.
+- Of what has no seal in a log of class `disk` or `memory`: what the kernel has, up to the first
+  batch that is not sound. That is what readers of the owner see, and a power cut may take it back.
+- A log of class `ephemeral` has no files.
+
+The owner may seal, delete and rewrite meanwhile. It removes a file only when another has taken its
+place or nobody may see what was in it, and rules about deleted records only when no file holds
+any. So names that are the same before and after everything else was read belong together; and who
+finds a file gone looks again. Offsets are dense in every generation of a segment, so a reader goes
+on in another one where it stood in the first, without a gap and without seeing anything twice.
+
+**What is damaged** is reported, never passed over: where a reader comes to it, or, at the end of
+the log, when it asks where that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from millstream.config.schema import Durability
+from millstream.errors import (
+    CorruptData,
+    CorruptFile,
+    StorageFailed,
+    UnknownFormat,
+    UnknownLog,
+)
+from millstream.storage.disk.file_cache import FileCache
+from millstream.storage.disk.filesystem import Filesystem, join, parent
+from millstream.storage.disk.readonly_filesystem import ReadOnlyFilesystem
+from millstream.storage.files.document import DOCUMENT_SIZE_MAX
+from millstream.storage.files.index import SegmentIndex
+from millstream.storage.files.names import PARTITION_FILE, SegmentId, parse_segment_file
+from millstream.storage.files.partition_metadata import DeletionRule, PartitionMetadata
+from millstream.storage.files.seal import Seal
+from millstream.storage.inspect.catalog import (
+    FindingKind,
+    PartitionFiles,
+    SegmentFate,
+    SegmentFiles,
+    read_file,
+    read_segment_seal,
+    segment_path,
+    survey_partition,
+)
+from millstream.storage.inspect.unsealed_tail import UnsealedTail
+from millstream.storage.retention.key_deletions import resolve_deleted_offsets
+from millstream.storage.segment.log_state import DeletedOffsets, LogPosition, LogState
+from millstream.storage.segment.scan import scan
+from millstream.storage.segment.segment import LogDirectory, SealedSegment, Segment
+
+T = TypeVar("T")
+
+INDEX_INTERVAL_BYTES = 4096
+"""How far apart the places are that are remembered of a segment without a seal."""
+
+_MAPS_MAX = 16
+"""How many segments of a log are mapped at once: it is read from the front to the back."""
+
+_TRIES_MAX = 100
+"""How often files may be found changed while they are looked at: far more than can happen."""
+
+_ANY_TIME = 2**63 - 1
+"""Later than every record: what is said of a segment whose records cannot all be read."""
+
+
+class ReadOnlyLog:
+    """The log in one directory. Not for several threads at once."""
+
+    def __init__(self, filesystem: Filesystem, directory: str) -> None:
+        maps: FileCache[memoryview] = FileCache(_MAPS_MAX)
+        indexes: FileCache[SegmentIndex] = FileCache(_MAPS_MAX)
+        readonly = ReadOnlyFilesystem(filesystem)
+        self._place = LogDirectory(readonly, directory, maps, indexes, INDEX_INTERVAL_BYTES)
+        self._sealed: dict[SegmentId, SealedSegment] = {}
+        self._tails: dict[int, UnsealedTail] = {}
+        self._masks: dict[Segment, DeletedOffsets | None] = {}
+        self._rules: Sequence[DeletionRule] = ()
+        self._contents: LogState | None = None
+        self._seen_names: list[str] = []
+        self._seen_as = b""
+
+    @property
+    def contents(self) -> LogState:
+        """What was seen last; its owner may have more by now. It never changes."""
+        return self._contents or self.look()
+
+    def look(self) -> LogState:
+        """Look at the files anew, and return what can be read.
+
+        Where its end is damaged, `lost` says so. Raises `UnknownLog` where the directory is gone,
+        and `CorruptData` where it cannot be told which records were deleted.
+        """
+        for _ in range(_TRIES_MAX):
+            try:
+                self._contents = self._look()
+            except FileNotFoundError as error:
+                gone = error  # Sealed, opened again, removed or replaced since it was listed.
+            else:
+                return self._contents
+        raise StorageFailed(f"{self._place.directory} cannot be read: {gone}") from gone
+
+    def _look(self) -> LogState:
+        described = self._description()
+        files = self._survey()
+        if not files.names and not self._is_there():
+            raise UnknownLog(f"{self._place.directory} does not exist")
+        partition = _partition_of(files)
+        segments, lost = self._take_up(files, partition)
+        end = _end_of(segments, partition)
+        contents = LogState(
+            self._place.directory,
+            segments,
+            end,
+            start_offset=partition.start_offset,
+            eviction_floor=partition.eviction_floor,
+            masks=self._masks_of(segments, partition, end),
+        )
+        contents.lost = lost or _lost(files, segments, partition)
+        self._seen_names, self._seen_as = _segment_names(files.names), described
+        return contents
+
+    def refresh(self) -> LogState:
+        """Return what was seen last, unless anything went or was replaced since: then look anew.
+
+        What was added behind the end does not count. So this costs little where nothing happened,
+        and what was deleted is not seen any more.
+        """
+        is_current = self._names() == self._seen_names and self._description() == self._seen_as
+        return self.contents if is_current else self.look()
+
+    def answer(self, question: Callable[[LogState], T]) -> T:
+        """Ask a question of what was seen last, and of what is there now where a file went."""
+        for _ in range(_TRIES_MAX):
+            try:
+                return question(self.contents)
+            except (FileNotFoundError, StorageFailed) as error:
+                if not isinstance(error.__cause__ or error, FileNotFoundError):
+                    raise
+                gone = error
+                self.look()
+        raise StorageFailed(f"{self._place.directory} cannot be read: {gone}") from gone
+
+    def forget(self) -> None:
+        """Let go of what was mapped, as far as no slice is left of it."""
+        for segment in self._sealed.values():
+            segment.forget()
+
+    # Which files there are.
+
+    def _survey(self) -> PartitionFiles:
+        directory = self._place.directory
+        for _ in range(_TRIES_MAX):
+            before = self._names()
+            found = survey_partition(self._place.filesystem, directory)
+            if before == _segment_names(found.names) == self._names():
+                return found
+        raise StorageFailed(f"{directory}: its files changed {_TRIES_MAX} times while looked at")
+
+    def _names(self) -> list[str]:
+        return _segment_names(self._place.filesystem.list(self._place.directory))
+
+    def _description(self) -> bytes:
+        """Return `partition.json` as it lies, to see whether it is another one."""
+        path = join(self._place.directory, PARTITION_FILE)
+        try:
+            return read_file(self._place.filesystem, path, size_max=DOCUMENT_SIZE_MAX)
+        except FileNotFoundError:
+            return b""
+
+    def _is_there(self) -> bool:
+        above, _, name = self._place.directory.rpartition("/")
+        return name in self._place.filesystem.list(above or parent(self._place.directory))
+
+    # What they hold.
+
+    def _take_up(
+        self, files: PartitionFiles, partition: PartitionMetadata
+    ) -> tuple[list[Segment], CorruptData | None]:
+        """Return the segments that can be read, in order, and why there are no more of them."""
+        live = [found for found in files.segments if found.has_log]
+        self._keep({found.id for found in live})
+        segments: list[Segment] = []
+        for number, found in enumerate(live):
+            if segments and found.base_offset != segments[-1].next_offset and not found.is_attested:
+                break  # What follows a gap that nothing attests was never acknowledged.
+            if found.is_sealed:
+                following = live[number + 1].base_offset if number + 1 < len(live) else None
+                known = self._sealed.get(found.id)
+                if known and number > 0 and following is not None and known.size == found.size:
+                    segments.append(known)  # Only the last is ever opened again.
+                    continue
+                try:
+                    segments.append(self._sealed_segment(found, following))
+                except CorruptData as error:
+                    return segments, error
+                continue
+            tail, damage = self._tail(found, partition)
+            if tail.size:
+                segments.append(tail.segment)
+            if damage is not None:
+                return segments, damage
+        return segments, None
+
+    def _keep(self, live: set[SegmentId]) -> None:
+        """Forget what is known of segments that are gone."""
+        for segment in self._sealed.keys() - live:
+            self._sealed.pop(segment).forget()
+        bases = {segment.base_offset for segment in live}
+        for base in self._tails.keys() - bases:
+            del self._tails[base]
+
+    def _sealed_segment(self, found: SegmentFiles, following: int | None) -> SealedSegment:
+        known = self._sealed.get(found.id)
+        seal = self._read_seal(found)
+        if known is not None and seal in (known.seal, None):
+            return known  # One that has lost its seal was read through before.
+        if known is not None:
+            known.forget()
+        seal = seal or self._derive_seal(found, following)
+        self._sealed[found.id] = SealedSegment(self._place, seal, found.generation)
+        self._tails.pop(found.base_offset, None)
+        return self._sealed[found.id]
+
+    def _read_seal(self, found: SegmentFiles) -> Seal | None:
+        """Return the seal of a segment; nothing where it has lost it, or it is damaged."""
+        if "seal" not in found.suffixes:
+            return None
+        try:
+            return read_segment_seal(self._place.filesystem, found)
+        except CorruptFile:
+            return None
+
+    def _derive_seal(self, found: SegmentFiles, following: int | None) -> Seal:
+        """Return what the seal of a segment said that has lost it.
+
+        Where it is damaged and others follow it, it reaches to the next, and reading finds out.
+        """
+        file = self._place.filesystem.open_readonly(found.path("log"))
+        view = file.map(file.size())
+        whole = scan(
+            view,
+            base_offset=found.base_offset,
+            created_ms=0,
+            index_interval_bytes=len(view) + 1,
+            leader_epoch=found.leader_epoch,
+        )
+        seal = whole.tally.seal(0)
+        if whole.damage is None:
+            return seal
+        if following is None:
+            raise CorruptFile(
+                f"{found.path('log')}: byte {whole.damage.position}: {whole.damage.reason}"
+            )
+        return replace(seal, next_offset=following, size=len(view), timestamp_max=_ANY_TIME)
+
+    def _tail(
+        self, found: SegmentFiles, partition: PartitionMetadata
+    ) -> tuple[UnsealedTail, CorruptData | None]:
+        """Read a segment without a seal as far as it counts; say what is damaged before that."""
+        file = self._place.filesystem.open_readonly(found.path("log"))
+        size = file.size()
+        attested = size if found.is_whole else found.synced
+        tail = self._tails.get(found.base_offset)
+        if tail is None or not tail.continues_in(file):
+            epoch = partition.epoch_at(found.base_offset)
+            tail = UnsealedTail(self._place, base_offset=found.base_offset, leader_epoch=epoch)
+            self._tails[found.base_offset] = tail
+        limit = attested if partition.durability is Durability.FSYNC else max(attested, size)
+        damage = tail.read_on(file, limit=limit)
+        if damage is None or damage.position >= attested:
+            return tail, None
+        return tail, CorruptFile(
+            f"{found.path('log')}: sound up to byte {damage.position},"
+            f" synced up to byte {attested}: {damage.reason}"
+        )
+
+    def _masks_of(
+        self, segments: Sequence[Segment], partition: PartitionMetadata, end: LogPosition
+    ) -> dict[int, DeletedOffsets]:
+        """Return what was deleted by key; looked up once where nothing can come in any more."""
+        rules = partition.deletions
+        known = self._masks if rules == self._rules else {}
+        self._rules, self._masks = rules, {}
+        before = max((rule.before for rule in rules), default=0)
+        masks: dict[int, DeletedOffsets] = {}
+        for segment in segments if rules else ():
+            if segment in known:
+                mask = known[segment]
+            else:
+                mask = resolve_deleted_offsets([segment], partition, end.offset).get(
+                    segment.base_offset
+                )
+            if isinstance(segment, SealedSegment) or segment.next_offset >= before:
+                self._masks[segment] = mask
+            if mask is not None:
+                masks[segment.base_offset] = mask
+        return masks
+
+
+def _segment_names(names: Sequence[str]) -> list[str]:
+    return [name for name in names if parse_segment_file(name)]
+
+
+def _partition_of(files: PartitionFiles) -> PartitionMetadata:
+    """Return what `partition.json` says, which nothing can be shown without."""
+    for found in files.findings:
+        if found.is_damage:
+            error = UnknownFormat if found.kind is FindingKind.UNKNOWN else CorruptFile
+            raise error(f"{found.path}: {found.what}")
+    return files.partition or PartitionMetadata()
+
+
+def _end_of(segments: Sequence[Segment], partition: PartitionMetadata) -> LogPosition:
+    start = partition.start_offset
+    last = segments[-1] if segments else None
+    if last is None or last.next_offset < start:
+        return LogPosition(start, -1, 0)
+    return LogPosition(last.next_offset, last.base_offset, last.size)
+
+
+def _lost(
+    files: PartitionFiles, segments: Sequence[Segment], partition: PartitionMetadata
+) -> CorruptData | None:
+    """Say what of the end of the log should be there and is not; recovery would say the same."""
+    last = segments[-1] if segments else None
+    for found in files.segments:
+        if found.fate is SegmentFate.OVERLAPPING:
+            return CorruptFile(
+                f"{found.path('log')}: shares offsets with another segment, and neither holds all"
+                " of the other"
+            )
+        is_seal_alone = found.is_live and found.suffixes & {"log", "seal"} == {"seal"}
+        if is_seal_alone and (last is None or found.base_offset >= last.next_offset):
+            return CorruptFile(f"{found.path('seal')}: the log that it seals is missing")
+    has_tail = any(found.has_log and not found.is_sealed for found in files.segments)
+    base, size = files.synced
+    last_offset = max((s.next_offset - 1 for s in segments), default=-1)
+    if size > 0 and not has_tail and last_offset < base:
+        path = segment_path(files.directory, SegmentId(base, 0), "log")
+        return CorruptFile(f"{path}: is missing, but was synced")
+    start = partition.start_offset
+    is_early = last is not None and last.next_offset < start and not has_tail
+    if is_early and partition.durability is Durability.FSYNC:
+        return CorruptFile(
+            f"{files.directory}: ends at offset {last_offset + 1}, but starts at {start}: what"
+            " was there is lost"
+        )
+    return None

@@ -1,0 +1,85 @@
+"""The end of a log that someone else writes: the batches of a segment that has no seal.
+
+It is read as far as it counts, each batch checked, and can be read on from there when there is
+more. By positional reads: what is still written must not be mapped.
+"""
+
+from __future__ import annotations
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import HEADER_SIZE, BatchHeader, check_batch, decode_header
+from millstream.storage.disk.filesystem import File
+from millstream.storage.files.index import SegmentIndex
+from millstream.storage.files.seal import SegmentStats
+from millstream.storage.segment.scan import ScanDamage, check_stamped_fields
+from millstream.storage.segment.segment import GrowingSegment, LogDirectory
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+"""How much is read at once; more where a batch is larger."""
+
+
+class UnsealedTail:
+    """A segment without a seal, read up to some place."""
+
+    def __init__(self, place: LogDirectory, *, base_offset: int, leader_epoch: int) -> None:
+        self._place = place
+        self._tally = SegmentStats(base_offset, leader_epoch=leader_epoch, created_ms=0)
+        self._index = SegmentIndex()
+        self._indexed = -place.index_interval_bytes
+        self._last_position = 0
+        self._last_header = b""
+        self.segment = GrowingSegment(place, self._tally, self._index, None)
+        """What was read, as a segment, which grows when this reads on."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batches that were read."""
+        return self._tally.size
+
+    def continues_in(self, file: File) -> bool:
+        """Whether the last batch that was read is still where it was.
+
+        Not if the log lost its end in a crash and grew again, or another one lies in its place.
+        """
+        return file.read_at(self._last_position, len(self._last_header)) == self._last_header
+
+    def read_on(self, file: File, *, limit: int) -> ScanDamage | None:
+        """Read on up to `limit`, or to the first batch that is not sound, and say why there."""
+        chunk = _Chunk(file, limit)
+        while self.size < limit:
+            try:
+                header = decode_header(chunk.bytes(self.size, HEADER_SIZE))
+                batch = chunk.bytes(self.size, header.size)
+                check_stamped_fields(header, self._tally.next_offset, self._tally.leader_epoch)
+                check_batch(header, batch)
+            except CorruptBatch as error:
+                return ScanDamage(self.size, str(error))
+            self._add(header, bytes(batch[:HEADER_SIZE]))
+        return None
+
+    def _add(self, header: BatchHeader, header_bytes: bytes) -> None:
+        tally = self._tally
+        if tally.size - self._indexed >= self._place.index_interval_bytes:
+            self._index.add(header.base_offset, tally.size, tally.timestamp_max)
+            self._indexed = tally.size
+        self._last_position, self._last_header = tally.size, header_bytes
+        tally.add(header, header.size, header_bytes)
+
+
+class _Chunk:
+    """The part of a file that was read last."""
+
+    def __init__(self, file: File, limit: int) -> None:
+        self._file = file
+        self._limit = limit
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def bytes(self, start: int, size: int) -> memoryview:
+        """Return so many bytes from `start` on; fewer where the file or the limit ends."""
+        at, end = start - self._start, min(start + size, self._limit)
+        if at < 0 or end > self._start + len(self._data):
+            wanted = min(max(size, _CHUNK_BYTES), self._limit - start)
+            self._start, at = start, 0
+            self._data = memoryview(self._file.read_at(start, wanted))
+        return self._data[at : at + size]

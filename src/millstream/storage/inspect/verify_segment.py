@@ -1,0 +1,331 @@
+"""Checking one segment: its log byte by byte, and its seal and its index against the log."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from millstream.errors import CorruptBatch, MillstreamError, UnknownFormat
+from millstream.records.batch import HEADER_SIZE, decode_header
+from millstream.storage.disk.filesystem import File, Filesystem, join
+from millstream.storage.files.index import ENTRY_SIZE, INDEX_HEADER_SIZE, SegmentIndex, decode_index
+from millstream.storage.files.names import PARTITION_FILE, SegmentId
+from millstream.storage.files.seal import Seal
+from millstream.storage.inspect.catalog import (
+    Finding,
+    FindingKind,
+    SegmentFate,
+    SegmentFiles,
+    read_file,
+    read_segment_seal,
+    read_unsealed_log,
+    unusable_file_finding,
+)
+from millstream.storage.segment.keys.key_file import check_key_index
+from millstream.storage.segment.scan import SegmentScan, check_batch_at, scan
+
+INDEX_SIZE_MAX = INDEX_HEADER_SIZE + ENTRY_SIZE * (2**31 // HEADER_SIZE)
+"""One entry for each of the smallest batches in the largest segment."""
+
+_CHUNK = 1024 * 1024
+_INDEXED_SIZE = struct.Struct("<16xq")
+_SEAL_FIELDS = {
+    "next_offset": 16,
+    "size": 24,
+    "batch_count": 32,
+    "record_count": 40,
+    "timestamp_min": 48,
+    "timestamp_max": 56,
+    "digest": 80,
+    "leader_epoch": 96,
+}
+"""What a seal says that the log says too, and where it stands. When it was made and sealed is
+known to the seal alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentResult:
+    """What was found in one segment."""
+
+    id: SegmentId
+    size: int
+    next_offset: int | None
+    """Where the next segment has to start; `None` where that cannot be told."""
+    findings: Sequence[Finding]
+    end_offset: int | None = None
+    """The offset after the last sound record; `None` where its log cannot be read."""
+
+    def is_damaged(self, *suffixes: str) -> bool:
+        """Whether one of these files is damaged or missing; without any, whether anything is."""
+        ends = tuple(f".{suffix}" for suffix in suffixes) or ("",)
+        return any(found.is_damage and found.path.endswith(ends) for found in self.findings)
+
+
+def verify_segment(filesystem: Filesystem, files: SegmentFiles) -> SegmentResult:
+    """Check the files of one segment against each other. The result can be pickled."""
+    return _SegmentCheck(filesystem, files).run()
+
+
+@dataclass(slots=True)
+class _SegmentCheck:
+    filesystem: Filesystem
+    files: SegmentFiles
+    findings: list[Finding] = field(default_factory=list)
+
+    def run(self) -> SegmentResult:
+        files = self.files
+        if not files.is_live:
+            self._check_leftover()
+            return self._result(0, None)
+        seal = self._seal()
+        if "log" not in files.suffixes:
+            self._damage("log", None, "is missing, though its seal is there")
+            return self._result(0, seal.next_offset if seal else None)
+        log = self._scan(seal)
+        self._check_index(seal, log)
+        self._check_keys()
+        if log is None:
+            return self._result(0, seal.next_offset if seal else None)
+        ends = [seal.next_offset] if seal else []
+        if log.damage is None:
+            ends.append(log.tally.next_offset)
+        result = self._result(log.tally.size, max(ends, default=None))
+        return replace(result, end_offset=log.tally.next_offset)
+
+    def _result(self, size: int, next_offset: int | None) -> SegmentResult:
+        return SegmentResult(self.files.id, size, next_offset, tuple(self.findings))
+
+    def _damage(self, suffix: str, position: int | None, what: str) -> None:
+        self.findings.append(Finding(self.files.path(suffix), position, what))
+
+    def _note(self, suffix: str, position: int | None, what: str) -> None:
+        self.findings.append(
+            Finding(self.files.path(suffix), position, what, FindingKind.UNFINISHED)
+        )
+
+    # What is not part of the log.
+
+    def _check_leftover(self) -> None:
+        """Say what becomes of files that are only waiting to be removed.
+
+        What depends on other segments is left to whoever has looked at those.
+        """
+        some = min(self.files.suffixes)
+        if self.files.fate is SegmentFate.DELETED:
+            self._note(some, None, "was deleted; will be removed at the next start")
+        elif self.files.fate is SegmentFate.ORPHANED:
+            self._note(some, None, "has no log; will be removed at the next start")
+        elif self.files.fate is SegmentFate.UNFINISHED:
+            self._scan(None)  # It was synced before it got its name.
+
+    # The seal.
+
+    def _seal(self) -> Seal | None:
+        if "seal" not in self.files.suffixes:
+            if self.files.generation > 0:
+                self._damage("seal", None, "is missing, though the segment was rewritten")
+            elif self.files.is_sealed:
+                self._damage("seal", None, "is missing, though later segments are there")
+            return None
+        try:
+            return read_segment_seal(self.filesystem, self.files)
+        except (MillstreamError, OSError) as error:
+            self.findings.append(unusable_file_finding(self.files.path("seal"), error))
+            return None
+
+    def _compare(self, seal: Seal, log: SegmentScan) -> None:
+        """Check that a seal says what a sound log says."""
+        found = log.tally.seal(seal.sealed_ms)
+        if found.size < seal.size:
+            self._damage("log", found.size, f"ends here, its seal says at byte {seal.size}")
+            return
+        wrong = [name for name in _SEAL_FIELDS if getattr(seal, name) != getattr(found, name)]
+        if wrong:
+            words = (
+                f"{name} is {_plain(getattr(seal, name))}, by log {_plain(getattr(found, name))}"
+                for name in wrong
+            )
+            self._damage("seal", _SEAL_FIELDS[wrong[0]], "; ".join(words))
+
+    # The log.
+
+    def _scan(self, seal: Seal | None) -> SegmentScan | None:
+        try:
+            view = self._view(seal)
+        except _Unreadable as error:
+            self._damage("log", error.position, str(error))
+            return None
+        except OSError as error:
+            self.findings.append(unusable_file_finding(self.files.path("log"), error))
+            return None
+        log = scan(
+            view,
+            base_offset=self.files.base_offset,
+            created_ms=seal.created_ms if seal else 0,
+            index_interval_bytes=1,  # Every batch, because any may be one that the index names.
+            leader_epoch=self._leader_epoch(seal, view),
+        )
+        self._check_log(view, log)
+        if seal and log.damage is None:
+            self._compare(seal, log)
+        return log
+
+    def _view(self, seal: Seal | None) -> memoryview:
+        """Return the bytes of the log: a map where no one writes, else a copy."""
+        file = self.filesystem.open_readonly(self.files.path("log"))
+        try:
+            if seal is None or (size := file.size()) > seal.size:
+                return read_unsealed_log(self.filesystem, self.files)
+            return _map(file, size)
+        finally:
+            file.close()
+
+    def _leader_epoch(self, seal: Seal | None, view: memoryview) -> int | None:
+        """Return the epoch that the batches have to bear: what two of three witnesses say."""
+        expected = self.files.leader_epoch
+        if seal is None or expected == seal.leader_epoch:
+            return expected
+        if expected is None:
+            return seal.leader_epoch
+        try:
+            if decode_header(view).leader_epoch != seal.leader_epoch:
+                return expected
+        except CorruptBatch:
+            return expected
+        path = join(self.files.directory, PARTITION_FILE)
+        base, epoch = self.files.base_offset, seal.leader_epoch
+        what = f"epoch at offset {base} is {expected}, the segment there bears {epoch}"
+        self.findings.append(Finding(path, 0, what))
+        return seal.leader_epoch
+
+    def _check_log(self, view: memoryview, log: SegmentScan) -> None:
+        size, damage = log.tally.size, log.damage
+        if damage and (not self.files.may_be_torn(size) or _bears_other_epoch(view, log)):
+            self._damage("log", size, f"{damage.reason}; the bytes after it were not checked")
+        elif size < self.files.synced:
+            self._damage("log", size, f"ends here, but {self.files.synced} bytes were synced")
+        elif damage:
+            rest = len(view) - size
+            what = f"{rest} bytes after {size} will be cut off at the next start"
+            self._note("log", size, what)
+
+    # The index.
+
+    def _check_index(self, seal: Seal | None, log: SegmentScan | None) -> None:
+        if "index" not in self.files.suffixes:
+            if self.files.is_sealed:
+                self._damage("index", None, "is missing")
+            return
+        if found := self._index_problem(seal, log):
+            self.findings.append(self._derivable(found))
+
+    def _index_problem(self, seal: Seal | None, log: SegmentScan | None) -> Finding | None:
+        path = self.files.path("index")
+        try:
+            index = self._read_index(seal, log)
+        except (MillstreamError, OSError) as error:
+            return unusable_file_finding(path, error)
+        if log is None:
+            return None
+        is_cut = log.damage is not None or (seal is not None and log.tally.size < seal.size)
+        number = _wrong_entry(index, log, end=log.tally.size if is_cut else None)
+        if number is None:
+            return None
+        position = INDEX_HEADER_SIZE + number * ENTRY_SIZE
+        return Finding(path, position, f"entry {number} points at no such batch")
+
+    def _read_index(self, seal: Seal | None, log: SegmentScan | None) -> SegmentIndex:
+        """Read the index, which covers all of a sealed log and may be late on another."""
+        path = self.files.path("index")
+        data = read_file(self.filesystem, path, size_max=INDEX_SIZE_MAX)
+        sizes = [seal.size] if seal else []
+        if log and log.damage is None:
+            sizes.append(log.tally.size)
+        if not sizes or not self.files.is_sealed:
+            late = _INDEXED_SIZE.unpack_from(data)[0] if len(data) >= INDEX_HEADER_SIZE else 0
+            sizes = [min([late, *sizes])]
+        return decode_index(
+            memoryview(data), base_offset=self.files.base_offset, log_size=max(sizes)
+        )
+
+    # The keys.
+
+    def _check_keys(self) -> None:
+        """Check the keys, where there are any: they are made when they are needed."""
+        if "keys" in self.files.suffixes and (found := self._keys_problem()):
+            self.findings.append(self._derivable(found))
+
+    def _keys_problem(self) -> Finding | None:
+        """Check their sum. Those of an earlier log, or another version, are only made anew."""
+        path = self.files.path("keys")
+        try:
+            file = self.filesystem.open_readonly(path)
+            try:
+                check_key_index(_map(file, file.size()))
+            finally:
+                file.close()
+        except _Unreadable as error:
+            return Finding(path, error.position, str(error))
+        except (FileNotFoundError, UnknownFormat):
+            return None
+        except (MillstreamError, OSError) as error:
+            return unusable_file_finding(path, error)
+        return None
+
+    def _derivable(self, found: Finding) -> Finding:
+        """Return a finding about a file that recovery does not look at before it is sealed."""
+        if self.files.is_sealed:
+            return found
+        return replace(
+            found, what=f"{found.what}; will be written anew", kind=FindingKind.UNFINISHED
+        )
+
+
+class _Unreadable(Exception):
+    """The disk does not give bytes of a file back."""
+
+    def __init__(self, position: int, error: OSError) -> None:
+        super().__init__(f"cannot be read: {error.strerror}")
+        self.position = position
+
+
+def _map(file: File, size: int) -> memoryview:
+    """Map a file after reading all of it: where the disk fails, a map would end the process."""
+    for position in range(0, size, _CHUNK):
+        try:
+            file.read_at(position, _CHUNK)
+        except OSError as error:
+            raise _Unreadable(position, error) from error
+    return file.map(size)
+
+
+def _bears_other_epoch(view: memoryview, log: SegmentScan) -> bool:
+    """Whether all is right with the batch at the damage but its epoch. No torn write is so."""
+    try:
+        check_batch_at(view, log.tally.size, log.tally.next_offset, None)
+    except CorruptBatch:
+        return False
+    return True
+
+
+def _wrong_entry(index: SegmentIndex, log: SegmentScan, *, end: int | None) -> int | None:
+    """Return the number of the first wrong entry of an index, if there is one.
+
+    Nothing can be said of entries that point behind `end`, where a damaged log stops.
+    """
+    before = -1
+    for number in range(len(index)):
+        entry = index[number]
+        if end is not None and entry.position >= end:
+            break
+        is_right = len(log.index) > 0 and entry == log.index.for_position(entry.position)
+        is_next = entry.position == 0 if number == 0 else entry.position > before
+        if not is_right or not is_next:
+            return number
+        before = entry.position
+    return None
+
+
+def _plain(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,0 +1,198 @@
+"""Generations of segments: which of the files in a directory are the log.
+
+Records leave a sealed segment by rewriting it, alone or together with those that follow it. The
+output never overwrites a file: it starts where its first input started, ends where its last one
+ended, and its generation is greater than theirs.
+
+    generation 0    00...00.log    00...10.log    00...20.log    00...30.log
+                   [0          10)[10         20)[20         30)[30    - - -
+    generation 1    00...00.1.log
+                   [0                                        30)
+
+Its seal is the commit point. Log and index are whole and durable under their names before the seal
+appears, and the inputs go only when the seal is durable. So the rules are:
+
+1. A rewritten segment with a seal counts, whatever else is there. What is of a lower generation
+   and lies inside its range was rewritten into it, and is only waiting to be removed. That holds
+   where its seal, its log or both are damaged too: what a rewrite let go was deleted, and must not
+   come back with the files that it was rewritten from.
+2. A rewritten segment without a seal is unfinished, if lower generations hold all of its range
+   that was not deleted: without the seal none of them was ever removed. Else they were, so it had
+   a seal and has lost it, and counts.
+3. A segment that lies half inside a rewritten one of a higher generation is left by no crash.
+   Nothing can be said about such a log, and nothing in it may be touched.
+
+Here it is only said what counts; nothing is removed by that alone. Recovery removes a file that
+holds batches only after it has read what takes its place and found that sound.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from millstream.storage.files.names import SegmentId
+from millstream.storage.files.seal import Seal
+
+ReadEnd: TypeAlias = Callable[[SegmentId], int]
+"""Reads a log through, and returns the offset after its last sound batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationCandidate:
+    """One generation of a segment, as its names and its seal tell. It has a log or a seal."""
+
+    id: SegmentId
+    log_size: int | None
+    """Bytes of its `.log`; `None` where there is none."""
+    has_seal: bool
+    """Whether there is a `.seal`, sound or not."""
+    seal: Seal | None
+    """What the seal says, if it can be read."""
+
+    @property
+    def sealed_end(self) -> int | None:
+        """Where it ends by its seal; `None` where no seal tells that.
+
+        The seal of a log that has grown since does not. A rewritten one never grows.
+        """
+        if self.seal is None:
+            return None
+        has_grown = self.id.generation == 0 and (self.log_size or 0) > self.seal.size
+        return None if has_grown else self.seal.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationChoice:
+    """What every candidate is."""
+
+    live: list[SegmentId] = field(default_factory=list)
+    """The log, in its order."""
+    lost: list[SegmentId] = field(default_factory=list)
+    """Those that should be part of the log, and of which only a seal is left."""
+    superseded: dict[SegmentId, SegmentId] = field(default_factory=dict)
+    """Those that were rewritten, each with what has taken its place, live or lost."""
+    unfinished: dict[SegmentId, Sequence[SegmentId]] = field(default_factory=dict)
+    """Rewrites that never counted, each with what holds the same offsets, in order."""
+    overlapping: dict[SegmentId, SegmentId] = field(default_factory=dict)
+    """Those that lie half inside a rewritten one, each with that."""
+
+
+def choose_generations(
+    candidates: Sequence[GenerationCandidate], *, start_offset: int, read_end: ReadEnd
+) -> GenerationChoice:
+    """Say which of the candidates are the log that starts at `start_offset`.
+
+    A log is read only where it must be: one of several generations, without a sound seal.
+    """
+    if not any(found.id.generation for found in candidates):
+        return GenerationChoice(
+            live=sorted(found.id for found in candidates if found.log_size is not None),
+            lost=sorted(found.id for found in candidates if found.log_size is None),
+        )
+    choosing = _GenerationChooser({found.id: found for found in candidates}, start_offset, read_end)
+    return choosing.run(candidates)
+
+
+class _Rewritten(NamedTuple):
+    """A rewritten segment that counts, and where it ends."""
+
+    base_offset: int
+    generation: int
+    end: int
+
+    @property
+    def id(self) -> SegmentId:
+        return SegmentId(self.base_offset, self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class _GenerationChooser:
+    candidates: Mapping[SegmentId, GenerationCandidate]
+    start_offset: int
+    read_end: ReadEnd
+
+    def run(self, candidates: Sequence[GenerationCandidate]) -> GenerationChoice:
+        """Go from the highest generation to the lowest."""
+        choice = GenerationChoice()
+        rewritten: list[_Rewritten] = []
+        for found in sorted(candidates, key=lambda found: (-found.id.generation, found.id)):
+            if holder := self._holder(found, rewritten):
+                choice.superseded[found.id] = holder
+            elif rival := self._rival(found, rewritten):
+                choice.overlapping[found.id] = rival
+            elif not found.has_seal and (sources := self._sources(found)):
+                choice.unfinished[found.id] = sources
+            else:
+                (choice.lost if found.log_size is None else choice.live).append(found.id)
+                if found.id.generation > 0:
+                    insort(rewritten, _Rewritten(*found.id, self._end(found)))
+        choice.live.sort()
+        choice.lost.sort()
+        return choice
+
+    def _holder(
+        self, found: GenerationCandidate, rewritten: Sequence[_Rewritten]
+    ) -> SegmentId | None:
+        """Return the segment of a higher generation that has all the offsets of one, if any."""
+        before, _ = _neighbours(found, rewritten)
+        return before.id if before and self._end(found) <= before.end else None
+
+    def _rival(
+        self, found: GenerationCandidate, rewritten: Sequence[_Rewritten]
+    ) -> SegmentId | None:
+        """Return a segment of a higher generation that has some of the offsets of one, if any."""
+        before, after = _neighbours(found, rewritten)
+        if before:
+            return before.id
+        ends_inside = after and after.base_offset < (found.sealed_end or 0)
+        return after.id if after and ends_inside else None
+
+    def _end(self, found: GenerationCandidate) -> int:
+        """Return where a segment ends: by its seal, or else by its batches."""
+        if found.sealed_end is not None:
+            return found.sealed_end
+        if found.log_size is None:
+            return found.id.base_offset + 1  # At the least: it has lost its log and its seal.
+        return self.read_end(found.id)
+
+    def _sources(self, rewritten: GenerationCandidate) -> list[SegmentId]:
+        """Return what of lower generations holds all offsets of a rewritten segment.
+
+        Those that were deleted need not be held: their files may have gone, seal or no seal. Empty
+        where an offset is not held, and for a segment that is not rewritten.
+        """
+        base, generation = rewritten.id
+        lower = [found for found in self.candidates.values() if found.id.generation < generation]
+        if not lower:
+            return []
+        live = self.run(lower).live
+        end = max(self._end(rewritten), base + 1)
+        first = max(base, self.start_offset)
+        position = max((s.base_offset for s in live if base <= s.base_offset <= first), default=-1)
+        sources = []
+        for source in live:
+            if source.base_offset == position < end:
+                sources.append(source)
+                position = self._end(self.candidates[source])
+        return sources if position >= end else []
+
+
+def _neighbours(
+    found: GenerationCandidate, rewritten: Sequence[_Rewritten]
+) -> tuple[_Rewritten | None, _Rewritten | None]:
+    """Return the rewritten segment that holds the first offset of another, and the one after it.
+
+    Both only if they are of a higher generation; `rewritten` is sorted.
+    """
+    base, generation = found.id
+    place = bisect_right(rewritten, base, key=lambda other: other.base_offset)
+    before = rewritten[place - 1] if place > 0 else None
+    after = rewritten[place] if place < len(rewritten) else None
+    if before and (before.generation <= generation or before.end <= base):
+        before = None
+    if after and after.generation <= generation:
+        after = None
+    return before, after

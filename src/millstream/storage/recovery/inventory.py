@@ -1,0 +1,146 @@
+"""What lies in the directory of a partition when its log is opened."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from millstream.errors import CorruptFile
+from millstream.storage.disk.file_cache import map_file
+from millstream.storage.disk.filesystem import join
+from millstream.storage.files.names import (
+    SEGMENT_SUFFIXES,
+    TEMPORARY_SUFFIX,
+    SegmentId,
+    parse_segment_file,
+    segment_file,
+)
+from millstream.storage.files.seal import Seal
+from millstream.storage.recovery.generations import GenerationCandidate
+from millstream.storage.segment.scan import SegmentScan, scan
+from millstream.storage.segment.segment import LogDirectory, read_seal
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedSegment:
+    """A segment that was read through, because it has no seal or what that says is in doubt."""
+
+    id: SegmentId
+    file_size: int
+    scan: SegmentScan
+
+    @property
+    def base_offset(self) -> int:
+        """The offset that it is called by."""
+        return self.id.base_offset
+
+
+class LogInventory:
+    """The files of one log, which no one else touches meanwhile.
+
+    `leader_epoch_at` tells the epoch of the segment with a base offset, where that is known; and
+    `now_ms` dates what is found without a date.
+    """
+
+    def __init__(
+        self,
+        place: LogDirectory,
+        *,
+        leader_epoch_at: Callable[[int], int | None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._place = place
+        self._leader_epoch_at = leader_epoch_at
+        self._now_ms = now_ms
+        self._scans: dict[SegmentId, ScannedSegment] = {}
+        self.scanned_bytes = 0
+        self.actions: list[str] = []
+        """What was removed, in words."""
+        listed = place.filesystem.list(place.directory)
+        self.names = set(listed)
+        self.leftovers = [name for name in listed if name.endswith(TEMPORARY_SUFFIX)]
+        """Files that belong to nothing."""
+        self.bad_seals: dict[SegmentId, CorruptFile] = {}
+        self.candidates: dict[SegmentId, GenerationCandidate] = {}
+        """All segments of which there is a log or a seal."""
+        self._take_stock(listed)
+
+    @property
+    def has_logs(self) -> bool:
+        """Whether there is any segment with a log."""
+        return any(found.log_size is not None for found in self.candidates.values())
+
+    def path(self, segment: SegmentId, suffix: str) -> str:
+        """Return the path of one file of a segment."""
+        return self._place.path(segment.base_offset, suffix, segment.generation)
+
+    def size(self, segment: SegmentId) -> int:
+        """Return the bytes of the log of a segment."""
+        return self.candidates[segment].log_size or 0
+
+    def read(self, segment: SegmentId) -> ScannedSegment:
+        """Read the log of a segment through, once."""
+        if segment not in self._scans:
+            view = map_file(self._place.filesystem, self.path(segment, "log"))
+            found = scan(
+                view,
+                base_offset=segment.base_offset,
+                created_ms=self._now_ms(),
+                index_interval_bytes=self._place.index_interval_bytes,
+                leader_epoch=self._leader_epoch_at(segment.base_offset),
+            )
+            self.scanned_bytes += len(view)
+            self._scans[segment] = ScannedSegment(segment, len(view), found)
+        return self._scans[segment]
+
+    def read_end(self, segment: SegmentId) -> int:
+        """Read the log of a segment, and return the offset after its last sound batch."""
+        return self.read(segment).scan.tally.next_offset
+
+    def remove(self, name: str) -> None:
+        """Remove a file, unless it was used up: a temporary one by what was written since."""
+        path = join(self._place.directory, name)
+        self.names.discard(name)
+        with contextlib.suppress(FileNotFoundError):
+            self._place.filesystem.remove(path)
+            self.actions.append(f"removed: {path}")
+
+    def drop(self, segments: Sequence[SegmentId]) -> None:
+        """Remove segments, durably, the last first: what remains is a log at every moment."""
+        for segment in sorted(segments, reverse=True):
+            for name in _files(segment, SEGMENT_SUFFIXES):
+                if name in self.names:
+                    self.remove(name)
+        if segments:
+            self._place.filesystem.sync_directory(self._place.directory)
+
+    def _take_stock(self, names: Sequence[str]) -> None:
+        found: dict[SegmentId, set[str]] = {}
+        for name in filter(None, map(parse_segment_file, names)):
+            found.setdefault(name.id, set()).add(name.suffix)
+        for segment, suffixes in found.items():
+            if suffixes & {"log", "seal"}:
+                self.candidates[segment] = self._candidate(segment, suffixes)
+            else:
+                self.leftovers += _files(segment, sorted(suffixes))
+
+    def _candidate(self, segment: SegmentId, suffixes: set[str]) -> GenerationCandidate:
+        filesystem = self._place.filesystem
+        return GenerationCandidate(
+            id=segment,
+            log_size=filesystem.size(self.path(segment, "log")) if "log" in suffixes else None,
+            has_seal="seal" in suffixes,
+            seal=self._read_seal(segment) if "seal" in suffixes else None,
+        )
+
+    def _read_seal(self, segment: SegmentId) -> Seal | None:
+        try:
+            return read_seal(self._place, *segment)
+        except CorruptFile as error:
+            self.bad_seals[segment] = error
+            return None
+
+
+def _files(segment: SegmentId, suffixes: Iterable[str]) -> list[str]:
+    return [segment_file(segment.base_offset, suffix, segment.generation) for suffix in suffixes]

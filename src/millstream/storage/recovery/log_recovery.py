@@ -1,0 +1,503 @@
+"""Opening the log of a partition: which of its bytes count, and which never did.
+
+Torn is not corrupt. Bytes that were never known to be on the disk may be an unfinished write, and
+are cut off at the first batch that is not sound. Bytes that were synced, which a seal, the
+checkpoint or a later sealed segment attests, must all be there: where one is not, that is lost
+data, which is reported and never cut.
+
+    sealed            sealed            no seal: scanned
+    +---------------+ +---------------+ +-----------------+-----------+~~~~~~~~~
+    | trusted       | | trusted       | | synced, says    | sound     | torn
+    | by its seal   | | by its seal   | | the checkpoint  |           |
+    +---------------+ +---------------+ +-----------------+-----------+~~~~~~~~~
+                                         damage here is    kept         cut off
+                                         reported
+
+Deleted is not lost. `partition.json` says where the log starts, durably, before a file goes: all
+that lies before the segment which holds that offset is removed here, whatever a crash has left of
+it. In a log of class `fsync` the first offset attests all before it, like a checkpoint; where a log
+of a weaker class has lost bytes that far back, it goes on at its first offset.
+
+Replaced is not lost either. A rewritten segment with its seal has taken the place of those that it
+was made from, and one that never got its seal has not (`generations.py`). Either way one of the two
+sets is removed here, once the other was read and is sound; where it is not, both stay.
+
+What is sound but not attested may sit in the kernel's cache only, after a failed sync even marked
+as clean. In a log of class `fsync` it is written once more and synced before any reader sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from millstream.clock import Clock
+from millstream.config.schema import Durability
+from millstream.errors import CorruptData, CorruptFile
+from millstream.storage.disk.filesystem import File, Filesystem, join, write_all
+from millstream.storage.files.checkpoint import (
+    CHECKPOINT_SIZE,
+    NOTHING_SYNCED,
+    SyncPoint,
+    decode_checkpoint,
+)
+from millstream.storage.files.names import CHECKPOINT_FILE, PARTITION_FILE, SegmentId, segment_file
+from millstream.storage.files.partition_metadata import (
+    LeaderEpoch,
+    PartitionMetadata,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from millstream.storage.files.seal import Seal
+from millstream.storage.recovery.generations import choose_generations
+from millstream.storage.recovery.inventory import LogInventory, ScannedSegment
+from millstream.storage.recovery.orphans import Orphans
+from millstream.storage.segment.scan import ScanDamage, SegmentScan
+from millstream.storage.segment.segment import (
+    GrowingSegment,
+    LogDirectory,
+    SealedSegment,
+    Segment,
+    write_seal,
+)
+
+REWRITE_CHUNK = 4 * 1024 * 1024
+
+_ANY_TIME = 2**63 - 1
+"""Later than every record: what is said of a segment whose records cannot all be read."""
+
+
+@dataclass(slots=True)
+class RecoveredLog:
+    """What opening a log found and did."""
+
+    partition: PartitionMetadata
+    sealed: list[SealedSegment] = field(default_factory=list)
+    growing: GrowingSegment | None = None
+    is_new: bool = False
+    """Whether there is nothing yet, not even its `partition.json`."""
+    offline: CorruptData | None = None
+    """Why the log can be read but not written: bytes at its end are damaged."""
+    damage: list[CorruptData] = field(default_factory=list)
+    """Damage in sealed segments: reads that touch it fail, all else works."""
+    actions: list[str] = field(default_factory=list)
+    """What was cut, removed or derived anew, in words."""
+    scanned_bytes: int = 0
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, in the order of the log."""
+        return [*self.sealed, *([self.growing] if self.growing else [])]
+
+
+def recover(
+    place: LogDirectory, clock: Clock, *, now_ms: Callable[[], int] | None = None
+) -> RecoveredLog:
+    """Open the log in `place`, repair what a crash left unfinished and report what is damaged.
+
+    What has to be dated is dated by `now_ms`, or else by the wall clock.
+    """
+    return _LogRecovery(place, now_ms or clock.wall_ms).run()
+
+
+class _LogRecovery:
+    def __init__(self, place: LogDirectory, now_ms: Callable[[], int]) -> None:
+        self._place = place
+        self._filesystem: Filesystem = place.filesystem
+        self._now_ms = now_ms
+        self._found = RecoveredLog(PartitionMetadata())
+        self._has_epochs = self._read_partition()
+        self._inventory = LogInventory(place, leader_epoch_at=self._leader_epoch_at, now_ms=now_ms)
+        self._choice = choose_generations(
+            list(self._inventory.candidates.values()),
+            start_offset=self._start_offset,
+            read_end=self._inventory.read_end,
+        )
+        self._dead = self._find_dead()
+        self._replaced = Orphans(place, self._inventory, self._choice, dead=self._dead)
+        dead = set(self._dead)
+        self._live = {s.base_offset: s for s in self._choice.live if s not in dead}
+        self._bases = list(self._live)
+        self._doomed: list[SegmentId] = []
+        self._synced = self._read_checkpoint()
+        self._outgrown: dict[int, int] = {}
+
+    def run(self) -> RecoveredLog:
+        """Go through all steps."""
+        self._check_partition()
+        self._check_lost()
+        unsealed = self._go_through(self._seals())
+        if not self._found.offline:
+            self._check_overlaps(unsealed)
+        if not self._found.offline:
+            self._check_checkpoint(unsealed)
+        if not self._found.offline:
+            self._check_start(unsealed)
+        if not self._found.offline:
+            self._finish(unsealed)
+        self._found.actions += self._inventory.actions
+        self._found.scanned_bytes = self._inventory.scanned_bytes
+        return self._found
+
+    def _go_through(self, seals: dict[int, Seal]) -> list[ScannedSegment]:
+        """Take up the segments in order, and return those at the end that have no seal.
+
+        What follows a gap that nothing attests was never acknowledged: it is left for `_finish`
+        to remove.
+        """
+        last_sealed = max(
+            (b for b in self._bases if b in seals or self._is_rewritten(b)), default=-1
+        )
+        unsealed: list[ScannedSegment] = []
+        for base in self._bases:
+            if self._found.offline:
+                break
+            expected = self._next_offset(unsealed)
+            if expected is not None and base != expected:
+                if unsealed or base > max(last_sealed, self._synced.base_offset):
+                    self._doomed = [self._live[later] for later in self._bases if later >= base]
+                    break
+                self._report_hole(expected, base)
+            if base in seals:
+                self._add_sealed(seals[base], self._live[base])
+            elif base < last_sealed or self._is_rewritten(base):
+                self._seal_again(base)
+            else:
+                unsealed.append(self._scan(base, self._attested(base)))
+        return unsealed
+
+    # What is there.
+
+    def _read_partition(self) -> bool:
+        """Read `partition.json`, and say whether it is there and sound."""
+        try:
+            self._found.partition = read_partition_metadata(self._filesystem, self._place.directory)
+        except FileNotFoundError:
+            return False
+        except CorruptFile as error:
+            self._found.damage.append(error)
+            return False
+        return True
+
+    def _check_partition(self) -> None:
+        if self._has_epochs or self._found.damage:
+            return
+        self._found.is_new = not self._inventory.has_logs
+        if not self._found.is_new:
+            path = join(self._place.directory, PARTITION_FILE)
+            self._found.damage.append(CorruptFile(f"{path}: is missing"))
+
+    @property
+    def _start_offset(self) -> int:
+        return self._found.partition.start_offset if self._has_epochs else 0
+
+    def _leader_epoch_at(self, base: int) -> int | None:
+        return self._found.partition.epoch_at(base) if self._has_epochs else None
+
+    def _find_dead(self) -> list[SegmentId]:
+        """Return what was deleted: all before the segment that holds the first offset."""
+        choice, start = self._choice, self._start_offset
+        first = max((s.base_offset for s in choice.live if s.base_offset <= start), default=0)
+        known = (*choice.live, *choice.lost, *choice.superseded)
+        return [segment for segment in known if segment.base_offset < first]
+
+    def _check_lost(self) -> None:
+        """Report seals without their logs: a hole in the log, or its end."""
+        for segment in self._choice.lost:
+            if segment in self._dead:
+                continue
+            path = self._path(segment, "seal")
+            missing = CorruptFile(f"{path}: the log that it seals is missing")
+            if self._bases and segment.base_offset < self._bases[-1]:
+                self._found.damage.append(missing)
+            else:
+                self._found.offline = missing
+
+    def _read_checkpoint(self) -> SyncPoint:
+        if CHECKPOINT_FILE not in self._inventory.names:
+            return NOTHING_SYNCED
+        file = self._filesystem.open_readonly(join(self._place.directory, CHECKPOINT_FILE))
+        try:
+            return decode_checkpoint(file.read_at(0, CHECKPOINT_SIZE))
+        finally:
+            file.close()
+
+    def _seals(self) -> dict[int, Seal]:
+        """Return the seals of the log that can be trusted, and report those that cannot."""
+        seals = {}
+        for base, segment in self._live.items():
+            found = self._inventory.candidates[segment]
+            seal, size = found.seal, found.log_size or 0
+            if error := self._inventory.bad_seals.get(segment):
+                self._found.actions.append(f"derived anew: {error}")
+            elif seal is None:
+                continue
+            elif found.sealed_end is None:
+                self._outgrown[base] = seal.size
+                path = self._path(segment, "seal")
+                self._found.actions.append(
+                    f"derived anew: {path}: seals {seal.size} bytes, the log has {size}"
+                )
+            else:
+                seals[base] = seal
+                if size != seal.size:
+                    what = f"has {size} bytes, its seal says {seal.size}"
+                    self._found.damage.append(CorruptFile(f"{self._path(segment)}: {what}"))
+        return seals
+
+    # What it means.
+
+    def _next_offset(self, unsealed: list[ScannedSegment]) -> int | None:
+        """Offset that the next segment has to start with, if that is known."""
+        if unsealed:
+            last = unsealed[-1].scan
+            return -1 if last.damage else last.tally.next_offset
+        if self._found.sealed:
+            return self._found.sealed[-1].next_offset
+        return min(self._found.partition.start_offset, self._bases[0]) if self._has_epochs else None
+
+    def _attested(self, base: int) -> int:
+        """How many bytes of a segment the checkpoint, or a seal from before, attests.
+
+        A rewritten one was synced before it got its name.
+        """
+        if base < self._synced.base_offset or self._is_rewritten(base):
+            return self._inventory.size(self._live[base])
+        checkpoint = self._synced.size if base == self._synced.base_offset else 0
+        return max(checkpoint, self._outgrown.get(base, 0))
+
+    def _path(self, segment: SegmentId, suffix: str = "log") -> str:
+        return self._inventory.path(segment, suffix)
+
+    def _is_rewritten(self, base: int) -> bool:
+        return self._live[base].generation > 0
+
+    def _scan(self, base: int, attested: int) -> ScannedSegment:
+        """Read a segment of the log, of which so many bytes must be sound."""
+        found = self._inventory.read(self._live[base])
+        size, damage = found.scan.tally.size, found.scan.damage
+        if size < attested:
+            reason = damage.reason if damage else "the file ends there"
+            self._found.offline = CorruptFile(
+                f"{self._path(found.id)}: sound up to byte {size},"
+                f" synced up to byte {attested}: {reason}"
+            )
+            self._keep_readable(found.scan)
+        return found
+
+    def _keep_readable(self, found: SegmentScan) -> None:
+        """Let the sound part of a segment be read; nothing on the disk is touched."""
+        self._found.growing = GrowingSegment(self._place, found.tally, found.index, None)
+
+    def _seal_again(self, base: int) -> None:
+        """Derive the seal of a segment that must have had one.
+
+        A later sealed one attests that, or that it was rewritten. Where the segment is damaged it
+        gets none, and is read as far as it goes.
+        """
+        found = self._scan(base, 0)
+        if found.scan.damage:
+            self._add_damaged(found, found.scan.damage)
+        elif self._replaced.is_doubtful(found.id):
+            self._add_sealed(found.scan.tally.seal(self._now_ms()), found.id)
+        else:
+            self._seal(found)
+
+    def _add_damaged(self, found: ScannedSegment, damage: ScanDamage) -> None:
+        error = CorruptFile(f"{self._path(found.id)}: byte {damage.position}: {damage.reason}")
+        following = next((later for later in self._bases if later > found.base_offset), None)
+        seal = found.scan.tally.seal(0)
+        if following is None:
+            self._found.offline = error
+        else:
+            self._found.damage.append(error)
+            size = found.file_size
+            seal = replace(seal, next_offset=following, size=size, timestamp_max=_ANY_TIME)
+        self._add_sealed(seal, found.id)
+
+    def _add_sealed(self, seal: Seal, segment: SegmentId) -> None:
+        self._found.sealed.append(SealedSegment(self._place, seal, segment.generation))
+
+    def _report_hole(self, expected: int, base: int) -> None:
+        if base > expected:
+            what = f"offsets {expected} to {base - 1} have no segment"
+        else:
+            what = f"a segment starts at {base}, the one before it ends at {expected}"
+        self._found.damage.append(CorruptFile(f"{self._place.directory}: {what}"))
+
+    def _check_overlaps(self, unsealed: list[ScannedSegment]) -> None:
+        """No crash leaves a segment half inside a rewritten one: which is right, no one knows."""
+        if not self._choice.overlapping:
+            return
+        segment, other = min(self._choice.overlapping.items())
+        self._found.offline = CorruptFile(
+            f"{self._path(segment)}: shares offsets with {self._path(other)}, and"
+            " neither holds all of the other"
+        )
+        if unsealed:
+            self._keep_readable(unsealed[-1].scan)
+
+    def _check_checkpoint(self, unsealed: list[ScannedSegment]) -> None:
+        """A segment that the checkpoint speaks of, or a later one, must be there.
+
+        Or one that it was rewritten into, which holds the offset that it started with.
+        """
+        if self._synced.size == 0:
+            return
+        sealed_end = self._found.sealed[-1].next_offset if self._found.sealed else -1
+        last_base = self._bases[-1] if self._bases else -1
+        if max(last_base, sealed_end - 1) < self._synced.base_offset:
+            path = self._place.path(self._synced.base_offset, "log")
+            self._found.offline = CorruptFile(f"{path}: is missing, but was synced")
+        elif unsealed and unsealed[-1].base_offset < self._synced.base_offset:
+            last = unsealed[-1]
+            path = self._path(last.id)
+            self._found.offline = CorruptFile(
+                f"{path}: ends at offset {last.scan.tally.next_offset}, but synced is"
+                f" the segment that starts at {self._synced.base_offset}"
+            )
+            self._keep_readable(last.scan)
+
+    def _check_start(self, unsealed: list[ScannedSegment]) -> None:
+        """A log of class `fsync` was synced up to its first offset before it started there."""
+        if self._ends_early(unsealed) and self._found.partition.durability is Durability.FSYNC:
+            start = self._found.partition.start_offset
+            self._found.offline = CorruptFile(
+                f"{self._place.directory}: ends at offset {self._end(unsealed)}, but starts at"
+                f" {start}: what was there is lost"
+            )
+            if unsealed:
+                self._keep_readable(unsealed[-1].scan)
+
+    def _ends_early(self, unsealed: list[ScannedSegment]) -> bool:
+        """Whether the last segment ends before the first offset of the log."""
+        end = self._end(unsealed)
+        return self._has_epochs and end is not None and end < self._found.partition.start_offset
+
+    def _end(self, unsealed: list[ScannedSegment]) -> int | None:
+        """Offset after the last sound record; nothing where there is no segment."""
+        if unsealed:
+            return unsealed[-1].scan.tally.next_offset
+        return self._found.sealed[-1].next_offset if self._found.sealed else None
+
+    # What is done about it.
+
+    def _finish(self, unsealed: list[ScannedSegment]) -> None:
+        for name in self._inventory.leftovers:
+            self._inventory.remove(name)
+        self._inventory.drop(self._dead)
+        self._inventory.drop(self._doomed)
+        self._found.damage += self._replaced.drop()
+        if unsealed:
+            self._cut(unsealed[-1])
+        if self._ends_early(unsealed):
+            self._drop_last(self._bases[0])
+            self._found.sealed, unsealed = [], []
+        elif unsealed and unsealed[-1].scan.tally.size == 0:
+            self._drop_last(unsealed.pop().base_offset)
+        for found in unsealed[:-1]:
+            self._seal(found)
+        if unsealed:
+            self._grow(unsealed[-1])
+        elif CHECKPOINT_FILE in self._inventory.names:
+            self._inventory.remove(CHECKPOINT_FILE)
+        if not self._has_epochs and self._bases:
+            self._derive_partition()
+        self._clamp_partition()
+
+    def _drop_last(self, base: int) -> None:
+        """Remove a segment at the end that holds nothing which counts.
+
+        Where it is the only one, what attests it, or one that was deleted, goes first: a crash in
+        between must not leave that speaking of a segment which is gone.
+        """
+        segment = self._live[base]
+        seal = segment_file(base, "seal", segment.generation)
+        witnesses = {CHECKPOINT_FILE, seal} & self._inventory.names
+        if self._bases[0] == base and witnesses:
+            for name in sorted(witnesses):
+                self._inventory.remove(name)
+            self._filesystem.sync_directory(self._place.directory)
+        self._inventory.drop([segment])
+
+    def _cut(self, found: ScannedSegment) -> None:
+        size = found.scan.tally.size
+        if size == found.file_size:
+            return
+        path = self._path(found.id)
+        file = self._filesystem.open(path)
+        try:
+            file.truncate(size)
+            file.sync()
+        finally:
+            file.close()
+        reason = found.scan.damage.reason if found.scan.damage else "no batch"
+        self._found.actions.append(
+            f"cut off: {path}: {found.file_size - size} bytes after {size}: {reason}"
+        )
+
+    def _seal(self, found: ScannedSegment) -> None:
+        """Seal a segment that was left without one, because the next had already begun."""
+        self._make_durable(found)
+        seal = found.scan.tally.seal(self._now_ms())
+        write_seal(self._place, seal, found.scan.index, found.id.generation)
+        self._add_sealed(seal, found.id)
+        self._found.actions.append(f"sealed: {self._path(found.id)}")
+
+    def _grow(self, found: ScannedSegment) -> None:
+        """Make the last segment the one that is written, with all that it holds durable."""
+        if self._found.partition.durability is Durability.FSYNC:
+            self._make_durable(found)
+            self._filesystem.sync_directory(self._place.directory)
+        self._keep_readable(found.scan)
+
+    def _make_durable(self, found: ScannedSegment) -> None:
+        file = self._filesystem.open(self._path(found.id))
+        try:
+            self._write_again(file, found)
+            file.sync()
+        finally:
+            file.close()
+
+    def _write_again(self, file: File, found: ScannedSegment) -> None:
+        end = found.scan.tally.size
+        attested = min(self._attested(found.base_offset), end)
+        for start in range(attested, end, REWRITE_CHUNK):
+            chunk = file.read_at(start, min(REWRITE_CHUNK, end - start))
+            write_all(file, start, [chunk])
+
+    def _derive_partition(self) -> None:
+        """Write the epochs down again, as the segments bear them."""
+        epochs: list[LeaderEpoch] = []
+        for segment in self._found.segments:
+            if not epochs or segment.leader_epoch > epochs[-1].number:
+                epochs.append(LeaderEpoch(segment.leader_epoch, segment.base_offset))
+        if epochs:
+            self._found.partition = PartitionMetadata(
+                start_offset=self._found.segments[0].base_offset,
+                epochs=tuple(epochs),
+                is_rewritten=self._has_rewritten,
+            )
+            write_partition_metadata(self._filesystem, self._place.directory, self._found.partition)
+            self._found.actions.append(f"derived anew: {self._place.directory}/{PARTITION_FILE}")
+
+    def _clamp_partition(self) -> None:
+        """Let nothing that is written down reach behind the end of the log.
+
+        Where the end was lost, the newest epoch begins at what is left; and offsets that are given
+        again are hit by no deletion and were seen by no compaction.
+        """
+        partition, segments = self._found.partition, self._found.segments
+        end = segments[-1].next_offset if segments else partition.start_offset
+        clamped = partition.ending_at(end)
+        if clamped.epochs[-1].start_offset > end:
+            clamped = clamped.with_epoch(clamped.leader_epoch, end)
+        if self._has_rewritten:
+            clamped = replace(clamped, is_rewritten=True)
+        if clamped != partition:
+            self._found.partition = clamped
+            write_partition_metadata(self._filesystem, self._place.directory, clamped)
+
+    @property
+    def _has_rewritten(self) -> bool:
+        return any(segment.generation > 0 for segment in self._found.sealed)

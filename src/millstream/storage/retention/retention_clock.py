@@ -1,0 +1,201 @@
+"""Steady time: how old data is, whatever anyone does to the wall clock.
+
+    the machine   runs .................................. is off   runs, another boot
+    the store     open ..... closed, or crashed .. open            open
+    steady time   runs      runs                   runs   stands   runs, from what was written last
+
+Segments are dated by it, and their ages decide what goes. It runs while the machine does, open or
+not: `clock.json` says what it was at a moment of the monotonic clock, and which boot that belongs
+to. In another boot nobody can say how much time has passed, so none has: data lives longer by as
+long as the machine was off, and by what passed since the file was last written.
+
+Only the start of a new store is taken from the wall clock, so that dates look like dates. Where the
+file is lost, or there never was one, time goes on from the latest date in any seal; those dates may
+have come from a wall clock, which may have jumped, so all that was there before counts as made at
+that moment (`since_ms`). It then lives once more for as long as it may, and nothing goes too soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.clock import Clock
+from millstream.errors import CorruptFile, MillstreamError
+from millstream.storage.disk.filesystem import Filesystem, join
+from millstream.storage.files.document import read_document, write_document
+from millstream.storage.files.names import CLOCK_FILE, TOPICS_DIRECTORY
+from millstream.storage.files.seal import SEAL_SIZE, decode_seal
+
+logger = logging.getLogger(__name__)
+
+_KIND = "millstream-clock"
+_VERSION = 1
+
+RETENTION_CLOCK_MS_MAX = 2**62
+"""Far beyond all times; what a seal can hold, with room to add to it."""
+
+_DATE_MS_MAX = 2**61
+"""Later dates in seals are taken for this one, so that time can go on from there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedRetentionClock:
+    """The content of `clock.json`: steady time at one moment of the monotonic clock."""
+
+    steady_ms: int
+    since_ms: int
+    """Dates before this one were not made by steady time."""
+    boot_id: str
+    monotonic_ms: int
+
+
+class RetentionClock:
+    """Milliseconds that run as the monotonic clock does. Any thread may ask."""
+
+    def __init__(self, clock: Clock, *, start_ms: int, since_ms: int) -> None:
+        self._clock = clock
+        self._start_ms = start_ms
+        self._begun_ms = _monotonic_ms(clock)
+        self.since_ms = since_ms
+        """Dates before this one were not made by this time: what bears one counts as made then."""
+
+    @classmethod
+    def resume(cls, clock: Clock, saved: SavedRetentionClock) -> RetentionClock:
+        """Go on from where it stood, with what has passed since as far as that is known."""
+        passed_ms = 0
+        if saved.boot_id and saved.boot_id == clock.boot_id():
+            passed_ms = max(0, _monotonic_ms(clock) - saved.monotonic_ms)
+        return cls(clock, start_ms=saved.steady_ms + passed_ms, since_ms=saved.since_ms)
+
+    def now_ms(self) -> int:
+        """Milliseconds; never fewer than before."""
+        return self._start_ms + _monotonic_ms(self._clock) - self._begun_ms
+
+    def age_ms(self, date_ms: int) -> int:
+        """Return how long ago a date was, at the least: what this time did not make is no older."""
+        return max(0, self.now_ms() - max(date_ms, self.since_ms))
+
+    def saved(self) -> SavedRetentionClock:
+        """Return what has to be known to go on from now."""
+        return SavedRetentionClock(
+            steady_ms=self.now_ms(),
+            since_ms=self.since_ms,
+            boot_id=self._clock.boot_id(),
+            monotonic_ms=_monotonic_ms(self._clock),
+        )
+
+
+def load_retention_clock(filesystem: Filesystem, path: str, clock: Clock) -> RetentionClock:
+    """Return the time of the store at `path`, as its `clock.json` says or its seals do.
+
+    The file is written where it is missing, damaged or of another boot. Raises `UnknownFormat`
+    where a newer release wrote it.
+    """
+    saved = _find_saved(filesystem, path)
+    if saved is not None:
+        steady = RetentionClock.resume(clock, saved)
+        if saved.boot_id and saved.boot_id == clock.boot_id():
+            return steady
+    else:
+        latest_ms = latest_date(filesystem, path)
+        start_ms = max(0, clock.wall_ms()) if latest_ms is None else latest_ms
+        steady = RetentionClock(clock, start_ms=start_ms, since_ms=start_ms)
+    save_retention_clock(filesystem, path, steady)
+    return steady
+
+
+def save_retention_clock(filesystem: Filesystem, path: str, steady: RetentionClock) -> None:
+    """Write `clock.json`. Where the disk refuses, data lives a little longer, and that is all."""
+    saved = steady.saved()
+    content = {
+        "steady_ms": saved.steady_ms,
+        "since_ms": saved.since_ms,
+        "boot_id": saved.boot_id,
+        "monotonic_ms": saved.monotonic_ms,
+    }
+    try:
+        write_document(filesystem, path, CLOCK_FILE, content, kind=_KIND, version=_VERSION)
+    except OSError as error:
+        logger.warning("%s was not written: %s", join(path, CLOCK_FILE), error)
+
+
+def latest_date(filesystem: Filesystem, path: str) -> int | None:
+    """Return the latest date in any seal of a store; seals that cannot be read have none."""
+    latest: int | None = None
+    topics = join(path, TOPICS_DIRECTORY)
+    for directory in _below(filesystem, [topics], depth=2):
+        for name in _names(filesystem, directory):
+            if name.endswith(".seal"):
+                with contextlib.suppress(OSError, MillstreamError):
+                    latest = max(latest or 0, _date(filesystem, join(directory, name)))
+    return latest
+
+
+def _date(filesystem: Filesystem, path: str) -> int:
+    file = filesystem.open_readonly(path)
+    try:
+        seal = decode_seal(file.read_at(0, SEAL_SIZE + 1))
+    finally:
+        file.close()
+    return min(max(seal.created_ms, seal.sealed_ms), _DATE_MS_MAX)
+
+
+def _below(filesystem: Filesystem, directories: list[str], *, depth: int) -> list[str]:
+    """Return what lies so many levels below some directories."""
+    for _ in range(depth):
+        directories = [
+            join(directory, name)
+            for directory in directories
+            for name in _names(filesystem, directory)
+        ]
+    return directories
+
+
+def _names(filesystem: Filesystem, path: str) -> list[str]:
+    try:
+        return list(filesystem.list(path))
+    except NotADirectoryError:
+        return []
+
+
+def read_retention_clock(filesystem: Filesystem, path: str) -> SavedRetentionClock:
+    """Read `clock.json` of a store; raises `FileNotFoundError` or `CorruptFile`."""
+    file = join(path, CLOCK_FILE)
+    content = read_document(filesystem, file, _KIND, _VERSION)
+    try:
+        return _saved_of(content)
+    except CorruptFile as error:
+        raise CorruptFile(f"{file}: {error}") from error
+
+
+def _find_saved(filesystem: Filesystem, path: str) -> SavedRetentionClock | None:
+    try:
+        return read_retention_clock(filesystem, path)
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        logger.error("written anew, and ages count from now: %s", error)  # noqa: TRY400
+        return None
+
+
+def _saved_of(content: dict[str, Any]) -> SavedRetentionClock:
+    numbers = [content.get(name) for name in ("steady_ms", "since_ms", "monotonic_ms")]
+    boot_id = content.get("boot_id")
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= RETENTION_CLOCK_MS_MAX:
+            raise CorruptFile(f"{_KIND} says {number!r}, allowed is 0 to {RETENTION_CLOCK_MS_MAX}")
+    if not isinstance(boot_id, str):
+        raise CorruptFile(f"boot of {_KIND} is {boot_id!r}, text is needed")
+    steady_ms, since_ms, monotonic_ms = (int(number) for number in numbers if number is not None)
+    if since_ms > steady_ms:
+        raise CorruptFile(f"{_KIND} stands at {steady_ms}, before its beginning at {since_ms}")
+    return SavedRetentionClock(
+        steady_ms=steady_ms, since_ms=since_ms, boot_id=boot_id, monotonic_ms=monotonic_ms
+    )
+
+
+def _monotonic_ms(clock: Clock) -> int:
+    return round(clock.monotonic() * 1000)

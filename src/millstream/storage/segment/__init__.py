@@ -1,0 +1,1 @@
+"""Segments: reading, scanning, sealing."""

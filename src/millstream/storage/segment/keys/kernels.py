@@ -1,0 +1,349 @@
+"""Gathering, sorting and writing keys, compiled. Needs Numba; `key_building.py` decides on it.
+
+Keys are sorted by seven bytes at a time, from where not all of them are alike. The seven of a key
+go into one number, and behind them, lowest, how many there were, or 8 where the key goes on. So a
+key comes before the longer ones that begin with it; and keys with the same number are the same, or
+go on, and are sorted again among themselves by what follows.
+
+None of the loops holds the interpreter lock. All sort stably, so that the batches of a key keep
+their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream.records.batch import Bytes
+from millstream.records.filter.keys.matcher_kernels import BatchRun, sound_runs
+from millstream.records.kernels import decode_kernels as kernels
+from millstream.records.kernels.batch_arrays import arrays_of_bodies
+from millstream.records.kernels.decode_kernels import Int32s, Int64s, Octets, kernel
+from millstream.records.opened_batch import OpenedBatch
+from millstream.storage.segment.keys.key_file import (
+    BLOCK_ENTRIES,
+    KEY_SIZE_MAX,
+    KEY_SPARE,
+    KeyedBatchPosition,
+    KeySection,
+)
+
+_CHUNK: Final = 7
+_GOES_ON: Final = 8
+_SIGN: Final = -(2**63)
+_DIGITS: Final = 8
+_INSERTION_MAX: Final = 32
+"""Up to this many, stepping through beats counting digits."""
+_NUMBER_SIZE_MAX: Final = 5
+"""The most bytes that the number of a batch takes, and the size of many."""
+
+
+class KeyBytes(NamedTuple):
+    """The first bytes of keys, one right after the other, in the order of the log."""
+
+    octets: Octets
+    sizes: Octets
+    """Of the whole key, or `KEY_SIZE_MAX + 1` where it is longer than that."""
+    batches: Int32s
+    """Which batch a key is in."""
+
+
+class KeyRows(NamedTuple):
+    """`KeyBytes`, with where each one ends. It begins with a 0, so it is one longer."""
+
+    keys: KeyBytes
+    ends: Int64s
+
+
+class KeyChunks(NamedTuple):
+    """Some bytes of keys as numbers, and whose they are."""
+
+    numbers: Int64s
+    rows: Int32s
+
+
+class KeyEntryBuffers(NamedTuple):
+    """Room for what a section has."""
+
+    octets: Octets
+    restarts: NDArray[np.uint32]
+
+
+class CompiledKeyGatherer:
+    """Does with kernels what `PlainGatherer` does without."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._spots: list[KeyedBatchPosition] = []
+        self._keys: list[KeyBytes] = []
+
+    def add(self, data: Bytes, group: Sequence[OpenedBatch]) -> None:
+        """Take the keys of these batches of `data`; of one whose records are broken, none."""
+        source, batches = arrays_of_bodies(data, group)
+        for run in sound_runs(source, batches):
+            rows = run.offsets.size
+            room = KeyBytes(
+                np.empty(int(run.keys.ends[rows]), np.uint8),
+                np.empty(rows, np.uint8),
+                np.empty(rows, np.int32),
+            )
+            has_keys = np.zeros(len(run.batches), np.bool_)
+            count, size = take_keys(source, run, len(self._spots), room, has_keys)
+            self._keys.append(
+                KeyBytes(room.octets[:size], room.sizes[:count], room.batches[:count])
+            )
+            keyed = (group[run.first + number] for number in has_keys.nonzero()[0].tolist())
+            self._spots += [
+                KeyedBatchPosition(opened.start, opened.header.base_offset) for opened in keyed
+            ]
+            self.count += count
+
+    def section(self) -> KeySection:
+        """Return the section. Nothing may be added any more."""
+        keys = KeyBytes(*(np.concatenate(parts) for parts in zip(*self._keys, strict=True)))
+        self._keys.clear()
+        ends = np.zeros(self.count + 1, np.int64)
+        np.cumsum(np.minimum(keys.sizes, KEY_SIZE_MAX), dtype=np.int64, out=ends[1:])
+        table, order = KeyRows(keys, ends), np.arange(self.count, dtype=np.int32)
+        sort_keys(table, order)
+        entries = KeyEntryBuffers(
+            np.empty(keys.octets.size + self.count * (2 + 2 * _NUMBER_SIZE_MAX), np.uint8),
+            np.empty(-(-self.count // BLOCK_ENTRIES), np.uint32),
+        )
+        count, size = write_entries(table, order, entries)
+        restarts = entries.restarts[: -(-count // BLOCK_ENTRIES)].astype("<u4")
+        return KeySection(self._spots, count, restarts.tobytes(), entries.octets[:size].tobytes())
+
+
+@kernel
+def take_keys(
+    source: Octets, run: BatchRun, batch_count: int, keys: KeyBytes, has_keys: NDArray[np.bool_]
+) -> tuple[int, int]:
+    """Copy the first bytes of all keys, and note for each its size and its batch.
+
+    Batches with keys are counted from `batch_count` on. Returns how many keys there are, and how
+    many bytes were copied.
+    """
+    row = 0
+    count = 0
+    used = 0
+    for batch in range(run.batches.shape[0]):
+        for _ in range(run.batches[batch, kernels.RECORD_COUNT]):
+            start = run.keys.starts[row]
+            size: Any = np.int64(run.keys.ends[row + 1]) - np.int64(run.keys.ends[row])
+            row += 1
+            if start < 0:
+                continue
+            if not has_keys[batch]:
+                has_keys[batch] = True
+                batch_count += 1
+            keys.sizes[count] = min(size, KEY_SIZE_MAX + 1)
+            keys.batches[count] = batch_count - 1
+            count += 1
+            kept = min(size, KEY_SIZE_MAX)
+            for index in range(kept):
+                keys.octets[np.uint64(used + index)] = source[np.uint64(start + index)]
+            used += kept
+    return count, used
+
+
+@kernel
+def sort_keys(table: KeyRows, order: Int32s) -> None:
+    """Sort the rows that stand in `order`, which are all of the table, by their keys."""
+    count = order.size
+    chunks = KeyChunks(np.empty(count, np.int64), order)
+    spare = KeyChunks(np.empty(count, np.int64), np.empty(count, np.int32))
+    # Stretches that are still to be sorted: first row, end, and how many bytes are alike in all
+    # of it. They do not overlap, and each but the first of all has two keys or more.
+    todo = np.empty((count // 2 + 1, 3), np.int64)
+    todo[0, 0], todo[0, 1], todo[0, 2] = 0, count, common_size(table)
+    pending = 1
+    while pending > 0:
+        pending -= 1
+        low, high, depth = todo[pending, 0], todo[pending, 1], todo[pending, 2]
+        is_sorted = True
+        for place in range(low, high):
+            chunks.numbers[place] = chunk_at(table, order[place], depth)
+            if place > low and chunks.numbers[place - 1] > chunks.numbers[place]:
+                is_sorted = False
+        if not is_sorted:
+            if high - low <= _INSERTION_MAX:
+                sort_few(chunks, low, high)
+            else:
+                sort_many(chunks, spare, low, high)
+        first = low
+        while first < high:
+            end = first + 1
+            while end < high and chunks.numbers[end] == chunks.numbers[first]:
+                end += 1
+            if end - first > 1 and chunks.numbers[first] & 0xFF == _GOES_ON:
+                todo[pending, 0], todo[pending, 1], todo[pending, 2] = first, end, depth + _CHUNK
+                pending += 1
+            first = end
+
+
+@kernel
+def common_size(table: KeyRows) -> int:
+    """Count the bytes that all keys begin with."""
+    size: Any = table.ends[1]
+    for row in range(1, table.ends.size - 1):
+        size = min(size, shared_size(table, 0, row))
+    return int(size)
+
+
+@kernel
+def shared_size(table: KeyRows, left: int, right: int) -> int:
+    """Count the bytes that two keys begin with alike."""
+    octets, ends = table.keys.octets, table.ends
+    most = min(ends[left + 1] - ends[left], ends[right + 1] - ends[right])
+    count = 0
+    while count < most and (
+        octets[np.uint64(ends[left] + count)] == octets[np.uint64(ends[right] + count)]
+    ):
+        count += 1
+    return count
+
+
+@kernel
+def chunk_at(table: KeyRows, row: int, depth: int) -> int:
+    """Return a number that sorts as a key does from byte `depth` on, as far as it holds it.
+
+    The highest bit is turned over, since a number with it set is less than one without.
+    """
+    start = table.ends[row] + depth
+    left = table.ends[row + 1] - start
+    value: Any = np.int64(0)
+    for index in range(_CHUNK):
+        value <<= 8
+        if index < left:
+            value |= np.int64(table.keys.octets[np.uint64(start + index)])
+    return int(((value << 8) | min(left, _GOES_ON)) ^ _SIGN)
+
+
+@kernel
+def sort_few(chunks: KeyChunks, low: int, high: int) -> None:
+    """Sort by insertion."""
+    numbers, rows = chunks.numbers, chunks.rows
+    for current in range(low + 1, high):
+        number, row = numbers[current], rows[current]
+        place = current
+        while place > low and numbers[place - 1] > number:
+            numbers[place], rows[place] = numbers[place - 1], rows[place - 1]
+            place -= 1
+        numbers[place], rows[place] = number, row
+
+
+@kernel
+def sort_many(chunks: KeyChunks, spare: KeyChunks, low: int, high: int) -> None:
+    """Sort byte by byte, lowest first; a byte that is alike in all is passed over."""
+    numbers, rows = chunks.numbers, chunks.rows
+    counts = np.zeros((_DIGITS, 256), np.int64)
+    for place in range(low, high):
+        for digit in range(_DIGITS):
+            counts[digit, digit_of(numbers[place], digit)] += 1
+    for digit in range(_DIGITS):
+        if counts[digit, digit_of(numbers[low], digit)] == high - low:
+            continue
+        after = low
+        for value in range(256):
+            size = counts[digit, value]
+            counts[digit, value] = after
+            after += size
+        for place in range(low, high):
+            value = digit_of(numbers[place], digit)
+            target = counts[digit, value]
+            counts[digit, value] = target + 1
+            spare.numbers[target], spare.rows[target] = numbers[place], rows[place]
+        for place in range(low, high):
+            numbers[place], rows[place] = spare.numbers[place], spare.rows[place]
+
+
+@kernel
+def digit_of(number: int, digit: int) -> int:
+    """Return one byte of what `chunk_at` has put into a number, the lowest for digit 0."""
+    return ((number ^ _SIGN) >> (8 * digit)) & 0xFF
+
+
+@kernel
+def write_entries(table: KeyRows, order: Int32s, entries: KeyEntryBuffers) -> tuple[int, int]:
+    """Write an entry for each different key; return how many there are, and the bytes of all."""
+    octets, sizes, batches = table.keys
+    count = 0
+    used = 0
+    before = 0  # What the key shares with the one before it, and then with the one after it.
+    end = 0
+    while end < order.size:
+        first = end
+        row: Any = np.int64(order[first])
+        start = table.ends[row]
+        size = table.ends[row + 1] - start
+        is_cut = size == KEY_SIZE_MAX and sizes[row] > size
+        after = 0
+        end += 1
+        while end < order.size:
+            following: Any = np.int64(order[end])
+            after = shared_size(table, row, following)
+            if after < size or table.ends[following + 1] - table.ends[following] > size:
+                break
+            is_cut = is_cut or (size == KEY_SIZE_MAX and sizes[following] > size)
+            after = 0
+            end += 1
+        kept = min(size, max(before, after) + 1 + KEY_SPARE)
+        is_cut = is_cut or kept < size
+        if count % BLOCK_ENTRIES == 0:
+            entries.restarts[count // BLOCK_ENTRIES] = used
+            before = 0
+        count += 1
+        entries.octets[used] = before
+        entries.octets[used + 1] = (kept - before) << 1 | (1 if is_cut else 0)
+        used += 2
+        for index in range(before, kept):
+            entries.octets[np.uint64(used)] = octets[np.uint64(start + index)]
+            used += 1
+        if batches[row] == batches[order[end - 1]]:
+            used = write_number(int(batches[row]) << 1, entries.octets, used)
+        else:
+            used = write_several(batches, order[first:end], entries.octets, used)
+        before = after
+    return count, used
+
+
+@kernel
+def write_several(batches: Int32s, rows: Int32s, target: Octets, used: int) -> int:
+    """Write which batches the keys of these rows are in; return the position after that."""
+    first: Any = np.int64(batches[rows[0]])
+    size: Any = number_size(first)
+    for place in range(1, rows.size):
+        distance: Any = np.int64(batches[rows[place]]) - np.int64(batches[rows[place - 1]])
+        size += number_size(distance) if distance > 0 else 0
+    used = write_number(size << 1 | 1, target, used)
+    used = write_number(first, target, used)
+    for place in range(1, rows.size):
+        distance = np.int64(batches[rows[place]]) - np.int64(batches[rows[place - 1]])
+        if distance > 0:
+            used = write_number(distance, target, used)
+    return used
+
+
+@kernel
+def number_size(number: int) -> int:
+    """Count the bytes of an unsigned varint."""
+    size = 1
+    while number >= 0x80:
+        number >>= 7
+        size += 1
+    return size
+
+
+@kernel
+def write_number(number: int, target: Octets, used: int) -> int:
+    """Write an unsigned varint; return the position after it."""
+    while number >= 0x80:
+        target[used] = number & 0x7F | 0x80
+        number >>= 7
+        used += 1
+    target[used] = number
+    return used + 1

@@ -1,0 +1,413 @@
+"""Reading batches out of one segment.
+
+Every function takes `limit`, the end of the bytes that are committed, and returns nothing past
+it: what is written but not committed may vanish in a crash, and a consumer that saw it would be
+ahead of the log. Those that look for records also take `start`, the first offset that was not
+deleted, which may lie inside the segment and even inside a batch, and find nothing before it.
+Where records of the segment were deleted by key, `masked` says which; those are never returned.
+Nothing here holds a position, so threads may share a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from millstream.errors import CorruptBatch, InvalidAddress
+from millstream.records.batch import (
+    BATCH_SIZE_MAX,
+    CONTROL_BIT,
+    CRC_END,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    check_batch,
+    decode_header,
+    unpack_header,
+)
+from millstream.records.control import Marker, read_marker
+from millstream.records.iterate import first_offset_at, read_records
+from millstream.storage.segment.scan import check_stamped_fields
+from millstream.storage.segment.segment import Segment
+from millstream.storage.segment.stripped_batches import DeletedRecordFilter
+
+_WALK_BYTES = 256 * 1024
+"""How much is read at once when batches are looked through rather than returned."""
+
+_TRANSACTION_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
+
+
+class Address(NamedTuple):
+    """Where a batch lies: its segment, by base offset, and its position in the `.log`."""
+
+    segment: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches, one after the other, as they lie in one segment."""
+
+    data: memoryview
+    """Read-only. Bytes of a sealed segment are not copied: they belong to its map."""
+    next_offset: int
+    """Where to read on."""
+    address: Address
+    """Where the data starts."""
+
+    @property
+    def next_address(self) -> Address:
+        """Where the data ends."""
+        return Address(self.address.segment, self.address.position + len(self.data))
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredSlice(Slice):
+    """One batch without the records that were deleted from it."""
+
+    stored_size: int
+    """Bytes that it takes where it lies."""
+
+    @property
+    def next_address(self) -> Address:
+        """Where the batch that follows it lies."""
+        return Address(self.address.segment, self.address.position + self.stored_size)
+
+
+class TimestampedOffset(NamedTuple):
+    """The answer to a question about a time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def read_slice(
+    segment: Segment,
+    offset: int,
+    *,
+    limit: int,
+    size_max: int,
+    records_max: int | None,
+    is_checked: bool,
+    masked: DeletedRecordFilter | None = None,
+) -> Slice:
+    """Return batches from the one that holds `offset` on.
+
+    One batch comes back even where it alone exceeds a limit, so that a consumer with small
+    limits still moves. One that holds masked records comes alone.
+    """
+    entry = segment.index().for_offset(offset)
+    window = _Window(segment, limit, entry.position, _WALK_BYTES + size_max)
+    position, header = window.find(entry.position, entry.offset, offset)
+    start = position
+    if masked is not None:
+        hidden = masked.next_at(header.base_offset)
+        if hidden is not None and hidden <= header.last_offset:
+            return _strip(window, position, header, masked)
+        if hidden is not None:
+            size_max = min(size_max, _distance(window, position, header, hidden, size_max))
+    records = 0
+    while True:
+        if is_checked:
+            window.check(position, header)
+        records += header.record_count
+        position, next_offset = position + header.size, header.next_offset
+        if records_max is None:
+            position, next_offset = window.run(
+                position, next_offset, end=start + size_max, is_checked=is_checked
+            )
+        room = size_max - (position - start)
+        if position >= limit or room < HEADER_SIZE:
+            break
+        header = window.header(position, next_offset)
+        if header.size > room:
+            break
+        if records_max is not None and records + header.record_count > records_max:
+            break
+    address = Address(segment.base_offset, start)
+    return Slice(window.bytes(start, position), next_offset, address)
+
+
+def read_at(
+    segment: Segment, position: int, *, limit: int, masked: DeletedRecordFilter | None = None
+) -> Slice:
+    """Return the one batch that starts at `position`, without an index and always checked."""
+    where = f"byte {position} of {segment.path}"
+    if not 0 <= position < limit:
+        raise InvalidAddress(f"{where}: committed are {limit} bytes")
+    window = _Window(segment, limit, position, _WALK_BYTES)
+    try:
+        header = decode_header(window.bytes(position, position + HEADER_SIZE))
+        check_stamped_fields(header, header.base_offset, segment.leader_epoch)
+        if not segment.base_offset <= header.base_offset < segment.next_offset:
+            raise CorruptBatch(f"offset {header.base_offset} does not belong to the segment")
+        batch = window.bytes(position, position + header.size)
+        check_batch(header, batch)
+    except CorruptBatch as error:
+        raise InvalidAddress(f"{where}: no sound batch starts here: {error}") from error
+    if masked is not None and masked.within(header):
+        return _strip(window, position, header, masked)
+    return Slice(batch, header.next_offset, Address(segment.base_offset, position))
+
+
+def find_timestamp(
+    segment: Segment,
+    timestamp_ms: int,
+    *,
+    start: int,
+    limit: int,
+    masked: DeletedRecordFilter | None = None,
+) -> TimestampedOffset | None:
+    """Return the first record of the segment that is as late as `timestamp_ms` or later."""
+    for batch in batches_since(segment, timestamp_ms, start=start, limit=limit, masked=masked):
+        if found := _first_at(batch, timestamp_ms, start):
+            return found
+    return None
+
+
+def find_latest(
+    segment: Segment, *, start: int, limit: int, masked: DeletedRecordFilter | None = None
+) -> TimestampedOffset | None:
+    """Return the record of the segment with the greatest timestamp; of several, the first.
+
+    Nearly always the greatest that a header speaks of is that of a record, and the index leads
+    there. Where no record bears it, or only deleted ones do, every batch is looked at that may
+    hold a later one than was found so far.
+    """
+    greatest = segment.timestamp_max if limit == segment.size else _timestamp_max(segment, limit)
+    if found := find_timestamp(segment, greatest, start=start, limit=limit, masked=masked):
+        return found
+    latest: TimestampedOffset | None = None
+    for window, position, header in _headers(segment, start=start, limit=limit):
+        if latest is None or header.max_timestamp > latest.timestamp_ms:
+            for record in read_records(_visible_batch(window, position, header, masked)):
+                is_later = latest is None or record.timestamp_ms > latest.timestamp_ms
+                if record.offset >= start and is_later:
+                    latest = TimestampedOffset(record.offset, record.timestamp_ms)
+    return latest
+
+
+def batches_since(
+    segment: Segment,
+    timestamp_ms: int,
+    *,
+    start: int,
+    limit: int,
+    masked: DeletedRecordFilter | None = None,
+) -> Iterator[memoryview]:
+    """Go over the batches that hold a record of `timestamp_ms` or later.
+
+    The first may hold records before `start` too.
+    """
+    first = max(segment.index().for_timestamp(timestamp_ms).offset, start)
+    for window, position, header in _headers(segment, start=first, limit=limit):
+        if header.max_timestamp >= timestamp_ms:
+            yield _visible_batch(window, position, header, masked)
+
+
+def transactional_batches(
+    segment: Segment, *, start: int, limit: int
+) -> Iterator[tuple[BatchHeader, Marker | None]]:
+    """Go over the batches from `start` on that are part of a transaction, or end one.
+
+    Of all others no more than the header is looked at. Sums are verified of those that end one,
+    which come with what they say; who reads the others verifies them then.
+    """
+    entry = segment.index().for_offset(start)
+    window = _Window(segment, limit, entry.position, _WALK_BYTES)
+    position, offset = window.skip(entry.position, entry.offset)
+    while position < limit:
+        header = window.header(position, offset)
+        if header.attributes & _TRANSACTION_BITS and header.last_offset >= start:
+            yield header, _marker(window, position, header) if header.is_control else None
+        position, offset = window.skip(position + header.size, header.next_offset)
+
+
+def _marker(window: _Window, position: int, header: BatchHeader) -> Marker:
+    window.check(position, header)
+    try:
+        return read_marker(window.bytes(position, position + header.size))
+    except CorruptBatch as error:
+        raise CorruptBatch(f"{window.segment.path}: byte {position}: {error}") from error
+
+
+def _visible_batch(
+    window: _Window, position: int, header: BatchHeader, masked: DeletedRecordFilter | None
+) -> memoryview:
+    """Return the batch at `position`, once it was checked, without its masked records."""
+    if masked is not None and masked.within(header):
+        return _strip(window, position, header, masked).data
+    window.check(position, header)
+    return window.bytes(position, position + header.size)
+
+
+def _strip(
+    window: _Window, position: int, header: BatchHeader, masked: DeletedRecordFilter
+) -> FilteredSlice:
+    """Return the batch at `position` without its masked records.
+
+    It is checked whatever the caller wants: it gets a sum of its own, which would make damage
+    look sound.
+    """
+    window.check(position, header)
+    batch = window.bytes(position, position + header.size)
+    segment = window.segment
+    shown = masked.stripped.get(segment.path, position, batch, masked.within(header))
+    address = Address(segment.base_offset, position)
+    return FilteredSlice(shown, header.next_offset, address, header.size)
+
+
+def _distance(
+    window: _Window, position: int, header: BatchHeader, offset: int, size_max: int
+) -> int:
+    """Return how far behind `position` the batch lies that holds a later `offset`.
+
+    Where that is further than `size_max`, it may be any number that is not less.
+    """
+    entry = window.segment.index().for_offset(offset)
+    if entry.position - position >= size_max:
+        return size_max
+    if entry.position <= position:
+        return window.find(position, header.base_offset, offset)[0] - position
+    return window.find(entry.position, entry.offset, offset)[0] - position
+
+
+def _headers(
+    segment: Segment, *, start: int, limit: int
+) -> Iterator[tuple[_Window, int, BatchHeader]]:
+    """Go over the batches from the one that holds `start` on, their sums not verified yet."""
+    entry = segment.index().for_offset(start)
+    window = _Window(segment, limit, entry.position, _WALK_BYTES)
+    position, offset = entry.position, entry.offset
+    while position < limit:
+        header = window.header(position, offset)
+        if header.last_offset >= start:
+            yield window, position, header
+        position += header.size
+        offset = header.next_offset
+
+
+def _timestamp_max(segment: Segment, limit: int) -> int:
+    """Return the greatest timestamp that the headers before `limit` speak of."""
+    entry = segment.index().for_position(limit - 1)
+    behind = _headers(segment, start=entry.offset, limit=limit)
+    return max(entry.timestamp_before, *(header.max_timestamp for _, _, header in behind))
+
+
+def _first_at(batch: memoryview, timestamp_ms: int, start: int) -> TimestampedOffset | None:
+    """Return the batch's first record from `start` on that is dated `timestamp_ms` or later.
+
+    Its sum was verified, so one whose records cannot be opened came so from its producer. That is
+    no reason to find nothing at all: the whole of it is taken to be as late as its header says.
+    """
+    header = decode_header(batch)
+    try:
+        if header.base_offset >= start:
+            found = first_offset_at(batch, timestamp_ms)
+            return TimestampedOffset(*found) if found else None
+        for record in read_records(batch):
+            if record.offset >= start and record.timestamp_ms >= timestamp_ms:
+                return TimestampedOffset(record.offset, record.timestamp_ms)
+    except CorruptBatch:
+        return TimestampedOffset(max(start, header.base_offset), header.max_timestamp)
+    return None
+
+
+class _Window:
+    """The part of a segment that is in sight. It moves on when something beyond it is asked for.
+
+    In a sealed segment it is a view of the map and costs nothing; in a growing one it is what
+    one positional read brought.
+    """
+
+    __slots__ = ("_limit", "_size", "_start", "_view", "segment")
+
+    def __init__(self, segment: Segment, limit: int, start: int, size: int) -> None:
+        self.segment = segment
+        self._limit = limit
+        self._size = size
+        self._start = start
+        self._view = segment.view(start, min(limit, start + size))
+
+    def bytes(self, start: int, end: int) -> memoryview:
+        """Return the bytes between two positions; fewer where the file or the limit ends."""
+        is_in_sight = self._start <= start and end <= self._start + len(self._view)
+        if not is_in_sight:
+            self._start = start
+            wanted = max(end, start + self._size)
+            self._view = self.segment.view(start, min(self._limit, wanted))
+        return self._view[start - self._start : end - self._start]
+
+    def header(self, position: int, offset: int) -> BatchHeader:
+        """Return the header at `position`, whose batch must start with `offset`."""
+        try:
+            header = decode_header(self.bytes(position, position + HEADER_SIZE))
+            check_stamped_fields(header, offset, self.segment.leader_epoch)
+            if (end := position + header.size) > self._limit:
+                raise CorruptBatch(f"batch ends at byte {end}, committed are {self._limit}")
+        except CorruptBatch as error:
+            raise self._located(position, error) from error
+        return header
+
+    def check(self, position: int, header: BatchHeader) -> None:
+        """Raise `CorruptBatch` unless the batch at `position` is sound."""
+        try:
+            check_batch(header, self.bytes(position, position + header.size))
+        except CorruptBatch as error:
+            raise self._located(position, error) from error
+
+    def run(self, position: int, offset: int, *, end: int, is_checked: bool) -> tuple[int, int]:
+        """Step over batches that are sound, in sight and end at or before `end`, as many as follow.
+
+        Returns where it stopped, and leaves it to `header` and `check` to say why. Nearly every
+        batch that is ever read passes here, so it does in one go what these do in several.
+        """
+        view, leader_epoch = self._view, self.segment.leader_epoch
+        at, in_sight = position - self._start, min(len(self._view), end - self._start)
+        while at + HEADER_SIZE <= in_sight:
+            base_offset, length, epoch, magic, crc, _, delta, *_, count = unpack_header(view, at)
+            after = at + length + LENGTH_END
+            is_placed = base_offset == offset and epoch == leader_epoch and magic == MAGIC
+            if not is_placed or not at + HEADER_SIZE <= after <= in_sight:
+                break
+            if not 0 <= count <= delta + 1 or length > BATCH_SIZE_MAX:
+                break
+            if is_checked and crc32c(view[at + CRC_END : after]) != crc:
+                break
+            at = after
+            offset += delta + 1
+        return at + self._start, offset
+
+    def skip(self, position: int, offset: int) -> tuple[int, int]:
+        """Step over batches that have nothing to do with transactions, as far as is in sight.
+
+        Returns where it stopped, and leaves it to `header` to say why. Sums are not verified.
+        """
+        view, leader_epoch = self._view, self.segment.leader_epoch
+        at, in_sight, end = position - self._start, len(self._view), self._limit - self._start
+        while at + HEADER_SIZE <= in_sight:
+            base_offset, length, epoch, magic, _, attributes, delta, *_ = unpack_header(view, at)
+            if base_offset != offset or epoch != leader_epoch or magic != MAGIC or delta < 0:
+                break
+            after = at + length + LENGTH_END
+            if attributes & _TRANSACTION_BITS or not at + HEADER_SIZE <= after <= end:
+                break
+            at = after
+            offset += delta + 1
+        return at + self._start, offset
+
+    def find(self, position: int, base_offset: int, offset: int) -> tuple[int, BatchHeader]:
+        """Return position and header of the batch that holds `offset`."""
+        header = self.header(position, base_offset)
+        while header.last_offset < offset:
+            position += header.size
+            header = self.header(position, header.next_offset)
+        return position, header
+
+    def _located(self, position: int, error: CorruptBatch) -> CorruptBatch:
+        return CorruptBatch(f"{self.segment.path}: byte {position}: {error}")

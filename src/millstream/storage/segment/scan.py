@@ -1,0 +1,97 @@
+"""Walking over the batches of a segment, checking every one.
+
+Recovery, `verify` and `reindex` all see a segment through `scan`: what it holds up to the first
+batch that is not sound, the index that belongs to it, and what is wrong there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import CRC_END, HEADER_SIZE, BatchHeader, decode_header
+from millstream.storage.files.index import SegmentIndex
+from millstream.storage.files.seal import SegmentStats
+
+
+@dataclass(frozen=True, slots=True)
+class ScanDamage:
+    """Where a segment stops being sound, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScan:
+    """What was found in a segment."""
+
+    tally: SegmentStats
+    index: SegmentIndex
+    damage: ScanDamage | None
+
+
+def scan(
+    view: memoryview,
+    *,
+    base_offset: int,
+    created_ms: int,
+    index_interval_bytes: int,
+    leader_epoch: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> SegmentScan:
+    """Walk the batches in `view` up to its end or to the first that is not sound.
+
+    Where `leader_epoch` is not given, that of the first batch holds: a segment has only one.
+    """
+    tally = SegmentStats(base_offset, leader_epoch=0, created_ms=created_ms)
+    index = SegmentIndex()
+    indexed = -index_interval_bytes
+    damage = None
+    position = 0
+    while position < len(view):
+        try:
+            header = check_batch_at(view, position, tally.next_offset, leader_epoch)
+        except CorruptBatch as error:
+            damage = ScanDamage(position, str(error))
+            break
+        if leader_epoch is None:
+            leader_epoch = header.leader_epoch
+        if position - indexed >= index_interval_bytes:
+            index.add(header.base_offset, position, tally.timestamp_max)
+            indexed = position
+        size = header.size
+        tally.add(header, size, view[position : position + HEADER_SIZE])
+        position += size
+        progress(size)
+    tally.leader_epoch = 0 if leader_epoch is None else leader_epoch
+    return SegmentScan(tally, index, damage)
+
+
+def check_batch_at(
+    view: memoryview, position: int, base_offset: int, leader_epoch: int | None
+) -> BatchHeader:
+    """Return the header of the batch at `position`, once all of the batch was checked.
+
+    The checksum leaves out the bytes that the log stamps; these must be what they have to be at
+    this place: the offset follows the batch before, the epoch is that of the segment.
+    """
+    header = decode_header(view, position)
+    check_stamped_fields(header, base_offset, leader_epoch)
+    end = position + header.size
+    if end > len(view):
+        raise CorruptBatch(f"batch ends at byte {end}, the file at {len(view)}")
+    if (found := crc32c(view[position + CRC_END : end])) != header.crc:
+        raise CorruptBatch(f"batch sums to {found:08x}, header says {header.crc:08x}")
+    return header
+
+
+def check_stamped_fields(header: BatchHeader, base_offset: int, leader_epoch: int | None) -> None:
+    """Raise `CorruptBatch` unless the stamped fields are those that belong here."""
+    if header.base_offset != base_offset:
+        raise CorruptBatch(f"batch has base offset {header.base_offset}, expected {base_offset}")
+    if leader_epoch is not None and header.leader_epoch != leader_epoch:
+        raise CorruptBatch(f"batch has epoch {header.leader_epoch}, its segment {leader_epoch}")

@@ -1,0 +1,331 @@
+"""Segments: a run of batches in one `.log`, sealed or still growing.
+
+Both kinds answer the same questions, so a reader need not know which it has. A sealed segment is
+read through a memory map, a growing one by positional reads, because what is still written must
+not be mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from millstream.errors import CorruptFile, UnknownFormat
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.storage.disk.file_cache import FileCache, map_file
+from millstream.storage.disk.filesystem import File, Filesystem, join
+from millstream.storage.files.ballast import BallastFile
+from millstream.storage.files.document import replace_file
+from millstream.storage.files.index import SegmentIndex, decode_index, encode_index
+from millstream.storage.files.names import SEGMENT_SUFFIXES, segment_file
+from millstream.storage.files.seal import SEAL_SIZE, Seal, SegmentStats, decode_seal, encode_seal
+from millstream.storage.segment.scan import scan
+
+logger = logging.getLogger(__name__)
+
+RESERVE_MIN = 64 * 1024
+RESERVE_STEP_MAX = 16 * 1024 * 1024
+"""Space is set aside in steps as large as the file so far, between these two: a thousand small
+logs do not hold a thousand times what a large one needs."""
+
+
+class Segment(Protocol):
+    """What a reader needs of a segment."""
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of its first record, and its name."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """Offset that the next segment starts with."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole batches."""
+        ...
+
+    @property
+    def timestamp_max(self) -> int:
+        """Greatest timestamp of a record in it."""
+        ...
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that every batch in it bears."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Its `.log`, for messages."""
+        ...
+
+    def index(self) -> SegmentIndex:
+        """Return its index. Valid until the segment is replaced."""
+        ...
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the `.log`; fewer where the file is shorter than it must be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """What the segments of one log share: where they lie and how they are reached."""
+
+    filesystem: Filesystem
+    directory: str
+    maps: FileCache[memoryview]
+    indexes: FileCache[SegmentIndex]
+    index_interval_bytes: int
+    spare: BallastFile | None = None
+    """Room that is kept for deleting on a full disk; ephemeral logs have none."""
+
+    def path(self, base_offset: int, suffix: str, generation: int = 0) -> str:
+        """Return the path of one file of a segment."""
+        return join(self.directory, segment_file(base_offset, suffix, generation))
+
+
+class SealedSegment:
+    """A segment that no one writes any more.
+
+    One of generation 1 or more was rewritten, and is never written again: whatever is to be
+    changed in it goes into a segment of the next generation.
+    """
+
+    def __init__(self, place: LogDirectory, seal: Seal, generation: int = 0) -> None:
+        self.place = place
+        self.seal = seal
+        self.generation = generation
+        self.base_offset = seal.base_offset
+        self.next_offset = seal.next_offset
+        self.size = seal.size
+        self.timestamp_max = seal.timestamp_max
+        self.leader_epoch = seal.leader_epoch
+        self.path = place.path(seal.base_offset, "log", generation)
+        self.index_path = place.path(seal.base_offset, "index", generation)
+
+    @property
+    def keys_path(self) -> str:
+        """Its index of keys, which may be missing: it is made when it is needed."""
+        return self.place.path(self.base_offset, "keys", self.generation)
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the `.log`, out of its map."""
+        return self._map()[start:end]
+
+    def index(self) -> SegmentIndex:
+        """Return its index, read from its file, or derived from the log where that is damaged."""
+        return self.place.indexes.get(self.index_path, self._load_index)
+
+    def index_at_hand(self) -> SegmentIndex | None:
+        """Return its index where that is in memory already."""
+        return self.place.indexes.peek(self.index_path)
+
+    def forget(self) -> None:
+        """Drop maps of its files, because they are about to change, or gone."""
+        self.place.maps.forget(self.path)
+        self.place.maps.forget(self.keys_path)
+        self.place.indexes.forget(self.index_path)
+
+    def _map(self) -> memoryview:
+        return self.place.maps.get(self.path, self._load_map)
+
+    def _load_map(self) -> memoryview:
+        return map_file(self.place.filesystem, self.path)
+
+    def _load_index(self) -> SegmentIndex:
+        path = self.index_path
+        try:
+            data = map_file(self.place.filesystem, path)
+            return decode_index(data, base_offset=self.base_offset, log_size=self.size)
+        except (CorruptFile, FileNotFoundError) as error:
+            logger.warning("deriving %s anew: %s", path, error)
+            return self._derive_index()
+        except UnknownFormat as error:
+            raise UnknownFormat(f"{path}: {error}") from error
+
+    def _derive_index(self) -> SegmentIndex:
+        found = scan(
+            self._map()[: self.size],
+            base_offset=self.base_offset,
+            created_ms=self.seal.created_ms,
+            index_interval_bytes=self.place.index_interval_bytes,
+            leader_epoch=self.leader_epoch,
+        )
+        if found.damage is None:
+            self._keep_index(found.index)
+        return found.index
+
+    def _keep_index(self, index: SegmentIndex) -> None:
+        """Write a derived index back. It is a convenience, so a disk that refuses is no error."""
+        try:
+            write_index(
+                self.place,
+                index,
+                base_offset=self.base_offset,
+                log_size=self.size,
+                generation=self.generation,
+            )
+        except OSError as error:
+            logger.warning("index of %s not written back: %s", self.path, error)
+
+
+class GrowingSegment:
+    """The segment that is being written.
+
+    Only the writer of the log changes it. Readers bound themselves by what is committed, so they
+    never look at bytes that are still on their way. The descriptor is closed with its last
+    reference, so a reader in another thread never finds it reused.
+    """
+
+    def __init__(
+        self, place: LogDirectory, tally: SegmentStats, index: SegmentIndex, file: File | None
+    ) -> None:
+        self.place = place
+        self.tally = tally
+        self.base_offset = tally.base_offset
+        self.file = file
+        self._index = index
+        # The position of the last entry; before the first batch, so far back that it gets one.
+        self._indexed = index[len(index) - 1].position if len(index) else -(2**62)
+        self._reserved = 0
+
+    @property
+    def next_offset(self) -> int:
+        """Offset that the next batch will get."""
+        return self.tally.next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.tally.size
+
+    @property
+    def timestamp_max(self) -> int:
+        """Greatest timestamp so far."""
+        return self.tally.timestamp_max
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that every batch in it bears."""
+        return self.tally.leader_epoch
+
+    @property
+    def path(self) -> str:
+        """Its `.log`, for messages."""
+        return self.place.path(self.base_offset, "log")
+
+    def index(self) -> SegmentIndex:
+        """Return its index, which grows with it."""
+        return self._index
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the `.log`, by a positional read."""
+        file = self.file
+        if file is None:
+            file = self.place.filesystem.open_readonly(self.path)
+        return memoryview(file.read_at(start, end - start))
+
+    def open(self) -> File:
+        """Return the file for writing, opening it where it was given back."""
+        if self.file is None:
+            self.file = self.place.filesystem.open(self.path)
+        return self.file
+
+    def reserve(self, size: int) -> None:
+        """Set space aside for growing to `size`, and some more."""
+        if size <= self._reserved:
+            return
+        wanted = size + min(max(size, RESERVE_MIN), RESERVE_STEP_MAX)
+        try:
+            self.open().reserve(wanted)
+        except OSError:
+            wanted = size  # There may be room for this batch, if not for more.
+            self.open().reserve(wanted)
+        self._reserved = wanted
+
+    def forget_reserve(self) -> None:
+        """Set space aside anew with the next write, because the file was cut."""
+        self._reserved = 0
+
+    def add(self, header: BatchHeader, size: int, header_bytes: Bytes) -> None:
+        """Take note of a batch that was written behind the last one."""
+        tally = self.tally
+        if tally.size - self._indexed >= self.place.index_interval_bytes:
+            self._index.add(tally.next_offset, tally.size, tally.timestamp_max)
+            self._indexed = tally.size
+        tally.add(header, size, header_bytes)
+
+
+def write_index(
+    place: LogDirectory,
+    index: SegmentIndex,
+    *,
+    base_offset: int,
+    log_size: int,
+    generation: int = 0,
+) -> None:
+    """Write the index file of a segment. Its name is durable after the directory was synced."""
+    data = encode_index(index, base_offset=base_offset, log_size=log_size)
+    name = segment_file(base_offset, "index", generation)
+    replace_file(place.filesystem, place.directory, name, [data])
+
+
+def write_seal(place: LogDirectory, seal: Seal, index: SegmentIndex, generation: int = 0) -> None:
+    """Seal a segment whose `.log` was synced. Durable when this returns.
+
+    The names of log and index are made durable before the seal appears, so a seal never speaks
+    of files that a crash could take away. With its seal a rewritten segment takes the place of
+    those that it was made from: where this raises, the seal may be there or not, and neither set
+    of files may be touched before recovery has decided.
+    """
+    write_index(
+        place, index, base_offset=seal.base_offset, log_size=seal.size, generation=generation
+    )
+    place.filesystem.sync_directory(place.directory)
+    name = segment_file(seal.base_offset, "seal", generation)
+    replace_file(place.filesystem, place.directory, name, [encode_seal(seal)])
+    place.filesystem.sync_directory(place.directory)
+
+
+def remove_seal(place: LogDirectory, base_offset: int) -> None:
+    """Take the seal of a segment away, durably, so that it may be written again.
+
+    Only one of generation 0 can be.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        place.filesystem.remove(place.path(base_offset, "seal"))
+    place.filesystem.sync_directory(place.directory)
+
+
+def remove_segment(place: LogDirectory, segment: SealedSegment) -> None:
+    """Remove the files of a segment that no one needs, and only those of its generation.
+
+    It lies below the first offset of its log, or inside a rewritten segment that has its seal. Any
+    file may come back in a crash, or the removal end halfway: opening the log knows by the first
+    offset, or by the seal, that it has to go. Who has the log mapped keeps it.
+    """
+    for suffix in SEGMENT_SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            place.filesystem.remove(place.path(segment.base_offset, suffix, segment.generation))
+    segment.forget()
+
+
+def read_seal(place: LogDirectory, base_offset: int, generation: int = 0) -> Seal:
+    """Read the seal of a segment; raises `CorruptFile` or `FileNotFoundError`."""
+    path = place.path(base_offset, "seal", generation)
+    file = place.filesystem.open_readonly(path)
+    try:
+        seal = decode_seal(file.read_at(0, SEAL_SIZE + 1))
+    except (CorruptFile, UnknownFormat) as error:
+        raise type(error)(f"{path}: {error}") from error
+    finally:
+        file.close()
+    if seal.base_offset != base_offset:
+        raise CorruptFile(f"{path}: is the seal of base offset {seal.base_offset}")
+    return seal

@@ -1,0 +1,75 @@
+"""Batches without the records that were deleted from them by key.
+
+What was deleted by key stays in its file until that is rewritten; until then a *mask* says which
+offsets of a segment nobody may see. A batch that holds some is rebuilt without them whenever it is
+read. That opens all of its records, so the last few that were rebuilt are kept: readers that
+follow each other through a log pay once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from threading import Lock
+from typing import NamedTuple
+
+from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.filter.batch_filter import remove_offsets
+
+STRIPPED_BYTES_MAX = 4 * 1024 * 1024
+"""How much one log keeps: a few reads ahead of the slower of two readers."""
+
+
+class StrippedBatchCache:
+    """The batches of one log that were stripped last. Threads may share it."""
+
+    def __init__(self, bytes_max: int = STRIPPED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[tuple[str, int, bytes], memoryview] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return self._size
+
+    def get(self, path: str, position: int, batch: Bytes, deleted: array[int]) -> memoryview:
+        """Return `batch`, which lies at `position` of a segment, without the `deleted` records."""
+        key = (path, position, deleted.tobytes())
+        with self._lock:
+            if found := self._kept.get(key):
+                self._kept.move_to_end(key)
+                return found
+        stripped = memoryview(remove_offsets(batch, deleted))
+        with self._lock:
+            self._keep(key, stripped)
+        return stripped
+
+    def _keep(self, key: tuple[str, int, bytes], stripped: memoryview) -> None:
+        if key in self._kept or len(stripped) > self._bytes_max:
+            return
+        self._kept[key] = stripped
+        self._size += len(stripped)
+        while self._size > self._bytes_max:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest)
+
+
+class DeletedRecordFilter(NamedTuple):
+    """What nobody may see of one segment, and how its batches are shown without it."""
+
+    offsets: array[int]
+    """Sorted."""
+    stripped: StrippedBatchCache
+
+    def next_at(self, offset: int) -> int | None:
+        """Return the first masked offset from `offset` on."""
+        found = bisect_left(self.offsets, offset)
+        return self.offsets[found] if found < len(self.offsets) else None
+
+    def within(self, header: BatchHeader) -> array[int]:
+        """Return the masked offsets of one batch."""
+        first = bisect_left(self.offsets, header.base_offset)
+        return self.offsets[first : bisect_right(self.offsets, header.last_offset, lo=first)]

@@ -1,0 +1,1 @@
+"""Clocks, timers and executors under the control of a test."""

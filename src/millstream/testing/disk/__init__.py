@@ -1,0 +1,1 @@
+"""A simulated disk: faults, power cuts, crash states."""

@@ -1,0 +1,179 @@
+"""A file system whose N-th call fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from millstream.records.batch import Bytes
+from millstream.storage.disk.filesystem import File, Filesystem, Lock
+from millstream.testing.disk.fault import Call, Fault
+from millstream.testing.disk.recording_filesystem import RecordingFile
+
+T = TypeVar("T")
+
+
+class FaultyFilesystem:
+    """Passes every call on to another file system, save those that the fault strikes.
+
+    A call that fails does nothing, with three exceptions that are as Linux has them: a failed
+    write may have written its first half; a failed close has closed the file; and a failed sync
+    loses, on a `SimulatedFilesystem`, every hope for what it was to make durable.
+    """
+
+    def __init__(self, inner: Filesystem, fault: Fault) -> None:
+        self._inner = inner
+        self._calls = _Calls(fault)
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Every call so far, in order."""
+        return self._calls.made
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading and writing."""
+        return self._file(path, self._run("open", path, lambda: self._inner.open(path)))
+
+    def open_readonly(self, path: str) -> File:
+        """Open an existing file for reading."""
+        file = self._run("open_readonly", path, lambda: self._inner.open_readonly(path))
+        return self._file(path, file)
+
+    def create(self, path: str) -> File:
+        """Create a file that must not exist yet."""
+        return self._file(path, self._run("create", path, lambda: self._inner.create(path)))
+
+    def list(self, path: str) -> Sequence[str]:
+        """Return the names in a directory, sorted; nothing where there is no such directory."""
+        return self._run("list", path, lambda: self._inner.list(path))
+
+    def size(self, path: str) -> int:
+        """Return the size of a file."""
+        return self._run("size", path, lambda: self._inner.size(path))
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory below an existing one; nothing happens where it exists."""
+        self._run("make_directory", path, lambda: self._inner.make_directory(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file or a directory another name, replacing a file that had it, atomically."""
+        self._run("rename", source, lambda: self._inner.rename(source, target))
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self._run("remove", path, lambda: self._inner.remove(path))
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        self._run("remove_directory", path, lambda: self._inner.remove_directory(path))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
+        self._run("remove_tree", path, lambda: self._inner.remove_tree(path))
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable.
+
+        Unlike a file's pages, names go through the file system's journal: one that could not be
+        written takes no more commits, so a later sync that succeeds has settled them.
+        """
+        self._run("sync_directory", path, lambda: self._inner.sync_directory(path))
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock file at `path`, creating it; raises `StoreLocked` where another has it."""
+        return self._run("lock", path, lambda: self._inner.lock(path))
+
+    def _run(self, name: str, path: str, call: Callable[[], T]) -> T:
+        return self._calls.run(name, path, call)
+
+    def _file(self, path: str, file: File) -> File:
+        return FaultyFile(file, path, self._calls)
+
+
+class FaultyFile:
+    """An open file of a `FaultyFilesystem`."""
+
+    def __init__(self, inner: File, path: str, calls: _Calls) -> None:
+        self._inner = inner
+        self._path = path
+        self._calls = calls
+        self._is_closed = False
+
+    def size(self) -> int:
+        """Return the visible size in bytes."""
+        return self._run("size", self._inner.size)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer come back only at the end of the file."""
+        return self._run("read_at", lambda: self._inner.read_at(position, size))
+
+    def map(self, size: int) -> memoryview:
+        """Return the first `size` bytes as a read-only view."""
+        return self._run("map", lambda: self._inner.map(size))
+
+    def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
+        """Write `pieces` one after the other, and return how many bytes were taken."""
+        error = self._calls.strike("write_at", self._path)
+        if error is None:
+            return self._inner.write_at(position, pieces)
+        data = b"".join(pieces)
+        written = self._inner.write_at(position, [data[: (len(data) + 1) // 2]])
+        if self._calls.fault.kind == "error":
+            raise error
+        return written
+
+    def reserve(self, size: int) -> None:
+        """Set space aside so that the file can grow to `size`; its visible size stays."""
+        self._run("reserve", lambda: self._inner.reserve(size))
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes and give back what was reserved beyond."""
+        self._run("truncate", lambda: self._inner.truncate(size))
+
+    def sync(self) -> None:
+        """Make the file's bytes and its size durable."""
+        if (error := self._calls.strike("sync", self._path)) is None:
+            self._inner.sync()
+        else:
+            if isinstance(self._inner, RecordingFile):
+                self._inner.fail_sync()
+            raise error
+
+    def close(self) -> None:
+        """Give the file back. Repeating it does nothing, and is no call."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        error = self._calls.strike("close", self._path)
+        self._inner.close()
+        if error is not None:
+            raise error
+
+    def _run(self, name: str, call: Callable[[], T]) -> T:
+        return self._calls.run(name, self._path, call)
+
+
+class _Calls:
+    """Counts the calls of one file system and its files, from whatever thread they come."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.made: list[Call] = []
+        self._lock = threading.Lock()
+
+    def run(self, name: str, path: str, call: Callable[[], T]) -> T:
+        if (error := self.strike(name, path)) is not None:
+            raise error
+        return call()
+
+    def strike(self, name: str, path: str) -> OSError | None:
+        """Count a call, and return its error if it has to fail."""
+        call = Call(name, path)
+        with self._lock:
+            self.made.append(call)
+            if not self.fault.strikes(call):
+                return None
+        code = self.fault.error
+        return OSError(code, os.strerror(code), path)

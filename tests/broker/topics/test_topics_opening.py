@@ -1,0 +1,234 @@
+"""Topics after a start: what was kept, what an embedded store made, what a crash left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+import msgspec
+import pytest
+
+from millstream.broker.topics.configs.topic_settings import DURABILITY
+from millstream.broker.topics.topic import TopicRow, encode_row, topic_key
+from millstream.config.schema import BrokerConfig, Durability, LogConfig
+from millstream.errors import CorruptFile, InvalidConfig, StorageFailed, UnknownFormat
+from millstream.metadata.sqlite import SqliteMetadata
+from millstream.records.record import Record
+from millstream.testing import SimulatedFilesystem
+from tests.broker.topic_nodes import make_store, make_topics, running
+from tests.metadata.memory import DyingMetadata, MemoryMetadata
+from tests.metadata.suite import in_loop
+
+from .test_topics import FailingStore
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@in_loop
+async def test_topics_survive_a_restart(tmp_path):
+    disk, path = SimulatedFilesystem(), str(tmp_path / "meta.db")
+    async with SqliteMetadata(path) as metadata, running(metadata, disk) as topics:
+        first = await topics.create("a", partitions=2, configs={"cleanup.policy": "compact"})
+        await topics.create("b")
+        await topics.add_partitions("a", 3)
+        await topics.alter("b", {"retention.ms": "1"})
+        await topics.create("c")
+        await topics.delete("c")
+    async with SqliteMetadata(path) as metadata, running(metadata, disk) as topics:
+        assert [topic.name for topic in topics.all()] == ["a", "b"]
+        topic = topics.get("a")
+        assert (topic.id, topic.partition_count) == (first.id, 3)
+        assert topic.config.is_compacted
+        assert topics.by_id(first.id) is topic
+        assert topics.get("b").config.overrides == {"retention.ms": "1"}
+        assert topics.partition_count == 4
+        await topics.add_partitions("a", 4)
+        await topics.delete("b")
+
+
+@in_loop
+async def test_a_deletion_that_was_cut_short_is_finished():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    store = make_store(disk)
+    store.open()
+    topics = make_topics(metadata, FailingStore(store, 1))
+    await topics.open()
+    topic = await topics.create("a")
+    await topic.partitions[0].open()
+    await topic.partitions[0].log.append_records([Record(b"1")])
+    with pytest.raises(StorageFailed):
+        await topics.delete("a")
+    await store.close()
+    assert disk.list("/data/topics") == ["a"]
+    async with running(metadata, disk) as topics:
+        assert topics.all() == []
+        assert metadata.entries == {}
+        assert disk.list("/data/topics") == []
+
+
+@in_loop
+async def test_a_deletion_that_cannot_be_finished_does_not_keep_the_node_down(caplog):
+    metadata = MemoryMetadata()
+    row = TopicRow(id=uuid.uuid4(), partitions=1, configs={}, state="deleting")
+    await metadata.transact(puts={topic_key("a"): encode_row(row)})
+    store = make_store(SimulatedFilesystem())
+    store.open()
+    await store.log("a")
+    topics = make_topics(metadata, FailingStore(store, 1))
+    with caplog.at_level(logging.ERROR):
+        await topics.open()
+    assert "a: deleted, and some of its data is left: on purpose" in caplog.text
+    assert topics.all() == []
+    assert (await topics.create("a")).is_created
+    await topics.close()
+    await store.close()
+
+
+# Ephemeral topics.
+
+
+@in_loop
+async def test_an_ephemeral_topic_is_another_one_after_a_restart():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    async with running(metadata, disk) as topics:
+        before = await topics.create("a", partitions=2, configs={DURABILITY: "ephemeral"})
+        await before.partitions[0].open()
+        await before.partitions[0].log.append_records([Record(b"1")])
+    ids = {before.id}
+    for _ in range(2):
+        async with running(metadata, disk) as topics:
+            after = topics.get("a")
+            assert after.id not in ids
+            ids.add(after.id)
+            assert after.partition_count == 2
+            await after.partitions[0].open()
+            assert after.partitions[0].log.end_offset == 0
+            await topics.alter("a", {DURABILITY: "ephemeral", "retention.ms": "1"})
+
+
+# What an embedded store made.
+
+
+async def embed(disk: SimulatedFilesystem, *logs: tuple[str, int], config: LogConfig) -> None:
+    async with make_store(disk) as store:
+        for topic, partition in logs:
+            log = await store.log(topic, partition, config=config)
+            await log.append_records([Record(b"embedded")])
+
+
+@in_loop
+async def test_logs_of_an_embedded_store_become_topics():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    await embed(disk, ("a", 0), ("a", 2), ("b", 0), config=LogConfig())
+    async with running(metadata, disk) as topics:
+        found = {topic.name: topic for topic in topics.all()}
+        assert {name: topic.partition_count for name, topic in found.items()} == {"a": 3, "b": 1}
+        assert found["a"].config.overrides == {"retention.ms": "-1"}
+        await found["a"].partitions[2].open()
+        assert found["a"].partitions[2].log.end_offset == 1
+    async with running(metadata, disk) as topics:
+        assert topics.get("a").id == found["a"].id
+
+
+@in_loop
+async def test_adopted_logs_keep_their_durability_and_take_the_settings_of_topics():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    await embed(disk, ("a", 0), config=LogConfig(durability=Durability.MEMORY))
+    async with running(metadata, disk) as topics:
+        topic = topics.get("a")
+        assert topic.config.overrides == {DURABILITY: "memory", "retention.ms": "-1"}
+        await topic.partitions[0].open()
+        assert topic.partitions[0].log.config == topic.config.log_config()
+
+
+@in_loop
+async def test_a_log_beyond_the_partitions_of_its_topic_is_adopted_too():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    async with running(metadata, disk) as topics:
+        before = await topics.create("a", partitions=2)
+    await embed(disk, ("a", 4), config=LogConfig())
+    async with running(metadata, disk) as topics:
+        topic = topics.get("a")
+        assert (topic.id, topic.partition_count, len(topic.partitions)) == (before.id, 5, 5)
+
+
+@in_loop
+async def test_a_damaged_log_is_adopted_as_it_is():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    await embed(disk, ("a", 0), ("a", 1), config=LogConfig(durability=Durability.DISK))
+    disk.replace_content("/data/topics/a/0/partition.json", b"damaged")
+    async with running(metadata, disk) as topics:
+        topic = topics.get("a")
+        assert topic.partition_count == 2
+        assert topic.config.durability is Durability.DISK
+        await topic.partitions[0].open()
+        assert topic.partitions[0].log.recovered.damage
+
+
+@in_loop
+async def test_logs_with_too_many_partitions_are_left_alone(caplog):
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    await embed(disk, ("a", 2**31 - 1), ("b", 0), config=LogConfig())
+    with caplog.at_level(logging.ERROR):
+        async with running(metadata, disk, BrokerConfig(partitions_max=5)) as topics:
+            assert [topic.name for topic in topics.all()] == ["b"]
+    assert "logs of a are left alone: with 2147483648 partitions more" in caplog.text
+    assert disk.list("/data/topics") == ["a", "b"]
+
+
+@in_loop
+async def test_adopting_that_was_cut_short_is_done_the_next_time():
+    disk, kept = SimulatedFilesystem(), MemoryMetadata()
+    await embed(disk, ("a", 0), ("b", 0), config=LogConfig())
+    for is_made in (False, True):
+        store = make_store(disk)
+        store.open()
+        with pytest.raises(StorageFailed):
+            await make_topics(DyingMetadata(kept, 1, is_made=is_made), store).open()
+        await store.close()
+    async with running(kept, disk) as topics:
+        assert [topic.name for topic in topics.all()] == ["a", "b"]
+
+
+# Rows that are not as they should be.
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (b"", CorruptFile, "topics/a is not the row of a topic"),
+        (b"{}", CorruptFile, "topics/a is not the row of a topic"),
+        (b'{"version":1}', CorruptFile, "topics/a is not the row of a topic"),
+        (b'{"version":2,"anything":1}', UnknownFormat, "topics/a: found version 2, known is 1"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_reported(value, error, message):
+    async def run() -> None:
+        metadata = MemoryMetadata()
+        await metadata.transact(puts={topic_key("a"): value})
+        async with running(metadata):
+            pass
+
+    with pytest.raises(error, match=message):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"partitions": 0}, CorruptFile, "topics/a has 0 partitions"),
+        ({"configs": {"x": "1"}}, InvalidConfig, "topic a: 'x' is not a topic config"),
+    ],
+)
+def test_a_row_that_makes_no_sense_is_reported(change, error, message):
+    async def run() -> None:
+        metadata = MemoryMetadata()
+        row = TopicRow(id=uuid.uuid4(), partitions=1, configs={})
+        value = encode_row(msgspec.structs.replace(row, **change))
+        await metadata.transact(puts={topic_key("a"): value})
+        async with running(metadata):
+            pass
+
+    with pytest.raises(error, match=message):
+        asyncio.run(run())

@@ -1,0 +1,274 @@
+"""Appends, step by step, with the test as their network."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millstream.clients.http.core.address import NodeUrl
+from millstream.clients.http.core.append.appender import Appender
+from millstream.clients.http.core.append.partition_appends import (
+    SEQUENCE_MAX,
+    PartitionAppends,
+    RecordGroup,
+)
+from millstream.clients.http.core.config import ClientConfig
+from millstream.clients.http.core.requests import HttpProducerId
+from millstream.clients.http.core.responses import ClientResponse
+from millstream.clients.http.core.steps import ClientContext, SendRequest
+from millstream.errors import (
+    DeadlineExceeded,
+    InvalidRecord,
+    LogFull,
+    NodeUnreachable,
+    OutOfOrderSequence,
+)
+from millstream.testing.clocks.manual_clock import ManualClock
+
+
+class Network:
+    """Answers requests as a node would that keeps one partition and knows its producers."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.log = []
+        self.producers = {}
+        self.given = 0
+        self.requests = []
+        self.faults = []
+        """One is taken for each append: what happens instead of an answer, before or after."""
+
+    def run(self, steps):
+        done = None
+        error = None
+        while True:
+            try:
+                step = steps.throw(error) if error else steps.send(done)
+            except StopIteration as end:
+                return end.value
+            done = error = None
+            if not isinstance(step, SendRequest):
+                self.clock.advance(step.seconds)
+                continue
+            self.requests.append(step.request)
+            try:
+                done = self.answer(step.request)
+            except NodeUnreachable as lost:
+                error = lost
+
+    def answer(self, request):
+        if request.path == "/v1/producers":
+            self.given += 1
+            return ClientResponse(201, {}, json.dumps({"id": self.given, "epoch": 0}).encode())
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "before":
+            raise NodeUnreachable("node", "cut", may_be_done=True)
+        answer = self.append(json.loads(request.body))
+        if fault == "after":
+            raise NodeUnreachable("node", "cut", may_be_done=True)
+        return answer
+
+    def append(self, body):
+        values = [record["value"] for record in body["records"]]
+        if "bad" in values:
+            return refuse(400, "invalid_record")
+        if "full" in values:
+            return refuse(409, "log_full")
+        stamp = body["producer"]
+        expected, last = self.producers.get(stamp["id"], (0, None))
+        if last is not None and stamp["sequence"] == last[0]:
+            return placed(last[1])
+        if stamp["sequence"] != expected:
+            return refuse(409, "out_of_order_sequence")
+        offsets = list(range(len(self.log), len(self.log) + len(values)))
+        self.log += values
+        self.producers[stamp["id"]] = (expected + len(values), (expected, offsets))
+        return placed(offsets)
+
+
+def placed(offsets):
+    body = {"offsets": offsets, "partition": 0, "head": 0, "cost": {}}
+    return ClientResponse(201, {}, json.dumps(body).encode())
+
+
+def refuse(status, code):
+    error = {"code": code, "message": code, "detail": None}
+    return ClientResponse(status, {}, json.dumps({"error": error}).encode())
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def network(clock):
+    return Network(clock)
+
+
+@pytest.fixture
+def appending(clock):
+    around = ClientContext(NodeUrl("node", 1), ClientConfig(), clock, lambda: 0.0)
+    return Appender(around)
+
+
+@pytest.fixture
+def deliver(appending, network):
+    """Deliver parcels to one lane; return the offsets of each, or its error."""
+
+    def deliver(*parcels):
+        lane = appending.lane("t", 0)
+        made = [
+            appending.parcel([json.dumps({"value": one}).encode() for one in values], None)
+            for values in parcels
+        ]
+        outcomes = network.run(appending.deliver(lane, made))
+        return [
+            [one.offset for one in outcome] if isinstance(outcome, list) else type(outcome)
+            for outcome in outcomes
+        ]
+
+    return deliver
+
+
+def test_parcels_share_a_request(deliver, network):
+    assert deliver(["a"], ["b", "c"], ["d"]) == [[0], [1, 2], [3]]
+    assert network.log == ["a", "b", "c", "d"]
+    assert len(network.requests) == 2, "the producer, and one append"
+
+
+def test_one_id_serves_all_requests_of_a_lane(deliver, network):
+    for n in range(5):
+        deliver([n])
+    assert network.given == 1
+    assert network.log == list(range(5))
+
+
+@pytest.mark.parametrize("faults", [["before"], ["after"], ["before", "after"], ["after"] * 4])
+def test_a_request_that_was_cut_is_appended_once(deliver, network, faults):
+    deliver(["first"])
+    network.faults += faults
+    assert deliver(["a"], ["b"]) == [[1], [2]]
+    assert deliver(["c"]) == [[3]]
+    assert network.log == ["first", "a", "b", "c"]
+    assert network.given == 1
+
+
+def test_one_bad_record_does_not_harm_those_it_shares_a_request_with(deliver, network):
+    assert deliver(["a"], ["b"], ["bad", "x"], ["c"], ["d"]) == [
+        [0], [1], InvalidRecord, [2], [3],
+    ]  # fmt: skip
+    assert network.log == ["a", "b", "c", "d"]
+
+
+def test_what_is_wrong_with_the_partition_is_told_to_all_at_once(deliver, network):
+    assert deliver(["a"], ["full"], ["b"]) == [LogFull] * 3
+    assert network.log == []
+    assert len(network.requests) == 2
+
+
+def test_a_refusal_spends_no_sequence(deliver, network):
+    deliver(["a"])
+    assert deliver(["bad"]) == [InvalidRecord]
+    assert deliver(["b"]) == [[1]]
+    assert network.given == 1
+
+
+def test_a_producer_that_the_node_forgot_is_followed_by_a_new_one(deliver, network):
+    deliver(["a"])
+    network.producers.clear()
+    assert deliver(["b"], ["c"]) == [[1], [2]]
+    assert network.given == 2
+
+
+def test_a_new_producer_that_is_refused_too_is_the_end(deliver, network, monkeypatch):
+    monkeypatch.setattr(network, "append", lambda _: refuse(409, "out_of_order_sequence"))
+    assert deliver(["a"]) == [OutOfOrderSequence]
+    assert len(network.requests) == 2
+
+
+def test_a_doubt_that_the_node_cannot_take_away_is_told_to_all(deliver, network):
+    deliver(["a"])
+    network.faults += ["after"]
+    original = network.append
+
+    def forget_after(body):
+        answer = original(body)
+        network.producers.clear()
+        return answer
+
+    network.append = forget_after
+    assert deliver(["b"], ["c"]) == [NodeUnreachable] * 2
+    assert network.log == ["a", "b", "c"], "they may be there, and are"
+    network.append = original
+    assert deliver(["d"]) == [[3]]
+    assert network.given == 2
+
+
+def test_a_parcel_that_waited_too_long_is_not_sent(appending, network, clock):
+    lane = appending.lane("t", 0)
+    late = appending.parcel([b'{"value":"late"}'], None)
+    clock.advance(31)
+    fresh = appending.parcel([b'{"value":"fresh"}'], None)
+    outcomes = network.run(appending.deliver(lane, [late, fresh]))
+    assert isinstance(outcomes[0], DeadlineExceeded)
+    assert network.log == ["fresh"]
+
+
+def test_a_call_that_is_called_off_leaves_no_sequence_behind(appending, network):
+    lane = appending.lane("t", 0)
+    network.run(appending.deliver(lane, [appending.parcel([b'{"value":1}'], None)]))
+    steps = appending.deliver(lane, [appending.parcel([b'{"value":2}'], None)])
+    steps.send(None)
+    steps.close()
+    assert lane.producer is None
+    network.run(appending.deliver(lane, [appending.parcel([b'{"value":3}'], None)]))
+    assert network.given == 2
+
+
+# Lanes.
+
+
+def lane_with(*sizes, **config):
+    lane = PartitionAppends("t", 0, ClientConfig(**config))
+    for size in sizes:
+        lane.waiting.append(RecordGroup([b"x" * size], deadline=0.0, ticket=size))
+    return lane
+
+
+def taken(lane):
+    found = []
+    while parcels := lane.take():
+        found.append([parcel.ticket for parcel in parcels])
+    return found
+
+
+def test_a_request_takes_parcels_up_to_its_size_and_one_at_least():
+    assert taken(lane_with(40, 40, 40, 200, 10, gather_bytes_max=100)) == [
+        [40, 40],
+        [40],
+        [200],
+        [10],
+    ]
+
+
+def test_a_request_takes_records_up_to_their_number():
+    assert taken(lane_with(1, 1, 1, 1, 1, gather_records_max=2)) == [[1, 1], [1, 1], [1]]
+
+
+def test_an_id_is_never_taken_again_in_the_lane_where_it_is_spent():
+    lane = lane_with()
+    lane.begin(HttpProducerId(7, 0))
+    lane.end()
+    with pytest.raises(AssertionError):
+        lane.begin(HttpProducerId(7, 0))
+
+
+def test_sequences_end_before_their_numbers_do():
+    lane = lane_with()
+    lane.begin(HttpProducerId(7, 0))
+    lane.advance(SEQUENCE_MAX // 2)
+    assert lane.producer is not None
+    lane.advance(1)
+    assert lane.producer is None

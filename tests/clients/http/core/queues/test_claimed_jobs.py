@@ -1,0 +1,62 @@
+"""The jobs that a worker holds."""
+
+from __future__ import annotations
+
+from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
+from millstream.clients.http.core.queues.worker_job import WorkerJob
+from millstream.clients.http.core.values import ClaimedJob, TopicRecord
+
+
+def job(number, lease_ms=10_000):
+    record = TopicRecord(
+        topic="q", partition=0, offset=number, timestamp_ms=0, key=None, raw=b"1", is_json=True,
+        headers={},
+    )  # fmt: skip
+    claimed = ClaimedJob(receipt=f"r{number}", record=record, deliveries=1, deadline_ms=lease_ms)
+    return WorkerJob(claimed)
+
+
+def held(*jobs):
+    made = ClaimedJobs()
+    made.claimed(jobs, now=0.0)
+    return made
+
+
+def test_jobs_come_in_the_order_in_which_they_were_claimed():
+    one, two = job(1), job(2)
+    found = held(one, two)
+    assert [found.next(), found.next(), found.next()] == [one, two, None]
+
+
+def test_leases_of_jobs_that_wait_are_made_longer_too():
+    found = held(job(1), job(2))
+    found.next()
+    assert found.due(4.0) == []
+    assert found.due(5.0) == ["r1", "r2"]
+
+
+def test_a_job_that_its_worker_settled_is_not_made_longer():
+    one = job(1)
+    found = held(one, job(2))
+    found.next()
+    one.is_settled = True
+    assert found.due(5.0) == ["r2"]
+
+
+def test_a_job_whose_lease_ended_while_it_waited_is_not_handed_out():
+    one, two = job(1), job(2)
+    found = held(one, two)
+    found.lost(["r1"])
+    assert found.next() is two
+    assert one.is_lost
+
+
+def test_what_is_left_is_given_back_save_what_is_settled_or_lost():
+    jobs = [job(n) for n in range(4)]
+    found = held(*jobs)
+    found.next()
+    jobs[0].is_settled = True
+    found.lost(["r2"])
+    assert found.rest() == [jobs[1], jobs[3]]
+    assert len(found.leases) == 0
+    assert found.rest() == []

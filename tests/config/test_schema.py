@@ -1,0 +1,338 @@
+"""A setting is checked once, and a wrong one is named together with what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from millstream.config.schema import (
+    PORT_MAX,
+    BrokerConfig,
+    Discard,
+    Durability,
+    Endpoint,
+    EventFormat,
+    EventLevel,
+    HttpConfig,
+    KafkaConfig,
+    LogConfig,
+    LoggingConfig,
+    NodeConfig,
+    StoreConfig,
+    TelemetryConfig,
+    durability_named,
+    endpoint_named,
+    is_loopback,
+    settings_of,
+)
+from millstream.errors import InvalidConfig
+
+CONFIGS = [
+    LogConfig,
+    StoreConfig,
+    BrokerConfig,
+    KafkaConfig,
+    HttpConfig,
+    NodeConfig,
+    TelemetryConfig,
+]
+NO_NUMBERS = {
+    LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
+    StoreConfig: {"replay_priority"},
+    BrokerConfig: {"auto_create_topics"},
+    HttpConfig: {"console"},
+    NodeConfig: {
+        "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "web", "log",
+        "store", "logging", "telemetry",
+    },
+    TelemetryConfig: {"traces", "traces_ratio", "metrics", "endpoint", "service_name"},
+}  # fmt: skip
+LIMITS = [
+    pytest.param(config, name, least, most, id=f"{config.__name__}.{name}")
+    for config in CONFIGS
+    for name, (least, most) in config._limits.items()
+]
+
+OPTIONAL = [
+    pytest.param(config, name, id=f"{config.__name__}.{name}")
+    for config in CONFIGS
+    for name in sorted(config._optional)
+]
+
+NO_WHOLE_NUMBER = ["1024", 1024.0, float("nan"), True, [1024], Durability.FSYNC]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_whole_number_has_limits(config):
+    kinds = {field.name: field.type for field in dataclasses.fields(config)}
+    numbers = {name for name, kind in kinds.items() if kind in ("int", "int | None")}
+    optional = {name for name, kind in kinds.items() if kind == "int | None"}
+    others = {field.name for field in dataclasses.fields(config)} - numbers
+    assert numbers == set(config._limits)
+    assert optional == config._optional
+    assert others == NO_NUMBERS.get(config, set())
+
+
+PARTNERS = {
+    "group_session_timeout_ms_min": "group_session_timeout_ms_max",
+    "group_session_timeout_ms_max": "group_session_timeout_ms_min",
+    "drain_notice_ms": "drain_ms_max",
+}
+"""Settings of which one bounds the other."""
+
+
+@pytest.mark.parametrize(("config", "name", "least", "most"), LIMITS)
+def test_a_number_may_be_as_small_and_as_large_as_its_limits(config, name, least, most):
+    partner = PARTNERS.get(name)
+    for value in (least, most):
+        settings = {name: value} if partner is None else {name: value, partner: value}
+        assert getattr(config(**settings), name) == value
+
+
+@pytest.mark.parametrize(("config", "name", "least", "most"), LIMITS)
+def test_a_number_outside_its_limits_is_refused_with_key_value_and_range(config, name, least, most):
+    for value in (least - 1, most + 1, -(2**70), 2**70):
+        with pytest.raises(InvalidConfig) as caught:
+            config(**{name: value})
+        assert str(caught.value) == f"{name} is {value}, allowed is {least} to {most}"
+
+
+@pytest.mark.parametrize("value", NO_WHOLE_NUMBER, ids=repr)
+@pytest.mark.parametrize(("config", "name", "least", "most"), LIMITS)
+def test_what_is_no_whole_number_is_refused_with_key_and_value(config, name, least, most, value):
+    with pytest.raises(InvalidConfig) as caught:
+        config(**{name: value})
+    assert str(caught.value) == f"{name} is {value!r}, a whole number is needed"
+
+
+@pytest.mark.parametrize(("config", "name", "least", "most"), LIMITS)
+def test_a_number_that_must_be_there_is_missed(config, name, least, most):
+    if name not in config._optional:
+        with pytest.raises(InvalidConfig, match=f"{name} is None, a whole number is needed"):
+            config(**{name: None})
+
+
+@pytest.mark.parametrize(("config", "name"), OPTIONAL)
+def test_a_limit_that_may_be_left_out_is_left_out_unless_it_is_set(config, name):
+    assert getattr(config(), name) is None
+    assert getattr(config(**{name: None}), name) is None
+
+
+@pytest.mark.parametrize("value", ["old", "OLD", None, 1, Durability.FSYNC], ids=repr)
+def test_a_discard_that_is_none_is_refused_with_all_that_are(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LogConfig(discard=value)
+    assert str(caught.value) == f"discard is {value!r}, allowed is old, reject"
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 0.5, 1, 1.0])
+def test_a_ratio_may_be_anything_from_0_to_1(value):
+    assert LogConfig(dirty_ratio_min=value).dirty_ratio_min == value
+
+
+@pytest.mark.parametrize("value", [-0.01, 1.01, float("nan"), float("inf"), "0.5", None, True])
+def test_what_is_no_ratio_is_refused(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LogConfig(dirty_ratio_min=value)
+    assert str(caught.value) == (f"dirty_ratio_min is {value!r}, allowed is a number from 0 to 1")
+
+
+def test_a_log_is_compacted_or_not():
+    with pytest.raises(InvalidConfig, match="is_compacted is 1, allowed is True or False"):
+        LogConfig(is_compacted=1)
+
+
+def test_compaction_cannot_have_to_wait_longer_than_it_may():
+    LogConfig(compaction_lag_ms_min=5, compaction_lag_ms_max=5)
+    with pytest.raises(InvalidConfig) as caught:
+        LogConfig(compaction_lag_ms_min=6, compaction_lag_ms_max=5)
+    assert str(caught.value) == (
+        "compaction_lag_ms_min is 6, allowed is up to compaction_lag_ms_max, which is 5"
+    )
+
+
+def test_the_default_removes_nothing():
+    config = LogConfig()
+    limits = (config.retention_ms, config.retention_bytes, config.retention_records)
+    assert limits == (None, None, None)
+    assert config.discard is Discard.OLD
+    assert not config.is_compacted
+
+
+@pytest.mark.parametrize("value", ["fsync", "FSYNC", None, 1, True], ids=repr)
+def test_a_durability_that_is_none_is_refused_with_all_that_are(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LogConfig(durability=value)
+    assert str(caught.value) == (
+        f"durability is {value!r}, allowed is ephemeral, memory, disk, fsync"
+    )
+
+
+@pytest.mark.parametrize("kind", Durability)
+def test_a_durability_is_found_by_its_name(kind):
+    assert durability_named(kind.value) is kind
+
+
+@pytest.mark.parametrize("name", ["", "FSYNC", "sync", " fsync", "fsync\n", None], ids=repr)
+def test_an_unknown_durability_is_refused_with_all_that_are_known(name):
+    with pytest.raises(InvalidConfig) as caught:
+        durability_named(name)
+    assert str(caught.value) == (
+        f"durability is {name!r}, allowed is ephemeral, memory, disk, fsync"
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_defaults_are_within_their_limits(config):
+    default = config()
+    for name, (least, most) in config._limits.items():
+        value = getattr(default, name)
+        assert value is None or least <= value <= most
+
+
+def test_the_default_loses_no_data():
+    assert LogConfig().durability is Durability.FSYNC
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_config_never_changes(config):
+    name = next(iter(config._limits))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config(), name, 1)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_changed_copy_is_checked_too(config):
+    name = next(iter(config._limits))
+    with pytest.raises(InvalidConfig, match=name):
+        dataclasses.replace(config(), **{name: -1})
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_config_takes_its_settings_by_name_only(config):
+    with pytest.raises(TypeError):
+        config(1024)
+    with pytest.raises(TypeError, match="no_such_setting"):
+        config(no_such_setting=1)
+
+
+@pytest.mark.parametrize("config", [LogConfig, StoreConfig])
+def test_settings_come_out_as_plain_values(config):
+    settings = settings_of(config())
+    assert list(settings) == [field.name for field in dataclasses.fields(config)]
+    assert {type(value) for value in settings.values()} <= {int, str, float, bool, type(None)}
+
+
+def test_settings_name_what_can_be_chosen_as_it_is_written():
+    settings = settings_of(LogConfig(durability=Durability.DISK, discard=Discard.REJECT))
+    assert (settings["durability"], settings["discard"]) == ("disk", "reject")
+
+
+def test_a_limit_that_was_left_out_comes_out_as_nothing():
+    settings = settings_of(LogConfig(retention_bytes=5))
+    assert (settings["retention_ms"], settings["retention_bytes"]) == (None, 5)
+
+
+@pytest.mark.parametrize("value", ["info", None, 20, EventFormat.JSON], ids=repr)
+def test_a_level_that_is_none_is_refused_with_all_that_are(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LoggingConfig(level=value)
+    assert str(caught.value) == f"level is {value!r}, allowed is debug, info, warning, error"
+
+
+@pytest.mark.parametrize("value", ["json", None, EventLevel.INFO], ids=repr)
+def test_a_format_that_is_none_is_refused_with_all_that_are(value):
+    with pytest.raises(InvalidConfig) as caught:
+        LoggingConfig(format=value)
+    assert str(caught.value) == f"format is {value!r}, allowed is auto, json, pretty"
+
+
+# Where a node is reached.
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("127.0.0.1:9092", Endpoint("127.0.0.1", 9092)),
+        ("localhost:0", Endpoint("localhost", 0)),
+        ("[::1]:65535", Endpoint("::1", PORT_MAX)),
+        ("::1:9092", Endpoint("::1", 9092)),
+        ("node-1.example:80", Endpoint("node-1.example", 80)),
+    ],
+)
+def test_an_endpoint_is_a_host_and_a_port(text, endpoint):
+    assert endpoint_named(text, name="--kafka") == endpoint
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "9092", "127.0.0.1", "127.0.0.1:", ":9092", "127.0.0.1:65536", "127.0.0.1:-1",
+     "127.0.0.1:9092 ", "127.0.0.1:1e3", "[]:9092"],
+)  # fmt: skip
+def test_what_is_no_endpoint_is_refused_with_what_was_found_and_what_is_needed(text):
+    with pytest.raises(InvalidConfig) as caught:
+        endpoint_named(text, name="--kafka")
+    assert str(caught.value) == (
+        f"--kafka is {text!r}, needed is HOST:PORT with a port of 0-{PORT_MAX}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "text"),
+    [
+        (Endpoint("127.0.0.1", 9092), "127.0.0.1:9092"),
+        (Endpoint("::1", 9092), "[::1]:9092"),
+        (Endpoint("localhost", 0), "localhost:0"),
+    ],
+)
+def test_an_endpoint_is_written_so_that_it_can_be_read_again(endpoint, text):
+    assert str(endpoint) == text
+    assert endpoint_named(text, name="x") == endpoint
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_only_this_machine_reaches_a_loopback(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.com", "", "127.0.0.1.de"])
+def test_everything_else_may_be_reached_by_others(host):
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("door", ["kafka", "http"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::"])
+def test_a_door_for_others_has_to_be_allowed(door, host):
+    with pytest.raises(InvalidConfig, match=f"{door} is .* allowed with --insecure"):
+        NodeConfig(**{door: Endpoint(host, 1)})
+
+
+@pytest.mark.parametrize("door", ["kafka", "http"])
+def test_a_door_for_others_opens_where_that_is_allowed(door):
+    config = NodeConfig(**{door: Endpoint("10.0.0.1", 1)}, is_insecure=True)
+    assert getattr(config, door).host == "10.0.0.1"
+
+
+def test_a_node_without_any_settings_serves_this_machine_alone():
+    config = NodeConfig()
+    assert is_loopback(config.kafka.host)
+    assert is_loopback(config.http.host)
+    assert config.data == "./millstream-data"
+    assert config.log.durability is Durability.FSYNC
+
+
+def test_the_shortest_session_cannot_be_longer_than_the_longest():
+    with pytest.raises(InvalidConfig, match="group_session_timeout_ms_min is 10000, allowed is up"):
+        BrokerConfig(group_session_timeout_ms_min=10_000, group_session_timeout_ms_max=9_000)
+
+
+def test_a_switch_is_true_or_false():
+    with pytest.raises(InvalidConfig, match="auto_create_topics is 'no', allowed is True or False"):
+        BrokerConfig(auto_create_topics="no")
+
+
+@pytest.mark.parametrize("text", ["http://localhost:80", "me@localhost:80", "local host:80"])
+def test_an_address_is_no_url(text):
+    with pytest.raises(InvalidConfig, match="needed is HOST:PORT"):
+        endpoint_named(text, name="--kafka")

@@ -1,0 +1,141 @@
+"""Whatever happens to a partition and to its watcher, every live record comes once, and in order.
+
+The model is a log of numbers, a feed over it, and one watcher that is sometimes slow and sometimes
+connects again. Only `SubscriptionProgress` is real.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millstream.broker.partition.record_page import RecordPage
+from millstream.records.record import Gap, StoredRecord
+from millstream.servers.http.live.encoded_batch import EncodedBatch, event_prefix
+from millstream.servers.http.live.subscription_progress import SubscriptionProgress
+
+OPENING = event_prefix("t", 0)
+ROOM = 600
+"""Bytes that may wait: a few bursts of this model."""
+
+
+class Watcher(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = 0
+        self.floor = 0
+        self.deleted: set[int] = set()
+        self.is_deletion_noted = True
+        self.feed_offset = 0
+        self.place = SubscriptionProgress(0)
+        self.seen: list[int] = []
+        self.missed: set[int] = set()
+        """What the watcher was told that it will never see."""
+        self.lags: list[tuple[int, int]] = []
+
+    # What happens to the log.
+
+    @rule(count=st.integers(1, 8))
+    def append(self, count: int) -> None:
+        self.head += count
+
+    @precondition(lambda self: self.head)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        self.deleted.add(data.draw(st.integers(0, self.head - 1)))
+        self.is_deletion_noted = False
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        self.floor = data.draw(st.integers(self.floor, self.head))
+
+    def read(self, offset: int, count: int) -> RecordPage:
+        """Return what the difference of a real partition would be."""
+        gap = Gap(offset, self.floor - 1, "retention") if offset < self.floor else None
+        first = max(offset, self.floor)
+        end = min(self.head, first + count)
+        records = [
+            StoredRecord(at, 0, None, b"1") for at in range(first, end) if at not in self.deleted
+        ]
+        return RecordPage(tuple(records), end, self.head, gap)
+
+    # What the feed does.
+
+    @rule(count=st.integers(1, 20))
+    def feed(self, count: int) -> None:
+        if not self.is_deletion_noted:
+            self.is_deletion_noted = True
+            self.place.fall_behind()
+        if not self.place.is_at_tail:
+            self.feed_offset = self.head
+        elif self.feed_offset < self.head:
+            found = self.read(self.feed_offset, count)
+            if found.gap is not None:
+                self.place.fall_behind()
+            else:
+                burst = EncodedBatch(
+                    OPENING, self.feed_offset, found.next_offset, found.head, found.records
+                )
+                queued = self.place.queued_bytes
+                self.place.offer(burst, room=ROOM - queued if queued else None)
+                assert self.place.queued_bytes <= ROOM or not queued
+            self.feed_offset = found.next_offset
+
+    # What the watcher does.
+
+    @rule(count=st.integers(1, 20))
+    def serve(self, count: int) -> None:
+        place = self.place
+        if place.lag is not None:
+            self.lags.append(place.lag)
+            assert place.lag.from_offset == place.next_offset
+            place.lag = None
+        elif bursts := place.take():
+            for burst in bursts:
+                self.tell(burst)
+        elif not place.is_at_tail and not place.join(self.feed_offset):
+            first = place.next_offset
+            found = place.advance(self.read(first, count), self.feed_offset)
+            if found.gap is not None:
+                assert found.gap.from_offset == first
+                self.missed |= set(range(found.gap.from_offset, found.gap.to_offset + 1))
+            burst = EncodedBatch(OPENING, first, found.next_offset, found.head, found.records)
+            self.tell(burst)
+
+    def tell(self, burst: EncodedBatch) -> None:
+        text = burst.records.decode()
+        offsets = [int(part.split(",")[0]) for part in text.split('"offset":')[1:]]
+        if self.is_deletion_noted:
+            assert not self.deleted & set(offsets)
+        self.seen += offsets
+
+    @rule()
+    def connect_again(self) -> None:
+        self.place = SubscriptionProgress(self.place.next_offset)
+
+    # What holds at every moment.
+
+    @invariant()
+    def nothing_comes_twice_and_offsets_rise(self) -> None:
+        assert self.seen == sorted(set(self.seen))
+
+    @invariant()
+    def everything_before_the_cursor_was_seen_or_is_gone(self) -> None:
+        told = set(self.seen) | self.missed | self.deleted
+        assert set(range(self.place.next_offset)) <= told
+        assert not any(offset >= self.place.next_offset for offset in self.seen)
+
+    def teardown(self) -> None:
+        """In the end the watcher has come to the head."""
+        for _ in range(4 * self.head + 10):
+            self.feed(20)
+            self.serve(20)
+        assert self.place.is_at_tail
+        assert self.place.next_offset == self.head
+        self.nothing_comes_twice_and_offsets_rise()
+        self.everything_before_the_cursor_was_seen_or_is_gone()
+
+
+TestWatcher = Watcher.TestCase
+TestWatcher.settings = settings(max_examples=100, stateful_step_count=40)

@@ -1,0 +1,61 @@
+"""Offsets sort as text; cursors never stand still and never go back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import MalformedRequest
+from millstream.servers.http.streams.positions import (
+    CURSOR_EPOCH_MS,
+    CURSOR_SPACE_MS,
+    OFFSET_MAX,
+    cursor_after,
+    offset_of,
+    offset_text,
+)
+
+offsets = st.integers(0, OFFSET_MAX)
+
+
+@given(offsets, offsets)
+def test_offsets_sort_as_text_and_read_back(one: int, other: int) -> None:
+    assert (offset_text(one) < offset_text(other)) == (one < other)
+    assert offset_of(offset_text(one)) == one
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "1_2",
+        "-2",
+        "NOW",
+        "0" * 16 + "_" + "0" * 15 + "1",
+        "\u0660" * 16 + "_" + "0" * 16,
+        "a\n",
+    ],
+)
+def test_what_no_answer_gave_is_no_offset(text: str) -> None:
+    with pytest.raises(MalformedRequest, match="offset is"):
+        offset_of(text)
+
+
+@given(st.integers(0, 10**12), st.integers(0, 2**40))
+def test_a_cursor_is_later_than_the_one_that_was_sent(past_ms: int, seed: int) -> None:
+    draw = random.Random(seed).randint
+    now_ms = CURSOR_EPOCH_MS + past_ms
+    first = cursor_after(None, now_ms, draw)
+    assert int(first) == past_ms // CURSOR_SPACE_MS
+    second = cursor_after(first, now_ms, draw)
+    assert int(first) < int(second) <= int(first) + 180
+    assert int(cursor_after(second, now_ms, draw)) > int(second)
+
+
+@pytest.mark.parametrize("sent", ["", "abc", "-5", "1" * 30])
+def test_a_cursor_that_is_none_counts_as_none(sent: str) -> None:
+    assert cursor_after(sent, CURSOR_EPOCH_MS + 40_000, random.Random(1).randint) == "2"

@@ -1,0 +1,113 @@
+"""Batches that unpack to a gigabyte: no codec may cost the node that memory."""
+
+from __future__ import annotations
+
+import functools
+import struct
+import time
+import zlib
+
+import cramjam
+import pytest
+from crc32c import crc32c
+
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+)
+from millstream.records.compression import Codec
+from tests.servers.kafka.client import produce_request
+from tests.servers.kafka.conftest import make_topic
+
+from .node import MIB, serve_once
+
+UNPACKED = 1024 * MIB
+REFUSALS = {
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.MESSAGE_TOO_LARGE,
+}
+NOW_MS = 1_700_000_000_000
+SIZE_MAX = str(20 * MIB)
+
+every_codec = pytest.mark.parametrize(
+    "codec", [codec for codec in Codec if codec], ids=lambda codec: codec.name.lower()
+)
+
+
+@functools.cache
+def packed(codec):
+    """A record with a value of a gigabyte of zeros, or as much as the format allows for."""
+    start = varint(UNPACKED) + b"\0\0\0" + varint(-1) + varint(UNPACKED - 20)
+    zeros = bytes(16 * MIB)
+    if codec == Codec.GZIP:
+        packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+        head = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
+        block = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+        return head + block * (UNPACKED // len(zeros))  # The end is missing; no one comes so far.
+    if codec == Codec.ZSTD:
+        frame = bytes(cramjam.zstd.compress(start + zeros))
+        return frame + bytes(cramjam.zstd.compress(zeros)) * (UNPACKED // len(zeros))
+    if codec == Codec.LZ4:
+        return bytes(cramjam.lz4.compress(start + bytes(UNPACKED // 8)))
+    # Snappy's block says first what it unpacks to: four gigabytes less one.
+    return b"\xff\xff\xff\xff\x0f" + start + bytes(1000)
+
+
+def varint(number):
+    coded = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while coded > 0x7F:
+        out.append(coded & 0x7F | 0x80)
+        coded >>= 7
+    return bytes([*out, coded])
+
+
+def bomb(codec):
+    summed = struct.pack(">hiqqqhii", codec, 1, NOW_MS, NOW_MS + 1000, -1, -1, -1, 2)
+    summed += packed(codec)
+    return struct.pack(">qiibI", 0, len(summed) + 9, -1, 2, crc32c(summed)) + summed
+
+
+def produced(client, topic, batch):
+    (answer,) = client.call(produce_request(topic, batch), 9).responses
+    return answer.partition_responses[0].error_code
+
+
+@every_codec
+def test_a_compacted_topic_refuses_a_bomb(node, codec):
+    with node.client(timeout=60) as client:
+        topic = make_topic(client, cleanup_policy="compact", max_message_bytes=SIZE_MAX)
+        batch = bomb(codec)
+        check_cost(node, lambda: produced(client, topic, batch), REFUSALS)
+
+
+@every_codec
+def test_looking_up_a_time_in_a_bomb_is_bounded(node, codec):
+    with node.client(timeout=60) as client:
+        topic = make_topic(client, max_message_bytes=SIZE_MAX)
+        if produced(client, topic, bomb(codec)) != 0:
+            return  # Refused at the door already, which is as good.
+        partition = ListOffsetsRequestPartition(partition_index=0, timestamp=NOW_MS + 500)
+        wanted = ListOffsetsRequestTopic(name=topic, partitions=(partition,))
+
+        def look_up():
+            (found,) = client.call(ListOffsetsRequest(topics=(wanted,)), 7).topics
+            return found.partitions[0].error_code
+
+        check_cost(node, look_up, REFUSALS | {ErrorCode.NONE})
+
+
+def check_cost(node, ask, codes):
+    """Ask three times: each gets one of the codes, in time, and no memory stays behind."""
+    serve_once(node)
+    before, busy = node.memory_bytes(), node.processor_seconds()
+    began = time.monotonic()
+    for _ in range(3):
+        assert ask() in codes
+    assert node.memory_bytes() - before < 600 * MIB
+    assert (node.processor_seconds() - busy) / 3 < 1.5
+    assert time.monotonic() - began < 15

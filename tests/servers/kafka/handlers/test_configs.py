@@ -1,0 +1,461 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, as clients see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.broker.topics.configs.topic_setting import SettingType
+from millstream.broker.topics.configs.topic_settings import DURABILITY, TOPIC_CONFIGS
+from millstream.broker.topics.configs.value_format import (
+    VALUE_FORMAT,
+    VALUE_SCHEMA,
+    VALUE_SCHEMA_SIZE_MAX,
+)
+from millstream.config.schema import BrokerConfig, Durability, LogConfig
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.messages.configs import (
+    ALTER_CONFIGS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    AlterConfigsRequest,
+    AlterConfigsRequestConfig,
+    AlterConfigsRequestResource,
+    DescribeConfigsRequest,
+    DescribeConfigsRequestResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestConfig,
+    IncrementalAlterConfigsRequestResource,
+)
+from millstream.servers.kafka.handlers.configs import (
+    KINDS,
+    alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+)
+from tests.metadata.suite import in_loop
+from tests.servers.kafka.socketless import NODE_ID, Door, open_door
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+TOPIC_SOURCE, STATIC_BROKER, DEFAULT_SOURCE = 1, 4, 5
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def each_version(versions: Any) -> Any:
+    return pytest.mark.parametrize("version", range(versions.first, versions.last + 1))
+
+
+async def describe(
+    door: Door,
+    kind: int,
+    name: str,
+    *keys: str,
+    version: int = 4,
+    has_synonyms: bool = True,
+    has_documentation: bool = True,
+) -> Any:
+    resource = DescribeConfigsRequestResource(
+        resource_type=kind, resource_name=name, configuration_keys=keys or None
+    )
+    request = DescribeConfigsRequest(
+        resources=(resource,),
+        include_synonyms=has_synonyms,
+        include_documentation=has_documentation,
+    )
+    response = await door.ask(describe_configs, request, version=version)
+    (result,) = response.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def by_name(result: Any) -> dict[str, Any]:
+    assert result.error_code == 0
+    found = {config.name: config for config in result.configs}
+    assert len(found) == len(result.configs)
+    return found
+
+
+# Topics.
+
+
+@each_version(DESCRIBE_CONFIGS)
+def test_every_config_of_a_topic_is_shown(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            await door.topics.create("a", configs={"cleanup.policy": "compact"})
+            configs = by_name(await describe(door, TOPIC, "a", version=version))
+            assert configs.keys() == TOPIC_CONFIGS.keys()
+            for name, config in configs.items():
+                setting = TOPIC_CONFIGS[name]
+                is_own = name == "cleanup.policy"
+                assert config.value == ("compact" if is_own else setting.default)
+                assert config.config_source == (TOPIC_SOURCE if is_own else DEFAULT_SOURCE)
+                assert not config.read_only
+                assert not config.is_sensitive
+                if version >= 3:
+                    assert config.config_type == KINDS[setting.kind]
+                    assert config.documentation == setting.meaning
+
+    run()
+
+
+@each_version(DESCRIBE_CONFIGS)
+def test_the_longest_schema_is_shown_whole(version):
+    schema = "n STRING COMMENT '".ljust(VALUE_SCHEMA_SIZE_MAX - 1, "x") + "'"
+
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            await door.topics.create("a", configs={VALUE_FORMAT: "json", VALUE_SCHEMA: schema})
+            configs = by_name(await describe(door, TOPIC, "a", VALUE_SCHEMA, version=version))
+            assert configs[VALUE_SCHEMA].value == schema
+            assert configs[VALUE_SCHEMA].config_source == TOPIC_SOURCE
+
+    run()
+
+
+@in_loop
+async def test_synonyms_say_where_a_value_comes_from_and_what_it_would_be_otherwise():
+    async with open_door(log_config=LogConfig(durability=Durability.DISK)) as door:
+        await door.topics.create("a", configs={"cleanup.policy": "compact", DURABILITY: "fsync"})
+        await door.topics.create("b")
+
+        async def synonyms(topic: str, name: str) -> list[tuple[str, str, int]]:
+            configs = by_name(await describe(door, TOPIC, topic, name))
+            return [(found.name, found.value, found.source) for found in configs[name].synonyms]
+
+        assert await synonyms("a", "cleanup.policy") == [
+            ("cleanup.policy", "compact", TOPIC_SOURCE),
+            ("log.cleanup.policy", "delete", DEFAULT_SOURCE),
+        ]
+        assert await synonyms("b", "cleanup.policy") == [
+            ("log.cleanup.policy", "delete", DEFAULT_SOURCE)
+        ]
+        assert await synonyms("a", DURABILITY) == [
+            (DURABILITY, "fsync", TOPIC_SOURCE),
+            (DURABILITY, "disk", STATIC_BROKER),
+            (DURABILITY, "fsync", DEFAULT_SOURCE),
+        ]
+        configs = by_name(await describe(door, TOPIC, "b", has_synonyms=False))
+        assert configs[DURABILITY].config_source == STATIC_BROKER
+        assert configs[DURABILITY].value == "disk"
+        assert not any(config.synonyms for config in configs.values())
+
+
+@in_loop
+async def test_only_what_is_asked_for_is_shown():
+    async with open_door() as door:
+        await door.topics.create("a")
+        configs = by_name(await describe(door, TOPIC, "a", "retention.ms", "nonsense"))
+        assert configs.keys() == {"retention.ms"}
+        result = await describe(door, TOPIC, "a", "flush.ms", has_documentation=False)
+        assert by_name(result)["flush.ms"].documentation is None
+
+
+@in_loop
+async def test_an_empty_list_of_names_means_all():
+    async with open_door() as door:
+        await door.topics.create("a")
+        resource = DescribeConfigsRequestResource(
+            resource_type=TOPIC, resource_name="a", configuration_keys=()
+        )
+        request = DescribeConfigsRequest(resources=(resource,) * 2)
+        response = await door.ask(describe_configs, request, version=4)
+        assert [len(result.configs) for result in response.results] == [len(TOPIC_CONFIGS)] * 2
+
+
+def test_every_kind_of_value_has_kafkas_number():
+    assert KINDS.keys() == set(SettingType)
+    assert KINDS == {
+        SettingType.BOOLEAN: 1,
+        SettingType.STRING: 2,
+        SettingType.INT: 3,
+        SettingType.LONG: 5,
+        SettingType.DOUBLE: 6,
+        SettingType.LIST: 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "x", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
+        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION, "0 characters"),
+        (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, "'a/b'"),
+        (BROKER, "8", ErrorCode.INVALID_REQUEST, "node is '8', allowed is 7"),
+        (BROKER, "x", ErrorCode.INVALID_REQUEST, "node is 'x', allowed is 7"),
+        (GROUP, "", ErrorCode.INVALID_REQUEST, "a group needs a name"),
+        (BROKER_LOGGER, "7", ErrorCode.INVALID_REQUEST, "8 BROKER_LOGGER, allowed is 2 TOPIC"),
+        (CLIENT_METRICS, "x", ErrorCode.INVALID_REQUEST, "16 CLIENT_METRICS, allowed is"),
+        (99, "x", ErrorCode.INVALID_REQUEST, "99 unknown, allowed is"),
+        (-1, "x", ErrorCode.INVALID_REQUEST, "-1 unknown, allowed is"),
+    ],
+)
+def test_what_has_no_configs_is_refused(kind, name, code, message):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            result = await describe(door, kind, name)
+            assert (result.error_code, result.configs) == (code, ())
+            assert message in result.error_message
+
+    run()
+
+
+# The node and its groups.
+
+
+@in_loop
+async def test_the_node_shows_what_it_is_set_to_under_kafkas_names():
+    config = BrokerConfig(node_id=NODE_ID, num_partitions=4, offsets_retention_ms=120_000)
+    async with open_door(config) as door:
+        configs = by_name(await describe(door, BROKER, str(NODE_ID)))
+        assert {
+            name: (configs[name].value, configs[name].config_source)
+            for name in (
+                "num.partitions",
+                "auto.create.topics.enable",
+                "offsets.retention.minutes",
+                "group.max.session.timeout.ms",
+                "log.retention.ms",
+                "socket.request.max.bytes",
+            )
+        } == {
+            "num.partitions": ("4", STATIC_BROKER),
+            "auto.create.topics.enable": ("true", DEFAULT_SOURCE),
+            "offsets.retention.minutes": ("2", STATIC_BROKER),
+            "group.max.session.timeout.ms": ("1800000", DEFAULT_SOURCE),
+            "log.retention.ms": ("604800000", DEFAULT_SOURCE),
+            "socket.request.max.bytes": ("104857600", DEFAULT_SOURCE),
+        }
+        assert all(config.read_only for config in configs.values())
+        assert all(config.documentation for config in configs.values())
+        assert [
+            (found.name, found.value, found.source) for found in configs["num.partitions"].synonyms
+        ] == [
+            ("num.partitions", "4", STATIC_BROKER),
+            ("num.partitions", "1", DEFAULT_SOURCE),
+        ]
+
+
+@in_loop
+async def test_nothing_is_set_for_all_nodes():
+    async with open_door() as door:
+        assert by_name(await describe(door, BROKER, "")) == {}
+
+
+@in_loop
+async def test_a_group_shows_what_holds_for_all_groups():
+    async with open_door() as door:
+        configs = by_name(await describe(door, GROUP, "any"))
+        assert {name: config.value for name, config in configs.items()} == {
+            "consumer.heartbeat.interval.ms": "5000",
+            "consumer.session.timeout.ms": "45000",
+        }
+        assert all(config.read_only for config in configs.values())
+
+
+# Setting all.
+
+
+async def alter(
+    door: Door,
+    *resources: tuple[int, str, dict[str, str | None]],
+    version: int = 2,
+    is_validate_only: bool = False,
+) -> list[tuple[int, str | None]]:
+    request = AlterConfigsRequest(
+        resources=tuple(
+            AlterConfigsRequestResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=tuple(
+                    AlterConfigsRequestConfig(name=name, value=value)
+                    for name, value in configs.items()
+                ),
+            )
+            for kind, name, configs in resources
+        ),
+        validate_only=is_validate_only,
+    )
+    response = await door.ask(alter_configs, request, version=version)
+    found = [(found.resource_type, found.resource_name) for found in response.responses]
+    assert found == [(kind, name) for kind, name, _ in resources]
+    return [(found.error_code, found.error_message) for found in response.responses]
+
+
+@each_version(ALTER_CONFIGS)
+def test_a_topic_is_set_to_these_configs_and_no_others(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            topic = await door.topics.create("a", configs={"flush.ms": "1"})
+            change = (TOPIC, "a", {"retention.ms": "5"})
+            assert await alter(door, change, version=version, is_validate_only=True) == [(0, None)]
+            assert topic.config.overrides == {"flush.ms": "1"}
+            assert await alter(door, change, version=version) == [(0, None)]
+            assert topic.config.overrides == {"retention.ms": "5"}
+            assert await alter(door, (TOPIC, "a", {}), version=version) == [(0, None)]
+            assert topic.config.overrides == {}
+
+    run()
+
+
+READ_ONLY = "a node is set up by its configuration file"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "configs", "code", "message"),
+    [
+        (TOPIC, "x", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
+        (TOPIC, "", {}, ErrorCode.INVALID_REQUEST, "a topic needs a name"),
+        (TOPIC, "a", {"flush.ms": "x"}, ErrorCode.INVALID_CONFIG, "flush.ms is 'x', allowed is"),
+        (TOPIC, "a", {"x": "1"}, ErrorCode.INVALID_CONFIG, "'x' is not a topic config"),
+        (TOPIC, "a", {"flush.ms": None}, ErrorCode.INVALID_REQUEST, "has no value"),
+        (
+            TOPIC,
+            "a",
+            {"remote.storage.enable": "true"},
+            ErrorCode.INVALID_CONFIG,
+            "allowed is false: There is no tiered storage",
+        ),
+        (TOPIC, "a", {DURABILITY: "ephemeral"}, ErrorCode.INVALID_CONFIG, "for all its life"),
+        (BROKER, "7", {"num.partitions": "2"}, ErrorCode.INVALID_REQUEST, READ_ONLY),
+        (BROKER, "", {"num.partitions": "2"}, ErrorCode.INVALID_REQUEST, READ_ONLY),
+        (BROKER, "8", {}, ErrorCode.INVALID_REQUEST, "node is '8', allowed is 7"),
+        (GROUP, "g", {"consumer.session.timeout.ms": "1"}, ErrorCode.INVALID_REQUEST, READ_ONLY),
+        (BROKER_LOGGER, "7", {"root": "DEBUG"}, ErrorCode.INVALID_REQUEST, "8 BROKER_LOGGER"),
+        (99, "x", {}, ErrorCode.INVALID_REQUEST, "99 unknown"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_and_its_neighbour_is_not(kind, name, configs, code, message):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            await door.topics.create("a")
+            await door.topics.create("good")
+            refused, good = await alter(
+                door, (kind, name, configs), (TOPIC, "good", {"flush.ms": "1"})
+            )
+            assert refused[0] == code
+            assert message in (refused[1] or "")
+            assert good == (0, None)
+            assert door.topics.get("a").config.overrides == {}
+            assert door.topics.get("good").config.overrides == {"flush.ms": "1"}
+            changes = [(key, SET, value) for key, value in configs.items()]
+            assert (await change(door, (kind, name, changes)))[0] == refused
+
+    run()
+
+
+@in_loop
+async def test_nothing_is_no_change_of_a_node():
+    async with open_door() as door:
+        assert await alter(door, (BROKER, "7", {}), (BROKER, "", {})) == [(0, None)] * 2
+
+
+@in_loop
+async def test_a_resource_that_is_there_twice_is_refused_both_times():
+    async with open_door() as door:
+        await door.topics.create("a")
+        results = await alter(
+            door, (TOPIC, "a", {"flush.ms": "1"}), (BROKER, "7", {}), (TOPIC, "a", {})
+        )
+        assert [code for code, _ in results] == [
+            ErrorCode.INVALID_REQUEST,
+            0,
+            ErrorCode.INVALID_REQUEST,
+        ]
+        assert door.topics.get("a").config.overrides == {}
+
+
+# Changing some.
+
+
+async def change(
+    door: Door,
+    *resources: tuple[int, str, list[tuple[str, int, str | None]]],
+    version: int = 1,
+    is_validate_only: bool = False,
+) -> list[tuple[int, str | None]]:
+    request = IncrementalAlterConfigsRequest(
+        resources=tuple(
+            IncrementalAlterConfigsRequestResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=tuple(
+                    IncrementalAlterConfigsRequestConfig(
+                        name=name, config_operation=operation, value=value
+                    )
+                    for name, operation, value in changes
+                ),
+            )
+            for kind, name, changes in resources
+        ),
+        validate_only=is_validate_only,
+    )
+    response = await door.ask(incremental_alter_configs, request, version=version)
+    return [(found.error_code, found.error_message) for found in response.responses]
+
+
+@each_version(INCREMENTAL_ALTER_CONFIGS)
+def test_configs_are_set_deleted_appended_to_and_subtracted_from(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            topic = await door.topics.create("a", configs={"flush.ms": "1", "segment.ms": "2"})
+            changes = [
+                ("retention.ms", SET, "5"),
+                ("flush.ms", DELETE, None),
+                ("cleanup.policy", APPEND, "compact"),
+            ]
+            wanted = (TOPIC, "a", changes)
+            assert await change(door, wanted, version=version, is_validate_only=True) == [(0, None)]
+            assert len(topic.config.overrides) == 2
+            assert await change(door, wanted, version=version) == [(0, None)]
+            assert topic.config.overrides == {
+                "cleanup.policy": "delete,compact",
+                "retention.ms": "5",
+                "segment.ms": "2",
+            }
+            wanted = (TOPIC, "a", [("cleanup.policy", SUBTRACT, "delete")])
+            assert await change(door, wanted, version=version) == [(0, None)]
+            assert topic.config.value("cleanup.policy") == "compact"
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ([("flush.ms", 4, "1")], ErrorCode.INVALID_REQUEST, "operation is 4, allowed is 0 set"),
+        ([("flush.ms", -1, "1")], ErrorCode.INVALID_REQUEST, "operation is -1"),
+        ([("flush.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "flush.ms is no list"),
+        ([("cleanup.policy", APPEND, "x")], ErrorCode.INVALID_CONFIG, "a list of compact, delete"),
+        ([("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST, "has no value"),
+        ([("x", DELETE, None)], ErrorCode.INVALID_CONFIG, "'x' is not a topic config"),
+        (
+            [("retention.ms", SET, "1"), ("flush.ms", SET, "x")],
+            ErrorCode.INVALID_CONFIG,
+            "flush.ms is 'x'",
+        ),
+        (
+            [("flush.ms", SET, "1"), ("flush.ms", DELETE, None)],
+            ErrorCode.INVALID_REQUEST,
+            "config 'flush.ms' is there twice",
+        ),
+    ],
+)
+def test_of_changes_of_which_one_cannot_be_none_is_made(changes, code, message):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            topic = await door.topics.create("a")
+            ((found, words),) = await change(door, (TOPIC, "a", changes))
+            assert found == code
+            assert message in (words or "")
+            assert topic.config.overrides == {}
+
+    run()

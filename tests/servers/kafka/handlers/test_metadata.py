@@ -1,0 +1,227 @@
+"""Metadata, as clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from millstream.broker.topics.topic import NO_ID
+from millstream.config.schema import BrokerConfig
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.messages.metadata import (
+    METADATA,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from millstream.servers.kafka.handlers.metadata import metadata
+from tests.metadata.suite import in_loop
+from tests.servers.kafka.socketless import CLUSTER_ID, NODE_ID, Door, open_door
+
+UNASKED = -(2**31)
+EACH_VERSION = pytest.mark.parametrize("version", range(METADATA.first, METADATA.last + 1))
+
+
+async def ask(
+    door: Door,
+    *names: str | None,
+    version: int = 13,
+    is_creating: bool = True,
+    ids: tuple[uuid.UUID, ...] = (),
+    **rest: Any,
+) -> Any:
+    topics = tuple(MetadataRequestTopic(name=name) for name in names)
+    topics += tuple(MetadataRequestTopic(topic_id=topic_id) for topic_id in ids)
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=is_creating, **rest)
+    return await door.ask(metadata, request, version=version)
+
+
+def codes(response: Any) -> dict[str | None, int]:
+    return {topic.name: topic.error_code for topic in response.topics}
+
+
+@EACH_VERSION
+def test_a_topic_is_described(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            created = await door.topics.create("a", partitions=2)
+            await created.partitions[1].open()
+            response = await ask(door, "a", version=version)
+            (node,) = response.brokers
+            assert (node.node_id, node.host, node.port, node.rack) == (NODE_ID, "there", 9092, None)
+            (topic,) = response.topics
+            assert (topic.name, topic.error_code, topic.is_internal) == ("a", 0, False)
+            for index, partition in enumerate(topic.partitions):
+                assert (partition.partition_index, partition.error_code) == (index, 0)
+                assert partition.leader_id == NODE_ID
+                assert partition.replica_nodes == partition.isr_nodes == (NODE_ID,)
+                assert partition.offline_replicas == ()
+            if version >= 1:
+                assert response.controller_id == NODE_ID
+            if version >= 2:
+                assert response.cluster_id == CLUSTER_ID
+            if version >= 7:
+                epochs = [partition.leader_epoch for partition in topic.partitions]
+                assert epochs == [-1, 0]
+            if version >= 8:
+                assert topic.topic_authorized_operations == UNASKED
+            if version >= 10:
+                assert topic.topic_id == created.id
+            assert response.cluster_authorized_operations == UNASKED
+            assert response.error_code == 0
+
+    run()
+
+
+@EACH_VERSION
+def test_all_topics_and_none(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            for name in ("b", "a"):
+                await door.topics.create(name)
+            nothing = await door.ask(metadata, MetadataRequest(topics=()), version=version)
+            assert list(codes(nothing)) == (["a", "b"] if version == 0 else [])
+            if version >= 1:
+                everything = await door.ask(metadata, MetadataRequest(topics=None), version=version)
+                assert list(codes(everything)) == ["a", "b"]
+
+    run()
+
+
+@EACH_VERSION
+def test_a_topic_that_is_asked_for_is_created(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door(BrokerConfig(node_id=NODE_ID, num_partitions=3)) as door:
+            response = await ask(door, "new", version=version)
+            assert codes(response) == {"new": 0}
+            assert len(response.topics[0].partitions) == 3
+            assert door.topics.get("new").partition_count == 3
+
+    run()
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_a_client_that_wants_nothing_created_creates_nothing(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            response = await ask(door, "new", version=version, is_creating=False)
+            assert codes(response) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            assert response.topics[0].partitions == ()
+            assert door.topics.all() == []
+
+    run()
+
+
+@in_loop
+async def test_a_node_that_creates_nothing_creates_nothing():
+    async with open_door(BrokerConfig(node_id=NODE_ID, auto_create_topics=False)) as door:
+        assert codes(await ask(door, "new")) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert door.topics.all() == []
+
+
+@EACH_VERSION
+@pytest.mark.parametrize("name", ["a/b", "..", "", "x" * 250])
+def test_a_name_that_cannot_be_is_said_to_be_so(version, name):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            await door.topics.create("good")
+            response = await ask(door, name, "good", version=version)
+            assert codes(response) == {name: ErrorCode.INVALID_TOPIC_EXCEPTION, "good": 0}
+
+    run()
+
+
+@in_loop
+async def test_a_name_that_cannot_be_is_said_to_be_so_even_if_nothing_is_created():
+    async with open_door() as door:
+        response = await ask(door, "a/b", is_creating=False)
+        assert codes(response) == {"a/b": ErrorCode.INVALID_TOPIC_EXCEPTION}
+
+
+@in_loop
+async def test_what_cannot_be_created_is_said_why():
+    config = BrokerConfig(node_id=NODE_ID, partitions_max=1)
+    async with open_door(config) as door:
+        assert codes(await ask(door, "a.b", "a_b", "c")) == {
+            "a.b": 0,
+            "a_b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "c": ErrorCode.INVALID_PARTITIONS,
+        }
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_topics_are_found_by_id(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            topic = await door.topics.create("a")
+            unknown = uuid.uuid4()
+            response = await ask(door, version=version, ids=(topic.id, unknown))
+            found, missing = response.topics
+            assert (found.name, found.topic_id, found.error_code) == ("a", topic.id, 0)
+            assert (missing.name, missing.topic_id) == (None, unknown)
+            assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    run()
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_before_that_ids_are_refused(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            topic = await door.topics.create("a")
+            (result,) = (await ask(door, version=version, ids=(topic.id,))).topics
+            assert (result.name, result.error_code) == ("", ErrorCode.INVALID_REQUEST)
+
+    run()
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_a_topic_needs_a_name_or_an_id(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            (result,) = (await ask(door, version=version, ids=(NO_ID,))).topics
+            assert result.error_code == ErrorCode.INVALID_REQUEST
+            assert door.topics.all() == []
+
+    run()
+
+
+@in_loop
+async def test_a_topic_that_is_asked_for_twice_is_answered_once():
+    async with open_door() as door:
+        response = await ask(door, "b", "a", "b", "a")
+        assert [topic.name for topic in response.topics] == ["b", "a"]
+
+
+@in_loop
+async def test_many_who_ask_for_a_new_topic_at_once_all_get_it():
+    async with open_door() as door:
+        responses = await asyncio.gather(*(ask(door, "new") for _ in range(5)))
+        assert [codes(response) for response in responses] == [{"new": 0}] * 5
+        assert len({response.topics[0].topic_id for response in responses}) == 1
+
+
+@pytest.mark.parametrize("version", range(8, 14))
+def test_who_asks_what_it_may_do_is_told_everything(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            rest = {"include_topic_authorized_operations": True}
+            if version <= 10:
+                rest["include_cluster_authorized_operations"] = True
+            response = await ask(door, "a", version=version, **rest)
+            assert response.topics[0].topic_authorized_operations == 0b1101_1111_1000
+            wanted = 0b1_1111_1010_0000 if version <= 10 else UNASKED
+            assert response.cluster_authorized_operations == wanted
+
+    run()

@@ -1,0 +1,231 @@
+"""DescribeClientQuotas and AlterClientQuotas, as clients see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.broker.quotas import DEFAULT, ClientQuotaEntity
+from millstream.protocols.kafka.error_codes import ErrorCode
+from millstream.protocols.kafka.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntity,
+    AlterClientQuotasRequestEntry,
+    AlterClientQuotasRequestOp,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasRequestComponent,
+)
+from millstream.servers.kafka.handlers.quotas import alter_client_quotas, describe_client_quotas
+from tests.metadata.suite import in_loop
+from tests.servers.kafka.socketless import Door, open_door
+
+EXACT, DEFAULT_ONLY, ANY = 0, 1, 2
+EACH_VERSION = pytest.mark.parametrize("version", [0, 1])
+
+Part = tuple[str, str | None]
+
+
+async def describe(
+    door: Door, *components: tuple[str, int, str | None], is_strict: bool = False, version: int = 1
+) -> Any:
+    request = DescribeClientQuotasRequest(
+        components=tuple(
+            DescribeClientQuotasRequestComponent(entity_type=kind, match_type=how, match=name)
+            for kind, how, name in components
+        ),
+        strict=is_strict,
+    )
+    return await door.ask(describe_client_quotas, request, version=version)
+
+
+def shown(response: Any) -> dict[tuple[Part, ...], dict[str, float]]:
+    assert response.error_code == 0
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key: value.value for value in entry.values
+        }
+        for entry in response.entries
+    }
+
+
+async def alter(
+    door: Door,
+    *entries: tuple[list[Part], list[tuple[str, float, bool]]],
+    is_validate_only: bool = False,
+    version: int = 1,
+) -> list[tuple[int, str | None]]:
+    request = AlterClientQuotasRequest(
+        entries=tuple(
+            AlterClientQuotasRequestEntry(
+                entity=tuple(
+                    AlterClientQuotasRequestEntity(entity_type=kind, entity_name=name)
+                    for kind, name in entity
+                ),
+                ops=tuple(
+                    AlterClientQuotasRequestOp(key=key, value=value, remove=is_removed)
+                    for key, value, is_removed in changes
+                ),
+            )
+            for entity, changes in entries
+        ),
+        validate_only=is_validate_only,
+    )
+    response = await door.ask(alter_client_quotas, request, version=version)
+    found = [
+        [(part.entity_type, part.entity_name) for part in entry.entity]
+        for entry in response.entries
+    ]
+    assert found == [entity for entity, _ in entries]
+    return [(entry.error_code, entry.error_message) for entry in response.entries]
+
+
+RATE = [("producer_byte_rate", 1000.0, False)]
+
+
+@EACH_VERSION
+def test_quotas_are_set_shown_and_removed(version):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            user, both = [("user", "u")], [("client-id", None), ("user", "u")]
+            changes = [*RATE, ("request_percentage", 12.5, False)]
+            results = await alter(door, (user, changes), (both, RATE), version=version)
+            assert results == [(0, None)] * 2
+            assert shown(await describe(door, version=version)) == {
+                (("user", "u"),): {"producer_byte_rate": 1000.0, "request_percentage": 12.5},
+                (("user", "u"), ("client-id", None)): {"producer_byte_rate": 1000.0},
+            }
+            await alter(door, (user, [("producer_byte_rate", 0.0, True)]), version=version)
+            await alter(door, (both, [("producer_byte_rate", 0.0, True)]), version=version)
+            assert shown(await describe(door, version=version)) == {
+                (("user", "u"),): {"request_percentage": 12.5}
+            }
+
+    run()
+
+
+@in_loop
+async def test_only_validating_sets_nothing():
+    async with open_door() as door:
+        assert await alter(door, ([("user", "u")], RATE), is_validate_only=True) == [(0, None)]
+        assert door.quotas.is_empty
+        ((code, _),) = await alter(
+            door, ([("user", "u")], [("x", 1.0, False)]), is_validate_only=True
+        )
+        assert code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("entity", "changes", "message"),
+    [
+        ([], RATE, "needs a user, a client id, or both"),
+        ([("ip", "10.0.0.1")], RATE, "'ip', allowed is user, client-id: quotas for addresses"),
+        ([("user", "u"), ("group", "g")], RATE, "entity type is 'group'"),
+        ([("user", "u"), ("user", "v")], RATE, "an entity type is there twice"),
+        ([("user", "")], RATE, "a name of 0 characters"),
+        ([("user", "x" * 1000)], RATE, "a name of 1000 characters"),
+        ([("user", "u")], [("nonsense", 1.0, False)], "quota 'nonsense' is not known"),
+        ([("user", "u")], [("producer_byte_rate", -1.0, False)], "is -1.0, a number above 0"),
+        ([("user", "u")], [("producer_byte_rate", 1.5, False)], "a whole number of bytes"),
+        ([("user", "u")], [("request_percentage", float("nan"), False)], "is nan"),
+        ([("user", "u")], RATE * 2, "a quota is there twice"),
+    ],
+)
+def test_a_quota_that_cannot_be_is_refused_and_its_neighbour_is_not(entity, changes, message):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            refused, good = await alter(door, (entity, changes), ([("user", "good")], RATE))
+            assert refused[0] == ErrorCode.INVALID_REQUEST
+            assert message in (refused[1] or "")
+            assert good == (0, None)
+            assert list(door.quotas.all()) == [ClientQuotaEntity("good", None)]
+
+    run()
+
+
+@in_loop
+async def test_an_entity_that_is_there_twice_is_refused_both_times():
+    async with open_door() as door:
+        first, second = [("user", "u"), ("client-id", "c")], [("client-id", "c"), ("user", "u")]
+        results = await alter(door, (first, RATE), (second, RATE))
+        assert [code for code, _ in results] == [ErrorCode.INVALID_REQUEST] * 2
+        assert door.quotas.is_empty
+
+
+# Finding.
+
+
+def entity_of(parts: tuple[Part, ...]) -> ClientQuotaEntity:
+    names = {kind: DEFAULT if name is None else name for kind, name in parts}
+    return ClientQuotaEntity(names.get("user"), names.get("client-id"))
+
+
+U, V, D = (
+    ClientQuotaEntity("u", None),
+    ClientQuotaEntity("v", None),
+    ClientQuotaEntity(DEFAULT, None),
+)
+UC, UD, DC, C = (
+    ClientQuotaEntity("u", "c"),
+    ClientQuotaEntity("u", DEFAULT),
+    ClientQuotaEntity(DEFAULT, "c"),
+    ClientQuotaEntity(None, "c"),
+)
+
+
+@pytest.mark.parametrize(
+    ("components", "is_strict", "wanted"),
+    [
+        ((), False, {U, V, D, UC, UD, DC, C}),
+        ((), True, set()),
+        ((("user", EXACT, "u"),), False, {U, UC, UD}),
+        ((("user", EXACT, "u"),), True, {U}),
+        ((("user", DEFAULT_ONLY, None),), False, {D, DC}),
+        ((("user", ANY, None),), True, {U, V, D}),
+        ((("client-id", ANY, None),), False, {UC, UD, DC, C}),
+        ((("client-id", ANY, None),), True, {C}),
+        ((("client-id", EXACT, "c"), ("user", ANY, None)), True, {UC, DC}),
+        ((("user", EXACT, "u"), ("client-id", DEFAULT_ONLY, None)), False, {UD}),
+        ((("user", EXACT, "nobody"),), False, set()),
+        ((("ip", ANY, None),), False, set()),
+    ],
+)
+def test_quotas_are_found_by_what_they_are_for(components, is_strict, wanted):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            for entity in (U, V, D, UC, UD, DC, C):
+                await door.quotas.alter(entity, {"consumer_byte_rate": 1.0})
+            found = shown(await describe(door, *components, is_strict=is_strict))
+            assert {entity_of(parts) for parts in found} == wanted
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("components", "code", "message"),
+    [
+        ((("group", ANY, None),), ErrorCode.UNSUPPORTED_VERSION, "entity type is 'group'"),
+        ((("user", 3, None),), ErrorCode.INVALID_REQUEST, "match type is 3, allowed is 0 exact"),
+        ((("user", EXACT, None),), ErrorCode.INVALID_REQUEST, "a name is needed"),
+        ((("user", ANY, "u"),), ErrorCode.INVALID_REQUEST, "a name is needed"),
+        ((("user", DEFAULT_ONLY, "u"),), ErrorCode.INVALID_REQUEST, "a name is needed"),
+        ((("user", ANY, None),) * 2, ErrorCode.INVALID_REQUEST, "'user' is there twice"),
+        (
+            (("user", ANY, None), ("ip", ANY, None)),
+            ErrorCode.INVALID_REQUEST,
+            "cannot be asked for together",
+        ),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(components, code, message):
+    @in_loop
+    async def run() -> None:
+        async with open_door() as door:
+            response = await describe(door, *components)
+            assert (response.error_code, response.entries) == (code, None)
+            assert message in response.error_message
+
+    run()

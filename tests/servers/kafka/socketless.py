@@ -1,0 +1,80 @@
+"""A door without a socket, for tests of the handlers that rest on topics and quotas.
+
+Every request and every answer goes through its bytes, in the version that the test is about.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from millstream.broker.quotas import Quotas
+from millstream.broker.topics.topics import Topics
+from millstream.config.schema import BrokerConfig, KafkaConfig, LogConfig
+from millstream.metadata.interface import Metadata
+from millstream.protocols.kafka.codec.message import decode, encode
+from millstream.servers.kafka.request_context import RequestContext
+from millstream.testing import ManualClock
+from tests.broker.topic_nodes import running
+from tests.metadata.memory import MemoryMetadata
+
+NODE_ID = 7
+CLUSTER_ID = "cluster-of-one"
+
+
+class Door:
+    """Asks handlers, each time with a context of its own."""
+
+    def __init__(self, topics: Topics, quotas: Quotas, config: BrokerConfig) -> None:
+        self.topics = topics
+        self.quotas = quotas
+        self.clock = ManualClock()
+        self.broker = SimpleNamespace(
+            topics=topics,
+            quotas=quotas,
+            config=config,
+            node_id=NODE_ID,
+            cluster_id=CLUSTER_ID,
+            advertised=("there", 9092),
+            clock=self.clock,
+        )
+
+    async def ask(
+        self,
+        handler: Callable[[Any, RequestContext], Any],
+        request: object,
+        *,
+        version: int,
+        client_id: str = "client",
+    ) -> Any:
+        """Return the answer as a client reads it."""
+        context = RequestContext(
+            broker=self.broker,
+            config=KafkaConfig(),
+            fetch_sessions=None,
+            version=version,
+            client_id=client_id,
+        )
+        received = decode(type(request), memoryview(encode(request, version)), version)
+        response = handler(received, context)
+        if inspect.isawaitable(response):
+            response = await response
+        return decode(type(response), memoryview(encode(response, version)), version)
+
+
+@asynccontextmanager
+async def open_door(
+    config: BrokerConfig | None = None,
+    *,
+    metadata: Metadata | None = None,
+    log_config: LogConfig | None = None,
+) -> AsyncIterator[Door]:
+    config = config or BrokerConfig(node_id=NODE_ID)
+    metadata = metadata or MemoryMetadata()
+    async with running(metadata, config=config, log_config=log_config) as topics:
+        quotas = Quotas(metadata)
+        await quotas.open()
+        yield Door(topics, quotas, config)

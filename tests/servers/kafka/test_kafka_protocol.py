@@ -1,0 +1,355 @@
+"""One connection: requests begin in order, answers go out in order, and nothing grows unbounded."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from millstream.config.schema import KafkaConfig
+from millstream.errors import MalformedRequest
+from millstream.servers.kafka.block_pool import BLOCK_SIZE, BlockPool
+from millstream.servers.kafka.counters import KafkaCounters
+from millstream.servers.kafka.deferred_response import DeferredResponse
+from millstream.servers.kafka.kafka_protocol import TURN_REQUESTS_MAX, KafkaProtocol
+from millstream.servers.kafka.pending_request import PendingRequest
+
+
+class FakeTransport(asyncio.Transport):
+    def __init__(self):
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.is_reading = True
+        self.is_aborted = self.is_closed = False
+        self.unread = 0
+
+    def get_extra_info(self, name, default=None):
+        return ("10.0.0.1", 4242)
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        self.high = high
+
+    def get_write_buffer_size(self):
+        return self.unread
+
+    def write(self, data):
+        self.sent.append(bytes(data))
+
+    def writelines(self, parts):
+        self.sent.append(b"".join(parts))
+
+    def pause_reading(self):
+        self.is_reading = False
+
+    def resume_reading(self):
+        self.is_reading = True
+
+    def abort(self):
+        self.is_aborted = True
+
+    def close(self):
+        self.is_closed = True
+
+
+class FakeListener:
+    """Keeps every request that begins; a test answers it when it likes."""
+
+    def __init__(self, config: KafkaConfig | None = None, *, is_full=False):
+        self.config = config or KafkaConfig()
+        self.blocks = BlockPool(bytes_max=self.config.receive_bytes_max)
+        self.counters = KafkaCounters()
+        self.dispatcher = self
+        self.is_draining = False
+        self.is_full = is_full
+        self.begun = []
+        self.gone = []
+
+    def begin(self, session, frame, block):
+        if frame[0] == ord("!"):
+            raise MalformedRequest("nonsense")
+        if frame[0] == ord("h"):
+            session.hold()
+        exchange = PendingRequest(session, block, None, 0, None, None, 0.0)
+        self.begun.append((bytes(frame), exchange))
+        return exchange
+
+    def admit(self, session):
+        return not self.is_full
+
+    def forget(self, session):
+        self.gone.append(session)
+
+
+def finish(exchange: PendingRequest, session: KafkaProtocol, answer: bytes) -> None:
+    """Do as `PendingRequest.answer` does, with an answer that is bytes already."""
+    exchange.release()
+    exchange.parts = [answer]
+    session.answered(len(answer))
+
+
+class Connection:
+    def __init__(self, config=None, **options):
+        self.listener = FakeListener(config, **options)
+        self.transport = FakeTransport()
+        self.session = KafkaProtocol(self.listener)
+        self.session.connection_made(self.transport)
+
+    def receive(self, *bodies: bytes, raw: bytes = b"") -> None:
+        data = b"".join(struct.pack(">i", len(b)) + b for b in bodies) + raw
+        while data:
+            space = self.session.get_buffer(65536)
+            count = min(len(space), len(data))
+            space[:count] = data[:count]
+            data = data[count:]
+            self.session.buffer_updated(count)
+
+    def answer(self, number: int, answer: bytes) -> None:
+        finish(self.listener.begun[number][1], self.session, answer)
+
+    @property
+    def begun(self) -> list[bytes]:
+        return [frame for frame, _ in self.listener.begun]
+
+
+def on_loop(test):
+    """Run a test on an event loop."""
+
+    def run():
+        asyncio.run(test())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def turn():
+    await asyncio.sleep(0)
+
+
+@on_loop
+async def test_answers_go_out_in_the_order_of_the_requests():
+    connection = Connection()
+    connection.receive(b"request1", b"request2", b"request3")
+    connection.answer(2, b"three")
+    connection.answer(1, b"two")
+    await turn()
+    assert connection.transport.sent == []
+    connection.answer(0, b"one")
+    await turn()
+    assert connection.transport.sent == [b"onetwothree"]
+
+
+@on_loop
+async def test_answers_of_one_turn_go_out_in_one_write():
+    connection = Connection()
+    connection.receive(b"request1", b"request2")
+    connection.answer(0, b"one")
+    connection.answer(1, b"two")
+    await turn()
+    assert connection.transport.sent == [b"onetwo"]
+
+
+@on_loop
+async def test_a_request_that_holds_up_others_lets_them_begin_when_it_is_done():
+    connection = Connection()
+    connection.receive(b"hold me up", b"request2")
+    assert connection.begun == [b"hold me up"]
+    assert not connection.transport.is_reading
+    connection.session.let_go()
+    assert connection.begun == [b"hold me up", b"request2"]
+    assert connection.transport.is_reading
+
+
+@on_loop
+async def test_only_so_many_requests_are_under_way():
+    connection = Connection(KafkaConfig(requests_in_flight_max=2))
+    connection.receive(b"request1", b"request2", b"request3", b"request4")
+    assert connection.begun == [b"request1", b"request2"]
+    assert not connection.transport.is_reading
+    connection.answer(0, b"x")
+    connection.answer(1, b"x")
+    await turn()
+    assert connection.begun[2:] == [b"request3", b"request4"]
+    assert connection.transport.is_reading
+
+
+@on_loop
+async def test_a_client_that_does_not_read_its_answers_is_not_read_from():
+    connection = Connection()
+    connection.session.pause_writing()
+    connection.receive(b"request1", b"request2")
+    assert connection.begun == []
+    assert not connection.transport.is_reading
+    connection.session.resume_writing()
+    assert connection.begun == [b"request1", b"request2"]
+    assert connection.transport.is_reading
+
+
+@on_loop
+async def test_a_client_that_does_not_read_for_long_is_dropped():
+    connection = Connection(KafkaConfig(output_ms_max=1000))
+    connection.transport.unread = 5000
+    connection.session.pause_writing()
+    now = asyncio.get_running_loop().time()
+    connection.session.check_deadlines(now + 0.9)
+    connection.transport.unread = 4000  # It read a little: that is progress.
+    connection.session.check_deadlines(now + 1.5)
+    connection.session.check_deadlines(now + 2.4)
+    assert not connection.transport.is_aborted
+    connection.session.check_deadlines(now + 2.6)
+    assert connection.transport.is_aborted
+
+
+@on_loop
+async def test_a_muted_client_has_no_request_begun_until_its_time_is_over():
+    connection = Connection()
+    connection.session.mute(0.01)
+    connection.receive(b"request1")
+    assert connection.begun == []
+    assert not connection.transport.is_reading
+    await asyncio.sleep(0.02)  # As long as it takes: this is about time that has passed.
+    assert connection.begun == [b"request1"]
+    assert connection.transport.is_reading
+
+
+@on_loop
+async def test_a_malformed_request_ends_its_connection():
+    connection = Connection()
+    connection.receive(b"!!!!!!!!", b"request2")
+    assert connection.transport.is_aborted
+    assert connection.begun == []
+
+
+@on_loop
+async def test_a_frame_of_a_size_that_is_not_allowed_ends_its_connection():
+    connection = Connection()
+    connection.receive(raw=struct.pack(">i", 2**31 - 1))
+    assert connection.transport.is_aborted
+    assert connection.listener.counters.closed_by_us == 1
+
+
+@on_loop
+async def test_one_connection_too_many_is_closed_at_once():
+    connection = Connection(is_full=True)
+    assert connection.transport.is_aborted
+
+
+@on_loop
+async def test_all_memory_comes_back_when_a_connection_ends():
+    connection = Connection(KafkaConfig(requests_in_flight_max=1))
+    connection.receive(b"request1", b"request2", raw=struct.pack(">i", 100) + b"begun")
+    waiting = DeferredResponse(lambda: None)
+    connection.listener.begun[0][1].defer(waiting)
+    connection.session.connection_lost(None)
+    assert waiting.is_done
+    assert connection.listener.gone == [connection.session]
+    assert connection.listener.blocks.used_bytes == BLOCK_SIZE
+    assert connection.listener.blocks.reading.users == 1
+
+
+@on_loop
+async def test_an_append_under_way_keeps_its_bytes_after_its_connection_ended():
+    connection = Connection()
+    connection.receive(b"request1")
+    exchange = connection.listener.begun[0][1]
+    appending = DeferredResponse()
+    exchange.defer(appending)
+    appending.then(lambda answer: finish(exchange, connection.session, answer))
+    connection.session.connection_lost(None)
+    assert connection.listener.blocks.reading.users == 2
+    appending.finish(b"written")
+    await turn()
+    assert connection.listener.blocks.reading.users == 1
+    assert connection.transport.sent == []
+
+
+@on_loop
+async def test_answers_that_are_not_sent_yet_count_as_if_they_were():
+    """Else one read full of small requests for large answers would take all memory at once."""
+    connection = Connection(KafkaConfig(output_bytes_max=64 * 1024))
+    connection.receive(*[b"request%d" % number for number in range(10)])
+    for number in range(1, 10):
+        connection.answer(number, bytes(60_000))
+    await turn()
+    connection.receive(b"one more")
+    assert len(connection.begun) == 10
+    assert not connection.transport.is_reading
+    connection.answer(0, b"x")
+    await turn()
+    assert connection.begun[10:] == [b"one more"]
+
+
+@on_loop
+async def test_a_client_with_many_requests_leaves_others_their_turn():
+    connection = Connection()
+    connection.receive(*[b"request!" for _ in range(100)])
+    assert len(connection.begun) == TURN_REQUESTS_MAX
+    await turn()
+    assert len(connection.begun) == 100
+
+
+@on_loop
+async def test_a_mute_ends_with_its_timer_though_the_clock_stands_a_hair_before():
+    connection = Connection()
+    connection.session.mute(5.0)
+    connection.receive(b"request1")
+    until = connection.session._muted_until
+    connection.session._unmute(until - 1.0)  # An earlier mute, which this one has outlasted.
+    assert connection.begun == []
+    connection.session._unmute(until)
+    assert connection.begun == [b"request1"]
+    assert connection.transport.is_reading
+
+
+DEADLINES = KafkaConfig(handshake_ms_max=1000, request_ms_max=2000, idle_ms_max=5000)
+
+
+@on_loop
+async def test_a_client_that_says_nothing_at_first_is_closed_by_the_handshake_deadline():
+    connection = Connection(DEADLINES)
+    now = asyncio.get_running_loop().time()
+    connection.session.check_deadlines(now + 0.9)
+    assert not connection.transport.is_aborted
+    connection.receive(raw=b"\0\0")  # A byte now and then does not help.
+    connection.session.check_deadlines(now + 1.1)
+    assert connection.transport.is_aborted
+
+
+@on_loop
+async def test_a_request_that_does_not_become_whole_is_closed_by_its_deadline():
+    connection = Connection(DEADLINES)
+    connection.receive(b"request1")
+    connection.receive(raw=struct.pack(">i", 100) + b"begun")
+    now = asyncio.get_running_loop().time()
+    connection.session.check_deadlines(now + 1.9)
+    assert not connection.transport.is_aborted
+    connection.receive(raw=b"a little more")
+    connection.session.check_deadlines(now + 2.1)
+    assert connection.transport.is_aborted
+
+
+@on_loop
+async def test_an_idle_connection_is_closed_but_one_that_waits_for_its_answer_is_not():
+    connection = Connection(DEADLINES)
+    connection.receive(b"request1")
+    now = asyncio.get_running_loop().time()
+    connection.session.check_deadlines(now + 6)
+    assert not connection.transport.is_aborted
+    connection.answer(0, b"x")
+    await turn()
+    connection.session.check_deadlines(now + 6)
+    assert connection.transport.is_aborted
+
+
+@on_loop
+async def test_draining_answers_what_is_under_way_and_then_closes():
+    connection = Connection()
+    connection.receive(b"hold it!", b"request2")
+    connection.listener.is_draining = True
+    connection.session.drain()
+    assert not connection.transport.is_reading
+    assert not connection.transport.is_closed
+    connection.answer(0, b"one")
+    connection.session.let_go()
+    await turn()
+    assert connection.begun == [b"hold it!"]
+    assert connection.transport.sent == [b"one"]
+    assert connection.transport.is_closed

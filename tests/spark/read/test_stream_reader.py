@@ -1,0 +1,200 @@
+"""The stream reader without Spark: which offsets a micro-batch has."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from millstream.clients.partition import TopicPartition
+from millstream.errors import DataLost
+from millstream.spark.columns import TABLE
+from millstream.spark.options import SourceOptions, parse_read_options
+from millstream.spark.read.ranges import OffsetRange, ReadTask
+from millstream.spark.read.stream_reader import StreamReader, decode_position, encode_position, lag
+from millstream.spark.source_cache import SOURCES_MAX, open_source
+from millstream.spark.topic_values import TopicValues
+from tests.spark.topics import create, evict, produce, transaction
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def reader(node, topic):
+    """A reader of the test's topic, with the options given."""
+    create(node, topic)
+
+    def reader(**options):
+        settings = {"bootstrap.servers": node.bootstrap, "topic": topic, **options}
+        found = parse_read_options(settings, is_stream=True)
+        return StreamReader(found, TopicValues(found.value), TABLE)
+
+    return reader
+
+
+def values_between(reader, start, end):
+    batches = [batch for one in reader.partitions(start, end) for batch in reader.read(one)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(node, topic, reader):
+    produce(node, topic, [b"x"] * 5)
+    assert reader().initialOffset() == {topic: {"0": 5}}
+    assert reader(startingOffsets="earliest").initialOffset() == {topic: {"0": 0}}
+
+
+def test_what_is_new_is_read_once(node, topic, reader):
+    stream = reader()
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ALL) == start
+    assert stream.partitions(start, start) == []
+    produce(node, topic, [b"a", b"b"])
+    end = stream.latestOffset(start, ALL)
+    assert values_between(stream, start, end) == [b"a", b"b"]
+    assert stream.latestOffset(end, ALL) == end
+
+
+def test_an_open_transaction_is_not_read_past(node, topic, reader):
+    stream = reader(startingOffsets="earliest")
+    produce(node, topic, [b"a"])
+    transaction(node, topic, [b"void"], is_committed=False, transactional_id=f"{topic}-v")
+    transaction(node, topic, [b"b"], is_committed=True, transactional_id=f"{topic}-c")
+    start = stream.initialOffset()
+    assert values_between(stream, start, stream.latestOffset(start, ALL)) == [b"a", b"b"]
+
+
+def test_limits_are_those_of_the_options_unless_spark_says_otherwise(node, topic, reader):
+    produce(node, topic, [b"x" * 1_000] * 50)
+    stream = reader(startingOffsets="earliest", maxRecordsPerTrigger="20")
+    start = stream.initialOffset()
+    assert stream.getDefaultReadLimit() == ReadMaxRows(20)
+    assert stream.latestOffset(start, ReadMaxRows(20)) == {topic: {"0": 20}}
+    assert stream.latestOffset(start, ALL) == {topic: {"0": 50}}
+    stream = reader(startingOffsets="earliest", maxBytesPerTrigger="10500")
+    assert stream.getDefaultReadLimit() == ReadMaxBytes(10_500)
+    assert 8 <= stream.latestOffset(start, ReadMaxBytes(10_500))[topic]["0"] <= 10
+    both = reader(startingOffsets="earliest", maxRecordsPerTrigger="20", maxBytesPerTrigger="5250")
+    assert 3 <= both.latestOffset(start, ReadMaxRows(20))[topic]["0"] <= 5
+
+
+def test_what_comes_later_is_not_read_where_only_what_is_there_was_asked_for(node, topic, reader):
+    produce(node, topic, [b"x"] * 3)
+    stream = reader(startingOffsets="earliest")
+    start = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    produce(node, topic, [b"late"] * 2)
+    end = stream.latestOffset(start, ALL)
+    assert end == {topic: {"0": 3}}
+    assert stream.latestOffset(end, ALL) == end
+
+
+def test_what_retention_took_fails_or_is_counted(node, topic, reader):
+    produce(node, topic, [b"x"] * 4)
+    evict(node, topic)
+    produce(node, topic, [b"y"] * 2)
+    start = {topic: {"0": 1}}
+    with pytest.raises(DataLost, match=f"offsets 1 to 3 of {topic}-0 were evicted"):
+        reader().latestOffset(start, ALL)
+    stream = reader(failOnDataLoss="false")
+    end = stream.latestOffset(start, ALL)
+    assert end == {topic: {"0": 6}, "(lost)": {f"{topic}-0": 3}}
+    assert values_between(stream, start, end) == [b"y", b"y"]
+    produce(node, topic, [b"z"])
+    assert stream.latestOffset(end, ALL) == {topic: {"0": 7}, "(lost)": {f"{topic}-0": 3}}
+
+
+def test_what_retention_takes_while_a_task_reads_fails_or_is_passed_over(node, topic, reader):
+    produce(node, topic, [b"x"] * 4)
+    careful = reader(startingOffsets="earliest")
+    careless = reader(startingOffsets="earliest", failOnDataLoss="false")
+    (planned,) = careful.partitions({topic: {"0": 0}}, {topic: {"0": 4}})
+    evict(node, topic)
+    with pytest.raises(DataLost, match=f"offsets 0 to 3 of {topic}-0 were to be read"):
+        list(careful.read(planned))
+    assert list(careless.read(planned)) == []
+
+
+def test_a_log_that_got_shorter_while_a_task_reads_fails_or_is_read_to_its_end(node, topic, reader):
+    produce(node, topic, [b"x"] * 4)
+    planned = ReadTask((OffsetRange(TopicPartition(topic, 0), 2, 1_000_000),))
+    with pytest.raises(DataLost, match=r"offsets 2 to 999999 .* and it has 0 to 3"):
+        list(reader().read(planned))
+    (rest,) = reader(failOnDataLoss="false").read(planned)
+    assert rest.column("offset").to_pylist() == [2, 3]
+
+
+def test_columns_that_are_the_same_in_all_rows_need_no_record_decoded(node, topic, reader):
+    produce(node, topic, [b"x"] * 3)
+    found = parse_read_options(
+        {"bootstrap.servers": node.bootstrap, "topic": topic}, is_stream=True
+    )
+    columns = StructType([TABLE["topic"]])
+    stream = StreamReader(found, TopicValues(found.value), columns)
+    (batch,) = stream.read(ReadTask((OffsetRange(TopicPartition(topic, 0), 1, 3),)))
+    assert batch.to_pydict() == {"topic": [topic, topic]}
+
+
+def test_new_partitions_are_read_from_their_beginning(node, topic, reader):
+    produce(node, topic, [b"a"] * 3)
+    stream = reader(startingOffsets="earliest")
+    start = stream.latestOffset(stream.initialOffset(), ALL)
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    produce(node, topic, [b"b"] * 4, partition=1)
+    end = stream.latestOffset(start, ALL)
+    assert end == {topic: {"0": 3, "1": 4}}
+    assert values_between(stream, start, end) == [b"b"] * 4
+
+
+def test_what_was_deleted_on_purpose_is_no_loss(node, topic, reader):
+    produce(node, topic, [b"x"] * 8)
+    partition = node.server.broker.topics.partition(topic, 0)
+    node.run(partition.delete_before(6))
+    stream = reader()
+    start = {topic: {"0": 3}}
+    end = stream.latestOffset(start, ALL)
+    assert end == {topic: {"0": 8}}
+    assert values_between(stream, start, end) == [b"x"] * 2
+
+
+def test_a_topic_that_was_made_anew_fails_the_query(node, topic, reader):
+    produce(node, topic, [b"x"] * 3)
+    position = {topic: {"0": 3}}
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+    create(node, topic)
+    with pytest.raises(DataLost, match="was read up to offset 3 and ends at 0"):
+        reader().latestOffset(position, ALL)
+
+
+def test_a_topic_that_is_gone_fails_or_is_passed_over(reader, topic):
+    position = {topic: {"0": 0}, "gone": {"0": 7}}
+    with pytest.raises(DataLost, match="gone-0 were read, and are not there any more"):
+        reader().latestOffset(position, ALL)
+    assert reader(failOnDataLoss="false").latestOffset(position, ALL) == {topic: {"0": 0}}
+
+
+def test_a_process_connects_once_for_all_tasks_with_the_same_options(node):
+    options = SourceOptions(bootstrap=node.bootstrap)
+    assert open_source(options) is open_source(SourceOptions(bootstrap=node.bootstrap))
+    assert open_source(options) is not open_source(
+        SourceOptions(bootstrap=node.bootstrap, timeout_ms=5)
+    )
+
+
+def test_a_process_keeps_a_bounded_number_of_places(node):
+    first = open_source(SourceOptions(bootstrap=node.bootstrap, timeout_ms=10_000))
+    for number in range(SOURCES_MAX):
+        open_source(SourceOptions(bootstrap=node.bootstrap, timeout_ms=10_001 + number))
+    assert open_source(SourceOptions(bootstrap=node.bootstrap, timeout_ms=10_000)) is not first
+
+
+def test_a_position_is_what_it_was_after_spark_kept_it():
+    position = {"a-b": {"0": 1, "10": 2}, "c": {"0": 3}, "(lost)": {"a-b-10": 4}}
+    assert encode_position(*decode_position(position)) == position
+
+
+def test_lag_is_what_is_left_to_read():
+    progress = {"endOffset": '{"a": {"0": 3}}', "latestOffset": {"a": {"0": 10, "1": 4}}}
+    assert lag(progress) == {"a-0": 7, "a-1": 4}

@@ -1,0 +1,186 @@
+"""The sink without Spark: what tasks and driver do, in any order that Spark may choose."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import StringType, StructField, StructType
+
+from millstream.errors import InvalidConfig, MillstreamError
+from millstream.spark.options import parse_write_options
+from millstream.spark.write.writer import QUERY_ID, TASKS_MAX, BatchWriter, StreamWriter
+from tests.spark.topics import create, values
+
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+@contextlib.contextmanager
+def task(partition, attempt=0, query="query"):
+    """Be a task of Spark for the block."""
+    context = TaskContext()
+    context._partitionId, context._attemptNumber = partition, attempt
+    context._localProperties = {QUERY_ID: query}
+    TaskContext._setTaskContext(context)
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(None)
+
+
+@pytest.fixture
+def options(node, topic):
+    create(node, topic)
+    return parse_write_options({"bootstrap.servers": node.bootstrap, "topic": topic})
+
+
+@pytest.fixture
+def write(options):
+    """Have a task of the query `query` write values; returns what it tells the driver."""
+
+    def write(*found, partition=0, attempt=0, query="query"):
+        writer = StreamWriter(options, SCHEMA, overwrite=False)
+        with task(partition, attempt, f"{options.topic}-{query}"):
+            return writer.write(iter([pa.record_batch({"value": list(found)})]))
+
+    return write
+
+
+@pytest.fixture
+def commit(options):
+    """Have the driver commit a micro-batch."""
+
+    def commit(number, *written):
+        StreamWriter(options, SCHEMA, overwrite=False).commit(list(written), number)
+
+    return commit
+
+
+def test_nothing_is_seen_before_the_driver_has_published(node, topic, write, commit):
+    written = [write("a", partition=0), write("b", partition=1)]
+    assert values(node, topic) == []
+    assert len(values(node, topic, isolation="read_uncommitted")) == 2
+    commit(0, *written)
+    assert values(node, topic) == [b"a", b"b"]
+
+
+def test_of_two_attempts_the_one_that_spark_counts_is_seen(node, topic, write, commit):
+    first = write("a", "b", attempt=0)
+    second = write("a", "b", attempt=1)
+    assert first.share.transactional_id != second.share.transactional_id
+    commit(0, second)
+    assert values(node, topic) == [b"a", b"b"]
+    commit(1, write("c"))
+    assert values(node, topic) == [b"a", b"b", b"c"]
+
+
+def test_an_attempt_that_was_left_behind_holds_nobody_up(node, topic, write, commit):
+    write("lost", attempt=0)
+    commit(0, write("kept", attempt=1))
+    assert values(node, topic) == [b"kept"]
+
+
+def test_a_micro_batch_that_is_run_again_after_it_was_published_is_not_seen_twice(
+    node, topic, write, commit
+):
+    commit(0, write("a"))
+    commit(0, write("a"))
+    assert values(node, topic) == [b"a"]
+    commit(1, write("b"))
+    assert values(node, topic) == [b"a", b"b"]
+
+
+def test_a_driver_that_starts_anew_takes_over_what_the_former_left(node, topic, write, commit):
+    write("a", partition=0)
+    write("b", partition=1)
+    commit(0, write("a", partition=0), write("b", partition=1))
+    assert values(node, topic) == [b"a", b"b"]
+
+
+def test_a_task_that_seemed_dead_cannot_be_published_by_anyone(node, topic, write, commit):
+    dead = write("dead")
+    commit(0, write("alive"))
+    with pytest.raises(MillstreamError):
+        commit(1, dead)
+    assert values(node, topic) == [b"alive"]
+
+
+def test_all_tasks_are_published_or_none(node, topic, write, commit):
+    overtaken = write("a", partition=0)
+    others = [write("b", partition=1), write("c", partition=2)]
+    write("a again", partition=0)
+    with pytest.raises(MillstreamError, match="query/0/0"):
+        commit(0, overtaken, *others)
+    assert values(node, topic) == []
+
+
+def test_queries_do_not_get_into_each_others_way(node, topic, write, commit):
+    other = write("x", query="other")
+    commit(0, write("a"))
+    commit(0, other)
+    assert values(node, topic) == [b"a", b"x"]
+
+
+def test_what_is_given_up_is_not_seen_and_holds_nobody_up(node, topic, write, commit, options):
+    written = write("a")
+    StreamWriter(options, SCHEMA, overwrite=False).abort([written, None], 0)
+    assert values(node, topic) == []
+    commit(0, write("b"))
+    assert values(node, topic) == [b"b"]
+
+
+def test_tasks_without_rows_write_nothing_and_ask_nothing(node, topic, write, commit):
+    published = node.server.broker.transactions.publications.published
+    empty = write()
+    assert empty.share is None
+    commit(0, empty)
+    assert node.server.broker.transactions.publications.published == published
+
+
+def test_a_batch_write_leaves_no_transactional_ids_behind(node, options):
+    writer = BatchWriter(options, SCHEMA, overwrite=False)
+    with task(0):
+        written = writer.write(iter([pa.record_batch({"value": ["a"]})]))
+    names = {one.transactional_id for one in node.server.broker.transactions.all()}
+    assert written.share.transactional_id in names
+    writer.commit([written])
+    names = {one.transactional_id for one in node.server.broker.transactions.all()}
+    assert written.share.transactional_id not in names
+
+
+def test_numbered_writes_of_a_job_are_done_once_each(node, topic):
+    create(node, topic)
+
+    def save(sequence, value):
+        given = {"jobId": f"{topic}/job", "jobSequence": str(sequence)}
+        options = {"bootstrap.servers": node.bootstrap, "topic": topic, **given}
+        writer = BatchWriter(parse_write_options(options), SCHEMA, overwrite=False)
+        with task(0):
+            writer.commit([writer.write(iter([pa.record_batch({"value": [value]})]))])
+
+    publishers = len(node.server.broker.transactions.publications)
+    save(0, "a")
+    save(0, "a again")
+    save(1, "b")
+    save(0, "a late")
+    assert values(node, topic) == [b"a", b"b"]
+    assert len(node.server.broker.transactions.publications) == publishers + 1
+
+
+def test_more_tasks_than_can_be_published_are_refused_before_they_write(write):
+    with pytest.raises(InvalidConfig, match=f"more than {TASKS_MAX} tasks"):
+        write("a", partition=TASKS_MAX)
+
+
+def test_rows_are_gathered_to_large_batches(node, options):
+    writer = BatchWriter(options, SCHEMA, overwrite=False)
+    with task(0):
+        parts = [pa.record_batch({"value": [str(number)] * 10}) for number in range(100)]
+        written = writer.write(iter(parts))
+    assert written.share.records == 1_000
+    partition = node.server.broker.topics.partition(options.topic, 0)
+    assert partition.high_watermark == 1_000
+    writer.commit([written])
+    assert len(values(node, options.topic)) == 1_000
