@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from millstream.broker.broker import Broker
-from millstream.broker.groups.values import OffsetAndMetadata, OffsetCommitter, PartitionName
+from millstream.broker.groups.values import OffsetAndMetadata, OffsetCommitter
 from millstream.broker.partition.partition import Partition
 from millstream.config.schema import LogConfig, StoreConfig
 from millstream.records.record import Record
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.store import LogName, Store
 from millstream.testing import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
@@ -167,7 +168,7 @@ async def test_what_an_embedded_store_made_stays_and_is_guarded(node):
 async def test_the_offsets_of_groups_are_nobodys_business(node):
     await node.broker.topics.create("a", configs={"retention.ms": "1"})
     await fill(node, "a")
-    where = PartitionName("a", 0)
+    where = TopicPartition("a", 0)
     await node.broker.groups.commit("g", OffsetCommitter(), {where: OffsetAndMetadata(offset=3)})
     await node.wait(HOUR_MS, is_forced=True)
     await node.wait(HOUR_MS, is_forced=True)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from millstream.clients.aborted_filter import AbortedFilter
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.producer import TransactionalProducer
-from millstream.clients.partition import TopicPartition
 from millstream.records.batch import decode_header, stamp
 from millstream.records.build import build_batch
 from millstream.records.control import build_marker
 from millstream.records.record import Record
+from millstream.records.topic_partition import TopicPartition
 from tests.clients.kafka.samples import COMMITTED, NOW_MS, UNCOMMITTED, confluent_read, read, write
 
 _names = itertools.count()

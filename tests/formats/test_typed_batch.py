@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.clients.partition import TopicPartition
 from millstream.errors import BadRecord, InvalidConfig, InvalidRecord, InvalidRequest
 from millstream.formats.dead_letters import ERROR_HEADER, ORIGIN_HEADER, with_headers
 from millstream.formats.declaration import choose_format
@@ -24,6 +23,7 @@ from millstream.formats.typed_batch import (
 from millstream.formats.typed_columns import encode_values, prefix_from, typed_fields
 from millstream.formats.value_format import RawFormat
 from millstream.records.arrow.decoder import column_schema
+from millstream.records.topic_partition import TopicPartition
 
 ORIGIN = TopicPartition("orders", 3)
 JSON = choose_format({"valueFormat": "json", "valueSchema": "id BIGINT, name STRING"}, {})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.clients.partition import Isolation, TopicPartition
+from millstream.clients.partition import Isolation
 from millstream.errors import InvalidConfig
 from millstream.formats.typed_batch import OnBadRecord
 from millstream.records.compression import Codec
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.options import (
     READ_OPTIONS,
     WRITE_OPTIONS,

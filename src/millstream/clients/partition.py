@@ -8,16 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from millstream.records.batch import Bytes
-
-
-class TopicPartition(NamedTuple):
-    """One partition, by name."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+from millstream.records.topic_partition import TopicPartition
 
 
 class TopicDescription(NamedTuple):

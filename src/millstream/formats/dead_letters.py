@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.clients.partition import TopicPartition
 from millstream.errors import InvalidRequest
+from millstream.records.topic_partition import TopicPartition
 
 ORIGIN_HEADER = "millstream.origin"
 ERROR_HEADER = "millstream.error"

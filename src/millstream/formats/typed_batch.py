@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millstream.clients.partition import TopicPartition
 from millstream.errors import BadRecord
 from millstream.formats.bad_records import BadRecords, OnBadRecord, bad_records_from
 from millstream.formats.dead_letters import dead_letters
 from millstream.formats.typed_columns import ERROR_COLUMN, typed_fields
 from millstream.formats.value_format import TypedColumns, ValueFormat
+from millstream.records.topic_partition import TopicPartition
 
 __all__ = [
     "TypedBatch",

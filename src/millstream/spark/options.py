@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from millstream.clients.partition import Isolation, TopicPartition
+from millstream.clients.partition import Isolation
 from millstream.config.schema import MIB
 from millstream.errors import InvalidConfig
 from millstream.formats.bad_records import OnBadRecord, bad_records_from
 from millstream.protocols.kafka.pipeline_client_id import CLIENT_ID_LENGTH_MAX
 from millstream.records.compression import Codec
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read.positions import EARLIEST, LATEST, Position, parse_position
 
 T = TypeVar("T")

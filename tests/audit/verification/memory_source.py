@@ -10,11 +10,11 @@ from millstream.audit.verification.ack_index import AckIndex
 from millstream.audit.verification.partition_check import PartitionCheck
 from millstream.audit.verification.report import Report
 from millstream.audit.verification.source import IntactBatch, PartitionFacts
-from millstream.clients.partition import TopicPartition
 from millstream.records.batch import split, stamp
 from millstream.records.build import build_batch
 from millstream.records.control import build_marker
 from millstream.records.record import Record
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.catalog import Finding
 
 WHERE = TopicPartition("orders", 0)

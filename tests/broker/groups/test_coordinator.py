@@ -18,7 +18,6 @@ from millstream.broker.groups.values import (
     LeavingMember,
     OffsetAndMetadata,
     OffsetCommitter,
-    PartitionName,
 )
 from millstream.config.schema import BrokerConfig
 from millstream.errors import (
@@ -39,11 +38,12 @@ from millstream.errors import (
     UnknownMember,
     UnstableOffset,
 )
+from millstream.records.topic_partition import TopicPartition
 from tests.broker.groups.classic.group_bench import SESSION_MS, join_of
 
 from .group_node import CONFIG, Node, turns
 
-T0, T1, U0 = PartitionName("t", 0), PartitionName("t", 1), PartitionName("u", 0)
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NOBODY = OffsetCommitter()
 SESSION = SESSION_MS / 1000
 
@@ -66,15 +66,15 @@ def on_a_node(work: Work) -> Callable[[], None]:
     return test
 
 
-def offsets(**found: int) -> dict[PartitionName, OffsetAndMetadata]:
+def offsets(**found: int) -> dict[TopicPartition, OffsetAndMetadata]:
     """`t0=5` is offset 5 of the first partition of `t`."""
     return {
-        PartitionName(name[0], int(name[1:])): OffsetAndMetadata(offset=n)
+        TopicPartition(name[0], int(name[1:])): OffsetAndMetadata(offset=n)
         for name, n in found.items()
     }
 
 
-def fetched(node: Node, *partitions: PartitionName, group_id: str = "g") -> list[int | None]:
+def fetched(node: Node, *partitions: TopicPartition, group_id: str = "g") -> list[int | None]:
     found = node.groups.fetch(group_id, partitions)
     return [offset and offset.offset for offset in found.values()]
 
@@ -452,7 +452,7 @@ async def test_what_is_committed_is_fetched_also_after_a_power_cut(node: Node) -
 
 @on_a_node
 async def test_a_commit_is_one_put(node: Node) -> None:
-    many = {PartitionName("t", n): OffsetAndMetadata(offset=n) for n in range(500)}
+    many = {TopicPartition("t", n): OffsetAndMetadata(offset=n) for n in range(500)}
     await node.groups.commit("g", NOBODY, many)
     assert node.store.get("groups").counters.appends == 1
 
@@ -483,7 +483,8 @@ async def test_a_commit_that_fails_changes_nothing_and_makes_no_group(node: Node
     await node.groups.commit("g", NOBODY, offsets(t0=5))
     node.filesystem.bytes_max = node.filesystem.bytes_used
     large = {
-        PartitionName("t", n): OffsetAndMetadata(offset=9, metadata="x" * 1000) for n in range(4000)
+        TopicPartition("t", n): OffsetAndMetadata(offset=9, metadata="x" * 1000)
+        for n in range(4000)
     }
     for group_id in ("g", "h"):
         with pytest.raises(DiskFull):

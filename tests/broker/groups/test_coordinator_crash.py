@@ -14,10 +14,10 @@ from millstream.broker.groups.values import (
     LeavingMember,
     OffsetAndMetadata,
     OffsetCommitter,
-    PartitionName,
 )
 from millstream.broker.state.state_log import StateLog
 from millstream.errors import MillstreamError
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.store import Store
 from millstream.testing import (
     CrashState,
@@ -33,7 +33,7 @@ from tests.broker.groups.classic.group_bench import join_of
 from .group_node import CONFIG, FakeTopics, Node, turns
 
 STATES = 120
-PARTITIONS = [PartitionName("t", number) for number in range(3)]
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 PRODUCER = 7
 
 
@@ -42,7 +42,7 @@ class Began:
     """Something was asked for: it may happen from now on."""
 
     number: int
-    offsets: tuple[tuple[PartitionName, int], ...]
+    offsets: tuple[tuple[TopicPartition, int], ...]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from millstream.broker.groups.coordinator import GroupCoordinator
-from millstream.broker.groups.values import OffsetAndMetadata, PartitionName
+from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.partition.partition import Partition
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.transactions.coordinator import TransactionCoordinator
@@ -24,6 +24,7 @@ from millstream.broker.transactions.producer_ids import ProducerIds
 from millstream.broker.transactions.transaction import TransactionProducer, TransactionState
 from millstream.config.schema import BrokerConfig, LogConfig
 from millstream.errors import MillstreamError, ProducerFenced, UnknownTopic
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem, sample_crash_states
 from millstream.testing.clocks.seeded_background import SeededBackground
@@ -35,7 +36,7 @@ from .transaction_fakes import FakeMetadata, in_loop, turns
 STATES = 5_000 if os.environ.get("MILLSTREAM_LONG") else 150
 SEGMENTS = Config(log=LogConfig(segment_bytes_max=1024))
 WHERE = [("t", 0), ("t", 1)]
-READ = PartitionName("source", 0)
+READ = TopicPartition("source", 0)
 TIMEOUT_MS = 60_000
 COUNT = 6
 """Transactions of the workload: even ones commit, odd ones abort."""

@@ -11,7 +11,6 @@ from millstream.broker.transactions.transaction import (
     CLIENT_EPOCH_MAX,
     EPOCH_MAX,
     TransactionMetadata,
-    TransactionPartition,
     TransactionProducer,
     TransactionState,
 )
@@ -22,11 +21,12 @@ from millstream.errors import (
     MillstreamError,
     ProducerFenced,
 )
+from millstream.records.topic_partition import TopicPartition
 
 NOW_MS = 1_000
 LATER_MS = 2_000
-P0 = frozenset({TransactionPartition("t", 0)})
-P1 = frozenset({TransactionPartition("t", 1)})
+P0 = frozenset({TopicPartition("t", 0)})
+P1 = frozenset({TopicPartition("t", 1)})
 FRESH = 77
 
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from millstream.broker.transactions.transaction import (
     TransactionMetadata,
-    TransactionPartition,
     TransactionProducer,
     TransactionState,
 )
 from millstream.broker.transactions.transaction_record import decode, encode, encode_key
 from millstream.errors import CorruptData, UnknownFormat
+from millstream.records.topic_partition import TopicPartition
 
 PRODUCERS = st.builds(TransactionProducer, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
 TRANSACTIONS = st.builds(
@@ -26,7 +26,7 @@ TRANSACTIONS = st.builds(
     previous=st.none() | PRODUCERS,
     next_producer_id=st.none() | st.integers(0, 2**63 - 1),
     partitions=st.frozensets(
-        st.builds(TransactionPartition, st.text("ab.", min_size=1), st.integers(0, 99))
+        st.builds(TopicPartition, st.text("ab.", min_size=1), st.integers(0, 99))
     ),
     groups=st.frozensets(st.text(st.characters(exclude_categories=["Cs"]))),
     start_ms=st.integers(-1, 2**62),
@@ -59,9 +59,9 @@ def test_the_format_is_the_one_that_older_releases_wrote() -> None:
         state=TransactionState.PREPARE_COMMIT,
         partitions=frozenset(
             {
-                TransactionPartition("a", 0),
-                TransactionPartition("a", 2),
-                TransactionPartition("b", 1),
+                TopicPartition("a", 0),
+                TopicPartition("a", 2),
+                TopicPartition("b", 1),
             }
         ),
         groups=frozenset({"g"}),

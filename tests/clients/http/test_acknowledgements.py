@@ -8,9 +8,10 @@ from millstream import AcknowledgementFile, NewRecord
 from millstream.audit.acknowledgements.checksums import bytes_checksum, headers_checksum
 from millstream.audit.acknowledgements.reader import AcknowledgementReader
 from millstream.clients.kafka.client import KafkaClient
-from millstream.clients.partition import Isolation, TopicPartition
+from millstream.clients.partition import Isolation
 from millstream.errors import InvalidRecord, MillstreamError
 from millstream.records.iterate import read_all
+from millstream.records.topic_partition import TopicPartition
 
 
 @pytest.fixture

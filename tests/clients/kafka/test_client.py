@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from millstream.clients.kafka.client import KafkaClient
-from millstream.clients.partition import OffsetBounds, TopicDescription, TopicPartition
+from millstream.clients.partition import OffsetBounds, TopicDescription
 from millstream.errors import (
     InvalidConfig,
     InvalidName,
@@ -31,6 +31,7 @@ from millstream.protocols.kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from millstream.records.topic_partition import TopicPartition
 from millstream.testing.clocks.manual_clock import ManualClock
 from tests.clients.proxy import Limits
 

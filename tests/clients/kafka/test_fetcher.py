@@ -11,7 +11,6 @@ from confluent_kafka.admin import AdminClient
 
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.fetcher import FetchChunk, whole_batches
-from millstream.clients.partition import TopicPartition
 from millstream.errors import (
     CorruptBatch,
     InvalidRequest,
@@ -23,6 +22,7 @@ from millstream.errors import (
 from millstream.records.batch import split, stamp
 from millstream.records.build import build_batch
 from millstream.records.record import Record
+from millstream.records.topic_partition import TopicPartition
 
 from .samples import (
     COMMITTED,

@@ -10,8 +10,8 @@ import pytest
 
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.producer import TransactionalProducer
-from millstream.clients.partition import TopicPartition
 from millstream.errors import NodeUnreachable
+from millstream.records.topic_partition import TopicPartition
 from millstream.testing.clocks.manual_clock import ManualClock
 from tests.clients.proxy import Limits
 

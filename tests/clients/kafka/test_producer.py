@@ -7,7 +7,6 @@ import pytest
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.coordinator import ClientProducerId, TransactionProtocol
 from millstream.clients.kafka.producer import TransactionalProducer
-from millstream.clients.partition import TopicPartition
 from millstream.errors import (
     BatchTooLarge,
     InvalidBatch,
@@ -36,6 +35,7 @@ from millstream.protocols.kafka.messages.produce import (
 from millstream.protocols.kafka.messages.producers import InitProducerIdResponse
 from millstream.records.build import build_batch
 from millstream.records.record import Record
+from millstream.records.topic_partition import TopicPartition
 from millstream.testing.clocks.manual_clock import ManualClock
 
 from .fake_node import FakeNode

@@ -7,8 +7,8 @@ import pytest
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.producer import TransactionalProducer
 from millstream.clients.kafka.publication import PublishResult, TransactionToPublish, publish
-from millstream.clients.partition import TopicPartition
 from millstream.errors import InvalidRequest, MillstreamError
+from millstream.records.topic_partition import TopicPartition
 from tests.clients.proxy import Limits
 
 from .samples import read, write

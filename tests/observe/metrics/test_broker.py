@@ -16,7 +16,6 @@ from millstream.broker.groups.values import (
     GroupSyncRequest,
     OffsetAndMetadata,
     OffsetCommitter,
-    PartitionName,
 )
 from millstream.broker.quota_rules import ClientQuotaEntity
 from millstream.broker.transactions.publication import PublicationProposal
@@ -24,6 +23,7 @@ from millstream.config.schema import BrokerConfig
 from millstream.observe.metrics.broker import BROKER, GROUP_STATES, census_of
 from millstream.observe.metrics.group_lag import GROUPS, PartitionLag, listed_progress
 from millstream.observe.metrics.metric import LISTED_MAX
+from millstream.records.topic_partition import TopicPartition
 from millstream.testing import ManualClock
 from tests.servers.kafka.client import batch_of
 
@@ -75,7 +75,7 @@ async def append(broker: Broker, topic: str, count: int, partition: int = 0) -> 
 
 
 async def commit(broker: Broker, group: str, topic: str, offset: int, partition: int = 0) -> None:
-    where = PartitionName(topic, partition)
+    where = TopicPartition(topic, partition)
     await broker.groups.commit(group, OffsetCommitter(), {where: OffsetAndMetadata(offset=offset)})
 
 
@@ -228,7 +228,7 @@ async def test_lag_is_told_of_so_many_partitions_and_the_others_are_counted(brok
     await broker.topics.create("a", partitions=30)
     for partition in range(30):
         await append(broker, "a", 1, partition=partition)
-    offsets = {PartitionName("a", index): OffsetAndMetadata(offset=0) for index in range(30)}
+    offsets = {TopicPartition("a", index): OffsetAndMetadata(offset=0) for index in range(30)}
     for number in range(100):
         await broker.groups.commit(f"g{number}", OffsetCommitter(), offsets)
     assert len(lags(broker)) == LISTED_MAX

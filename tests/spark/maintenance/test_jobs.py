@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from millstream.cli.main import main
-from millstream.clients.partition import TopicPartition
 from millstream.config.schema import LogConfig
 from millstream.errors import CorruptFile, RequestError, SparkFailed
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.maintenance.completed_tasks import CompletedTasks
 from millstream.spark.maintenance.tasks import run_tasks
 from millstream.spark.maintenance.topics import RangeEdge, table_records

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millstream.clients.partition import BatchChunk, Isolation, TopicPartition
+from millstream.clients.partition import BatchChunk, Isolation
 from millstream.records.batch import split
 from millstream.records.iterate import read_all
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read.data_directory import DataDirectory
 
 COMMITTED, ALL = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.clients.partition import OffsetBounds, TopicPartition
+from millstream.clients.partition import OffsetBounds
 from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     CorruptBatch,
@@ -13,6 +13,7 @@ from millstream.errors import (
     StorageFailed,
     UnknownTopic,
 )
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read import data_directory as directory_module
 from millstream.spark.read.data_directory import DataDirectory
 from millstream.storage.inspect import readonly_log as view_module

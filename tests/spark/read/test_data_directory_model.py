@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from millstream.clients.partition import OffsetBounds, TopicPartition
+from millstream.clients.partition import OffsetBounds
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read import data_directory as directory_module
 from millstream.spark.read.data_directory import DataDirectory
 from tests.broker.partition.test_compaction_model import Run

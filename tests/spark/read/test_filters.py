@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from millstream.clients.partition import TopicPartition
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read.filters import Conditions, push
 
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.clients.partition import TopicPartition
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read.ranges import OffsetRange, gather, limit_bytes, limit_records, split
 
 PARTITIONS = [TopicPartition("t", number) for number in range(5)]

@@ -7,8 +7,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from millstream.clients.partition import TopicPartition
 from millstream.errors import DataLost
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.columns import TABLE
 from millstream.spark.options import SourceOptions, parse_read_options
 from millstream.spark.read.ranges import OffsetRange, ReadTask

@@ -24,8 +24,8 @@ from typing import NamedTuple, Self
 from millstream.audit.acknowledgements.line import NO_OFFSET, Acknowledgement
 from millstream.audit.acknowledgements.reader import AcknowledgementReader
 from millstream.audit.verification.external_sort import ENTRIES_MAX, ExternalSort
-from millstream.clients.partition import TopicPartition
 from millstream.errors import InvalidRequest
+from millstream.records.topic_partition import TopicPartition
 
 PARTITIONS_MAX = 1_000_000
 """Partitions that files may name, and ids: more than a cluster has."""

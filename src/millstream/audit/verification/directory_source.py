@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from millstream.audit.verification.source import IntactBatch, PartitionFacts
 from millstream.audit.verification.topics_on_disk import topics_on_disk
 from millstream.broker.topics.topic import TopicRow
-from millstream.clients.partition import TopicPartition
 from millstream.config.schema import Durability
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
 from millstream.storage.files.names import is_topic
 from millstream.storage.files.partition_metadata import PartitionMetadata

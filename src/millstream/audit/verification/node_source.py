@@ -8,7 +8,7 @@ from typing import Self
 
 from millstream.audit.verification.source import IntactBatch, PartitionFacts
 from millstream.clients.kafka.client import KafkaClient
-from millstream.clients.partition import Isolation, TopicPartition
+from millstream.clients.partition import Isolation
 from millstream.errors import (
     CorruptBatch,
     CorruptData,
@@ -19,6 +19,7 @@ from millstream.errors import (
     UnknownTopic,
 )
 from millstream.records.batch import BatchHeader, check_batch, split
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.catalog import Finding, FindingKind
 
 TIMEOUT_S = 30.0

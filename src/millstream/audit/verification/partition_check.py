@@ -14,11 +14,11 @@ from millstream.audit.verification.ack_index import AckIndex, IndexedAck
 from millstream.audit.verification.report import DISCREPANCIES_MAX, AckOutcome, Report
 from millstream.audit.verification.source import IntactBatch, PartitionFacts, VerificationSource
 from millstream.audit.verification.superseded_keys import SupersededKeys
-from millstream.clients.partition import TopicPartition
 from millstream.errors import CorruptBatch
 from millstream.records.control import read_marker
 from millstream.records.iterate import read_records
 from millstream.records.record import StoredRecord
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.catalog import Finding
 
 _ABORTED = "is part of a transaction that was aborted, though its commit was acknowledged"

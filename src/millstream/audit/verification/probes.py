@@ -19,10 +19,10 @@ from typing import NamedTuple
 from millstream.audit.verification.node_source import NodeSource
 from millstream.audit.verification.report import Report
 from millstream.audit.verification.source import IntactBatch, PartitionFacts
-from millstream.clients.partition import TopicPartition
 from millstream.errors import CorruptBatch, InvalidRequest, OffsetOutOfRange
 from millstream.records.batch import BatchHeader
 from millstream.records.iterate import read_records
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.catalog import Finding
 
 PROBES_MAX = 10_000

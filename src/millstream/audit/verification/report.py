@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from millstream.audit.verification.ack_index import IndexedAck
-from millstream.clients.partition import TopicPartition
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.catalog import Finding, FindingKind
 
 DISCREPANCIES_MAX = 100

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from millstream.clients.partition import TopicPartition
 from millstream.records.batch import BatchHeader, Bytes
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.files.partition_metadata import DeletionRule
 from millstream.storage.inspect.catalog import Finding
 

@@ -12,8 +12,8 @@ from millstream.audit.verification.partition_check import PartitionCheck
 from millstream.audit.verification.probes import Probes
 from millstream.audit.verification.report import AckOutcome, Report
 from millstream.audit.verification.source import PartitionFacts, VerificationSource
-from millstream.clients.partition import TopicPartition
 from millstream.errors import UnknownTopic
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
 from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.inspect.catalog import (

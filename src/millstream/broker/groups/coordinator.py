@@ -37,7 +37,6 @@ from millstream.broker.groups.values import (
     LeavingMember,
     OffsetAndMetadata,
     OffsetCommitter,
-    PartitionName,
 )
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.topics.topic import Topic, TopicChange, TopicEvent
@@ -56,6 +55,7 @@ from millstream.errors import (
     UnknownMember,
     UnstableOffset,
 )
+from millstream.records.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class GroupCoordinator:
         self,
         group_id: str,
         committer: OffsetCommitter,
-        offsets: Mapping[PartitionName, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
         retention_ms: int | None = None,
     ) -> None:
@@ -296,7 +296,7 @@ class GroupCoordinator:
             raise
 
     async def reset(
-        self, group_id: str, offsets: Mapping[PartitionName, OffsetAndMetadata]
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
         """Have a group without members read from elsewhere. Durable when this returns.
 
@@ -332,7 +332,7 @@ class GroupCoordinator:
         instance_id: str | None,
         producer_id: int,
         producer_epoch: int,
-        offsets: Mapping[PartitionName, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
         """Keep offsets until the producer's transaction ends. Durable when this returns.
 
@@ -370,12 +370,12 @@ class GroupCoordinator:
     def fetch(
         self,
         group_id: str,
-        partitions: Iterable[PartitionName] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
         *,
         member_id: str | None = None,
         epoch: int = -1,
         is_stable_required: bool = False,
-    ) -> dict[PartitionName, OffsetAndMetadata | MillstreamError | None]:
+    ) -> dict[TopicPartition, OffsetAndMetadata | MillstreamError | None]:
         """Return what a group has committed of some partitions, or of all that it has.
 
         `None` where nothing is; `UnstableOffset` where a transaction may change it and the caller
@@ -385,7 +385,7 @@ class GroupCoordinator:
         if (group := self.registry.find(group_id)) is not None:
             group.check_fetch(member_id, epoch)
         committed = self._store.offsets.of_group(group_id)
-        found: dict[PartitionName, OffsetAndMetadata | MillstreamError | None] = {}
+        found: dict[TopicPartition, OffsetAndMetadata | MillstreamError | None] = {}
         for partition in committed if partitions is None else partitions:
             if is_stable_required and self._store.offsets.is_pending(group_id, partition):
                 found[partition] = UnstableOffset(f"{partition} is part of an open transaction")
@@ -406,10 +406,10 @@ class GroupCoordinator:
     async def delete_offsets(
         self,
         group_id: str,
-        partitions: Collection[PartitionName],
+        partitions: Collection[TopicPartition],
         *,
         is_subscribed: Callable[[str], bool],
-    ) -> dict[PartitionName, MillstreamError | None]:
+    ) -> dict[TopicPartition, MillstreamError | None]:
         """Have offsets of a group go, unless it reads their topics; says for each what was done.
 
         A group with members has to be one of consumers, for of others it is not known what they
@@ -422,7 +422,7 @@ class GroupCoordinator:
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
             raise GroupNotEmpty(f"{group_id!r} has members, and is {group.state}")
         reads = group.is_subscribed if isinstance(group, ConsumerGroup) else is_subscribed
-        results: dict[PartitionName, MillstreamError | None] = dict.fromkeys(partitions)
+        results: dict[TopicPartition, MillstreamError | None] = dict.fromkeys(partitions)
         for partition in results:
             if not group.is_empty and reads(partition.topic):
                 results[partition] = GroupSubscribed(f"{group_id!r} reads {partition.topic!r}")

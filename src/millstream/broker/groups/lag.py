@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.broker.groups.values import PartitionName
 from millstream.broker.topics.topics import Topics
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.log_summary import summarize_log
 from millstream.storage.store import LogName, Store
 
@@ -22,7 +22,7 @@ class PartitionLag(NamedTuple):
         return max(0, self.end_offset - self.committed_offset)
 
 
-def open_end_offset(topics: Topics, where: PartitionName) -> int | None:
+def open_end_offset(topics: Topics, where: TopicPartition) -> int | None:
     """Return the end of a partition that is open; `None` where it is not, or not there."""
     topic = topics.find(where.topic)
     if topic is None or not 0 <= where.partition < len(topic.partitions):
@@ -31,7 +31,7 @@ def open_end_offset(topics: Topics, where: PartitionName) -> int | None:
     return partition.high_watermark if partition.is_open else None
 
 
-def known_end_offset(topics: Topics, store: Store, where: PartitionName) -> int | None:
+def known_end_offset(topics: Topics, store: Store, where: TopicPartition) -> int | None:
     """Return the end of a partition, open or not; `None` where it is not there, or damaged.
 
     The end of one that is not open is what opening the store found.

@@ -133,13 +133,6 @@ class GroupListing(NamedTuple):
 # Offsets.
 
 
-class PartitionName(NamedTuple):
-    """Which partition of which topic."""
-
-    topic: str
-    partition: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
     """What a group has read of a partition: everything before `offset`."""

@@ -31,11 +31,7 @@ from millstream.broker.transactions.marker_writer import MarkedGroups, MarkedTop
 from millstream.broker.transactions.producer_ids import ProducerIds
 from millstream.broker.transactions.publication import PublicationProposal, PublicationResult
 from millstream.broker.transactions.publications import PublicationClock, Publications
-from millstream.broker.transactions.transaction import (
-    TransactionMetadata,
-    TransactionPartition,
-    TransactionProducer,
-)
+from millstream.broker.transactions.transaction import TransactionMetadata, TransactionProducer
 from millstream.broker.transactions.transaction_publisher import TransactionPublisher
 from millstream.broker.transactions.transaction_slot import TransactionSlot
 from millstream.broker.transactions.transaction_store import TransactionStore
@@ -51,6 +47,7 @@ from millstream.errors import (
     TransactionAborted,
     UnknownTransaction,
 )
+from millstream.records.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
@@ -162,7 +159,7 @@ class TransactionCoordinator:
 
         Raises `UnknownTopic`, and adds nothing, where one of them does not exist.
         """
-        added = frozenset(TransactionPartition(*where) for where in partitions)
+        added = frozenset(TopicPartition(*where) for where in partitions)
         for where in added:
             self._topics.partition(where.topic, where.partition)
         producer = TransactionProducer(producer_id, producer_epoch)
@@ -181,7 +178,7 @@ class TransactionCoordinator:
         transactional_id: str,
         producer: TransactionProducer,
         *,
-        partitions: frozenset[TransactionPartition] = frozenset(),
+        partitions: frozenset[TopicPartition] = frozenset(),
         groups: frozenset[str] = frozenset(),
     ) -> None:
         async with self._turn(transactional_id) as slot:
@@ -191,7 +188,7 @@ class TransactionCoordinator:
         self,
         slot: TransactionSlot,
         producer: TransactionProducer,
-        partitions: frozenset[TransactionPartition],
+        partitions: frozenset[TopicPartition],
         groups: frozenset[str],
     ) -> None:
         transaction = machine.add(

@@ -13,9 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
-from millstream.broker.transactions.transaction import TransactionMetadata, TransactionPartition
+from millstream.broker.transactions.transaction import TransactionMetadata
 from millstream.clock import Timers
 from millstream.errors import InvalidProducerEpoch, MillstreamError, UnknownLog, UnknownTopic
+from millstream.records.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +73,7 @@ class MarkerWriter:
         self._groups = groups
         self._timers = timers
 
-    async def write(
-        self, transaction: TransactionMetadata, unmarked: set[TransactionPartition]
-    ) -> None:
+    async def write(self, transaction: TransactionMetadata, unmarked: set[TopicPartition]) -> None:
         """Return when all partitions in `unmarked` and all groups know the outcome, for good.
 
         Takes each partition out of the set when it is done. A topic that was deleted meanwhile is
@@ -89,14 +88,14 @@ class MarkerWriter:
     async def _mark(
         self,
         transaction: TransactionMetadata,
-        where: TransactionPartition,
-        unmarked: set[TransactionPartition],
+        where: TopicPartition,
+        unmarked: set[TopicPartition],
     ) -> None:
         await self._insist(f"{where.topic}-{where.partition}", self._marking(transaction, where))
         unmarked.discard(where)
 
     def _marking(
-        self, transaction: TransactionMetadata, where: TransactionPartition
+        self, transaction: TransactionMetadata, where: TopicPartition
     ) -> Callable[[], Awaitable[None]]:
         async def mark() -> None:
             try:

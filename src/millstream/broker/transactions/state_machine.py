@@ -35,7 +35,6 @@ from millstream.broker.transactions.transaction import (
     CLIENT_EPOCH_MAX,
     EPOCH_MAX,
     TransactionMetadata,
-    TransactionPartition,
     TransactionProducer,
     TransactionState,
 )
@@ -45,6 +44,7 @@ from millstream.errors import (
     InvalidTransactionState,
     ProducerFenced,
 )
+from millstream.records.topic_partition import TopicPartition
 
 
 def needs_fresh_id(transaction: TransactionMetadata | None) -> bool:
@@ -117,7 +117,7 @@ def add(
     transaction: TransactionMetadata | None,
     producer: TransactionProducer,
     *,
-    partitions: frozenset[TransactionPartition] = frozenset(),
+    partitions: frozenset[TopicPartition] = frozenset(),
     groups: frozenset[str] = frozenset(),
     now_ms: int,
 ) -> TransactionMetadata:

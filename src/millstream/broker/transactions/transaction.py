@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millstream.records.topic_partition import TopicPartition
+
 EPOCH_MAX = 2**15 - 1
 CLIENT_EPOCH_MAX = EPOCH_MAX - 1
 """The last epoch that a client is given: one is kept back to fence it with."""
@@ -45,13 +47,6 @@ class TransactionProducer(NamedTuple):
     epoch: int
 
 
-class TransactionPartition(NamedTuple):
-    """One partition, by name."""
-
-    topic: str
-    partition: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
     """One transactional id, and the transaction that it has open or had last."""
@@ -67,7 +62,7 @@ class TransactionMetadata:
     """Whom the last step replaced, if that was one and the same client."""
     next_producer_id: int | None = None
     """Who takes over on completion, where the epochs of the present id are used up."""
-    partitions: frozenset[TransactionPartition] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
     """Groups whose offsets the transaction commits."""
     start_ms: int = -1

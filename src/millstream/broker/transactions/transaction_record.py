@@ -17,11 +17,11 @@ import msgspec
 
 from millstream.broker.transactions.transaction import (
     TransactionMetadata,
-    TransactionPartition,
     TransactionProducer,
     TransactionState,
 )
 from millstream.errors import CorruptData, UnknownFormat
+from millstream.records.topic_partition import TopicPartition
 
 VERSION = 1
 
@@ -83,7 +83,7 @@ def decode(key: bytes, value: bytes) -> TransactionMetadata:
     return TransactionMetadata(
         transactional_id=transactional_id,
         partitions=frozenset(
-            TransactionPartition(topic, partition)
+            TopicPartition(topic, partition)
             for topic, partitions in stored.partitions.items()
             for partition in partitions
         ),
@@ -92,7 +92,7 @@ def decode(key: bytes, value: bytes) -> TransactionMetadata:
     )
 
 
-def partitions_by_topic(partitions: Iterable[TransactionPartition]) -> dict[str, list[int]]:
+def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Return the partitions of each topic, in order."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):

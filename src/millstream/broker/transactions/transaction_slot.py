@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from millstream.broker.transactions.transaction import TransactionMetadata, TransactionPartition
+from millstream.broker.transactions.transaction import TransactionMetadata
 from millstream.clock import Timer
+from millstream.records.topic_partition import TopicPartition
 
 
 class TransactionSlot:
@@ -26,7 +27,7 @@ class TransactionSlot:
 
         self.settled: asyncio.Future[None] | None = None
         """While the transaction is ending: done when it has ended, or is not worth waiting for."""
-        self.unmarked: set[TransactionPartition] = set()
+        self.unmarked: set[TopicPartition] = set()
         """While it is ending: partitions that do not know the outcome yet."""
 
         self.timer: Timer | None = None

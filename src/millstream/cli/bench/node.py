@@ -17,10 +17,11 @@ from millstream.clients.http.core.values import TopicRecord
 from millstream.clients.http.sync.client import Client
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.kafka.producer import TransactionalProducer
-from millstream.clients.partition import Isolation, TopicPartition
+from millstream.clients.partition import Isolation
 from millstream.errors import MillstreamError, NodeUnreachable, UnknownTopic
 from millstream.records.build import build_batch
 from millstream.records.record import Record
+from millstream.records.topic_partition import TopicPartition
 
 CONNECT_S = 2.0
 """How long the Kafka door may take to be found: it is where it is said to be, or not."""

@@ -29,7 +29,6 @@ from millstream.clients.kafka.cluster import KafkaCluster
 from millstream.clients.kafka.connection import BrokerConnection
 from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.retry import Backoff, RetriableError, raise_for_code
-from millstream.clients.partition import TopicPartition
 from millstream.errors import MalformedAnswer, MillstreamError, NodeUnreachable, UnknownTopicId
 from millstream.protocols.kafka.codec.primitives import NO_ID
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -39,6 +38,7 @@ from millstream.protocols.kafka.messages.produce import (
     ProduceRequestTopic,
     ProduceResponse,
 )
+from millstream.records.topic_partition import TopicPartition
 
 _ALL: Final = -1  # Answered when the batch is safe.
 _TOPIC_ID_SINCE: Final = 13

@@ -23,13 +23,7 @@ from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.fetcher import FETCH_SIZE_MAX, PartitionFetcher
 from millstream.clients.kafka.offsets import EARLIEST, LATEST, NOT_FOUND, list_offsets
 from millstream.clients.kafka.retry import raise_for_code
-from millstream.clients.partition import (
-    BatchChunk,
-    Isolation,
-    OffsetBounds,
-    TopicDescription,
-    TopicPartition,
-)
+from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds, TopicDescription
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     InvalidConfig,
@@ -52,6 +46,7 @@ from millstream.protocols.kafka.messages.topics import (
     CreateTopicsResponse,
 )
 from millstream.records.batch import BATCH_SIZE_MAX, decode_header
+from millstream.records.topic_partition import TopicPartition
 
 CLIENT_ID = "millstream"
 TIMEOUT_S = 30.0

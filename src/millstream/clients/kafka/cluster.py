@@ -20,7 +20,6 @@ from millstream.clients.kafka.retry import (
     call_with_retries,
     raise_for_code,
 )
-from millstream.clients.partition import TopicPartition
 from millstream.clock import Clock
 from millstream.errors import MalformedAnswer, NodeUnreachable, UnknownTopic
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -35,6 +34,7 @@ from millstream.protocols.kafka.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from millstream.records.topic_partition import TopicPartition
 
 T = TypeVar("T")
 

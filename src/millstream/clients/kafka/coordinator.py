@@ -9,7 +9,6 @@ from millstream.clients.kafka.cluster import KafkaCluster
 from millstream.clients.kafka.connection import BrokerConnection
 from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.retry import raise_for_code
-from millstream.clients.partition import TopicPartition
 from millstream.protocols.kafka.messages.produce import ProduceRequest
 from millstream.protocols.kafka.messages.producers import (
     InitProducerIdRequest,
@@ -22,6 +21,7 @@ from millstream.protocols.kafka.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
 )
+from millstream.records.topic_partition import TopicPartition
 
 NO_PRODUCER: Final = -1
 

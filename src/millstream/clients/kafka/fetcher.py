@@ -18,7 +18,7 @@ from millstream.clients.kafka.cluster import KafkaCluster
 from millstream.clients.kafka.connection import BrokerConnection
 from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.retry import RetriableError, raise_for_code
-from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds, TopicPartition
+from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds
 from millstream.errors import (
     CorruptBatch,
     MalformedAnswer,
@@ -36,6 +36,7 @@ from millstream.protocols.kafka.messages.fetch import (
     FetchResponsePartition,
 )
 from millstream.records.batch import HEADER_SIZE, LENGTH_END, decode_header
+from millstream.records.topic_partition import TopicPartition
 
 FETCH_SIZE_MAX: Final = 16 * 1024 * 1024
 """What one fetch asks for at the most, by default. From 4 to 32 MiB, speed hardly differs."""

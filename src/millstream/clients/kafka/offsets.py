@@ -11,7 +11,7 @@ from millstream.clients.kafka.connection import BrokerConnection
 from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.fetcher import ISOLATION_LEVELS
 from millstream.clients.kafka.retry import raise_for_code
-from millstream.clients.partition import Isolation, TopicPartition
+from millstream.clients.partition import Isolation
 from millstream.errors import MalformedAnswer
 from millstream.protocols.kafka.messages.list_offsets import (
     ListOffsetsRequest,
@@ -19,6 +19,7 @@ from millstream.protocols.kafka.messages.list_offsets import (
     ListOffsetsRequestTopic,
     ListOffsetsResponse,
 )
+from millstream.records.topic_partition import TopicPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -23,9 +23,9 @@ from millstream.clients.kafka.coordinator import (
     init_producer,
 )
 from millstream.clients.kafka.deadline import Deadline
-from millstream.clients.partition import TopicPartition
 from millstream.errors import CorruptBatch, InvalidBatch, InvalidConfig, InvalidRequest
 from millstream.records.batch import Bytes, decode_header
+from millstream.records.topic_partition import TopicPartition
 
 IN_FLIGHT_MAX: Final = 5
 """Batches of a producer by which a node knows a repeated one again: Kafka's number, and ours."""

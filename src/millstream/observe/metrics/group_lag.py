@@ -10,7 +10,6 @@ from itertools import islice
 
 from millstream.broker.broker import Broker
 from millstream.broker.groups.lag import PartitionLag, open_end_offset
-from millstream.broker.groups.values import PartitionName
 from millstream.observe.metrics.broker import committed_offsets
 from millstream.observe.metrics.metric import (
     LISTED_MAX,
@@ -19,6 +18,7 @@ from millstream.observe.metrics.metric import (
     MetricSection,
     gauge,
 )
+from millstream.records.topic_partition import TopicPartition
 
 GROUP_METRICS: Sequence[MetricDeclaration[PartitionLag]] = (
     gauge(
@@ -44,7 +44,7 @@ def listed_progress(broker: Broker) -> LabelledSources[PartitionLag]:
             yield (group_id, where.topic, str(where.partition)), PartitionLag(offset, end_offset)
 
 
-def _offsets(broker: Broker) -> Iterator[tuple[str, PartitionName, int]]:
+def _offsets(broker: Broker) -> Iterator[tuple[str, TopicPartition, int]]:
     offsets = committed_offsets(broker)
     for group in broker.groups.registry:
         for where, committed in offsets.of_group(group.group_id).items():

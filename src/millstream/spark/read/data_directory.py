@@ -6,15 +6,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from millstream.clients.partition import (
-    BatchChunk,
-    Isolation,
-    OffsetBounds,
-    TopicDescription,
-    TopicPartition,
-)
+from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds, TopicDescription
 from millstream.errors import OffsetOutOfRange, UnknownLog, UnknownTopic
 from millstream.records.batch import Bytes, split
+from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
 from millstream.storage.files.names import TOPICS_DIRECTORY, is_topic, parse_partition
 from millstream.storage.inspect.catalog import check_directory, log_directory

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from millstream.clients.partition import TopicPartition
+from millstream.records.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

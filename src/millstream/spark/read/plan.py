@@ -6,9 +6,10 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 
-from millstream.clients.partition import OffsetBounds, RecordSource, TopicPartition
+from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.config.schema import MIB
 from millstream.errors import DataLost, OffsetOutOfRange, UnknownTopic
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.options import ReadOptions, TopicSelection
 from millstream.spark.read.positions import Offsets
 from millstream.spark.read.ranges import OffsetRange, ReadTask, gather, split

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from millstream.clients.partition import OffsetBounds, RecordSource, TopicPartition
+from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.errors import InvalidConfig
+from millstream.records.topic_partition import TopicPartition
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from millstream.clients.partition import TopicPartition
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read.positions import Offsets
 
 RANGES_MAX = 100_000

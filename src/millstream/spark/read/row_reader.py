@@ -11,10 +11,11 @@ from pyspark.sql.types import StructType
 
 from millstream.clients.aborted_filter import AbortedFilter
 from millstream.clients.kafka.client import KafkaClient
-from millstream.clients.partition import RecordSource, TopicPartition
+from millstream.clients.partition import RecordSource
 from millstream.errors import DataLost, OffsetOutOfRange
 from millstream.formats.typed_batch import OnBadRecord, apply_format
 from millstream.records.arrow.decoder import arrow_batches
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.columns import TABLE_NAMES
 from millstream.spark.options import ReadOptions
 from millstream.spark.read.dead_letters import DEAD_LETTER_COLUMNS, send

@@ -26,8 +26,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millstream.clients.partition import OffsetBounds, RecordSource, TopicPartition
+from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.errors import DataLost
+from millstream.records.topic_partition import TopicPartition
 from millstream.spark.options import ReadOptions
 from millstream.spark.read.plan import find_partitions, make_tasks, resolve_start
 from millstream.spark.read.positions import Offsets, resolve

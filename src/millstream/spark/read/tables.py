@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from millstream.clients.partition import TopicPartition
+from millstream.records.topic_partition import TopicPartition
 
 _STORED = {
     "offset": "offset",

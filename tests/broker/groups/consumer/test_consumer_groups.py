@@ -11,12 +11,7 @@ import pytest
 from millstream.broker.groups.consumer.member import ConsumerHeartbeat, ConsumerHeartbeatResult
 from millstream.broker.groups.consumer.records import FAMILY
 from millstream.broker.groups.group import GroupType, decode_key
-from millstream.broker.groups.values import (
-    GroupListing,
-    OffsetAndMetadata,
-    OffsetCommitter,
-    PartitionName,
-)
+from millstream.broker.groups.values import GroupListing, OffsetAndMetadata, OffsetCommitter
 from millstream.errors import (
     DiskFull,
     GroupNotEmpty,
@@ -32,13 +27,14 @@ from millstream.errors import (
     UnknownGroup,
     UnknownMember,
 )
+from millstream.records.topic_partition import TopicPartition
 from tests.broker.groups.classic.group_bench import join_of
 from tests.broker.groups.group_node import turns
 
 from .consumer_clients import REBALANCE_TIMEOUT_MS, Client, wish
 from .consumer_node import ConsumerNode, on_a_node
 
-T0 = PartitionName("apple", 0)
+T0 = TopicPartition("apple", 0)
 
 
 # Durability.

@@ -15,12 +15,13 @@ from millstream.broker.groups.offsets.committed_offsets import (
     PendingOffsetKey,
 )
 from millstream.broker.groups.offsets.record import decode_change, encode_change
-from millstream.broker.groups.values import OffsetAndMetadata, PartitionName
+from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.errors import CorruptData, InvalidProducerEpoch, UnknownFormat
+from millstream.records.topic_partition import TopicPartition
 
-T0 = PartitionName("t", 0)
-T1 = PartitionName("t", 1)
-U0 = PartitionName("u", 0)
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+U0 = TopicPartition("u", 0)
 DAY = 24 * 60 * 60 * 1000
 
 
@@ -38,13 +39,13 @@ def committed(offset: int, order: int = 1, **changes: object) -> CommittedOffset
 
 
 def commit(
-    offsets: CommittedOffsets, partition: PartitionName, value: CommittedOffset, group: str = "g"
+    offsets: CommittedOffsets, partition: TopicPartition, value: CommittedOffset, group: str = "g"
 ) -> None:
     offsets.apply([(OffsetKey(group, partition), value)])
 
 
 def stage(
-    offsets: CommittedOffsets, partition: PartitionName, value: CommittedOffset, producer: int = 7
+    offsets: CommittedOffsets, partition: TopicPartition, value: CommittedOffset, producer: int = 7
 ) -> None:
     offsets.apply([(PendingOffsetKey(producer, "g", partition), value)])
 
@@ -57,7 +58,7 @@ def finish(offsets: CommittedOffsets, *, is_commit: bool, epoch: int = 0, produc
     return len(changes)
 
 
-def at(offsets: CommittedOffsets, partition: PartitionName) -> int | None:
+def at(offsets: CommittedOffsets, partition: TopicPartition) -> int | None:
     found = offsets.get("g", partition)
     return None if found is None else found.offset.offset
 
@@ -197,7 +198,7 @@ def test_offsets_of_a_topic_that_is_gone_go_but_not_those_of_its_successor(
 
 def expiring(
     offsets: CommittedOffsets, now_ms: int, empty_since_ms: int | None = None
-) -> set[PartitionName]:
+) -> set[TopicPartition]:
     changes = offsets.expiring("g", empty_since_ms=empty_since_ms, now_ms=now_ms, retention_ms=DAY)
     assert all(value is None for _, value in changes)
     return {key.partition for key, _ in changes}
@@ -238,7 +239,7 @@ def test_what_a_transaction_may_still_change_does_not_go(offsets: CommittedOffse
 CHANGES: list[OffsetChange] = [
     (OffsetKey("g", T0), committed(5)),
     (
-        OffsetKey('a "group" \u2603\0', PartitionName("t-1.x", 70_000)),
+        OffsetKey('a "group" \u2603\0', TopicPartition("t-1.x", 70_000)),
         CommittedOffset(
             offset=OffsetAndMetadata(
                 offset=2**62, leader_epoch=4, metadata="\u00e4 note", topic_id=uuid.UUID(int=9)

@@ -19,15 +19,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from millstream.broker.groups.values import OffsetAndMetadata, PartitionName
+from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.errors import InvalidProducerEpoch
+from millstream.records.topic_partition import TopicPartition
 
 
 class OffsetKey(NamedTuple):
     """Whose offset, of which partition."""
 
     group_id: str
-    partition: PartitionName
+    partition: TopicPartition
 
 
 class PendingOffsetKey(NamedTuple):
@@ -35,7 +36,7 @@ class PendingOffsetKey(NamedTuple):
 
     producer_id: int
     group_id: str
-    partition: PartitionName
+    partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +59,14 @@ OffsetChange: TypeAlias = (
 )
 """What an entry becomes; `None` where it goes."""
 
-_NOTHING: Mapping[PartitionName, CommittedOffset] = {}
+_NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class CommittedOffsets:
     """The offsets of all groups."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[PartitionName, CommittedOffset]] = {}
+        self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[int, dict[PendingOffsetKey, CommittedOffset]] = {}
         self._producers: dict[OffsetKey, set[int]] = {}
         """Which transactions each offset is part of; without those that are part of none."""
@@ -112,15 +113,15 @@ class CommittedOffsets:
         """Return the ids of all groups that have committed or staged anything."""
         return sorted({*self._groups, *(key.group_id for key in self._producers)})
 
-    def of_group(self, group_id: str) -> Mapping[PartitionName, CommittedOffset]:
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Return all that a group has committed."""
         return self._groups.get(group_id, _NOTHING)
 
-    def get(self, group_id: str, partition: PartitionName) -> CommittedOffset | None:
+    def get(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
         """Return what a group has committed of a partition."""
         return self.of_group(group_id).get(partition)
 
-    def is_pending(self, group_id: str, partition: PartitionName) -> bool:
+    def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether a transaction that is open may change what a group has committed."""
         return OffsetKey(group_id, partition) in self._producers
 
@@ -155,7 +156,7 @@ class CommittedOffsets:
                 changes.append((OffsetKey(key.group_id, key.partition), staged))
             yield changes
 
-    def deleting(self, group_id: str, partitions: Iterable[PartitionName]) -> list[OffsetChange]:
+    def deleting(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[OffsetChange]:
         """Return the changes by which offsets of a group go, with what is pending for them."""
         changes: list[OffsetChange] = []
         offsets = self.of_group(group_id)

@@ -21,9 +21,10 @@ from millstream.broker.groups.offsets.committed_offsets import (
     PendingOffsetKey,
 )
 from millstream.broker.groups.offsets.record import decode_change, encode_change
-from millstream.broker.groups.values import OffsetAndMetadata, PartitionName
+from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.state.state_log import StateEntry, StateLog
 from millstream.clock import Clock
+from millstream.records.topic_partition import TopicPartition
 
 FINISH_BYTES_MAX = 1024 * 1024
 """What ending a transaction puts in one go. It is ended again after a crash, so it may be parted;
@@ -54,7 +55,7 @@ class OffsetStore:
     def commit(
         self,
         group_id: str,
-        offsets: Mapping[PartitionName, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
         expires_ms: int | None = None,
     ) -> Awaitable[None]:
@@ -76,7 +77,7 @@ class OffsetStore:
         group_id: str,
         producer_id: int,
         producer_epoch: int,
-        offsets: Mapping[PartitionName, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> Awaitable[None]:
         """Keep offsets for the end of the producer's transaction: all of them, or none."""
         self.offsets.check_stage(producer_id, producer_epoch)
@@ -128,7 +129,7 @@ class OffsetStore:
 
     # Deleting.
 
-    async def delete(self, group_id: str, partitions: Collection[PartitionName]) -> None:
+    async def delete(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         """Have offsets of a group go, with what is pending for them."""
         await self._land(lambda key: key.group_id == group_id and key.partition in partitions)
         await self.put(self.offsets.deleting(group_id, partitions))

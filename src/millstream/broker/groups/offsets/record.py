@@ -14,9 +14,10 @@ from millstream.broker.groups.offsets.committed_offsets import (
     OffsetKey,
     PendingOffsetKey,
 )
-from millstream.broker.groups.values import NO_EPOCH, OffsetAndMetadata, PartitionName
+from millstream.broker.groups.values import NO_EPOCH, OffsetAndMetadata
 from millstream.broker.state.state_log import StateEntry
 from millstream.errors import CorruptData, UnknownFormat
+from millstream.records.topic_partition import TopicPartition
 
 RECORD_VERSION = 1
 
@@ -58,9 +59,9 @@ def decode_change(parts: list[Any], value: bytes) -> OffsetChange:
     try:
         if parts[0] == OFFSET:
             _, group_id, topic, partition = parts
-            return OffsetKey(group_id, PartitionName(topic, partition)), _decode(value)
+            return OffsetKey(group_id, TopicPartition(topic, partition)), _decode(value)
         _, producer_id, group_id, topic, partition = parts
-        return PendingOffsetKey(producer_id, group_id, PartitionName(topic, partition)), _decode(
+        return PendingOffsetKey(producer_id, group_id, TopicPartition(topic, partition)), _decode(
             value
         )
     except ValueError as error:

@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.broker.groups.values import (
-    NO_EPOCH,
-    NO_OFFSET,
-    OffsetAndMetadata,
-    OffsetCommitter,
-    PartitionName,
-)
+from millstream.broker.groups.values import NO_EPOCH, NO_OFFSET, OffsetAndMetadata, OffsetCommitter
 from millstream.broker.topics.topic import Topic
 from millstream.errors import MillstreamError, UnknownGroup, UnknownTopic, UnknownTopicId
 from millstream.protocols.kafka.codec.primitives import NO_ID
@@ -39,6 +33,7 @@ from millstream.protocols.kafka.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from millstream.records.topic_partition import TopicPartition
 from millstream.servers.kafka.handlers.groups import group_code_of
 from millstream.servers.kafka.request_context import RequestContext
 
@@ -63,8 +58,8 @@ async def offset_commit(
 ) -> OffsetCommitResponse:
     """Remember how far a group has read; what cannot be taken is refused by itself."""
     codes: dict[tuple[int, int], ErrorCode] = {}
-    offsets: dict[PartitionName, OffsetAndMetadata] = {}
-    places: dict[tuple[int, int], PartitionName] = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    places: dict[tuple[int, int], TopicPartition] = {}
     for number, wanted in enumerate(request.topics):
         for part in wanted.partitions:
             place = (number, part.partition_index)
@@ -90,7 +85,7 @@ async def offset_commit(
 
 async def _commit(
     request: OffsetCommitRequest,
-    offsets: Mapping[PartitionName, OffsetAndMetadata],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
     context: RequestContext,
 ) -> ErrorCode:
     committer = OffsetCommitter(
@@ -260,7 +255,7 @@ def _fetch(
     """Return what a group has committed, topic by topic; of all topics where none are named."""
     names = [_name_of(topic, context) for topic in topics or ()]
     wanted = [
-        PartitionName(name, index)
+        TopicPartition(name, index)
         for topic, name in zip(topics or (), names, strict=True)
         for index in topic.partitions
         if name is not None
@@ -293,7 +288,7 @@ def _name_of(wanted: _Wanted, context: RequestContext) -> str | None:
         return None
 
 
-def _everything(found: Iterable[PartitionName], context: RequestContext) -> list[_Wanted]:
+def _everything(found: Iterable[TopicPartition], context: RequestContext) -> list[_Wanted]:
     """Return all that was found as if it had been asked for.
 
     A topic that is gone has no id by which a client could be told of it.
@@ -312,11 +307,13 @@ def _everything(found: Iterable[PartitionName], context: RequestContext) -> list
 def _fetched(
     wanted: _Wanted,
     name: str,
-    found: Mapping[PartitionName, OffsetAndMetadata | MillstreamError | None],
+    found: Mapping[TopicPartition, OffsetAndMetadata | MillstreamError | None],
     context: RequestContext,
 ) -> _FoundTopic:
     topic = context.broker.topics.find(name)
-    parts = (_found(index, found[PartitionName(name, index)], topic) for index in wanted.partitions)
+    parts = (
+        _found(index, found[TopicPartition(name, index)], topic) for index in wanted.partitions
+    )
     return _FoundTopic(wanted.name, wanted.topic_id, tuple(parts))
 
 
@@ -344,11 +341,11 @@ async def offset_delete(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
     """Forget how far a group has read, of topics that it does not read now."""
-    codes: dict[PartitionName, ErrorCode] = {}
-    known: list[PartitionName] = []
+    codes: dict[TopicPartition, ErrorCode] = {}
+    known: list[TopicPartition] = []
     for wanted in request.topics:
         for part in wanted.partitions:
-            partition = PartitionName(wanted.name, part.partition_index)
+            partition = TopicPartition(wanted.name, part.partition_index)
             try:
                 _partition_of(_topic_of(wanted.name, NO_ID, context), part.partition_index)
                 known.append(partition)
@@ -369,7 +366,7 @@ async def offset_delete(
                 partitions=tuple(
                     OffsetDeleteResponsePartition(
                         partition_index=part.partition_index,
-                        error_code=codes[PartitionName(wanted.name, part.partition_index)],
+                        error_code=codes[TopicPartition(wanted.name, part.partition_index)],
                     )
                     for part in wanted.partitions
                 ),
@@ -424,7 +421,7 @@ def _topic_of(name: str, topic_id: UUID, context: RequestContext) -> Topic:
     return topics.by_id(topic_id) if topic_id != NO_ID or not name else topics.get(name)
 
 
-def _partition_of(topic: Topic, index: int) -> PartitionName:
+def _partition_of(topic: Topic, index: int) -> TopicPartition:
     if not 0 <= index < topic.partition_count:
         raise UnknownTopic(f"{topic.name} has no partition {index}, it has {topic.partition_count}")
-    return PartitionName(topic.name, index)
+    return TopicPartition(topic.name, index)

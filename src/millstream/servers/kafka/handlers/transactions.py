@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from millstream.broker.groups.values import OffsetAndMetadata
-from millstream.broker.groups.values import PartitionName as GroupPartition
 from millstream.broker.transactions.transaction import TransactionState
 from millstream.broker.transactions.transaction_record import partitions_by_topic
 from millstream.errors import InvalidProducerEpoch, MillstreamError, ProducerFenced, UnknownTopic
@@ -37,6 +36,7 @@ from millstream.protocols.kafka.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from millstream.records.topic_partition import TopicPartition
 from millstream.servers.kafka.request_context import RequestContext
 
 FENCED_SINCE = 2
@@ -231,16 +231,16 @@ class _Position(NamedTuple):
     partition: TxnOffsetCommitRequestPartition
 
     @property
-    def where(self) -> GroupPartition:
-        return GroupPartition(self.topic, self.partition.partition_index)
+    def where(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition.partition_index)
 
 
 async def txn_offset_commit(
     request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Put a group's offsets aside until the transaction ends."""
-    codes: dict[GroupPartition, ErrorCode] = {}
-    offsets: dict[GroupPartition, OffsetAndMetadata] = {}
+    codes: dict[TopicPartition, ErrorCode] = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for position in _positions(request):
         try:
             offsets[position.where] = _offset_of(position, context)
@@ -256,7 +256,7 @@ async def txn_offset_commit(
                 partitions=tuple(
                     TxnOffsetCommitResponsePartition(
                         partition_index=part.partition_index,
-                        error_code=codes[GroupPartition(topic.name, part.partition_index)],
+                        error_code=codes[TopicPartition(topic.name, part.partition_index)],
                     )
                     for part in topic.partitions
                 ),
@@ -288,7 +288,7 @@ def _offset_of(position: _Position, context: RequestContext) -> OffsetAndMetadat
 
 async def _stage(
     request: TxnOffsetCommitRequest,
-    offsets: Mapping[GroupPartition, OffsetAndMetadata],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
     context: RequestContext,
 ) -> ErrorCode:
     async def stage() -> None:

@@ -19,10 +19,10 @@ from millstream.broker.groups.values import (
     LeavingMember,
     OffsetAndMetadata,
     OffsetCommitter,
-    PartitionName,
 )
 from millstream.config.schema import BrokerConfig
 from millstream.errors import MillstreamError
+from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.handlers.groups import offset_resets as group_resets
 from millstream.servers.http.handlers.groups.groups import state_name
 from millstream.testing.broker import RunningBroker, running_broker
@@ -56,7 +56,7 @@ class Group:
     def offsets(self, topic: str) -> dict[int, int]:
         """What the group reads next, as a consumer would be told."""
 
-        async def go() -> dict[PartitionName, Any]:
+        async def go() -> dict[TopicPartition, Any]:
             return dict(self.running.server.broker.groups.fetch(self.name))
 
         found = self.running.run(go())
@@ -178,7 +178,7 @@ def test_a_group_without_a_name_is_listed_once_and_paging_goes_on(tmp_path: Path
         Group(running, "other").reset(topic.name, "latest")
 
         async def commit() -> None:
-            where = PartitionName(topic.name, 0)
+            where = TopicPartition(topic.name, 0)
             await running.server.broker.groups.commit(
                 "", OffsetCommitter(), {where: OffsetAndMetadata(offset=0)}
             )

@@ -19,7 +19,6 @@ from millstream.broker.groups.consumer.partition_set import PartitionSet
 from millstream.broker.groups.coordinator import CONSUMER_PROTOCOL
 from millstream.broker.groups.group import Group
 from millstream.broker.groups.lag import PartitionLag, known_end_offset
-from millstream.broker.groups.values import PartitionName
 from millstream.errors import UnknownGroup, UnknownTopicId
 from millstream.protocols.http.groups import (
     AssignedShape,
@@ -31,6 +30,7 @@ from millstream.protocols.http.groups import (
     MemberShape,
 )
 from millstream.protocols.kafka.assignment import assigned_partitions
+from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.routing.bodies import read_query
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request_state import broker_of, in_thread_if, json_response
@@ -74,7 +74,7 @@ async def describe_group(request: Request) -> Response:
     group = _group_of(request)
     members = _members(broker, group)
     owners = {
-        PartitionName(one.topic, one.partition): member.id
+        TopicPartition(one.topic, one.partition): member.id
         for member in members
         for one in member.partitions
     }
@@ -123,7 +123,7 @@ class LagReader:
         self._broker = broker
         self._looked_at = 0
 
-    async def end_of(self, where: PartitionName) -> int | None:
+    async def end_of(self, where: TopicPartition) -> int | None:
         """Return the end of a partition, if it is known."""
         await self._pace()
         return known_end_offset(self._broker.topics, self._broker.store, where)

@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.groups.lag import PartitionLag
-from millstream.broker.groups.values import OffsetAndMetadata, PartitionName
+from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
 from millstream.errors import InvalidRequest, OffsetOutOfRange
 from millstream.protocols.http.groups import ResetAnswer, ResetBody, ResetShape, ResetTime, ResetTo
+from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.routing.bodies import read_message
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request_state import broker_of, json_response
@@ -53,7 +54,7 @@ async def reset_group(request: Request) -> Response:
     await broker.groups.reset(
         group_id,
         {
-            PartitionName(topic.name, index): OffsetAndMetadata(
+            TopicPartition(topic.name, index): OffsetAndMetadata(
                 offset=target.offset, topic_id=topic.id
             )
             for index, target in targets.items()
