@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:  # Not every process that reads options needs a compiler.
-    from millstream.records.kernels.decode_kernels import Int64s, Octets
+    from millstream.records.kernels.compiler import Int64s, Octets
 
 
 class TypedColumns(NamedTuple):

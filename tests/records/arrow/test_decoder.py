@@ -74,6 +74,7 @@ def hide(monkeypatch, package):
     for module in (
         "millstream.records.arrow.decoder_vectorized",
         "millstream.records.kernels.decode_kernels",
+        "millstream.records.kernels.compiler",
     ):
         monkeypatch.delitem(sys.modules, module, raising=False)
     fresh = KernelDispatch(columns.decode_python, columns._compiled)

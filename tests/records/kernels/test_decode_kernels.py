@@ -15,7 +15,7 @@ from millstream.records.batch import TIMESTAMP_TYPE_BIT, decode_header, stamp
 from millstream.records.body import open_bodies
 from millstream.records.build import build_batch
 from millstream.records.compression import BODY_SIZE_MAX, Codec, compress
-from millstream.records.kernels import decode_kernels as kernels
+from millstream.records.kernels import compiler, decode_kernels
 from millstream.records.record import Record
 from tests.records.samples import GOLDEN_BODY, NOW, assemble, record_lists
 
@@ -175,8 +175,8 @@ def test_a_record_that_would_go_on_in_the_next_batch_is_broken_where_it_starts()
 def test_numbers_are_read_alike(noise, position):
     source = np.frombuffer(noise, np.uint8)
     for plain, compiled in (
-        (varint.read_varint, kernels.read_varint),
-        (varint.read_varlong, kernels.read_varlong),
+        (varint.read_varint, decode_kernels.read_varint),
+        (varint.read_varlong, decode_kernels.read_varlong),
     ):
         number, end = compiled(source, position, source.size)
         try:
@@ -188,10 +188,10 @@ def test_numbers_are_read_alike(noise, position):
 def test_a_broken_position_stays_broken():
     source = np.zeros(4, np.uint8)
     source.setflags(write=False)
-    assert kernels.read_varint(source, -1, 4)[1] == -1
-    assert kernels.read_varlong(source, -1, 4)[1] == -1
-    assert kernels.read_field(source, -1, 4)[2] == -1
-    assert kernels.skip_headers(source, -1, 4, 0) == -1
+    assert decode_kernels.read_varint(source, -1, 4)[1] == -1
+    assert decode_kernels.read_varlong(source, -1, 4)[1] == -1
+    assert decode_kernels.read_field(source, -1, 4)[2] == -1
+    assert decode_kernels.skip_headers(source, -1, 4, 0) == -1
 
 
 def test_kernels_work_where_nothing_can_be_cached(monkeypatch):
@@ -200,5 +200,5 @@ def test_kernels_work_where_nothing_can_be_cached(monkeypatch):
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: function
 
-    monkeypatch.setattr(kernels.numba, "njit", refuse)
-    assert kernels.kernel(len) is len
+    monkeypatch.setattr(compiler.numba, "njit", refuse)
+    assert compiler.kernel(len) is len

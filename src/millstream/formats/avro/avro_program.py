@@ -21,7 +21,7 @@ import numpy as np
 
 from millstream.formats.avro.avro_schema import AvroType
 from millstream.formats.layout.schema_plan import DECIMAL, HIGH, LOW, SchemaNodes
-from millstream.records.kernels.decode_kernels import Int64s
+from millstream.records.kernels.compiler import Int64s
 
 # Columns of a program.
 OPERATION: Final = 0

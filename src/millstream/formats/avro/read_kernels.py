@@ -62,7 +62,7 @@ from millstream.formats.layout.slot_kernels import (
     too_many,
 )
 from millstream.formats.layout.slots import ABSENT, PRESENT, Slots
-from millstream.records.kernels.decode_kernels import Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
 
 FRAME_SIZE: Final = 5
 """A zero and the four bytes of a schema id, which Confluent's serializers put in front."""

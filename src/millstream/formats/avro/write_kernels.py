@@ -35,7 +35,7 @@ from millstream.formats.layout.reasons import BAD_LENGTH, MISSING, OUT_OF_RANGE,
 from millstream.formats.layout.schema_plan import CHILD_START, LEVEL, OPENS, SchemaPlan
 from millstream.formats.layout.slot_kernels import copy
 from millstream.formats.layout.slots import PRESENT, Slots
-from millstream.records.kernels.decode_kernels import Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
 
 NO_ROOM: Final = -1
 _LONG_SIZE_MAX: Final = 10

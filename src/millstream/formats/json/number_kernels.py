@@ -9,7 +9,7 @@ import numpy as np
 from millstream.formats.layout.kernel import kernel
 from millstream.formats.layout.reasons import OUT_OF_RANGE, WRONG_TYPE
 from millstream.formats.layout.slot_kernels import INT64_MIN, negated, octet, times_ten
-from millstream.records.kernels.decode_kernels import Octets
+from millstream.records.kernels.compiler import Octets
 
 _TENS: Final = np.array([10.0**power for power in range(23)])
 """The powers of ten that a double holds exactly."""

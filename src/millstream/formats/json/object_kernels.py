@@ -79,7 +79,7 @@ from millstream.formats.layout.slot_kernels import (
     too_many,
 )
 from millstream.formats.layout.slots import ABSENT, PRESENT, UNSEEN, Slots
-from millstream.records.kernels.decode_kernels import Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
 
 NAN, INFINITE, MINUS_INFINITE = 3, 8, 9
 """How long the words are that stand for what no number of JSON can say."""

@@ -7,7 +7,7 @@ from millstream.formats.layout.json_text_kernels import QUOTE, read_string, skip
 from millstream.formats.layout.kernel import kernel
 from millstream.formats.layout.reasons import CUT_SHORT, NOT_JSON, SKIPPED_DEPTH_MAX, TOO_DEEP
 from millstream.formats.layout.slot_kernels import octet
-from millstream.records.kernels.decode_kernels import Octets
+from millstream.records.kernels.compiler import Octets
 
 OPEN_OBJECT, CLOSE_OBJECT = 0x7B, 0x7D
 OPEN_LIST, CLOSE_LIST = 0x5B, 0x5D

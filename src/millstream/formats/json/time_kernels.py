@@ -6,7 +6,7 @@ from typing import Final
 
 from millstream.formats.layout.kernel import kernel
 from millstream.formats.layout.slot_kernels import octet
-from millstream.records.kernels.decode_kernels import Octets
+from millstream.records.kernels.compiler import Octets
 
 _SECOND: Final = 1_000_000
 _MINUTE: Final = 60 * _SECOND

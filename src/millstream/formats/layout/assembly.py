@@ -27,7 +27,7 @@ from millstream.formats.layout.schema_plan import (
 )
 from millstream.formats.layout.slot_kernels import lay_ends
 from millstream.formats.layout.slots import PRESENT, Slots
-from millstream.records.kernels.decode_kernels import Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
 
 Symbols = Mapping[int, Sequence[str]]
 """The words of nodes that are text and have numbers in their slots: enums."""

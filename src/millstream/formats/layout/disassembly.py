@@ -28,7 +28,7 @@ from millstream.formats.layout.schema_plan import (
     SchemaNodes,
 )
 from millstream.formats.layout.slots import ABSENT, PRESENT, Slots
-from millstream.records.kernels.decode_kernels import Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
 
 
 class ColumnSlots(NamedTuple):

@@ -11,7 +11,7 @@ from millstream.formats.layout.kernel import kernel
 from millstream.formats.layout.reasons import BAD_TEXT, CUT_SHORT
 from millstream.formats.layout.slot_kernels import copy, is_utf8, octet
 from millstream.formats.layout.slots import PRESENT
-from millstream.records.kernels.decode_kernels import Int32s, Int64s, Octets
+from millstream.records.kernels.compiler import Int32s, Int64s, Octets
 
 QUOTE, BACKSLASH = 0x22, 0x5C
 

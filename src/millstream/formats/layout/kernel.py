@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def kernel(function: F) -> F:
     """Compile on first use, and keep the result on disk where there is a place for it.
 
-    As in `records/kernels/decode_kernels.py`, but without counting references. These loops hand
+    As in `records/kernels/compiler.py`, but without counting references. These loops hand
     tuples of a dozen arrays to each other for every field; counting each of them up and down costs
     seven times as
     much as the reading. None of them makes an array, so there is nothing to count: the caller

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.formats.layout.schema_plan import SchemaNodes
-from millstream.records.kernels.decode_kernels import Int64s
+from millstream.records.kernels.compiler import Int64s
 
 # What a loop returns for a row.
 SOUND: Final = 0

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import InvalidConfig
-from millstream.records.kernels.decode_kernels import Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
 
 STRUCT: Final = 0
 LIST: Final = 1

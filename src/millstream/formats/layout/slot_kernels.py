@@ -17,7 +17,7 @@ from millstream.formats.layout.kernel import kernel
 from millstream.formats.layout.reasons import FULL, ITEMS_MAX, SOUND, TOO_MANY
 from millstream.formats.layout.schema_plan import KIND, LIST, MAP, OPENS, SchemaPlan
 from millstream.formats.layout.slots import UNSEEN, Slots
-from millstream.records.kernels.decode_kernels import Int32s, Int64s, Octets
+from millstream.records.kernels.compiler import Int32s, Int64s, Octets
 
 INT64_MIN: Final = -0x8000000000000000
 

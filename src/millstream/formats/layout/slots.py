@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream.formats.layout.schema_plan import LEVEL, SchemaNodes
-from millstream.records.kernels.decode_kernels import Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
 
 UNSEEN: Final = 0
 """Nothing was said of it: null."""

@@ -17,15 +17,10 @@ import pyarrow as pa
 from millstream.errors import CorruptBatch
 from millstream.records.batch import BatchHeader, Bytes
 from millstream.records.body import BatchBody
-from millstream.records.kernels import decode_kernels as kernels
+from millstream.records.kernels import decode_kernels
 from millstream.records.kernels.batch_arrays import arrays_of_bodies
-from millstream.records.kernels.decode_kernels import (
-    BinaryFields,
-    DecodedColumns,
-    Int32s,
-    Int64s,
-    Octets,
-)
+from millstream.records.kernels.compiler import Int32s, Int64s, Octets
+from millstream.records.kernels.decode_kernels import BinaryFields, DecodedColumns
 
 
 def decode(data: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> list[pa.Array]:
@@ -37,9 +32,9 @@ def decode(data: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> l
         np.empty(rows if "timestamp" in columns else 0, np.int64),
         *(BinaryFields.empty(rows, wanted=name in columns) for name in ("key", "value", "headers")),
     )
-    number, position = kernels.decode_records(source, batches, table)
-    if number != kernels.SOUND:
-        raise _broken(group[number].header, position - int(batches[number, kernels.START]))
+    number, position = decode_kernels.decode_records(source, batches, table)
+    if number != decode_kernels.SOUND:
+        raise _broken(group[number].header, position - int(batches[number, decode_kernels.START]))
     made = {
         "offset": lambda: _numbers(pa.int64(), table.offsets),
         "timestamp": lambda: _numbers(pa.int64(), table.timestamps),
@@ -57,10 +52,10 @@ def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
     nothing = BinaryFields.empty(0)
     keys = BinaryFields.empty(header.record_count)
     none = np.empty(0, np.int64)
-    number, position = kernels.decode_records(
+    number, position = decode_kernels.decode_records(
         source, batches, DecodedColumns(none, none, keys, nothing, nothing)
     )
-    if number != kernels.SOUND:
+    if number != decode_kernels.SOUND:
         raise _broken(header, position)
     keyless = keys.starts < 0
     return int(keyless.argmax()) if keyless.any() else None
@@ -74,8 +69,8 @@ def _broken(header: BatchHeader, position: int) -> CorruptBatch:
 
 def _timestamp_types(batches: Int64s) -> Int32s:
     """1 for each record that is dated by the log, 0 for each that its producer dated."""
-    types = batches[:, kernels.IS_FIXED].astype(np.int32)
-    return np.repeat(types, batches[:, kernels.RECORD_COUNT])
+    types = batches[:, decode_kernels.IS_FIXED].astype(np.int32)
+    return np.repeat(types, batches[:, decode_kernels.RECORD_COUNT])
 
 
 def _numbers(kind: pa.DataType, numbers: Int32s | Int64s) -> pa.Array:
@@ -86,7 +81,7 @@ def _numbers(kind: pa.DataType, numbers: Int32s | Int64s) -> pa.Array:
 def _binary(source: Octets, fields: BinaryFields) -> pa.Array:
     rows = fields.starts.size
     target = np.empty(int(fields.ends[rows]), np.uint8)
-    kernels.gather(source, fields, target)
+    decode_kernels.gather(source, fields, target)
     buffers = [_validity(fields.starts), pa.py_buffer(fields.ends), pa.py_buffer(target)]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
@@ -99,7 +94,7 @@ def _validity(starts: Int64s) -> pa.Buffer | None:
 def _headers(source: Octets, records: BinaryFields) -> pa.Array:
     count = int(records.ends[-1])
     keys, values = BinaryFields.empty(count), BinaryFields.empty(count)
-    kernels.decode_headers(source, records, keys, values)
+    decode_kernels.decode_headers(source, records, keys, values)
     pairs = pa.StructArray.from_arrays(
         [_text(_binary(source, keys)), _binary(source, values)], names=["key", "value"]
     )

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from millstream.records.batch import HEADER_SIZE
-from millstream.records.kernels.decode_kernels import Int64s, Octets, kernel
+from millstream.records.kernels.compiler import Int64s, Octets, kernel
 from millstream.records.kernels.write_kernels import copy, number_size, write_number
 
 # Columns of the table of batches that one loop fills in and the other reads: how many rows, how

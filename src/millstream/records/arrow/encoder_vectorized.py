@@ -46,7 +46,7 @@ from millstream.records.batch import (
     seal_in_place,
 )
 from millstream.records.compression import Codec, compress
-from millstream.records.kernels.decode_kernels import Int64s
+from millstream.records.kernels.compiler import Int64s
 from millstream.records.varint import encode_varlong
 
 _T = TypeVar("_T", bound=np.generic)

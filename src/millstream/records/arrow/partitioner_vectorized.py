@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from millstream.records.arrow.encoder_vectorized import cells_of
 from millstream.records.arrow.partitioner import RowsByPartition
-from millstream.records.kernels.decode_kernels import Int32s, Int64s, Octets, kernel
+from millstream.records.kernels.compiler import Int32s, Int64s, Octets, kernel
 
 _SEED: Final = 0x9747B28C
 _FACTOR: Final = 0x5BD1E995

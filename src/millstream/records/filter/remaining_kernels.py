@@ -12,15 +12,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from millstream.records.filter.keys.table_kernels import RemovedOffsets
+from millstream.records.kernels.compiler import Int64s, Octets, kernel
 from millstream.records.kernels.decode_kernels import (
     BASE_OFFSET,
     BASE_TIMESTAMP,
     END,
     RECORD_COUNT,
     START,
-    Int64s,
-    Octets,
-    kernel,
     read_field,
     read_varint,
     read_varlong,

@@ -17,7 +17,8 @@ from millstream.records.filter.remaining import RemainingRecords, rebased_size_m
 from millstream.records.filter.remaining_kernels import KernelRules
 from millstream.records.filter.rules import FilterRules
 from millstream.records.kernels.batch_arrays import arrays_of_bodies, exclude_broken_batches
-from millstream.records.kernels.decode_kernels import RECORD_COUNT, Int64s, Octets
+from millstream.records.kernels.compiler import Int64s, Octets
+from millstream.records.kernels.decode_kernels import RECORD_COUNT
 from millstream.records.opened_batch import OpenedBatch, record_count
 
 

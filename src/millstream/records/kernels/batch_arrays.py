@@ -14,8 +14,9 @@ import numpy as np
 from millstream.errors import CorruptBatch
 from millstream.records.batch import Bytes
 from millstream.records.body import BatchBody
-from millstream.records.kernels import decode_kernels as kernels
-from millstream.records.kernels.decode_kernels import BinaryFields, DecodedColumns, Int64s, Octets
+from millstream.records.kernels import decode_kernels
+from millstream.records.kernels.compiler import Int64s, Octets
+from millstream.records.kernels.decode_kernels import BinaryFields, DecodedColumns
 from millstream.records.opened_batch import OpenedBatch
 
 _NO_FIELDS = BinaryFields.empty(0)
@@ -45,15 +46,15 @@ def exclude_broken_batches(source: Octets, batches: Int64s) -> dict[int, Corrupt
     broken = {}
     first = 0
     while first < len(batches):
-        number, position = kernels.decode_records(source, batches[first:], _NOTHING)
-        if number == kernels.SOUND:
+        number, position = decode_kernels.decode_records(source, batches[first:], _NOTHING)
+        if number == decode_kernels.SOUND:
             break
         row = batches[first + number]
         broken[first + number] = CorruptBatch(
-            f"batch at offset {row[kernels.BASE_OFFSET]}: broken record at byte"
-            f" {position - row[kernels.START]} of its body"
+            f"batch at offset {row[decode_kernels.BASE_OFFSET]}: broken record at byte"
+            f" {position - row[decode_kernels.START]} of its body"
         )
-        row[kernels.RECORD_COUNT] = 0
+        row[decode_kernels.RECORD_COUNT] = 0
         first += number + 1
     return broken
 

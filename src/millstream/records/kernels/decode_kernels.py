@@ -11,18 +11,11 @@ signed and unsigned into floats.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Octets: TypeAlias = NDArray[np.uint8]
-Int32s: TypeAlias = NDArray[np.int32]
-Int64s: TypeAlias = NDArray[np.int64]
-
-F = TypeVar("F", bound=Callable[..., Any])
+from millstream.records.kernels.compiler import Int32s, Int64s, Octets, kernel
 
 # Columns of the table that describes batches to `decode_records`: one row per batch.
 START: Final = 0
@@ -67,14 +60,6 @@ class DecodedColumns(NamedTuple):
     values: BinaryFields
     headers: BinaryFields
     """A record's headers as one field: where its first one starts, and how many there are."""
-
-
-def kernel(function: F) -> F:
-    """Compile on first use, and keep the result on disk where there is a place for it."""
-    try:
-        return cast("F", numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # Neither the package's directory nor the user's cache is writable.
-        return cast("F", numba.njit(nogil=True)(function))
 
 
 @kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from millstream.records.kernels.decode_kernels import Octets, kernel
+from millstream.records.kernels.compiler import Octets, kernel
 
 
 @kernel

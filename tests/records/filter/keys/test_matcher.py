@@ -311,11 +311,13 @@ def test_a_pattern_that_stands_only_in_a_value_hits_nothing():
 
 def test_a_few_records_are_searched_without_loading_the_compiler():
     script = (
-        "import sys; from millstream.records.filter.keys.matcher import Match, Matcher, find_hits\n"
-        "from millstream.records.opened_batch import checked\n"
-        f"batches = [placed for placed, _ in checked({GOLDEN!r})]\n"
-        "matcher = Matcher({Match(b'k', False): 2**63 - 1})\n"
-        f"assert find_hits({GOLDEN!r}, batches, matcher).offsets.tolist() == [0]\n"
+        "import sys\n"
+        "from millstream.records.filter.keys.matcher import KeyMatch, KeyMatcher\n"
+        "from millstream.records.filter.keys.matcher import find_matched_records\n"
+        "from millstream.records.opened_batch import checked_batches\n"
+        f"batches = [placed for placed, _ in checked_batches({GOLDEN!r})]\n"
+        "matcher = KeyMatcher({KeyMatch(b'k', False): 2**63 - 1})\n"
+        f"assert find_matched_records({GOLDEN!r}, batches, matcher).offsets.tolist() == [0]\n"
         "assert 'numba' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,7 +1,7 @@
 """Searching the keys of many batches at once, compiled. Needs Numba; `matching.py` calls it.
 
-`kernels.decode_records` checks every record, so what is sound is decided in one place; the loops
-here only look at what it has noted.
+`decode_kernels.decode_records` checks every record, so what is sound is decided in one place; the
+loops here only look at what it has noted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from numpy.typing import NDArray
 
 from millstream.records.batch import HEADER_SIZE, Bytes
 from millstream.records.filter.keys.matcher import KeyMatcher, MatchedRecords
-from millstream.records.kernels import decode_kernels as kernels
+from millstream.records.kernels import decode_kernels
 from millstream.records.kernels.batch_arrays import arrays_of_bodies
-from millstream.records.kernels.decode_kernels import (
-    BinaryFields,
-    DecodedColumns,
-    Int64s,
-    Octets,
-    kernel,
-    read_varint,
-)
+from millstream.records.kernels.compiler import Int64s, Octets, kernel
+from millstream.records.kernels.decode_kernels import BinaryFields, DecodedColumns, read_varint
 from millstream.records.opened_batch import OpenedBatch
 
 
@@ -73,12 +67,12 @@ def sound_runs(source: Octets, batches: Int64s) -> Iterator[BatchRun]:
     first, count = 0, len(batches)
     nothing, none = BinaryFields.empty(0), np.empty(0, np.int64)
     while first < count:
-        rows = int(batches[first:, kernels.RECORD_COUNT].sum())
+        rows = int(batches[first:, decode_kernels.RECORD_COUNT].sum())
         offsets, keys = np.empty(rows, np.int64), BinaryFields.empty(rows)
         table = DecodedColumns(offsets, none, keys, nothing, nothing)
-        broken, _ = kernels.decode_records(source, batches[first:], table)
-        end = count if broken == kernels.SOUND else first + broken
-        found = int(batches[first:end, kernels.RECORD_COUNT].sum())
+        broken, _ = decode_kernels.decode_records(source, batches[first:], table)
+        end = count if broken == decode_kernels.SOUND else first + broken
+        found = int(batches[first:end, decode_kernels.RECORD_COUNT].sum())
         if found:
             kept = BinaryFields(keys.starts[:found], keys.ends[: found + 1])
             yield BatchRun(first, batches[first:end], offsets[:found], kept)
@@ -155,11 +149,11 @@ def stored_size(source: Octets, batches: Int64s, stored: Int64s, is_hit: NDArray
     total = 0
     row = 0
     for number in range(batches.shape[0]):
-        start = batches[number, kernels.START]
-        end = batches[number, kernels.END]
+        start = batches[number, decode_kernels.START]
+        end = batches[number, decode_kernels.END]
         position = start
         hit = 0
-        for _ in range(batches[number, kernels.RECORD_COUNT]):
+        for _ in range(batches[number, decode_kernels.RECORD_COUNT]):
             size, at = read_varint(source, position, end)
             if is_hit[row]:
                 hit += at + size - position

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from millstream.records.filter.keys.siphash import START
-from millstream.records.kernels.decode_kernels import Octets, kernel
+from millstream.records.kernels.compiler import Octets, kernel
 
 Block: TypeAlias = Any
 """A uint64, of which the type checker knows nothing."""

@@ -27,14 +27,12 @@ from millstream.records.filter.keys.siphash_kernels import (
     load_block,
     take,
 )
+from millstream.records.kernels.compiler import Int64s, Octets, kernel
 from millstream.records.kernels.decode_kernels import (
     BASE_OFFSET,
     END,
     RECORD_COUNT,
     START,
-    Int64s,
-    Octets,
-    kernel,
     read_field,
     read_varint,
     read_varlong,

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from millstream.records.batch import Bytes
 from millstream.records.filter.keys.matcher_kernels import BatchRun, sound_runs
-from millstream.records.kernels import decode_kernels as kernels
+from millstream.records.kernels import decode_kernels
 from millstream.records.kernels.batch_arrays import arrays_of_bodies
-from millstream.records.kernels.decode_kernels import Int32s, Int64s, Octets, kernel
+from millstream.records.kernels.compiler import Int32s, Int64s, Octets, kernel
 from millstream.records.opened_batch import OpenedBatch
 from millstream.storage.segment.keys.key_file import (
     BLOCK_ENTRIES,
@@ -131,7 +131,7 @@ def take_keys(
     count = 0
     used = 0
     for batch in range(run.batches.shape[0]):
-        for _ in range(run.batches[batch, kernels.RECORD_COUNT]):
+        for _ in range(run.batches[batch, decode_kernels.RECORD_COUNT]):
             start = run.keys.starts[row]
             size: Any = np.int64(run.keys.ends[row + 1]) - np.int64(run.keys.ends[row])
             row += 1
