@@ -25,7 +25,8 @@ def table(heading: str) -> list[list[str]]:
 
 
 def readme_rows() -> list[str]:
-    section = (ROOT / "README.md").read_text().partition("\n## How fast\n")[2].partition("\n## ")[0]
+    text = (ROOT / "README.md").read_text()
+    section = text.partition("\n## Performance\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")]
     return rows[1:]
 
