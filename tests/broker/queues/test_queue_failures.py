@@ -253,13 +253,13 @@ async def with_events(node: Node, *events: bytes | None) -> None:
         (b"\x01\xff", CorruptData, "not an event of a queue"),
         (b"\x01\x92\x03\xa1x", CorruptData, "not an event of a queue"),
         (None, CorruptData, "expected"),
-        (encode_event(JobsAcked([(0, [0])])), CorruptData, "Acked cannot have happened"),
-        (encode_event(JobsAcked([(7, [0])])), CorruptData, "Acked cannot have happened"),
-        (encode_event(PartitionAdded(0, 0)), CorruptData, "Began cannot have happened"),
+        (encode_event(JobsAcked([(0, [0])])), CorruptData, "JobsAcked cannot have happened"),
+        (encode_event(JobsAcked([(7, [0])])), CorruptData, "JobsAcked cannot have happened"),
+        (encode_event(PartitionAdded(0, 0)), CorruptData, "PartitionAdded cannot have happened"),
         (
             encode_event(JobsDelivered(1, 1, [FirstDeliveries(0, [], -1, 0)], [])),
             CorruptData,
-            "Delivered cannot have happened",
+            "JobsDelivered cannot have happened",
         ),
     ],
 )

@@ -27,15 +27,18 @@ from millstream.broker.queues.events import (
     PartitionAdded,
     PartitionTruncated,
     QueueEvent,
+    QueueStateSnapshot,
     ReceiptsInvalidated,
+    decode_event,
+    encode_event,
 )
 from millstream.broker.queues.jobs import DEAD_LETTERING, DELAYED, EXPIRED, LEASED, RETURNED
-from millstream.broker.queues.journal import QueueJournal, replay
 from millstream.broker.queues.receipts import Receipts
 from millstream.broker.queues.retention_holds import UnfinishedJobsHold
-from millstream.broker.queues.snapshot import snapshot_of
+from millstream.broker.queues.snapshot import restore_state, snapshot_of
 from millstream.broker.queues.state import QueueStateMachine
 from millstream.broker.queues.values import QueueConfig, QueueCounts, QueueLimits
+from millstream.broker.state.event_log import EventLog
 from millstream.broker.topics.record_appender import AppendTimings
 from millstream.broker.topics.topic import Topic
 from millstream.clock import Clock, Timer, Timers
@@ -87,7 +90,7 @@ class QueueStore:
         self._timers = timers
         self._background = background
         self.limits = limits
-        self._journal = QueueJournal(
+        self._events = EventLog(
             log, clock, on_failure=self._fail, events_bytes_min=limits.events_bytes_min
         )
         self._expired = 0
@@ -145,19 +148,19 @@ class QueueStore:
             if (watch := self._watches.get(partition.index)) is not None:
                 partition.unwatch(watch)
             partition.keeper = None
-        await self._journal.close()
+        await self._events.close()
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
 
     @property
     def log(self) -> Log:
         """The log of the events."""
-        return self._journal.log
+        return self._events.log
 
     @property
     def snapshots(self) -> int:
         """How many snapshots were written since the queue was opened."""
-        return self._journal.snapshots
+        return self._events.snapshots
 
     @property
     def expired(self) -> int:
@@ -165,19 +168,22 @@ class QueueStore:
         return self._expired + self.state.expired
 
     async def _read(self) -> None:
-        log = self._journal.log
-        if log.offline is not None:
-            raise log.offline
-        if log.recovered.damage:
-            raise log.recovered.damage[0]
-        work = partial(replay, log, ended_max=self.limits.ended_max)
-        found = await self._background.run(work)
+        state = await self._background.run(self._replay)
         self._expired += self.state.expired
-        self.state = found.state
-        self._journal.events_bytes = found.events_bytes
-        self._journal.snapshot_bytes = found.snapshot_bytes
+        self.state = state
         self._shapes.clear()
         self._is_new_state = True
+
+    def _replay(self) -> QueueStateMachine:
+        """Return the state that the log describes."""
+        ended_max = self.limits.ended_max
+        state = QueueStateMachine(ended_max=ended_max)
+        for event in self._events.replay(decode_event, QueueStateSnapshot):
+            if isinstance(event, QueueStateSnapshot):
+                state = restore_state(event, ended_max=ended_max)
+            else:
+                state.apply(event)
+        return state
 
     # Deciding.
 
@@ -205,17 +211,17 @@ class QueueStore:
         rest on it.
         """
         if event is None:
-            return self._journal.ticket
+            return self._events.pending
         self.state.apply(event)
-        ticket = self._journal.submit(event)
-        if self._journal.is_snapshot_due:
+        ticket = self._events.append(encode_event(event))
+        if self._events.is_snapshot_due:
             ticket = self.compact()
         self._arm()
         return ticket
 
     def compact(self) -> asyncio.Future[None]:
         """Write all that is known once more, and let go of the events before."""
-        return self._journal.submit(snapshot_of(self.state))
+        return self._events.append_snapshot(encode_event(snapshot_of(self.state)))
 
     async def wait(self, ticket: asyncio.Future[None] | None) -> AppendTimings:
         """Return when what was committed is durable; raises where it is not."""
@@ -224,14 +230,14 @@ class QueueStore:
         begun = self._clock.monotonic()
         await asyncio.shield(ticket)
         commit = self._clock.monotonic() - begun
-        log = self._journal.log
+        log = self._events.log
         is_synced = log.config.durability is Durability.FSYNC
         fsync = min(commit, log.counters.last_sync_seconds) if is_synced else 0.0
         return AppendTimings(commit_ms=round(commit * 1000, 3), fsync_ms=round(fsync * 1000, 3))
 
     async def settle(self) -> None:
         """Return when all that was decided up to now is durable."""
-        await self.wait(self._journal.ticket)
+        await self.wait(self._events.pending)
 
     def _fail(self, error: MillstreamError) -> None:
         if self._is_closed:

@@ -29,12 +29,13 @@ from millstream.broker.queues.queue_store import QueueStore
 from millstream.broker.queues.retention_holds import HoldEverything
 from millstream.broker.queues.row import QUEUES_PREFIX, QueueRow, decode_row, encode_row, queue_key
 from millstream.broker.queues.values import QueueChanges, QueueConfig, QueueLimits, apply_changes
+from millstream.broker.state.state_writer import SEGMENT_BYTES_MAX
 from millstream.broker.topics.configs.topic_config import COMPACT, TopicConfig
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import KeyedLocks, Topic, TopicChange, TopicEvent
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
-from millstream.config.schema import MIB, Durability
+from millstream.config.schema import Durability
 from millstream.errors import (
     InvalidConfig,
     InvalidRequest,
@@ -53,9 +54,6 @@ QUEUES_MAX = 1_000
 """Each has its own log, and keeps its partitions open."""
 
 LOG_PREFIX = "queue-"
-
-SEGMENT_BYTES_MAX = 16 * MIB
-"""The log gives space back by whole segments, so these are small."""
 
 SECRET_SIZE = 32
 

@@ -13,6 +13,7 @@ from millstream.broker.queues.jobs import (
     UnfinishedJob,
 )
 from millstream.broker.queues.state import QueueStateMachine
+from millstream.errors import CorruptData
 
 _KEPT = {
     LEASED: LEASED,
@@ -44,7 +45,14 @@ def snapshot_of(state: QueueStateMachine) -> QueueStateSnapshot:
 
 
 def restore_state(snapshot: QueueStateSnapshot, *, ended_max: int) -> QueueStateMachine:
-    """Return the state that a snapshot was made of; raises `ValueError` where it is none."""
+    """Return the state that a snapshot was made of; raises `CorruptData` if it is invalid."""
+    try:
+        return _restored(snapshot, ended_max)
+    except (ValueError, IndexError) as error:
+        raise CorruptData(f"invalid snapshot of a queue: {error}") from error
+
+
+def _restored(snapshot: QueueStateSnapshot, ended_max: int) -> QueueStateMachine:
     state = QueueStateMachine(ended_max=ended_max)
     state.boot_id, state.generation = snapshot.boot_id, snapshot.generation
     state.acked, state.dead, state.delivered, state.removed = snapshot.counters

@@ -1,1 +1,1 @@
-"""Durable state of coordinators."""
+"""Durable state of the broker: a keyed map and an event log, each kept in a log of its own."""

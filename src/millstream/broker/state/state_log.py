@@ -22,16 +22,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
+from millstream.broker.state.state_writer import (
+    SEGMENT_BYTES_MAX,
+    StateWriter,
+    Write,
+    fail_writes,
+)
 from millstream.clock import Clock, SystemClock
 from millstream.config.schema import MIB, Durability
 from millstream.errors import BatchTooLarge, CorruptData, LogClosed, MillstreamError
 from millstream.records.batch import HEADER_SIZE
-from millstream.records.build import build_batch
-from millstream.records.record import Gap, Record
+from millstream.records.record import Record
 from millstream.storage.append.pending_append import Appended
 from millstream.storage.log import Log
 from millstream.storage.store import Store
@@ -39,12 +46,6 @@ from millstream.storage.store import Store
 logger = logging.getLogger(__name__)
 
 StateEntry = tuple[bytes, bytes | None]
-
-SEGMENT_BYTES_MAX = 16 * MIB
-"""The log gives space back by whole segments, so those of a map that is rewritten are small."""
-
-GATHERED_BYTES_MAX = 1 * MIB
-"""Puts of one turn share a batch up to this size; one put alone may be as large as a batch."""
 
 REWRITE_BYTES_MAX = 1 * MIB
 REWRITE_ENTRIES_MAX = 2_000
@@ -55,13 +56,6 @@ DEAD_BYTES_MIN = 4 * MIB
 
 _RECORD_OVERHEAD = 32
 """The most that a record takes beside its key and value: its varints, all at their longest."""
-
-
-@dataclass(slots=True, eq=False)
-class _PendingPut:
-    entries: Sequence[StateEntry]
-    size: int
-    future: asyncio.Future[None]
 
 
 @dataclass(slots=True)
@@ -76,39 +70,21 @@ class _Compaction:
     """Bytes that were applied from the point on."""
 
 
-@dataclass(slots=True, eq=False)
-class _PutBatch:
-    """Puts on their way to the disk together."""
-
-    puts: list[_PendingPut] = field(default_factory=list)
-    size: int = HEADER_SIZE
-
-    def entries(self) -> Iterator[StateEntry]:
-        for put in self.puts:
-            yield from put.entries
-
-
-class StateLog:
+class StateLog(StateWriter):
     """A durable map of bytes to bytes, owned by one event loop.
 
-    `entries` is what is durable: a put shows there when its future ends, and not at all when it
+    `entries` holds what is durable: a put is visible there when its future ends, and never if it
     fails. Puts take effect in the order in which they were made.
     """
 
     def __init__(self, log: Log, clock: Clock, *, dead_bytes_min: int = DEAD_BYTES_MIN) -> None:
+        super().__init__(log, clock, in_flight_max=math.inf)
         self.entries: dict[bytes, bytes] = {}
         self.compactions = 0
-        """How often the log was rewritten since it was opened."""
-        self._log = log
-        self._clock = clock
+        """Compactions since the log was opened."""
         self._dead_bytes_min = dead_bytes_min
-        self._gathered: list[_PendingPut] = []
-        self._in_flight: deque[_PutBatch] = deque()
-        self._is_flush_scheduled = False
-        self._is_closed = False
-        self._settled: asyncio.Future[None] | None = None
 
-        # Sizes of entries, by `_size_of`: of all records in the log, and of those that count.
+        # Sizes of entries, by `_size_of`: of all records in the log, and of those that are live.
         self._logged_bytes = 0
         self._live_bytes = 0
         self._logged_bytes_min = 0
@@ -124,10 +100,9 @@ class StateLog:
         clock: Clock | None = None,
         dead_bytes_min: int = DEAD_BYTES_MIN,
     ) -> StateLog:
-        """Open the map that `store` keeps under `name`, or begin one, and read it whole.
+        """Open the map stored as log `name`, or create an empty one.
 
-        A log with damage is refused with what is damaged: a map that lacks entries must not pass
-        for a whole one.
+        Raises if the log is damaged: a map that lacks entries must not be used.
         """
         config = replace(
             store.log_config,
@@ -135,114 +110,61 @@ class StateLog:
             segment_bytes_max=min(SEGMENT_BYTES_MAX, store.log_config.segment_bytes_max),
         )
         log = await store.log(name, config=config)
-        if log.offline:
-            raise log.offline
-        if log.recovered.damage:
-            raise log.recovered.damage[0]
-        made = cls(log, clock or SystemClock(), dead_bytes_min=dead_bytes_min)
-        made._replay()
-        return made
+        opened = cls(log, clock or SystemClock(), dead_bytes_min=dead_bytes_min)
+        opened._replay()
+        return opened
 
     def _replay(self) -> None:
-        for record in self._log.records():
-            if isinstance(record, Gap):
-                raise CorruptData(
-                    f"{self._log.name}: offsets {record.from_offset} to {record.to_offset} are gone"
-                )
+        for record in self._stored_records():
             if record.key is None:
-                raise CorruptData(f"{self._log.name}: record {record.offset} has no key")
+                raise CorruptData(f"{self.log.name}: record {record.offset} has no key")
             self._apply_entry(record.key, record.value)
         self._compact_if_worthwhile()
 
     @property
     def offline(self) -> MillstreamError | None:
-        """Why the map takes no puts, if it does not."""
-        return self._log.offline
+        """Why the map refuses puts, if it does."""
+        return self.log.offline
 
     # Putting.
 
     def put(self, entries: Sequence[StateEntry]) -> asyncio.Future[None]:
         """Set or, with `None`, delete keys: all of `entries` or none. Durable when done.
 
-        Later entries win over earlier ones of the same key. Call it on the loop; that nobody
-        awaits the future, or that it is cancelled, does not call the put off.
+        Later entries win over earlier ones of the same key. Call it on the loop; cancelling the
+        future does not cancel the put.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         size = sum(_size_of(key, value) for key, value in entries)
-        limit = self._log.config.batch_size_max - HEADER_SIZE
+        limit = self.log.config.batch_size_max - HEADER_SIZE
+        if entries and size <= limit:
+            return self._write([Record(value, key) for key, value in entries], size)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._is_closed:
-            future.set_exception(LogClosed(f"{self._log.name} is closed"))
-        elif size > limit:
-            reason = f"{len(entries)} entries have {size} bytes, limit of one put is {limit}"
-            future.set_exception(BatchTooLarge(f"{self._log.name}: {reason}"))
-        elif not entries:
-            future.set_result(None)
+            future.set_exception(LogClosed(f"{self.log.name} is closed"))
+        elif entries:
+            reason = f"a put must have at most {limit} bytes, got {size} in {len(entries)} entries"
+            future.set_exception(BatchTooLarge(f"{self.log.name}: {reason}"))
         else:
-            self._gathered.append(_PendingPut(entries, size, future))
-            self._schedule_flush()
+            future.set_result(None)
         return future
 
-    def _schedule_flush(self) -> None:
-        if not self._is_flush_scheduled:
-            self._is_flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+    def _on_refused(self, batch: list[Write], error: BaseException) -> None:
+        fail_writes(batch, error)
 
-    def _flush(self) -> None:
-        """Hand what was gathered to the log, in as few batches as its limits allow."""
-        self._is_flush_scheduled = False
-        gathered, self._gathered = self._gathered, []
-        batch = _PutBatch()
-        for put in gathered:
-            if batch.puts and batch.size + put.size > GATHERED_BYTES_MAX:
-                self._submit(batch)
-                batch = _PutBatch()
-            batch.puts.append(put)
-            batch.size += put.size
-        if batch.puts:
-            self._submit(batch)
-
-    def _submit(self, batch: _PutBatch) -> None:
-        records = [Record(value, key) for key, value in batch.entries()]
-        try:
-            data = build_batch(records, now_ms=self._clock.wall_ms())
-            future = self._log.submit(data, is_checked=True)
-        except MillstreamError as error:
-            _fail_batch(batch, error)
-            return
-        self._in_flight.append(batch)
-        future.add_done_callback(lambda done: self._on_done(batch, done))
-
-    def _on_done(self, batch: _PutBatch, done: asyncio.Future[Appended]) -> None:
-        """Apply a batch that is durable, or refuse one that is not.
-
-        The log commits in the order of offsets, and a loop calls back in the order of completion,
-        so what was applied last is what lies last in the log.
-        """
-        self._in_flight.remove(batch)
-        error = LogClosed("the append was called off") if done.cancelled() else done.exception()
-        if error is not None:
-            _fail_batch(batch, error)
-        else:
-            self._apply(batch, done.result().offset)
-            for put in batch.puts:
-                if not put.future.done():
-                    put.future.set_result(None)
-        if self._settled is not None:
-            settled, self._settled = self._settled, None
-            settled.set_result(None)
-        self._compact_if_worthwhile()
-
-    def _apply(self, batch: _PutBatch, offset: int) -> None:
+    def _on_durable(self, batch: list[Write], appended: Appended) -> None:
         compaction = self._compaction
-        for key, value in batch.entries():
+        for key, value in _entries_of(batch):
             self._apply_entry(key, value)
             if compaction is None:
                 continue
-            if offset < compaction.point:  # It was durable already, and is only now applied.
+            if (
+                appended.offset < compaction.point
+            ):  # It was durable before, and is only now applied.
                 compaction.todo.add(key)
             else:
                 compaction.todo.discard(key)
                 compaction.kept_bytes += _size_of(key, value)
+        self._compact_if_worthwhile()
 
     def _apply_entry(self, key: bytes, value: bytes | None) -> None:
         self._logged_bytes += _size_of(key, value)
@@ -258,23 +180,23 @@ class StateLog:
         dead = self._logged_bytes - self._live_bytes
         if dead <= max(self._dead_bytes_min, 2 * self._live_bytes) or self._compacting:
             return
-        if self._logged_bytes < self._logged_bytes_min or self._is_closed or self._log.offline:
+        if self._logged_bytes < self._logged_bytes_min or self._is_closed or self.log.offline:
             return
         self._compacting = asyncio.get_running_loop().create_task(self._compact())
 
     async def _compact(self) -> None:
-        compaction = _Compaction(self._log.end_offset, set(self.entries))
+        compaction = _Compaction(self.log.end_offset, set(self.entries))
         self._compaction = compaction
         try:
             while compaction.todo and not self._is_closed:
                 if not await self._rewrite(compaction):
-                    await self._settle()
+                    await self._wait_for_batch()
             if not self._is_closed:
-                await self._log.delete_before(compaction.point)
+                await self.log.delete_before(compaction.point)
                 self._logged_bytes = compaction.kept_bytes
                 self.compactions += 1
         except MillstreamError as error:
-            logger.warning("%s: not compacted: %s", self._log.name, error)
+            logger.warning("%s: not compacted: %s", self.log.name, error)
         finally:
             # Where that failed, it is tried again when some more is worth it.
             self._logged_bytes_min = self._logged_bytes + self._dead_bytes_min // 4
@@ -291,8 +213,8 @@ class StateLog:
 
     def _chunk(self, keys: deque[bytes], todo: set[bytes]) -> list[StateEntry]:
         """Take from `keys` what one batch may rewrite, with its present value."""
-        busy = {key for put in self._gathered for key, _ in put.entries}
-        busy.update(key for batch in self._in_flight for key, _ in batch.entries())
+        busy = {key for key, _ in _entries_of(self._gathered)}
+        busy.update(key for batch in self._in_flight for key, _ in _entries_of(batch))
         chunk: list[StateEntry] = []
         size = 0
         while keys and len(chunk) < REWRITE_ENTRIES_MAX:
@@ -307,22 +229,11 @@ class StateLog:
             keys.popleft()
         return chunk
 
-    async def _settle(self) -> None:
-        """Return when a batch that is in flight now has been applied or refused."""
-        self._flush()
-        if self._in_flight:
-            if self._settled is None:
-                self._settled = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._settled)
-
-    # Ending.
+    # Closing.
 
     async def close(self) -> None:
-        """Finish the puts that were made. The log stays with its store, which closes it."""
-        self._is_closed = True
-        self._flush()
-        while self._in_flight:
-            await self._settle()
+        """Refuse new puts and finish the others. The store closes the log."""
+        await super().close()
         if self._compacting:
             await self._compacting
 
@@ -332,7 +243,7 @@ def _size_of(key: bytes, value: bytes | None) -> int:
     return len(key) + len(value or b"") + _RECORD_OVERHEAD
 
 
-def _fail_batch(batch: _PutBatch, error: BaseException) -> None:
-    for put in batch.puts:
-        if not put.future.done():
-            put.future.set_exception(error)
+def _entries_of(writes: Iterable[Write]) -> Iterator[StateEntry]:
+    for write in writes:
+        for record in write.records:
+            yield cast("bytes", record.key), record.value
