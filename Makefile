@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for disks, clients and a JVM half of the time: one more of them than processors.
 WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 
-.PHONY: help setup java clients browser demo test test-long planted check format bench docs clean
+.PHONY: help setup java clients browser demo test test-fast test-long planted check format bench docs docs-site clean
 
 help: ## Show what there is to do.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,8 +58,11 @@ bench: setup java ## Measure every claim, beside limits and peers. SUBJECT=log P
 	@tools/setup-peers "$(or $(PEERS),all)"
 	@$(BIN)/python benchmarks/run.py $(if $(SUBJECT),--subject $(SUBJECT)) $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick)
 
-docs: setup ## Write the generated pages of docs/reference anew.
+docs: setup ## Regenerate the pages of docs/reference that are made from code.
 	@$(BIN)/python tools/generate_docs.py
+
+docs-site: setup ## Build the documentation site into build/site; a warning is an error.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean: ## Remove what the other commands made.
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

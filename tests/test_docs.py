@@ -129,6 +129,19 @@ def test_every_page_is_on_the_map() -> None:
         assert name == "index.md" or f"({name})" in index, name
 
 
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "open_store" in (tmp_path / "site/reference/api.html").read_text()
+
+
 GENERATED = runpy.run_path(str(ROOT / "tools/generate_docs.py"))["pages"]()
 
 
