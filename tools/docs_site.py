@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: navigation from docs/index.md, and files of the repository that pages link to."""
+"""Hooks of mkdocs: navigation from docs/index.md, and repository files that pages link to."""
 
 from __future__ import annotations
 
