@@ -1,6 +1,9 @@
-"""What holds for all tests."""
+"""Settings and hooks that apply to every test."""
 
 from __future__ import annotations
+
+import signal
+import threading
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,8 +13,27 @@ settings.register_profile("millstream", deadline=None, suppress_health_check=[He
 settings.load_profile("millstream")
 
 
+def pytest_configure() -> None:
+    """Start child processes with default handling of SIGINT and SIGHUP.
+
+    Under `nohup`, or in the background of a script, these signals are ignored, and a child process
+    inherits that; then tests that stop a child with Ctrl-C or a hangup wait forever. A signal that
+    has a handler is reset to its default in the child, so the tests get a handler that does
+    nothing: pytest itself still ignores the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Refuse parameters out of a set: workers that collect them in two orders run nothing."""
+    """Reject parameters that come from a set.
+
+    Its order differs between processes, and xdist runs nothing when its workers collect tests in
+    different orders.
+    """
     for marker in metafunc.definition.iter_markers("parametrize"):
         if len(marker.args) > 1 and isinstance(marker.args[1], set | frozenset):
             found = metafunc.definition.nodeid

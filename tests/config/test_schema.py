@@ -106,13 +106,6 @@ def test_what_is_no_whole_number_is_refused_with_key_and_value(config, name, lea
     assert str(caught.value) == f"{name} is {value!r}, a whole number is needed"
 
 
-@pytest.mark.parametrize(("config", "name", "least", "most"), LIMITS)
-def test_a_number_that_must_be_there_is_missed(config, name, least, most):
-    if name not in config._optional:
-        with pytest.raises(InvalidConfig, match=f"{name} is None, a whole number is needed"):
-            config(**{name: None})
-
-
 @pytest.mark.parametrize(("config", "name"), OPTIONAL)
 def test_a_limit_that_may_be_left_out_is_left_out_unless_it_is_set(config, name):
     assert getattr(config(), name) is None

@@ -204,7 +204,8 @@ def test_on_a_terminal_it_is_asked_first(
     ids=["prefix", "offset", "key"],
 )
 def test_the_question_says_what_goes(options: tuple[object], words: str) -> None:
-    assert words in type_in("topic", "delete-records", "orders", *options, typed="n\n")[1]
+    arguments = ("topic", "delete-records", "orders", "--server", "http://127.0.0.1:1", *options)
+    assert words in type_in(*arguments, typed="n\n")[1]
 
 
 # Where no node is.

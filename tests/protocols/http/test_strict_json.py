@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -111,10 +110,4 @@ def test_depth_that_nobody_minds_is_taken() -> None:
 @pytest.mark.parametrize("depth", [1_000, 5_000, 100_000])
 def test_depth_that_would_end_the_interpreter_is_refused(depth: int) -> None:
     with pytest.raises(MalformedRequest, match="nested too deeply"):
-        decode(deep(depth), Deep)
-
-
-@pytest.mark.parametrize("depth", range(900, 1_000, 7))
-def test_depth_between_the_two_is_taken_or_refused(depth: int) -> None:
-    with contextlib.suppress(MalformedRequest):
         decode(deep(depth), Deep)
