@@ -240,7 +240,7 @@ def test_requests_that_were_begun_are_answered_before_the_end(tmp_path: Path):
 
 def test_a_client_that_does_not_read_is_dropped_when_patience_ends(tmp_path: Path):
     door = KafkaConfig(output_bytes_max=64 * 1024)
-    config = config_of(tmp_path, door=door, drain_ms_max=1_000)
+    config = config_of(tmp_path, kafka_server=door, drain_ms_max=1_000)
     broker = RunningBroker(config)
     broker.start()
     try:

@@ -118,12 +118,12 @@ class Node:
                 clock=self._clock,
                 filesystem=self._filesystem,
             )
-            kafka = self._kafka = KafkaListener(broker, config.door, tracer=tracer)
+            kafka = self._kafka = KafkaListener(broker, config.kafka_server, tracer=tracer)
             with _listen_errors("kafka", config.kafka):
                 port = await kafka.listen(*config.kafka)
             self.kafka = Endpoint(config.kafka.host, port)
             broker.advertised = advertised(config, port)
-            live = self._live = LiveDelivery(broker, config.web)
+            live = self._live = LiveDelivery(broker, config.http_server)
             doorway = http.doorway
             metrics = NodeMetrics(
                 broker,
@@ -147,7 +147,7 @@ class Node:
                 self.health,
                 metrics.scrape,
                 broker,
-                config=config.web,
+                config=config.http_server,
                 live=live,
                 closing=doorway.closing,
                 known=about,
@@ -167,7 +167,7 @@ class Node:
         """Listen for who asks how the start goes."""
         where = self.config.http
         app = make_starting_app(self.health, is_local=is_loopback(where.host))
-        doorway = HttpServerState(self.config.web, self._clock, LoopTimers())
+        doorway = HttpServerState(self.config.http_server, self._clock, LoopTimers())
         http = HttpListener(app, doorway, tracer=tracer)
         self._http = http
         with _listen_errors("http", where):

@@ -122,7 +122,9 @@ def test_the_page_says_that_the_node_is_gone_and_goes_on_when_it_is_back(
 ) -> None:
     any_port = Endpoint("127.0.0.1", 0)
     data = str(tmp_path_factory.mktemp("again"))
-    first = RunningBroker(NodeConfig(data=data, kafka=any_port, http=any_port, web=HttpConfig()))
+    first = RunningBroker(
+        NodeConfig(data=data, kafka=any_port, http=any_port, http_server=HttpConfig())
+    )
     first.start()
     url = first.url
     with console(chromium, url, "#/tail?topic=kept&from=now") as page:
@@ -133,7 +135,9 @@ def test_the_page_says_that_the_node_is_gone_and_goes_on_when_it_is_back(
         until_rows(page, 1)
         first.stop()
         page.until_shown("The node is not reachable.", "connection lost")
-        again = NodeConfig(data=data, kafka=any_port, http=first.server.http, web=HttpConfig())
+        again = NodeConfig(
+            data=data, kafka=any_port, http=first.server.http, http_server=HttpConfig()
+        )
         second = RunningBroker(again)
         second.start()
         try:

@@ -102,7 +102,7 @@ def test_every_part_of_a_node_can_be_set(file: Written):
     assert (node.data, node.is_insecure) == ("d", True)
     assert (node.kafka, node.http) == (Endpoint("0.0.0.0", 1), Endpoint("::1", 4))
     assert node.advertised == Endpoint("here", 2)
-    assert (node.door.connections_max, node.web.append_size_max) == (3, 1024**2)
+    assert (node.kafka_server.connections_max, node.http_server.append_size_max) == (3, 1024**2)
     assert (node.log.durability, node.log.discard) == (Durability.DISK, Discard.REJECT)
     assert (node.log.retention_bytes, node.log.dirty_ratio_min) == (10**9, 1.0)
     assert (node.broker.auto_create_topics, node.broker.group_members_max) == (False, 6)

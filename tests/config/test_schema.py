@@ -43,7 +43,8 @@ NO_NUMBERS = {
     BrokerConfig: {"auto_create_topics"},
     HttpConfig: {"console"},
     NodeConfig: {
-        "data", "kafka", "http", "advertised", "is_insecure", "broker", "door", "web", "log",
+        "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",
+        "http_server", "log",
         "store", "logging", "telemetry",
     },
     TelemetryConfig: {"traces", "traces_ratio", "metrics", "endpoint", "service_name"},

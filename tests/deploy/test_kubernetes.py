@@ -147,9 +147,9 @@ def test_data_lies_in_the_volume_and_the_file_where_the_image_looks(file: Path):
 def test_what_a_node_may_hold_leaves_half_of_its_memory(file: Path):
     node = started(file)
     held = [
-        node.door.receive_bytes_max,
-        node.web.receive_bytes_max,
-        node.web.output_bytes_max,
+        node.kafka_server.receive_bytes_max,
+        node.http_server.receive_bytes_max,
+        node.http_server.output_bytes_max,
         node.store.unflushed_bytes_max,
         node.store.ephemeral_bytes_max,
         node.store.cleaning_memory_bytes_max,

@@ -104,8 +104,8 @@ TABLES: Mapping[str, str] = {
 PARTS: Mapping[str, tuple[type, str]] = {
     "": (NodeConfig, "node"),
     "broker": (BrokerConfig, "node"),
-    "door": (KafkaConfig, "kafka"),
-    "web": (HttpConfig, "http"),
+    "kafka_server": (KafkaConfig, "kafka"),
+    "http_server": (HttpConfig, "http"),
     "log": (LogConfig, "topics"),
     "store": (StoreConfig, "storage"),
     "logging": (LoggingConfig, "logging"),

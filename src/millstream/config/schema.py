@@ -646,8 +646,8 @@ class NodeConfig(_Limited):
     """How late the event loop may be, time after time, before the node is not ready."""
 
     broker: BrokerConfig = BrokerConfig()
-    door: KafkaConfig = KafkaConfig()
-    web: HttpConfig = HttpConfig()
+    kafka_server: KafkaConfig = KafkaConfig()
+    http_server: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     store: StoreConfig = StoreConfig()
     logging: LoggingConfig = LoggingConfig()

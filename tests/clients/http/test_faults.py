@@ -399,7 +399,7 @@ def test_what_was_sent_to_a_node_that_does_not_answer_may_be_done(connect):
 
 def test_a_node_that_answers_before_it_read_all_is_heard(connect, tmp_path):
     """Of a body that is too large, a node reads no more; its answer says so."""
-    with running_broker(tmp_path, web=HttpConfig(append_size_max=1024)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(append_size_max=1024)) as broker:
         client = connect(broker.url)
         client.create_topic("t")
         with pytest.raises(NodeRefused, match="request_entity_too_large"):

@@ -26,7 +26,7 @@ from .test_metric import parsed
 
 @pytest.fixture
 def broker(tmp_path: Path):
-    with running_broker(tmp_path, door=KafkaConfig(connections_max=3)) as running:
+    with running_broker(tmp_path, kafka_server=KafkaConfig(connections_max=3)) as running:
         yield running
 
 

@@ -148,7 +148,9 @@ def test_pages_of_others_and_other_names_are_refused(node: RunningBroker) -> Non
 
 
 def test_it_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with running_broker(tmp_path_factory.mktemp("data"), web=HttpConfig(console=False)) as running:
+    with running_broker(
+        tmp_path_factory.mktemp("data"), http_server=HttpConfig(console=False)
+    ) as running:
         for path in ("/", "/console/main.js"):
             assert get(running, path).status == 404
         assert get(running, "/health/ready").status == 200

@@ -243,7 +243,7 @@ def test_too_many_records_and_too_large_ones_are_refused(topic: HttpTopic) -> No
 
 
 def test_a_body_may_have_as_many_bytes_as_the_node_is_set_to(tmp_path: Any) -> None:
-    with running_broker(tmp_path, web=HttpConfig(append_size_max=2048)) as running:
+    with running_broker(tmp_path, http_server=HttpConfig(append_size_max=2048)) as running:
         topic = HttpTopic(running)
         fits = b'{"records":[{"value":1}]}'
         assert topic.ask("POST", "/records", fits.ljust(2048)).status == 201

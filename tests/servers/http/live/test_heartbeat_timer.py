@@ -49,7 +49,7 @@ def test_it_leaves_no_timer_behind() -> None:
 
 
 def test_a_heartbeat_says_where_the_watcher_stands(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(heartbeat_ms=10)) as node:
+    with running_broker(tmp_path, http_server=HttpConfig(heartbeat_ms=10)) as node:
         topic = LiveTopic(node)
         topic.append(1)
         with watching(node.url, topic.name) as stream:

@@ -29,7 +29,7 @@ VALUE = "x" * 20_000
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     web = HttpConfig(live_bytes_max=BYTES_MAX)
-    with running_broker(tmp_path_factory.mktemp("node"), web=web) as running:
+    with running_broker(tmp_path_factory.mktemp("node"), http_server=web) as running:
         yield running
 
 
@@ -213,7 +213,7 @@ def test_a_feed_goes_on_until_its_last_watcher_leaves(node: RunningBroker) -> No
 
 def test_a_client_that_does_not_read_is_dropped_in_the_end(tmp_path: Path) -> None:
     web = HttpConfig(live_bytes_max=BYTES_MAX, output_ms_max=100)
-    with running_broker(tmp_path, web=web) as node:
+    with running_broker(tmp_path, http_server=web) as node:
         topic = LiveTopic(node)
         with connected(node, topic.name) as slow:
             read_until(slow, b"heartbeat")
@@ -235,7 +235,7 @@ def test_a_node_that_stops_says_so_and_ends_every_stream(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
-        with running_broker(tmp_path, web=HttpConfig(live_bytes_max=BYTES_MAX)) as node:
+        with running_broker(tmp_path, http_server=HttpConfig(live_bytes_max=BYTES_MAX)) as node:
             topic = LiveTopic(node)
             stream = stack.enter_context(watching(node.url, topic.name))
             talk = stack.enter_context(talking(node.url))

@@ -26,7 +26,7 @@ SIZE_MAX = 64 * 1024
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     web = HttpConfig(append_size_max=SIZE_MAX)
-    with running_broker(tmp_path_factory.mktemp("node"), web=web) as running:
+    with running_broker(tmp_path_factory.mktemp("node"), http_server=web) as running:
         yield running
 
 

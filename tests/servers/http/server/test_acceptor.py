@@ -36,7 +36,7 @@ def is_served(client: RawClient) -> bool:
 
 
 def test_one_connection_too_many_is_told_so_and_closed(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(connections_max=3)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(connections_max=3)) as broker:
         taken = [RawClient(broker.url) for _ in range(3)]
         assert all(is_served(client) for client in taken)
         with raw_client(broker.url) as client:
@@ -51,7 +51,7 @@ def test_one_connection_too_many_is_told_so_and_closed(tmp_path: Path) -> None:
 
 
 def test_one_address_has_its_own_limit(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(connections_per_address_max=1)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(connections_per_address_max=1)) as broker:
         with raw_client(broker.url) as first:
             assert is_served(first)
             with raw_client(broker.url) as client:

@@ -115,14 +115,14 @@ def trickle(client: RawClient, piece: bytes) -> bytes:
 
 
 def test_a_client_that_says_nothing_is_left(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(head_ms_max=100)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(head_ms_max=100)) as broker:
         with raw_client(broker.url) as client:
             assert client.read_all() == b""
         assert ended(broker) == {"idle": 1}
 
 
 def test_a_head_that_trickles_in_is_given_up(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(head_ms_max=500)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(head_ms_max=500)) as broker:
         with raw_client(broker.url) as client:
             client.send(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX: ")
             came = trickle(client, b"x")
@@ -132,7 +132,7 @@ def test_a_head_that_trickles_in_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_second_head_has_its_own_deadline(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(head_ms_max=500)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(head_ms_max=500)) as broker:
         with raw_client(broker.url) as client:
             client.send(GET)
             assert client.answer().status == 200
@@ -147,7 +147,7 @@ def test_a_second_head_has_its_own_deadline(tmp_path: Path) -> None:
     [(b"Content-Length: 1000000", b" "), (b"Transfer-Encoding: chunked", b"1\r\n \r\n")],
 )
 def test_a_body_that_trickles_in_is_given_up(tmp_path: Path, how: bytes, piece: bytes) -> None:
-    with running_broker(tmp_path, web=HttpConfig(body_ms_max=100)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(body_ms_max=100)) as broker:
         broker.run(broker.server.broker.topics.create("t", partitions=1))
         with raw_client(broker.url) as client:
             head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\n" + how
@@ -160,7 +160,7 @@ def test_a_body_that_trickles_in_is_given_up(tmp_path: Path, how: bytes, piece: 
 
 
 def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(idle_ms_max=100)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(idle_ms_max=100)) as broker:
         with raw_client(broker.url) as client:
             client.send(GET)
             assert client.answer().status == 200
@@ -169,7 +169,7 @@ def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path) -> None:
 
 
 def test_a_client_that_reads_nothing_is_dropped(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(output_ms_max=100)) as broker:
+    with running_broker(tmp_path, http_server=HttpConfig(output_ms_max=100)) as broker:
         with raw_client(broker.url) as client:
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             with pytest.raises(ConnectionError):

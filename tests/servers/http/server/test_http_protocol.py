@@ -149,7 +149,7 @@ def test_ten_gigabytes_that_are_claimed_are_refused_at_the_head(broker: RunningB
 
 def test_requests_of_all_together_have_a_limit(tmp_path: Path) -> None:
     web = HttpConfig(receive_bytes_max=65_536)
-    with running_broker(tmp_path, web=web) as broker:
+    with running_broker(tmp_path, http_server=web) as broker:
         broker.run(broker.server.broker.topics.create("t", partitions=1))
         with raw_client(broker.url) as client:
             client.send(b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\n")

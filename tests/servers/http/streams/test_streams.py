@@ -27,7 +27,7 @@ WEB = HttpConfig(append_size_max=64 * 1024, stream_wait_ms=60_000, heartbeat_ms=
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("node"), web=WEB) as running:
+    with running_broker(tmp_path_factory.mktemp("node"), http_server=WEB) as running:
         yield running
 
 
@@ -355,7 +355,7 @@ def test_a_reader_that_hangs_up_is_forgotten(stream: Stream) -> None:
 
 def test_a_reader_that_takes_nothing_is_dropped(tmp_path: Path) -> None:
     web = HttpConfig(output_ms_max=100, heartbeat_ms=50)
-    with running_broker(tmp_path, web=web) as node:
+    with running_broker(tmp_path, http_server=web) as node:
         stream = Stream(node).create()
         for _ in range(12):
             assert stream.ask("POST", b"x" * 2**20, TEXT).status == 204
@@ -377,7 +377,7 @@ def test_what_an_append_cost_is_told(stream: Stream) -> None:
 
 
 def test_a_node_that_stops_ends_live_readers_at_once(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=WEB) as node:
+    with running_broker(tmp_path, http_server=WEB) as node:
         stream = Stream(node).create()
         connection, response = events(stream, "?offset=-1&live=sse")
         next_event(response)

@@ -25,7 +25,7 @@ def main(data: str, settings: str) -> int:
     )
     any_port = Endpoint("127.0.0.1", 0)
     door = KafkaConfig(**asked.get("door", {}))
-    config = NodeConfig(data=data, kafka=any_port, http=any_port, door=door)
+    config = NodeConfig(data=data, kafka=any_port, http=any_port, kafka_server=door)
     return 0 if run(config, announce) else 1
 
 

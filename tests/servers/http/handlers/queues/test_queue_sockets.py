@@ -23,7 +23,7 @@ QUEUE = "mail"
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path, web=HttpConfig(output_ms_max=200)) as running:
+    with running_broker(tmp_path, http_server=HttpConfig(output_ms_max=200)) as running:
         assert ask(running.url, "PUT", f"/v1/queues/{QUEUE}", b'{"lease_ms": 600000}').status == 201
         yield running
 

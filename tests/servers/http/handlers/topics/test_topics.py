@@ -366,7 +366,7 @@ def test_a_packed_body_is_refused(topic: Topic) -> None:
 
 
 def test_a_body_that_trickles_in_is_given_up(tmp_path: Path) -> None:
-    with running_broker(tmp_path, web=HttpConfig(body_ms_max=100)) as running:
+    with running_broker(tmp_path, http_server=HttpConfig(body_ms_max=100)) as running:
         answer = ask(running.url, "PUT", "/v1/topics/a", b'{"partit', {"Content-Length": "12"})
     assert (answer.status, answer.code) == (408, "request_timeout")
     assert "100 ms" in answer.message
