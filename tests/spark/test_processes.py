@@ -9,14 +9,15 @@ import pytest
 
 COMMIT = """
 from pyspark.sql.types import BinaryType, StructField, StructType
-from millstream.clients.kafka.coordinator import Identity
-from millstream.spark.write.task_transaction import Share
-from millstream.spark.write.writer import Written
+from millstream.clients.kafka.coordinator import ClientProducerId
+from millstream.spark.write.task_transaction import TaskTransaction
+from millstream.spark.write.writer import SinkCommitMessage
 from pyspark_millstream import DefaultSource
 source = DefaultSource({"bootstrap.servers": "127.0.0.1:1", "topic": "orders", "timeoutMs": "1"})
 writer = source.streamWriter(StructType([StructField("value", BinaryType())]), False)
+transaction = TaskTransaction("spark-query/q/0/0", ClientProducerId(1, 0), 5)
 try:
-    writer.commit([Written("spark-query/q", Share("spark-query/q/0/0", Identity(1, 0), 5))], 0)
+    writer.commit([SinkCommitMessage("spark-query/q", transaction)], 0)
 except Exception as error:
     assert type(error).__name__ == "NodeUnreachable", error
 else:
@@ -32,7 +33,7 @@ source.streamWriter(StructType([StructField("value", BinaryType())]), False)
 
 PLAN = """
 from pyspark_millstream import DefaultSource
-from millstream.spark import reader, stream_reader
+from millstream.spark.read import batch_reader, stream_reader
 """
 
 

@@ -320,7 +320,7 @@ def test_a_collector_that_is_down_disturbs_nobody_and_is_told_of_once(
         wait_until(lambda: told(broker, "spans", "lost") >= 20)
         wait_until(lambda: told(broker, "readings", "lost") >= 3)
         assert told(broker, "spans", "sent") == 0
-        words = [one.getMessage() for one in caplog.records if "sending" in one.name]
+        words = [one.getMessage() for one in caplog.records if one.name.endswith("sender")]
         assert sorted(word.partition(":")[0] for word in words) == [
             "the collector takes no metrics",
             "the collector takes no spans",
@@ -409,12 +409,12 @@ def test_a_node_that_sends_nothing_loads_nothing_of_it(tmp_path: Path):
     script = """
 import asyncio, sys
 from millstream.config.schema import Endpoint, NodeConfig
-from millstream.node import Server
+from millstream.node import Node
 import millstream.clients.http.sync.client, millstream.testing.broker
 
 async def run():
     port = Endpoint("127.0.0.1", 0)
-    async with Server(NodeConfig(data=sys.argv[1], kafka=port, http=port)):
+    async with Node(NodeConfig(data=sys.argv[1], kafka=port, http=port)):
         pass
 
 asyncio.run(run())

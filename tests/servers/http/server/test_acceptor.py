@@ -65,9 +65,9 @@ NODE = """
 import logging, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 logging.basicConfig(stream=sys.stderr, level="INFO")
-from millstream.servers.http import accepting
+from millstream.servers.http.server import acceptor
 from millstream.testing.broker import running_broker
-accepting.DESCRIPTOR_SHARE = float(sys.argv[2])
+acceptor.DESCRIPTOR_SHARE = float(sys.argv[2])
 with running_broker(sys.argv[1]) as broker:
     print(broker.url, flush=True)
     sys.stdin.read()
