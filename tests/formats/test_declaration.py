@@ -1,4 +1,4 @@
-"""Which format a topic has: what it declares, what an option says, how a schema is written."""
+"""Choice of a topic's format, and schemas written as DDL and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from millstream.errors import InvalidConfig
 from millstream.formats.avro.avro_format import AvroFormat
-from millstream.formats.ddl import parse_ddl
 from millstream.formats.declaration import (
     VALUE_FORMAT_CONFIG,
     VALUE_SCHEMA_CONFIG,
@@ -46,25 +45,28 @@ def test_a_topic_that_declares_nothing_is_raw():
     ],
 )
 def test_an_option_goes_before_what_the_topic_declares(options, kind, names):
-    found = choose_format(options, DECLARED)
-    assert isinstance(found, kind)
-    assert found.schema.names == names
+    value_format = choose_format(options, DECLARED)
+    assert isinstance(value_format, kind)
+    assert value_format.schema.names == names
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"valueFormat": "xml"}, "valueFormat is 'xml', allowed is raw, json, avro"),
-        ({"valueFormat": "avro"}, "valueFormat is avro, and there is no valueSchema"),
-        ({"valueFormat": "raw", "valueSchema": "a INT"}, "valueFormat is raw: allowed with json"),
-        ({"valueSchema": "a WORD"}, "found 'WORD', expected a type: BOOLEAN"),
+        ({"valueFormat": "xml"}, "valueFormat must be one of raw, json, avro, got 'xml'"),
+        ({"valueFormat": "avro"}, "valueFormat is avro, which requires a schema: set the option"),
+        (
+            {"valueFormat": "raw", "valueSchema": "a INT"},
+            "valueSchema requires valueFormat to be json or avro",
+        ),
+        ({"valueSchema": "a WORD"}, r"expected a type \(BOOLEAN, .*\), got 'WORD'"),
         (
             {"valueFormat": "avro", "valueSchema": AVRO, "avroFraming": "magic"},
-            "avroFraming is 'magic', allowed is none, confluent",
+            "avroFraming must be one of none, confluent, got 'magic'",
         ),
         (
             {"valueFormat": "avro", "valueSchema": AVRO, "avroSchemaId": "-1"},
-            "avroSchemaId is '-1', allowed is 0 to 2147483647",
+            "avroSchemaId must be between 0 and 2147483647, got '-1'",
         ),
     ],
 )
@@ -75,8 +77,8 @@ def test_options_that_do_not_fit_are_refused(options, why):
 
 def test_confluents_framing_is_an_option():
     options = {"valueFormat": "avro", "valueSchema": AVRO, "avroFraming": "confluent"}
-    found = choose_format(options | {"avroSchemaId": "7"}, {})
-    assert found.encode([pa.array([1], pa.int32())]).to_pylist() == [b"\0\0\0\0\x07\x02\x02"]
+    value_format = choose_format(options | {"avroSchemaId": "7"}, {})
+    assert value_format.encode([pa.array([1], pa.int32())]).to_pylist() == [b"\0\0\0\0\x07\x02\x02"]
 
 
 # Spark's schemas.
@@ -91,15 +93,15 @@ EVERY = (
 
 
 def test_every_type_can_be_written_as_ddl():
-    found = arrow_schema(EVERY)
-    assert found.names[14] == "a `b`, c"
-    assert found.field("at").type == pa.timestamp("us", tz="UTC")
-    assert found.field("local").type == pa.timestamp("us")
-    assert found.field("dec2").type == pa.decimal128(10, 0)
-    assert not found.field("i64").nullable
-    assert not found.field("st").type.field("x").nullable
-    assert found.field("st").type.field("y").type.field("z").type == pa.decimal128(3, 0)
-    assert pa.types.is_map(found.field("m").type.item_type)
+    schema = arrow_schema(EVERY)
+    assert schema.names[14] == "a `b`, c"
+    assert schema.field("at").type == pa.timestamp("us", tz="UTC")
+    assert schema.field("local").type == pa.timestamp("us")
+    assert schema.field("dec2").type == pa.decimal128(10, 0)
+    assert not schema.field("i64").nullable
+    assert not schema.field("st").type.field("x").nullable
+    assert schema.field("st").type.field("y").type.field("z").type == pa.decimal128(3, 0)
+    assert pa.types.is_map(schema.field("m").type.item_type)
 
 
 @pytest.mark.parametrize(
@@ -128,39 +130,77 @@ def test_every_type_can_be_written_as_ddl():
     ids=["json", "avro"],
 )
 def test_spark_takes_the_columns_for_what_they_are(options):
-    """It compares the schema of what a source gives with what it expects, to the letter."""
+    """Spark compares the schema of a source's batches with the one it expects, to the letter."""
     schema = choose_format(options, {}).schema
     assert to_arrow_schema(from_arrow_schema(schema), timezone="UTC") == schema
 
 
-def test_ddl_and_json_say_the_same():
-    struct = parse_ddl(EVERY)
-    assert StructType.fromJson(json.loads(struct.json())) == struct
-    assert arrow_schema(struct.json()) == arrow_schema(EVERY)
+def test_ddl_and_json_mean_the_same_schema():
+    schema = arrow_schema(EVERY)
+    assert arrow_schema(from_arrow_schema(schema).json()) == schema
+
+
+def test_a_schema_as_json_means_what_spark_reads_in_it():
+    """Nullability inside of lists and maps, and the metadata of columns, are kept."""
+    text = json.dumps(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": "a", "type": "string", "metadata": {"comment": "é", "n": 1}},
+                {"name": "b", "type": "string collate UTF8_LCASE", "nullable": False},
+                {
+                    "name": "c",
+                    "type": "string",
+                    "nullable": True,
+                    "metadata": {"__COLLATIONS": {"c": "spark.UTF8_LCASE"}},
+                },
+                {"name": "d", "type": "decimal( 4 , 2 )", "nullable": True},
+                {"name": "e", "type": "decimal", "nullable": True},
+                {
+                    "name": "f",
+                    "type": {
+                        "type": "map",
+                        "keyType": "string",
+                        "valueType": {
+                            "type": "array",
+                            "elementType": {"type": "struct", "fields": []},
+                            "containsNull": False,
+                        },
+                        "valueContainsNull": False,
+                    },
+                    "nullable": True,
+                },
+            ],
+        }
+    )
+    expected = to_arrow_schema(StructType.fromJson(json.loads(text)), timezone="UTC")
+    assert arrow_schema(text).equals(expected, check_metadata=True)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "found 'the end', expected the name of a column"),
-        ("a", "found 'the end', expected a type"),
+        ("", "expected the name of a column, got 'the end'"),
+        ("a", r"expected a type \(.*\), got 'the end'"),
         ("a INT,", "expected the name of a column"),
-        ("a INT b INT", "found 'b', expected ',' or the end"),
+        ("a INT b INT", "expected ',' or the end, got 'b'"),
         ("a INT NOT", "expected 'NULL'"),
         ("a ARRAY<INT", "expected '>'"),
         ("a ARRAY INT", "expected '<'"),
         ("a MAP<INT>", "expected ','"),
         ("a STRUCT<>", "expected the name of a column"),
         ("a INT COMMENT x", "expected a comment in quotes"),
-        ("a DECIMAL(39,0)", r"DECIMAL\(39,0\), allowed is a precision of 1 to 38"),
+        ("a DECIMAL(39,0)", r"precision must be between 1 and 38 .*, got DECIMAL\(39,0\)"),
         ("a DECIMAL(2,3)", r"DECIMAL\(2,3\)"),
         ("a DECIMAL(x)", "expected a number"),
-        ("a INT; DROP", "found '; DROP', expected a name, a type or a sign"),
-        ("a " + "ARRAY<" * 100, "more than 64 levels deep"),
-        ('{"type":"struct"}', "schema is not what"),
-        ('{"type":"struct","fields":[{"name":"a"}]}', "schema is not what"),
-        ('{"type":"struct","fields":[{"name":"a","type":"word","nullable":true}]}', "schema is"),
-        ('{"type":"struct","fields":[{"name":1,"type":"long","nullable":true}]}', "schema is"),
+        ("a INT; DROP", "expected a name, a type or a sign, got '; DROP'"),
+        ("a " + "ARRAY<" * 100, "nested too deeply: more than 64 levels"),
+        ('{"type":"struct"}', "not in the form of StructType.json.*`fields`"),
+        ('{"type":"struct","fields":[{"name":"a"}]}', "not in the form of StructType.json.*`type`"),
+        ('{"fields":[{"name":"a","type":"word","nullable":true}]}', "column cannot have: 'word'"),
+        ('{"fields":[{"name":1,"type":"long","nullable":true}]}', r"not in the form.*fields\[0\]"),
+        ('{"fields":[{"name":"a","type":"decimal(39,0)"}]}', r"got DECIMAL\(39,0\)"),
+        ('{"fields":[{"name":"a","type":{"type":"udt","pyClass":"os.x"}}]}', "not in the form"),
         ('{"a":' * 20_000, "schema is nested too deeply"),
     ],
 )

@@ -20,7 +20,7 @@ from millstream.formats.typed_batch import (
     apply_format,
     bad_records_from,
 )
-from millstream.formats.typed_columns import encode_values, prefix_from, typed_fields
+from millstream.formats.typed_columns import encode_values, typed_fields
 from millstream.formats.value_format import RawFormat
 from millstream.records.arrow.decoder import column_schema
 from millstream.records.topic_partition import TopicPartition
@@ -184,7 +184,7 @@ def test_a_field_with_the_name_of_a_usual_column_needs_a_prefix(name):
     clash = choose_format({"valueFormat": "json", "valueSchema": f"`{name}` INT"}, {})
     with pytest.raises(InvalidConfig, match="set the option valuePrefix, which is ''"):
         typed_fields(clash)
-    prefix = prefix_from({"VALUEPREFIX": "v_"})
+    prefix = "v_"
     assert [field.name for field in typed_fields(clash, prefix=prefix)] == [f"v_{name}"]
     value = json.dumps({name: 5}).encode()
     records, _ = apply_format(batch(value), clash, origin=ORIGIN, prefix=prefix)

@@ -1,27 +1,24 @@
-"""Which format the values of a topic have: as an option says, or as the topic declares."""
+"""Choice of the format of a topic's values, from options or from the topic's configs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from millstream.errors import InvalidConfig
 from millstream.formats.avro.avro_format import AvroFormat, AvroFraming
 from millstream.formats.ddl import parse_ddl
 from millstream.formats.json.json_format import JsonFormat
 from millstream.formats.names import VALUE_FORMAT_CONFIG, VALUE_SCHEMA_CONFIG
+from millstream.formats.schema_json import parse_schema_json
 from millstream.formats.value_format import RawFormat, ValueFormat
 
 VALUE_FORMAT = "valueFormat"
 VALUE_SCHEMA = "valueSchema"
 AVRO_FRAMING = "avroFraming"
 AVRO_SCHEMA_ID = "avroSchemaId"
-"""Options of the Spark source and sink. Their names are compared without regard to case."""
+"""Options of a reader or writer. Their names are not case-sensitive."""
 
 FORMATS = ("raw", "json", "avro")
 
@@ -29,11 +26,11 @@ _SCHEMA_ID_MAX = 2**31 - 1
 
 
 def choose_format(options: Mapping[str, str], declared: Mapping[str, str]) -> ValueFormat:
-    """Return the format of a topic that has the configs `declared`.
+    """Return the format of the values of a topic with the configs `declared`.
 
-    An option goes before the declaration. An option `valueFormat` that names another format than
-    the topic does needs a `valueSchema` of its own, since the declared one is of no use for it.
-    Raises `InvalidConfig` with what is not allowed.
+    Options take precedence over configs. If the option `valueFormat` names another format than the
+    topic declares, the option `valueSchema` is required too: the declared schema does not fit.
+    Raises `InvalidConfig` for options that are invalid or do not go together.
     """
     given = {name.lower(): value for name, value in options.items()}
     declared_kind = declared.get(VALUE_FORMAT_CONFIG) or "raw"
@@ -42,17 +39,17 @@ def choose_format(options: Mapping[str, str], declared: Mapping[str, str]) -> Va
     if not schema and kind == declared_kind:
         schema = declared.get(VALUE_SCHEMA_CONFIG, "")
     if kind not in FORMATS:
-        raise InvalidConfig(f"{VALUE_FORMAT} is {kind!r}, allowed is {', '.join(FORMATS)}")
+        raise InvalidConfig(f"{VALUE_FORMAT} must be one of {', '.join(FORMATS)}, got {kind!r}")
     if kind == "raw":
         if schema:
             raise InvalidConfig(
-                f"{VALUE_SCHEMA} is given, and {VALUE_FORMAT} is raw: allowed with json and avro"
+                f"{VALUE_SCHEMA} requires {VALUE_FORMAT} to be json or avro, got raw"
             )
         return RawFormat()
     if not schema:
         raise InvalidConfig(
-            f"{VALUE_FORMAT} is {kind}, and there is no {VALUE_SCHEMA}: neither an"
-            f" option nor the topic's {VALUE_SCHEMA_CONFIG} gives one"
+            f"{VALUE_FORMAT} is {kind}, which requires a schema: set the option {VALUE_SCHEMA} or"
+            f" the topic's {VALUE_SCHEMA_CONFIG}"
         )
     if kind == "json":
         return JsonFormat(arrow_schema(schema))
@@ -60,24 +57,8 @@ def choose_format(options: Mapping[str, str], declared: Mapping[str, str]) -> Va
 
 
 def arrow_schema(text: str) -> pa.Schema:
-    """Return a Spark schema, written as JSON or as DDL, in Arrow's words."""
-    struct = _from_json(text) if text.lstrip().startswith("{") else parse_ddl(text)
-    try:
-        return to_arrow_schema(struct, timezone="UTC")
-    except PySparkException as error:
-        raise InvalidConfig(f"schema has a type that a column cannot have: {error}") from None
-
-
-def _from_json(text: str) -> StructType:
-    """Read what `StructType.json()` writes. Spark asserts some of what it expects of it."""
-    try:
-        return StructType.fromJson(json.loads(text))
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
-        raise InvalidConfig(f"schema is not what StructType.json() writes: {error!r}") from None
-    except RecursionError:
-        raise InvalidConfig("schema is nested too deeply") from None
-    except PySparkException as error:
-        raise InvalidConfig(f"schema is not what StructType.json() writes: {error}") from None
+    """Return the Arrow schema of a Spark schema that is written as JSON or as DDL."""
+    return parse_schema_json(text) if text.lstrip().startswith("{") else parse_ddl(text)
 
 
 def _framing(given: Mapping[str, str]) -> AvroFraming:
@@ -86,7 +67,7 @@ def _framing(given: Mapping[str, str]) -> AvroFraming:
         return AvroFraming(text)
     except ValueError:
         allowed = ", ".join(framing.value for framing in AvroFraming)
-        raise InvalidConfig(f"{AVRO_FRAMING} is {text!r}, allowed is {allowed}") from None
+        raise InvalidConfig(f"{AVRO_FRAMING} must be one of {allowed}, got {text!r}") from None
 
 
 def _schema_id(given: Mapping[str, str]) -> int | None:
@@ -94,5 +75,7 @@ def _schema_id(given: Mapping[str, str]) -> int | None:
     if text is None:
         return None
     if not text.strip().isdecimal() or int(text) > _SCHEMA_ID_MAX:
-        raise InvalidConfig(f"{AVRO_SCHEMA_ID} is {text!r}, allowed is 0 to {_SCHEMA_ID_MAX}")
+        raise InvalidConfig(
+            f"{AVRO_SCHEMA_ID} must be between 0 and {_SCHEMA_ID_MAX}, got {text!r}"
+        )
     return int(text)

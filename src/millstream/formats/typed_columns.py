@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 
 from millstream.errors import InvalidConfig, InvalidRecord
@@ -15,12 +13,6 @@ ERROR_COLUMN = "_error"
 
 VALUE_PREFIX = "valuePrefix"
 """The option for what is put in front of the names of typed columns."""
-
-
-def prefix_from(options: Mapping[str, str]) -> str:
-    """Return what the names of typed columns begin with."""
-    given = {name.lower(): value for name, value in options.items()}
-    return given.get(VALUE_PREFIX.lower(), "")
 
 
 def typed_fields(value_format: ValueFormat, *, prefix: str = "") -> list[pa.Field]:
