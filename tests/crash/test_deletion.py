@@ -28,7 +28,7 @@ from millstream.testing import (
     sweep,
 )
 from millstream.testing.clocks.seeded_background import SeededBackground
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.crash.test_io_errors import KINDS
 from tests.crash.workload import Acked, damage_found

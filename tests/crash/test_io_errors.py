@@ -23,7 +23,7 @@ from millstream.testing import (
     sweep,
 )
 from millstream.testing.clocks.seeded_background import SeededBackground
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from millstream.testing.disk.seeded_syncer import SeededSyncer
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)

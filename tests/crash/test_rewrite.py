@@ -27,7 +27,7 @@ from millstream.testing import (
     sample_crash_states,
     sweep,
 )
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from tests.crash.test_io_errors import KINDS
 from tests.storage.rewritten import (
     DIRECTORY,

@@ -210,7 +210,7 @@ async def test_classes_may_change_back_and_forth_while_appends_go_on():
 async def test_nothing_becomes_ephemeral_or_ceases_to_be_while_it_is_open(before, after):
     log = await make_store(config=before).log("a")
     await log.append(batch_of(b"v"))
-    message = f"a/0 is {name(before)}, and cannot become {name(after)} while it is open"
+    message = f"a/0 is {name(before)} and cannot become {name(after)} while it is open"
     with pytest.raises(InvalidConfig, match=message):
         await log.reconfigure(after)
     assert log.config == before

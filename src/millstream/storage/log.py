@@ -1,7 +1,26 @@
-"""A log: batches in, batches out, and a way to wait for the next.
+"""Log of one partition: append batches, read them, wait for more.
 
-One event loop owns a log and does all appending. Reading needs no loop and no lock: `read` and
-its kin may be called from any thread.
+    append -> waiting -> pending --------> written ------------> acknowledged
+              no         one write for     one sync for all
+              capacity   all batches of    that was written
+              yet        one turn          before it began
+              [AppendQueue       ] [ActiveSegments] [CommitState, GroupCommitter]
+
+Rules of the append path:
+
+1. A batch gets its offset when it is admitted. The offset is taken back only if no byte of the
+   batch was kept.
+2. Readers see a batch when the durability class of the log is met, not before.
+3. A batch in a segment counts only when everything before it is durable too: a commit syncs every
+   segment with unsynced bytes, and the directory if it has a new name.
+4. After a failed sync nothing more is acknowledged. The log is offline until it is opened again.
+5. At most two segments have no seal (see `active_segments.py`). Appends that need a third wait.
+6. `partition.json` is durable before anything depends on it: an epoch before a batch has it, a
+   first offset before a segment below it is removed. The last segment with a committed batch stays,
+   deleted or not, so the end of the log is in a file for as long as there is one.
+
+One event loop owns a log and does all appending; only the work given to `Executor` runs in threads.
+Reading needs no loop and no lock: `read` and the methods like it may be called from any thread.
 """
 
 from __future__ import annotations
@@ -9,20 +28,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from millstream.clock import Clock
-from millstream.config.schema import LogConfig
-from millstream.errors import LogClosed, MillstreamError, OffsetOutOfRange, Unavailable
+from millstream.config.schema import Durability, LogConfig
+from millstream.errors import (
+    InvalidConfig,
+    LogClosed,
+    LogOffline,
+    MillstreamError,
+    OffsetOutOfRange,
+    RequestError,
+    StorageFailed,
+    Unavailable,
+)
 from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
 from millstream.records.record import Gap, Record, StoredRecord
+from millstream.storage.append.active_segments import ActiveSegments
+from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.byte_budget import ByteBudget
+from millstream.storage.append.commit_state import CommitState
 from millstream.storage.append.group_committer import GroupCommitter
-from millstream.storage.append.log_writer import LogWriter
-from millstream.storage.append.pending_append import Appended, AppendWaiter, OnAdmit
-from millstream.storage.compaction.cleaner import CleanerResult
+from millstream.storage.append.pending_append import (
+    Appended,
+    AppendWaiter,
+    OnAdmit,
+    PendingAppend,
+    validate_batch,
+)
+from millstream.storage.compaction.cleaner import CleanerResult, LogCleaner
+from millstream.storage.disk.background_tasks import BackgroundTasks
+from millstream.storage.disk.errors import transient_error
 from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.files.partition_metadata import PartitionMetadata
@@ -30,14 +70,24 @@ from millstream.storage.recovery.log_recovery import RecoveredLog
 from millstream.storage.retention.eviction import Eviction, plan_eviction, record_count
 from millstream.storage.retention.key_deletions import (
     DELETIONS_MAX,
+    KeyDeletions,
     match_for,
     resolve_deleted_offsets,
 )
+from millstream.storage.retention.log_start import LogStart
 from millstream.storage.retention.removal_hooks import RemovalHooks
 from millstream.storage.segment.counters import LogCounters
+from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
+from millstream.storage.segment.log_context import LogContext
 from millstream.storage.segment.log_state import DeletedOffsets, LogPosition, LogSnapshot, LogState
+from millstream.storage.segment.metadata_file import MetadataFile
 from millstream.storage.segment.reader import Address, Slice, TimestampedOffset
-from millstream.storage.segment.segment import LogDirectory, SealedSegment, Segment
+from millstream.storage.segment.segment import (
+    GrowingSegment,
+    LogDirectory,
+    SealedSegment,
+    Segment,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -70,16 +120,25 @@ class Log:
     ) -> None:
         self.name = name
         self.place = place
-        """Where its files lie; others may keep theirs beside them."""
+        """Where its files are stored; others may store theirs beside them."""
         self.config = config
         self.recovered = recovered
         self.guard: RemovalHooks | None = None
-        """Whoever knows which records belong together; set once, by who opens the log."""
+        """Knows which records belong together; set once, by the owner of the log."""
+        self.counters = LogCounters(recovered_bytes=recovered.scanned_bytes)
+        self.offline: MillstreamError | None = None
+        """Why the log accepts no appends, if it does not."""
+        self.on_rewind: Callable[[int], None] | None = None
+        """Called with an offset when the offsets from it on, which had been given, are taken back.
+
+        That happens when a write is refused, when the log goes offline and when it is deleted; once
+        each time, before the appenders are told. It must not raise."""
         self._clock = clock
-        self._steady = steady or clock.wall_ms
-        """The time by which data ages."""
-        self._arrival: asyncio.Future[None] | None = None
+        self._retention_now_ms = steady or clock.wall_ms
+        self._on_unhealthy = partial(on_trouble, self)
+        self._new_records: asyncio.Future[None] | None = None
         self._watchers: dict[Callable[[], None], None] = {}
+        self._is_closing = False
         self._is_closed = False
         partition, end = recovered.partition, _end_of(recovered)
         self._contents = LogState(
@@ -91,26 +150,74 @@ class Log:
             masks=resolve_deleted_offsets(recovered.segments, partition, end.offset),
         )
         self._contents.lost = recovered.offline
-        self._writer = LogWriter(
-            name=name,
-            place=place,
+        self._context = context = self._make_context(background, partition)
+        self._queue = AppendQueue(
+            context,
             config=config,
-            clock=clock,
-            background=background,
-            committer=committer,
             budget=budget,
-            contents=self._contents,
-            recovered=recovered,
-            steady=self._steady,
-            deletions_max=deletions_max,
-            guard=lambda: self.guard,
-            on_change=self._tell,
-            on_open=lambda: on_open(self),
-            on_trouble=lambda: on_trouble(self),
+            flush=self._flush,
+            is_stalled=lambda: self._segments.is_stalled,
+            on_rewind=self._rewind,
         )
-        self._intake = self._writer.intake
+        self._start = LogStart(context, guard=lambda: self.guard)
+        self._commit = CommitState(
+            context,
+            durability=config.durability,
+            clock=clock,
+            committer=committer,
+            queue=self._queue,
+            log_start=self._start,
+            written_position=lambda: self._segments.written_position,
+            go_offline=self._go_offline,
+        )
+        self._segments = ActiveSegments(
+            context,
+            config=config,
+            recovered=recovered,
+            queue=self._queue,
+            commit=self._commit,
+            log_start=self._start,
+            retention_now_ms=self._retention_now_ms,
+            go_offline=self._go_offline,
+            on_open=partial(on_open, self),
+            on_disk_full=self._on_unhealthy,
+        )
+        self._deletions = KeyDeletions(
+            context,
+            now_ms=self._retention_now_ms,
+            deletions_max=deletions_max,
+            roll=self._segments.roll_soon,
+        )
+        self._cleaner = LogCleaner(
+            context,
+            guard=lambda: self.guard,
+            now_ms=self._retention_now_ms,
+            monotonic=clock.monotonic,
+            retire=self._segments.retire,
+        )
+        if recovered.offline:
+            self._go_offline(recovered.offline)
 
-    # What it is.
+    def _make_context(self, background: Executor, partition: PartitionMetadata) -> LogContext:
+        tasks = BackgroundTasks()
+        return LogContext(
+            name=self.name,
+            place=self.place,
+            background=background,
+            tasks=tasks,
+            contents=self._contents,
+            description=MetadataFile(
+                partition,
+                place=self.place,
+                background=background,
+                tasks=tasks,
+                check=self._check_writable,
+            ),
+            counters=self.counters,
+            on_change=self._notify_watchers,
+        )
+
+    # State.
 
     @property
     def start_offset(self) -> int:
@@ -125,7 +232,7 @@ class Log:
     @property
     def next_offset(self) -> int:
         """The offset that the next admitted batch gets: at or after `end_offset`."""
-        return self._writer.next_offset
+        return self._queue.next_offset
 
     @property
     def eviction_floor(self) -> int:
@@ -172,46 +279,23 @@ class Log:
         return sum(len(mask.offsets) for mask in self.masks.values())
 
     @property
-    def counters(self) -> LogCounters:
-        """Running totals."""
-        return self._writer.counters
-
-    @property
     def unflushed_bytes(self) -> int:
         """Bytes that were admitted and wait for the disk."""
-        return self._writer.unflushed_bytes
-
-    @property
-    def offline(self) -> MillstreamError | None:
-        """Why the log takes no appends, if it does not."""
-        return self._writer.offline
+        return self._queue.unflushed_bytes
 
     @property
     def full(self) -> Unavailable | None:
-        """That the disk had no room for what was to be written last, until something is again."""
-        return self._writer.full
+        """The error of the last write, if the disk had no space for it; None once one succeeds."""
+        return self._segments.disk_full
 
     def note_room(self) -> None:
-        """Take the disk for one that has room: whoever looked after all logs found some."""
-        self._writer.full = None
+        """Assume that the disk has space again: the maintenance of the store found some."""
+        self._segments.disk_full = None
 
     @property
     def partition(self) -> PartitionMetadata:
-        """What `partition.json` says: its leader epochs, its floors, its deletions."""
-        return self._writer.partition
-
-    @property
-    def on_rewind(self) -> Callable[[int], None] | None:
-        """Called with an offset when those from it on, which had been given, are taken back.
-
-        That is when a write is refused, when the log goes offline and when it is deleted; once
-        each time, before the appenders are told. It must not raise.
-        """
-        return self._writer.on_rewind
-
-    @on_rewind.setter
-    def on_rewind(self, callback: Callable[[int], None] | None) -> None:
-        self._writer.on_rewind = callback
+        """The content of `partition.json`: leader epochs, floors and deletions."""
+        return self._context.description.partition
 
     # Appending.
 
@@ -225,7 +309,18 @@ class Log:
         runs to its end. `batch` must not change before this returns. Its checksum is verified
         unless `is_checked` says that the caller did.
         """
-        return await self._intake.submit(batch, is_checked=is_checked, timeout=timeout)
+        return await self.submit(batch, is_checked=is_checked, timeout=timeout)
+
+    def try_append(self, batch: Bytes, *, is_checked: bool = False) -> asyncio.Future[Appended]:
+        """Append one batch if it can be admitted now; else raise `WouldBlock` with the reason.
+
+        The future ends when the durability class of the log is met.
+        """
+        self._check_writable()
+        header = validate_batch(batch, size_max=self._queue.batch_size_max, is_checked=is_checked)
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._queue.submit_now(PendingAppend(header, batch, future))
+        return future
 
     def submit(
         self,
@@ -237,24 +332,22 @@ class Log:
         is_early: bool = False,
         header: BatchHeader | None = None,
     ) -> asyncio.Future[Appended]:
-        """Append one batch, as `append` does, and return what ends with its acknowledgement.
+        """Append one batch, and return a future that ends with its acknowledgement.
 
-        `on_admit` is called with the batch's offset at the moment that it gets it, in the order of
-        offsets, and may refuse it: the batch then takes no offset, and the future fails with what
-        was raised. It must not append or wait. Cancelling the future withdraws a batch that waits
-        for admission; one that was admitted runs to its end. `is_early` has a batch acknowledged
-        once it is written, though the class of the log asks for more: it survives the death of the
-        process then, and readers see it no earlier than they would. Who passes the batch's own
-        `header` vouches for the whole of it: its sum, its size and its count.
+        Cancelling the future withdraws a batch that waits for admission; an admitted one is
+        written all the same. A caller that passes the `header` has checked the batch as
+        `validate_batch` does: checksum, size and count. See `submit_for` for the rest.
         """
-        return self._intake.submit(
-            batch,
-            is_checked=is_checked,
-            on_admit=on_admit,
-            timeout=timeout,
-            is_early=is_early,
-            header=header,
+        if header is None:
+            self._check_writable()
+            header = validate_batch(
+                batch, size_max=self._queue.batch_size_max, is_checked=is_checked
+            )
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._queue.submit(
+            PendingAppend(header, batch, future, on_admit, is_early=is_early), timeout
         )
+        return future
 
     def submit_for(
         self,
@@ -262,21 +355,22 @@ class Log:
         batch: Bytes,
         header: BatchHeader,
         *,
+        on_admit: OnAdmit | None = None,
         timeout: float | None = None,
         is_early: bool = False,
     ) -> None:
-        """Append one batch as `submit` does with its `header`, and tell `waiter` instead.
+        """Append one batch that passed `validate_batch`, and give its outcome to `waiter`.
 
-        It is told at once, where a future takes a turn of the loop.
+        A waiter is called at once, where a future needs a turn of the loop. `on_admit` is called
+        with the batch's offset when it is assigned, in the order of offsets, and may refuse it by
+        raising: the batch then gets no offset, and the append fails with what was raised. It must
+        not append or wait. `is_early` acknowledges the batch once it is written, even if the class
+        of the log asks for more: it then survives the death of the process, and readers see it no
+        earlier than they would otherwise.
         """
-        self._intake.submit_for(waiter, batch, header, timeout=timeout, is_early=is_early)
-
-    def try_append(self, batch: Bytes, *, is_checked: bool = False) -> asyncio.Future[Appended]:
-        """Append one batch if it can be admitted now; else raise `WouldBlock` with the reason.
-
-        The future ends when the durability class of the log is met.
-        """
-        return self._intake.submit_now(batch, is_checked=is_checked)
+        self._queue.submit(
+            PendingAppend(header, batch, waiter, on_admit, is_early=is_early), timeout
+        )
 
     async def append_records(
         self,
@@ -289,9 +383,34 @@ class Log:
         batch = build_batch(records, now_ms=self._clock.wall_ms(), codec=codec)
         return await self.append(batch, is_checked=True, timeout=timeout)
 
+    # Changes.
+
     async def begin_epoch(self, number: int) -> None:
-        """Have every batch from now on bear a newer leader epoch. Durable when this returns."""
-        await self._writer.begin_epoch(number)
+        """Write all further batches with a newer leader epoch. Durable when this returns."""
+        await self._context.description.change(self._begin_epoch(number))
+
+    async def _begin_epoch(self, number: int) -> None:
+        segments, pending = self._segments, self._queue.pending
+        current = self.partition.leader_epoch
+        if number <= current:
+            raise RequestError(f"epoch must be greater than {current}, got {number}")
+        segments.flush()  # Now: a busy log would always have something pending.
+        while pending or segments.is_paused:
+            await self._context.tasks.change()
+            self._check_writable()
+            segments.flush()
+        # What is admitted from here on is written after the epoch is durable, and has it.
+        partition = self.partition.with_epoch(number, self._queue.next_offset)
+        await segments.pause_until(self._write_epoch(partition))
+        if self.offline:
+            raise self.offline
+
+    async def _write_epoch(self, partition: PartitionMetadata) -> None:
+        try:
+            await self._context.description.write(partition)
+        except OSError as error:
+            # The file may have either epoch now: no batch may be written until that is known.
+            self._go_offline(error)
 
     async def delete_before(self, offset: int) -> None:
         """Delete all records before `offset`. Durable when this returns.
@@ -301,7 +420,7 @@ class Log:
         record, which goes when another follows it. Slices that were read stay valid. Readers go on
         at the first offset that is left: nobody is told of a gap.
         """
-        await self._writer.front.delete_before(offset)
+        await self._start.delete_before(offset)
 
     async def evict_before(self, offset: int) -> None:
         """Let all records before `offset` go, though nobody asked for that. Durable on return.
@@ -309,7 +428,7 @@ class Log:
         As `delete_before`, save that readers who come to an offset below are told of a gap. The
         guard of the log is asked first.
         """
-        await self._writer.front.evict_before(offset)
+        await self._start.evict_before(offset)
 
     def plan_eviction(self) -> Eviction | None:
         """Return what has to go now by the settings of the log; nothing goes by this."""
@@ -319,7 +438,7 @@ class Log:
             start=state.start,
             committed=state.committed.offset,
             config=self.config,
-            now_ms=self._steady(),
+            now_ms=self._retention_now_ms(),
             needed=self.needed_offset,
         )
 
@@ -344,11 +463,25 @@ class Log:
         deleted, until the log is opened again or they are deleted once more; so it is after
         `DiskFull`.
         """
-        return await self._writer.delete_keys(match_for(key=key, prefix=prefix), before=before)
+        match = match_for(key=key, prefix=prefix)
+        self._check_writable()
+        queue = self._queue
+        admitted = queue.next_offset
+        if before is None:
+            # A batch may be acknowledged before it can be read (class `memory`, early batches). Its
+            # appender must not find it again, so wait until all that was admitted is committed.
+            # Offsets may be taken back meanwhile.
+            while self.end_offset < min(admitted, queue.next_offset):
+                await self._context.tasks.change()
+                self._check_writable()
+            before = min(admitted, queue.next_offset)
+        return await self._deletions.delete(match, before=before)
 
     async def roll(self) -> None:
         """Seal the growing segment, if it holds anything. The next append begins another."""
-        await self._writer.roll()
+        await self._segments.roll()
+        if self.offline:
+            raise self.offline
 
     async def clean(
         self,
@@ -359,8 +492,8 @@ class Log:
         seed: int,
         is_forced: bool = False,
     ) -> CleanerResult | None:
-        """Compact, reclaim and merge what is worth it; see `Cleaning.clean`."""
-        return await self._writer.cleaning.clean(
+        """Compact, reclaim and merge what is worth it; see `LogCleaner.clean`."""
+        return await self._cleaner.clean(
             self.config,
             background=background,
             throttle=throttle,
@@ -376,8 +509,53 @@ class Log:
         when this returns. The first acknowledgement of class `fsync` promises that all before it
         is on the disk too.
         """
-        await self._writer.reconfigure(config)
+        await self._context.description.change(self._reconfigure(config))
+
+    async def _reconfigure(self, config: LogConfig) -> None:
+        before, after = self.config.durability, config.durability
+        if before is after:
+            self._apply_config(config)
+            return
+        if Durability.EPHEMERAL in (before, after):
+            raise InvalidConfig(
+                f"{self.name} is {before.value} and cannot become {after.value} while it is open"
+            )
+        await self._segments.wait_until_resumed()
+        await self._segments.pause_until(self._change_durability(config))
+        if self.offline:
+            raise self.offline
+
+    async def _change_durability(self, config: LogConfig) -> None:
+        """Change the class between two batches: each is acknowledged by the class it was sent to.
+
+        What a weaker class wrote is synced before the log is of class `fsync`: an acknowledgement
+        of that class says that everything before it is durable too.
+        """
+        context = self._context
+        await self._commit.wait_until_committed()
+        if self.offline:
+            return
+        partition = replace(self.partition, durability=config.durability)
+        try:
+            if config.durability is Durability.FSYNC:
+                files = [self._segments.open_file(s) for s in self._segments.unsealed]
+                await context.background.run(partial(sync_all, self.place, files))
+                self._commit.is_directory_dirty = False
+            await context.description.write(partition)
+        except SegmentSyncFailed as failed:
+            self._go_offline(failed.cause)
+        except OSError as error:
+            if refusal := transient_error(self.name, error):
+                raise refusal from error
+            self._go_offline(error)
+        else:
+            self._apply_config(config)
+
+    def _apply_config(self, config: LogConfig) -> None:
         self.config = config
+        self._commit.durability = config.durability
+        self._segments.apply_config(config)
+        self._queue.apply_config(config)  # Last: it admits batches that waited.
 
     # Reading.
 
@@ -488,9 +666,9 @@ class Log:
                 raise LogClosed(f"{self.name} is closed")
             if self.offline:
                 raise self.offline
-            if self._arrival is None:
-                self._arrival = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._arrival)
+            if self._new_records is None:
+                self._new_records = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._new_records)
 
     async def follow(self, offset: int, *, size_max: int = READ_SIZE_MAX) -> AsyncIterator[Slice]:
         """Yield batches from `offset` on, for ever, as they are committed.
@@ -519,11 +697,11 @@ class Log:
         """Call `callback` no more. Harmless where it is not called anyway."""
         self._watchers.pop(callback, None)
 
-    def _tell(self) -> None:
+    def _notify_watchers(self) -> None:
         """Wake all who wait for something new."""
-        if self._arrival is not None:
-            arrival, self._arrival = self._arrival, None
-            arrival.set_result(None)
+        if self._new_records is not None:
+            waiting, self._new_records = self._new_records, None
+            waiting.set_result(None)
         for callback in tuple(self._watchers):
             if callback in self._watchers:  # It may have been taken off by one before it.
                 try:
@@ -531,39 +709,107 @@ class Log:
                 except Exception:  # The log must go on, whoever looks at it.
                     logger.exception("%s: a watcher failed", self.name)
 
-    # Ending.
+    # Failure.
+
+    def _check_writable(self) -> None:
+        self._queue.check_writable()
+
+    def _flush(self) -> None:
+        self._segments.flush()
+
+    def _rewind(self, offset: int) -> None:
+        if self.on_rewind is not None:
+            self.on_rewind(offset)
+
+    def _go_offline(self, cause: Exception) -> None:
+        """Accept nothing more, because it is not known what is on the disk."""
+        if self.offline:
+            return
+        logger.error("%s is offline: %s", self.name, cause)
+        offline = LogOffline(f"{self.name} is offline until it is opened again: {cause}")
+        offline.__cause__ = cause
+        self.counters.offline = 1
+        self._refuse_all(offline)
+        self._on_unhealthy()
+
+    def _refuse_all(self, error: MillstreamError) -> None:
+        """Accept nothing more, and refuse everything that is not committed."""
+        self.offline = error
+        queue = self._queue
+        queue.refusal = queue.refusal or error
+        # In this order: the offsets are taken back before any appender is told, and nothing may
+        # wait when the other two give back their capacity, or it would be admitted.
+        queue.rewind(self.end_offset)
+        queue.refuse_waiting(error)
+        self._commit.stop(error)
+        queue.refuse_pending(error)
+        self._notify_watchers()
+        self._context.tasks.notify()
+
+    # Closing.
 
     def park(self) -> bool:
-        """Give the descriptor for writing back if the log is idle."""
-        return self._writer.park()
+        """Close the file for writing if the log is idle; return whether it was closed."""
+        return self._segments.close_idle()
 
     @property
     def is_open_for_writing(self) -> bool:
-        """Whether a descriptor is held for writing."""
-        return self._writer.is_open
+        """Whether a file is open for writing."""
+        return self._segments.is_open
 
     async def close(self) -> None:
-        """Commit what was admitted, seal the log and give its files back."""
+        """Commit what was admitted, seal the log and close its files."""
         try:
-            await self._writer.close()
+            if not self._is_closing:
+                await self._commit_and_seal()
         finally:
             self._end()
 
-    async def discard(self) -> None:
-        """Let go of the log, because its files are about to be removed.
+    async def _commit_and_seal(self) -> None:
+        closed = self._stop_accepting()
+        self._queue.refuse_waiting(closed)
+        while (self._queue.pending or self._commit.written) and not self.offline:
+            await self._context.tasks.change()
+        unsealed = await self._release()
+        if self.offline or self.config.durability is Durability.EPHEMERAL:
+            return
+        try:
+            await self._segments.seal_remaining(unsealed)
+        except (OSError, SegmentSyncFailed) as error:
+            self._go_offline(error)
+            raise StorageFailed(f"{self.name} was not closed cleanly: {error}") from error
 
-        What is not committed is refused, and nothing is sealed.
+    async def discard(self) -> None:
+        """Close the log without a commit or a seal, because its files are about to be removed.
+
+        What is not committed is refused.
         """
         try:
-            await self._writer.discard()
+            closed = self._stop_accepting()
+            if not self.offline:
+                self._refuse_all(closed)
+            await self._release()
         finally:
             self._contents.let_go(LogClosed(f"{self.name} is closed"))
             self._end()
 
+    def _stop_accepting(self) -> LogClosed:
+        """Refuse new batches, and stop the cleaner; its run is one of the tasks to wait for."""
+        self._is_closing = True
+        self._queue.refusal = closed = LogClosed(f"{self.name} is closed")
+        self._cleaner.stop()
+        return closed
+
+    async def _release(self) -> list[GrowingSegment]:
+        """Wait for what is in flight, and return the segments without a seal."""
+        while self._commit.is_in_flight or not self._context.tasks.is_idle:
+            await self._context.tasks.change()
+        return self._segments.release()
+
     def _end(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._tell()
+            self._notify_watchers()
 
 
 def _end_of(recovered: RecoveredLog) -> LogPosition:

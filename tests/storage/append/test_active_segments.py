@@ -236,8 +236,7 @@ async def test_a_segment_that_is_to_be_rewritten_is_not_opened_again():
     disk, store, _ = await filled(3)
     await store.close()
     log = await make_store(disk, config=SMALL).log("a")
-    rolling = log._writer._rolling
-    assert rolling.retire(log.sealed[0])
+    assert log._segments.retire(log.sealed[0])
     await fill(log, 3)
     assert bases(log) == [0, 3]
 
@@ -252,7 +251,7 @@ async def test_a_segment_that_is_being_opened_again_is_not_rewritten():
     background.is_held = True
     appending = asyncio.ensure_future(log.append_records([Record(b"v")]))
     await turns()
-    assert not log._writer._rolling.retire(sealed)
+    assert not log._segments.retire(sealed)
     background.let_go()
     await appending
     assert bases(log) == [0]

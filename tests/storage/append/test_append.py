@@ -442,7 +442,7 @@ def test_an_epoch_never_goes_back() -> None:
         log = await make_store().log("a")
         await log.begin_epoch(5)
         for number in (5, 4):
-            with pytest.raises(RequestError, match=f"epoch is {number}, must be greater than 5"):
+            with pytest.raises(RequestError, match=f"epoch must be greater than 5, got {number}"):
                 await log.begin_epoch(number)
 
     asyncio.run(check())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,10 @@ from millstream.errors import (
     OutOfOrderSequence,
 )
 from millstream.records.batch import decode_header
-from millstream.storage.append.pending_append import Appended
+from millstream.storage.append.append_queue import AppendQueue
+from millstream.storage.append.byte_budget import ByteBudget
+from millstream.storage.append.pending_append import Appended, PendingAppend
+from millstream.storage.segment.counters import LogCounters
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
 from tests.storage.logs import HeldExecutor, batch_of, in_loop, make_store, turns
 
@@ -409,6 +414,74 @@ async def test_a_deadline_ends_the_waiting_of_a_waiter_and_only_before_admission
     await turns()
     assert (admitted.offsets, log.next_offset) == ([0], 1)
     assert log.counters.refusals_busy == 1
+
+
+# Counting.
+
+
+@pytest.mark.parametrize(
+    ("limits", "waits"),
+    [
+        ({"unflushed_bytes_max": 10}, (1, 0, 0)),
+        ({"budget": 10}, (0, 1, 0)),
+        ({"is_stalled": True}, (0, 0, 1)),
+        ({}, (0, 0, 0)),
+    ],
+)
+@in_loop
+async def test_what_a_batch_waits_for_is_counted(limits, waits):
+    queue, counters = make_queue(**limits)
+    for size in (8, 8):
+        queue.submit(fake_append(size), None)
+    assert (counters.waits_log, counters.waits_store, counters.waits_sealing) == waits
+
+
+@in_loop
+async def test_a_batch_behind_others_waits_for_the_log():
+    queue, counters = make_queue(unflushed_bytes_max=10)
+    for size in (8, 8, 1):
+        queue.submit(fake_append(size), None)
+    assert (counters.waits_log, counters.waits_store, counters.waits_sealing) == (2, 0, 0)
+
+
+def make_queue(
+    *, budget: int = 100, unflushed_bytes_max: int = 100, is_stalled: bool = False
+) -> tuple[AppendQueue, LogCounters]:
+    counters = LogCounters()
+    context: Any = SimpleNamespace(
+        name="a", counters=counters, contents=SimpleNamespace(end_offset=0)
+    )
+    queue = AppendQueue(
+        context,
+        config=LogConfig(unflushed_bytes_max=unflushed_bytes_max),
+        budget=ByteBudget(budget),
+        flush=lambda: None,
+        is_stalled=lambda: is_stalled,
+        on_rewind=lambda _: None,
+    )
+    return queue, counters
+
+
+def fake_append(size: int) -> PendingAppend:
+    append = PendingAppend(decode_header(BATCH), BATCH, Listener())
+    append.size = size
+    return append
+
+
+# An error that is raised again and again.
+
+
+@in_loop
+async def test_appends_to_a_closed_log_leave_nothing_behind_in_its_error():
+    log = await make_store().log("a")
+    await log.close()
+    for _ in range(10):
+        with pytest.raises(LogClosed) as caught:
+            log.submit(BATCH)
+    frames = len(list(caught.traceback))
+    with pytest.raises(LogClosed) as caught:
+        log.submit(BATCH)
+    assert len(list(caught.traceback)) == frames
 
 
 # Having one's memory back.

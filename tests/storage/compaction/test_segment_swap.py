@@ -30,7 +30,7 @@ from millstream.testing import (
     sample_crash_states,
     sweep,
 )
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from tests.storage.logs import HeldExecutor, in_loop, make_store, turns
 
 from .cleanings import COMPACTED, clean, put, ranges
@@ -507,7 +507,7 @@ async def doubtful(
     call, only = DOUBTS[kind]
     filesystem._calls.fault = Fault(call=call, forever=True, only=only, path=DIRECTORY)
     await clean(log)
-    assert log._writer.cleaning.is_stopped
+    assert log._cleaner.is_stopped
     seals = [path for path in disk.paths() if path.endswith(".1.seal")]
     assert len(seals) == (kind == "there")
     assert any(path.endswith(".1.log") for path in disk.paths())
@@ -522,7 +522,7 @@ def heal(filesystem: FaultyFilesystem) -> None:
 @in_loop
 async def test_with_a_seal_in_doubt_both_sets_stay_and_nothing_is_cleaned(kind, caplog):
     disk, _, log, _ = await doubtful(kind)
-    assert log._writer.cleaning.is_stopped
+    assert log._cleaner.is_stopped
     assert "no more cleaning until it is opened again" in caplog.text
     before = disk.contents()
     assert len(offsets(log)) == 60
@@ -588,7 +588,7 @@ async def test_doubt_ends_when_the_seal_can_be_taken_away(kind):
     disk, store, log, filesystem = await doubtful(kind)
     heal(filesystem)
     assert await clean(log) is not None
-    assert not log._writer.cleaning.is_stopped
+    assert not log._cleaner.is_stopped
     assert offsets(log) == LEFT
     await turns(50)
     assert segments_on(disk) == published(log)

@@ -14,7 +14,7 @@ from millstream.storage.files.ballast import BALLAST_SIZE, BallastFile
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem, sweep
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from tests.storage.logs import in_loop, make_store, turns
 
 SMALL = LogConfig(segment_records_max=2, index_interval_bytes=64)

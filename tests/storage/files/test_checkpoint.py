@@ -21,7 +21,7 @@ from millstream.storage.files.checkpoint import (
     encode_slot,
 )
 from millstream.testing import SimulatedFilesystem
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 
 EARLY = SyncPoint(0, 700)
 LATE = SyncPoint(0, 900)

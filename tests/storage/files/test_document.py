@@ -18,7 +18,7 @@ from millstream.storage.files.document import (
     write_document,
 )
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem, sweep
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 
 KIND = "millstream-test"
 OLD = {"name": "old", "numbers": [1, 2, 3]}

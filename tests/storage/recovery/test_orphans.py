@@ -30,7 +30,7 @@ from millstream.storage.inspect.verify_store import verify_partition
 from millstream.storage.recovery.log_recovery import recover
 from millstream.storage.segment.segment import write_index
 from millstream.testing import ManualClock, SimulatedFilesystem
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from tests.storage.rewritten import (
     DIRECTORY,
     DROPPED,

@@ -13,7 +13,7 @@ from millstream.storage.files.partition_metadata import read_partition_metadata
 from millstream.storage.inspect.verify_store import verify_partition
 from millstream.storage.log import Log
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from tests.storage.keyed import DIRECTORY, SMALL, fill, filled
 from tests.storage.logs import in_loop, make_store, turns
 

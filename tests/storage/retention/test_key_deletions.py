@@ -377,7 +377,7 @@ async def test_where_the_rule_cannot_be_written_the_caller_is_told_and_either_is
     log = await make_store(disk, config=SMALL).log("a")
     await fill(log, 9)
     fault = Fault(call=1, error=error, only={call}, path=DIRECTORY)
-    place = log._writer._description._place
+    place = log._context.description._place
     faulty = FaultyFilesystem(disk, fault)
     object.__setattr__(place, "filesystem", faulty)
     with pytest.raises(kind):

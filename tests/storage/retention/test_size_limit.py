@@ -222,7 +222,7 @@ async def test_nothing_is_refused_by_a_log_that_has_no_such_limit(config):
     log = await make_store(config=config).log("a")
     for _ in range(5):
         await log.append(BATCH)
-    assert log._writer._room is None, "it costs nothing where it is not asked for"
+    assert log._queue._size_limit is None, "it costs nothing where it is not asked for"
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 30])

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from millstream.testing import SimulatedFilesystem, sample_crash_states
-from millstream.testing.disk import crash_states
+from millstream.testing.disk.crash_states import crash_states
 from millstream.testing.suites.files import make_file
 
 

@@ -1,31 +1,39 @@
-"""The segments of a log that have no seal: which one takes the next batch.
+"""Active segments of one log: writing pending batches, rolling and sealing.
 
     sealed             being sealed         growing
     +---------------+  +---------------+    +----------- - -
     |               |  |               |    |             <- batches
     +---------------+  +---------------+    +----------- - -
-     may be opened      in the background
-     again if it has
-     room and is last
+     may be reopened    in the background
+     if it is last and
+     has capacity
 
 A segment that is full, too old or of an older epoch is sealed while the next one grows. At most two
-have no seal, because that is what a start after a crash has to scan. A third is not begun: what
-belongs there waits.
+segments have no seal, because that is what a start after a crash has to scan. A third is not
+started: its batches wait.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
-from millstream.config.schema import LogConfig
+from millstream.config.schema import Durability, LogConfig
+from millstream.errors import MillstreamError, StorageFailed, Unavailable
 from millstream.records.batch import BatchHeader
+from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.commit_state import CommitState
+from millstream.storage.append.segment_write import gather_batches, record_written, write_appends
+from millstream.storage.disk.errors import is_disk_full, transient_error
+from millstream.storage.disk.filesystem import File
 from millstream.storage.files.index import SegmentIndex
 from millstream.storage.files.seal import Seal, SegmentStats, stats_from_seal
 from millstream.storage.recovery.log_recovery import RecoveredLog
 from millstream.storage.retention.eviction import segment_age_ms_max
+from millstream.storage.retention.log_start import LogStart
 from millstream.storage.segment.lifecycle import (
     SegmentSyncFailed,
     remove_checkpoint,
@@ -33,61 +41,63 @@ from millstream.storage.segment.lifecycle import (
     unseal_segment,
 )
 from millstream.storage.segment.log_context import LogContext
-from millstream.storage.segment.segment import GrowingSegment, LogDirectory, SealedSegment
+from millstream.storage.segment.log_state import LogPosition
+from millstream.storage.segment.segment import GrowingSegment, SealedSegment
 
-
-class ActiveSegmentsOwner(Protocol):
-    """Whoever has batches to write: what it is told, and what it is asked for."""
-
-    def refuse_pending(self, error: OSError) -> None:
-        """Hear that no segment could be had for what is not written yet."""
-        ...
-
-    def go_offline(self, cause: Exception) -> None:
-        """Hear that it is in doubt what is on the disk."""
-        ...
-
-    def hold_until(self, work: Coroutine[None, None, None]) -> object:
-        """Write nothing until `work` is done, and do it."""
-        ...
-
-    def note_open(self) -> None:
-        """Hear that a descriptor for writing was opened."""
-        ...
-
-    def note_sealed(self) -> None:
-        """Hear that a segment was sealed, so that another may be begun."""
-        ...
+logger = logging.getLogger(__name__)
 
 
 class ActiveSegments:
-    """The unsealed segments of one log. `steady` is the time by which data ages."""
+    """The unsealed segments of one log.
+
+    `retention_now_ms` is the clock by which data ages. `go_offline` is called when it is not known
+    what is on the disk, `on_open` when a file was opened for writing, and `on_disk_full` when the
+    disk had no space for a write.
+    """
 
     def __init__(
         self,
-        parts: LogContext,
-        owner: ActiveSegmentsOwner,
+        context: LogContext,
         *,
         config: LogConfig,
-        steady: Callable[[], int],
-        unsynced: CommitState,
         recovered: RecoveredLog,
+        queue: AppendQueue,
+        commit: CommitState,
+        log_start: LogStart,
+        retention_now_ms: Callable[[], int],
+        go_offline: Callable[[Exception], None],
+        on_open: Callable[[], None],
+        on_disk_full: Callable[[], None],
     ) -> None:
-        self._parts = parts
-        self._owner = owner
-        self._config = config
-        self._age_ms_max = segment_age_ms_max(config)
-        self._place = parts.place
-        self._steady = steady
-        self._unsynced = unsynced
+        self._context = context
+        self._queue = queue
+        self._commit = commit
+        self._log_start = log_start
+        self._retention_now_ms = retention_now_ms
+        self._go_offline = go_offline
+        self._on_open = on_open
+        self._on_disk_full = on_disk_full
         self.growing = None if recovered.offline else recovered.growing
         self.sealing: GrowingSegment | None = None
         self.seal_error: OSError | None = None
-        """Why the segment that is to be sealed could not be. On a full disk that can wait."""
+        """Why sealing failed, until it is tried again. On a full disk that can take a while."""
+        self.disk_full: Unavailable | None = None
+        """The error of the last write, if the disk had no space for it."""
+        self.is_paused = False
+        """Whether writing waits for the work of `pause_until`."""
         self._can_reopen = not recovered.damage
         self._reopening = -1
         self._retired = -1
-        """Base offset up to which no sealed segment is opened again, whatever room it has."""
+        """Sealed segments up to this base offset are not reopened, whatever capacity they have."""
+        self._place = context.place
+        self._config = config
+        self._age_ms_max = segment_age_ms_max(config)
+
+    def apply_config(self, config: LogConfig) -> None:
+        """Use other settings from the next batch on."""
+        self._config = config
+        self._age_ms_max = segment_age_ms_max(config)
+        self._place = replace(self._place, index_interval_bytes=config.index_interval_bytes)
 
     @property
     def unsealed(self) -> list[GrowingSegment]:
@@ -96,38 +106,143 @@ class ActiveSegments:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether no other segment can be begun now."""
+        """Whether no further segment can be started now."""
         return self.sealing is not None and self.growing is not None
 
     @property
     def is_sealing(self) -> bool:
-        """Whether a segment is about to get its seal, and nothing has kept it from that."""
+        """Whether a segment is being sealed, and that has not failed."""
         return self.sealing is not None and self.seal_error is None
 
-    def go_by(self, config: LogConfig, place: LogDirectory) -> None:
-        """Go by other settings from the next batch on."""
-        self._config = config
-        self._age_ms_max = segment_age_ms_max(config)
-        self._place = place
+    @property
+    def is_open(self) -> bool:
+        """Whether a file is open for writing."""
+        return self.growing is not None and self.growing.file is not None
 
-    # The next batch.
+    @property
+    def written_position(self) -> LogPosition:
+        """How far the log is written."""
+        growing = self.growing
+        assert growing is not None, "what was written is in a growing segment"
+        return LogPosition(growing.next_offset, growing.base_offset, growing.size)
 
-    def segment_for(self, header: BatchHeader, offset: int) -> GrowingSegment | None:
-        """Return the segment that takes a batch; nothing where it has to wait for one."""
+    # Writing.
+
+    def flush(self) -> None:
+        """Write all pending batches, as far as there is a segment for them."""
+        pending = self._queue.pending
+        while pending and not self.is_paused:
+            first = pending[0]
+            segment = self._segment_for(first.header, first.offset)
+            if segment is None:
+                break  # Flushed again when a segment was sealed or reopened.
+            self._write(segment)
+        self._context.tasks.notify()
+
+    def _write(self, segment: GrowingSegment) -> None:
+        """Write the pending batches that fit into `segment` at once."""
+        pending = self._queue.pending
+        appends = gather_batches(pending, segment, self._config)
+        try:
+            pieces = write_appends(self.open_file(segment), segment, appends)
+        except OSError as error:
+            self._undo_write(segment, error)
+            return
+        record_written(segment, appends, pieces, self._context.counters, self._commit.totals)
+        self.disk_full = None
+        for _ in appends:
+            pending.popleft()
+        self._commit.add(segment, appends)
+
+    def _undo_write(self, segment: GrowingSegment, error: OSError) -> None:
+        """Cut off what a failed write may have left, and refuse the pending batches."""
+        try:
+            if segment.file is not None:
+                segment.file.truncate(segment.size)
+        except OSError as worse:
+            self._go_offline(worse)
+            return
+        segment.forget_reserve()
+        self._refuse_pending(error)
+
+    def _refuse_pending(self, error: OSError) -> None:
+        """Refuse everything that is not written, and take back its offsets.
+
+        An error that does not pass by itself takes the log offline instead.
+        """
+        context, queue = self._context, self._queue
+        refusal = transient_error(context.name, error)
+        if refusal is None:
+            self._go_offline(error)
+            return
+        count = len(queue.pending)
+        context.counters.refusals_full += count
+        if is_disk_full(error):
+            self.disk_full = refusal
+            self._on_disk_full()
+        if count and self._config.durability is Durability.MEMORY:
+            logger.error("%s: %d acknowledged batches lost", context.name, count)
+        if count:
+            queue.rewind(queue.pending[0].offset)
+        queue.refuse_waiting(refusal)
+        queue.refuse_pending(refusal)
+        context.tasks.notify()
+
+    def open_file(self, segment: GrowingSegment) -> File:
+        """Return the file of a segment, open for writing."""
+        is_open = segment.file is not None
+        file = segment.open()
+        if not is_open:
+            self._on_open()
+        return file
+
+    def close_idle(self) -> bool:
+        """Close the files if the log is idle; the next write opens them again."""
+        growing = self.growing
+        is_busy = self._queue.pending or self._commit.written or self.sealing
+        if growing is None or growing.file is None or is_busy:
+            return False
+        growing.file = None
+        self._commit.checkpoint = None
+        return True
+
+    def pause_until(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run `work`, and write nothing until it is done."""
+        self.is_paused = True
+        return self._context.tasks.start(self._pause(work))
+
+    async def _pause(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        finally:
+            self.is_paused = False
+            self._queue.schedule_flush()
+
+    async def wait_until_resumed(self) -> None:
+        """Wait until nothing pauses writing; raise if the log goes offline or closes meanwhile."""
+        while self.is_paused:
+            await self._context.tasks.change()
+            self._queue.check_writable()
+
+    # The segment for the next batch.
+
+    def _segment_for(self, header: BatchHeader, offset: int) -> GrowingSegment | None:
+        """Return the segment for a batch; None if it has to wait for one."""
         growing = self.growing
         if growing is None and (sealed := self._reopenable(header)):
             self._reopening = sealed.base_offset
-            self._owner.hold_until(self._reopen(sealed))
+            self.pause_until(self._reopen(sealed))
             return None
         if growing and growing.size == 0:
-            growing.tally.leader_epoch = self._parts.description.partition.leader_epoch
+            # An empty segment has no batch of an older epoch, so it can take the current one.
+            growing.tally.leader_epoch = self._context.description.partition.leader_epoch
         if growing and self._fits(growing.tally, header):
             return growing
         return self._begin(offset)
 
     def _fits(self, tally: SegmentStats, header: BatchHeader) -> bool:
-        """Whether a batch may go into a segment."""
-        if tally.leader_epoch != self._parts.description.partition.leader_epoch:
+        """Return whether a batch may be written to a segment."""
+        if tally.leader_epoch != self._context.description.partition.leader_epoch:
             return False
         if tally.size == 0:
             return True
@@ -135,40 +250,72 @@ class ActiveSegments:
         return (
             tally.size + header.size <= config.segment_bytes_max
             and tally.record_count + header.record_count <= config.segment_records_max
-            and self._steady() - tally.created_ms <= self._age_ms_max
+            and self._retention_now_ms() - tally.created_ms <= self._age_ms_max
         )
 
     def _begin(self, base_offset: int) -> GrowingSegment | None:
-        """Begin a segment, and have the one before sealed in the background."""
+        """Start a segment, and seal the one before it in the background."""
         if self.is_stalled:
             self.seal_again()
             return None
-        parts = self._parts
+        context = self._context
         try:
             file = self._place.filesystem.create(self._place.path(base_offset, "log"))
         except OSError as error:
-            self._owner.refuse_pending(error)
+            self._refuse_pending(error)
             return None
-        self._unsynced.is_directory_dirty = True
-        epoch = parts.description.partition.leader_epoch
-        tally = SegmentStats(base_offset, leader_epoch=epoch, created_ms=self._steady())
+        self._commit.is_directory_dirty = True
+        epoch = context.description.partition.leader_epoch
+        tally = SegmentStats(base_offset, leader_epoch=epoch, created_ms=self._retention_now_ms())
         full, self.growing = self.growing, GrowingSegment(self._place, tally, SegmentIndex(), file)
-        parts.contents.replace_segments([*parts.contents.state.segments, self.growing])
-        parts.counters.rolls += 1
-        self._owner.note_open()
+        context.contents.replace_segments([*context.contents.state.segments, self.growing])
+        context.counters.rolls += 1
+        self._on_open()
         if full:
             self._start_sealing(full)
         return self.growing
 
-    # Sealing.
+    # Rolling and sealing.
 
-    def detach(self) -> None:
-        """Have the growing segment sealed, and let the next batch begin another.
+    async def roll(self) -> None:
+        """Seal the growing segment, if it has a record, and wait for that; raise if it failed."""
+        context = self._context
+        await context.description.change(self._roll())
+        while self.is_sealing and not self._commit.is_stopped:
+            await context.tasks.change()
+        if (error := self.seal_error) and not self._commit.is_stopped:
+            failed = StorageFailed(f"{context.name}: a segment could not be sealed: {error}")
+            raise transient_error(context.name, error) or failed from error
 
-        All of it must be committed. Nothing happens where it is empty, or one is being sealed.
+    def roll_soon(self) -> None:
+        """Seal the growing segment in the background."""
+        self._context.tasks.start(self._try_roll())
+
+    async def _try_roll(self) -> None:
+        try:
+            await self._context.description.change(self._roll())
+        except MillstreamError as error:
+            logger.warning("%s: no segment was sealed: %s", self._context.name, error)
+
+    async def _roll(self) -> None:
+        self.seal_again()
+        while self.is_paused or self.is_sealing:
+            await self._context.tasks.change()
+            self._queue.check_writable()
+        await self.pause_until(self._commit_and_detach())
+
+    async def _commit_and_detach(self) -> None:
+        await self._commit.wait_until_committed()
+        if not self._commit.is_stopped:
+            self._detach()
+
+    def _detach(self) -> None:
+        """Seal the growing segment, so that the next batch starts another.
+
+        All of it must be committed. Does nothing if it is empty or another is being sealed.
         """
         growing = self.growing
-        last = self._parts.contents.state.segments[-1:]
+        last = self._context.contents.state.segments[-1:]
         if growing is None:
             self._retired = max([self._retired, *(segment.base_offset for segment in last)])
         elif growing.size > 0 and self.sealing is None:
@@ -177,54 +324,58 @@ class ActiveSegments:
             self._start_sealing(growing)
 
     def retire(self, segment: SealedSegment) -> bool:
-        """Promise not to open a sealed segment again; returns whether that could be promised."""
+        """Promise not to reopen a sealed segment; return False if that has already started."""
         if segment.base_offset == self._reopening:
             return False
         self._retired = max(self._retired, segment.base_offset)
         return True
 
     def seal_again(self) -> None:
-        """Try once more to seal a segment that could not be."""
+        """Retry to seal a segment, if that failed."""
         if self.sealing and self.seal_error:
             self._start_sealing(self.sealing)
 
     def _start_sealing(self, segment: GrowingSegment) -> None:
         self.sealing = segment
         self.seal_error = None
-        self._parts.tasks.start(self._seal(segment))
+        self._context.tasks.start(self._seal(segment))
 
     async def _seal(self, segment: GrowingSegment) -> None:
-        work = partial(seal_segment, segment, now_ms=self._steady())
+        work = partial(seal_segment, segment, now_ms=self._retention_now_ms())
         try:
-            seal = await self._parts.background.run(work)
+            seal = await self._context.background.run(work)
         except SegmentSyncFailed as failed:
-            self._owner.go_offline(failed.cause)
+            self._go_offline(failed.cause)
             return
         except OSError as error:
-            # The next append that needs it tries again.
+            # The bytes are synced, only the seal is missing. The next append that needs a new
+            # segment tries again.
             self.seal_error = error
-            self._owner.refuse_pending(error)
+            self._refuse_pending(error)
             return
         self._publish(segment, seal)
         self.sealing = None
-        self._unsynced.discard(segment)
-        self._owner.note_sealed()
+        self._commit.discard(segment)
+        self._log_start.drop_dead()
+        self._queue.schedule_flush()
+        self._queue.admit_waiting()
 
     def _publish(self, segment: GrowingSegment, seal: Seal) -> None:
-        contents = self._parts.contents
+        """Replace a segment by its sealed form, for readers."""
+        contents = self._context.contents
         sealed = SealedSegment(self._place, seal)
         contents.replace_segments([sealed if s is segment else s for s in contents.state.segments])
         segment.file = None
-        self._parts.counters.seals += 1
+        self._context.counters.seals += 1
 
-    # Opening again.
+    # Reopening.
 
     def _reopenable(self, header: BatchHeader) -> SealedSegment | None:
-        """Return the last segment if it is sealed, whole, and has room for a batch.
+        """Return the last segment if it is sealed, undamaged, and has capacity for a batch.
 
-        One that was rewritten is never written again: its seal is what makes it part of the log.
+        A rewritten segment is never written again: its seal is what makes it part of the log.
         """
-        segments = self._parts.contents.state.segments
+        segments = self._context.contents.state.segments
         last = segments[-1] if segments else None
         if not self._can_reopen or not isinstance(last, SealedSegment):
             return None
@@ -233,40 +384,40 @@ class ActiveSegments:
         return last if self._fits(stats_from_seal(last.seal), header) else None
 
     async def _reopen(self, sealed: SealedSegment) -> None:
-        parts = self._parts
+        context = self._context
         try:
-            file, index, self._unsynced.checkpoint = await parts.background.run(
+            file, index, self._commit.checkpoint = await context.background.run(
                 partial(unseal_segment, self._place, sealed)
             )
         except OSError as error:
-            self._owner.refuse_pending(error)
+            self._refuse_pending(error)
             return
-        except Exception as error:  # noqa: BLE001 - else the same is tried again for ever.
-            self._owner.go_offline(error)
+        except Exception as error:  # noqa: BLE001 - else the same is tried again forever.
+            self._go_offline(error)
             return
         finally:
             self._reopening = -1
         sealed.forget()
         self.growing = GrowingSegment(self._place, stats_from_seal(sealed.seal), index, file)
-        segments = parts.contents.state.segments
-        parts.contents.replace_segments([*segments[:-1], self.growing])
-        self._owner.note_open()
+        segments = context.contents.state.segments
+        context.contents.replace_segments([*segments[:-1], self.growing])
+        self._on_open()
 
     # Closing.
 
-    def let_go(self) -> list[GrowingSegment]:
-        """Write nothing any more, and return the segments without a seal."""
+    def release(self) -> list[GrowingSegment]:
+        """Stop writing, and return the segments without a seal."""
         unsealed = self.unsealed
-        self.growing = self.sealing = self._unsynced.checkpoint = None
+        self.growing = self.sealing = self._commit.checkpoint = None
         return unsealed
 
-    async def seal_rest(self, unsealed: list[GrowingSegment]) -> None:
-        """Seal what has no seal: with that, the next start has nothing to scan."""
-        background = self._parts.background
+    async def seal_remaining(self, unsealed: list[GrowingSegment]) -> None:
+        """Seal the remaining segments, so that the next start has nothing to scan."""
+        background = self._context.background
         for segment in unsealed:
             if segment.size == 0:
                 self._place.filesystem.remove(segment.path)
                 continue
-            work = partial(seal_segment, segment, now_ms=self._steady())
+            work = partial(seal_segment, segment, now_ms=self._retention_now_ms())
             self._publish(segment, await background.run(work))
         await background.run(partial(remove_checkpoint, self._place))

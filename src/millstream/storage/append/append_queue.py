@@ -1,100 +1,234 @@
-"""How batches come to a log: checked, let in when there is room, given up when that takes long."""
+"""Append queue: holds a batch until it is admitted or its deadline passes, and gives it an offset.
+
+    submit -> waiting ------> pending -------------> ActiveSegments.flush
+              no capacity     admitted, has an       one write for all that
+              yet             offset                 one turn of the loop brought
+
+Backpressure: only so many bytes may be admitted and not yet committed, for one log
+(`unflushed_bytes_max`) and for all logs of the store (`ByteBudget`). Beyond that, batches wait in
+the order in which they came; none overtakes another.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable
 
-from millstream.errors import Unavailable
-from millstream.records.batch import BatchHeader, Bytes
-from millstream.storage.append.admission import Admission
-from millstream.storage.append.pending_append import (
-    Appended,
-    AppendWaiter,
-    OnAdmit,
-    PendingAppend,
-    validate_batch,
-)
-from millstream.storage.segment.counters import LogCounters
+from millstream.config.schema import Durability, LogConfig
+from millstream.errors import DeadlineExceeded, LogFull, MillstreamError, WouldBlock
+from millstream.storage.append.byte_budget import ByteBudget
+from millstream.storage.append.pending_append import PendingAppend
+from millstream.storage.retention.size_limit import SizeLimit, has_size_limit
+from millstream.storage.segment.log_context import LogContext
+
+logger = logging.getLogger(__name__)
 
 
 class AppendQueue:
-    """The way into one log. `check` raises where it takes nothing any more."""
+    """The batches of one log that are not written yet.
+
+    `flush` writes what is pending. `is_stalled` says whether that has to wait for a segment to be
+    sealed. `on_rewind` is called with an offset when the offsets from it on are taken back.
+    """
 
     def __init__(
         self,
-        admission: Admission,
+        context: LogContext,
         *,
-        batch_size_max: int,
-        counters: LogCounters,
-        check: Callable[[], None],
+        config: LogConfig,
+        budget: ByteBudget,
+        flush: Callable[[], None],
+        is_stalled: Callable[[], bool],
+        on_rewind: Callable[[int], None],
     ) -> None:
-        self.batch_size_max = batch_size_max
-        self._admission = admission
-        self._counters = counters
-        self._check = check
+        self._name = context.name
+        self._state = context.contents
+        self._counters = context.counters
+        self._budget = budget
+        self._flush = flush
+        self._is_stalled = is_stalled
+        self._on_rewind = on_rewind
+        self._is_flush_scheduled = False
+        self._waiting: deque[PendingAppend] = deque()
+        self.pending: deque[PendingAppend] = deque()
+        """Admitted batches that are not written yet, in the order of their offsets."""
+        self.next_offset = self._state.end_offset
+        """The offset of the next admitted batch."""
+        self.unflushed_bytes = 0
+        """Bytes that were admitted and are not committed yet."""
+        self.refusal: MillstreamError | None = None
+        """Why no batch is accepted any more: the log is offline or closed."""
+        self._configure(config)
 
-    def submit(
-        self,
-        batch: Bytes,
-        *,
-        is_checked: bool,
-        on_admit: OnAdmit | None = None,
-        timeout: float | None = None,
-        is_early: bool = False,
-        header: BatchHeader | None = None,
-    ) -> asyncio.Future[Appended]:
-        """Take a batch in, now or when there is room; the future ends with its commit.
+    def apply_config(self, config: LogConfig) -> None:
+        self._configure(config)
+        self.admit_waiting()
 
-        Where `is_early`, it ends when the batch is written, if that comes first. A caller that
-        gives the `header` has checked the batch as `validate_batch` would.
-        """
-        self._check()
-        if header is None:
-            header = validate_batch(batch, size_max=self.batch_size_max, is_checked=is_checked)
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        append = PendingAppend(header, batch, future, on_admit, is_early=is_early)
-        self._admission.enter(append)
-        if (alarm := self._alarm(append, timeout)) is not None:
-            future.add_done_callback(lambda _: alarm.cancel())
-        return future
+    def _configure(self, config: LogConfig) -> None:
+        self.batch_size_max = config.batch_size_max
+        self._unflushed_bytes_max = config.unflushed_bytes_max
+        self._is_memory = config.durability is Durability.MEMORY
+        has_limit = has_size_limit(config)
+        self._size_limit = SizeLimit(self._name, self._state, config) if has_limit else None
 
-    def submit_for(
-        self,
-        waiter: AppendWaiter,
-        batch: Bytes,
-        header: BatchHeader,
-        *,
-        timeout: float | None,
-        is_early: bool,
-    ) -> None:
-        """Append a batch that passed `validate_batch`, and notify `waiter` of its commit."""
-        self._check()
-        append = PendingAppend(header, batch, waiter, is_early=is_early)
-        self._admission.enter(append)
-        if append.offset < 0:
-            self._alarm(append, timeout)
+    def check_writable(self) -> None:
+        """Raise `LogClosed` or `LogOffline` if the log accepts nothing any more."""
+        if self.refusal is not None:
+            # Without this, each raise would add its frames, and the batches in them, to the error.
+            raise self.refusal.with_traceback(None)
 
-    def submit_now(self, batch: Bytes, *, is_checked: bool) -> asyncio.Future[Appended]:
-        """Take a batch in now, or raise `WouldBlock`."""
-        self._check()
-        header = validate_batch(batch, size_max=self.batch_size_max, is_checked=is_checked)
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        try:
-            self._admission.enter_now(PendingAppend(header, batch, future))
-        except Unavailable:
+    # Admission.
+
+    def submit(self, append: PendingAppend, timeout: float | None) -> None:
+        """Admit a batch, now or in its turn; refuse it if it waits for `timeout` seconds."""
+        if self.refusal is not None:
+            self.check_writable()
+        if self._waiting or self._why_over_capacity(append.size) is not None:
+            self._wait(append, timeout)
+        else:
+            self._admit(append)
+
+    def submit_now(self, append: PendingAppend) -> None:
+        """Admit a batch now, or raise `WouldBlock` with the reason."""
+        self.check_writable()
+        if reason := self._why_wait(append.size):
             self._counters.refusals_busy += 1
-            raise
-        return future
+            raise WouldBlock(reason)
+        self._admit(append)
 
-    def _alarm(self, append: PendingAppend, timeout: float | None) -> asyncio.TimerHandle | None:
-        """Have a batch refused that still has not been admitted after `timeout` seconds."""
-        if timeout is None or append.offset >= 0 or append.waiter.done():
-            return None
-        loop = asyncio.get_running_loop()
-        return loop.call_later(timeout, self._give_up_waiting, append, timeout)
+    def admit_waiting(self) -> None:
+        """Admit the batches that wait, as far as there is capacity."""
+        while self._waiting:
+            append = self._waiting[0]
+            is_abandoned = append.waiter.done()
+            if not is_abandoned and self._why_over_capacity(append.size) is not None:
+                self._budget.wait(self)
+                return
+            self._waiting.popleft()
+            append.cancel_deadline()
+            if not is_abandoned:
+                self._admit(append)
 
-    def _give_up_waiting(self, append: PendingAppend, seconds: float) -> None:
-        if append.offset < 0 and not append.waiter.done():
-            self._admission.give_up(append.waiter, seconds)
-            self._counters.refusals_busy += append.waiter.done()
+    def release(self, size: int) -> None:
+        """Give back the capacity of bytes that were committed or refused."""
+        self.unflushed_bytes -= size
+        self._budget.release(size)
+        if self._waiting:
+            self.admit_waiting()
+
+    def _admit(self, append: PendingAppend) -> None:
+        """Give a batch its offset, unless the log is full or the appender refuses the offset."""
+        header, offset = append.header, self.next_offset
+        try:
+            # A full log still accepts the markers that end transactions: without them, readers of
+            # committed records would wait forever.
+            if self._size_limit is not None and not header.is_control:
+                self._size_limit.check(
+                    unflushed=self.unflushed_bytes,
+                    next_offset=offset,
+                    size=append.size,
+                    records=header.record_count,
+                )
+            if append.on_admit is not None:
+                append.on_admit(offset)
+        except Exception as error:  # noqa: BLE001 - passed on to the appender, who may have raised it.
+            self._counters.refusals_limit += isinstance(error, LogFull)
+            append.refuse(error)
+            return
+        append.offset = offset
+        append.next_offset = self.next_offset = offset + header.last_offset_delta + 1
+        self.pending.append(append)
+        self.unflushed_bytes += append.size
+        self._budget.acquire(append.size)
+        if self._is_memory:
+            # The caller may reuse its buffer once the batch is acknowledged.
+            append.batch = bytes(append.batch)
+            append.acknowledge()
+        if not self._is_flush_scheduled:
+            self.schedule_flush()
+
+    def schedule_flush(self) -> None:
+        """Write what is pending at the end of this turn of the loop, in one write."""
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_flush)
+
+    def _run_flush(self) -> None:
+        self._is_flush_scheduled = False
+        self._flush()
+
+    # Waiting.
+
+    def _wait(self, append: PendingAppend, timeout: float | None) -> None:
+        self._count_wait(append.size)
+        self._waiting.append(append)
+        self._budget.wait(self)
+        if timeout is not None:
+            loop = asyncio.get_running_loop()
+            append.deadline = loop.call_later(timeout, self._expire, append, timeout)
+
+    def _expire(self, append: PendingAppend, timeout: float) -> None:
+        """Refuse a batch whose deadline passed before it was admitted."""
+        if append.waiter.done():
+            return
+        reason = self._why_over_capacity(append.size) or "others wait before it"
+        self._waiting.remove(append)
+        self._counters.refusals_busy += 1
+        append.refuse(DeadlineExceeded(f"not admitted within {timeout} s: {reason}"))
+
+    def _why_wait(self, size: int) -> str | None:
+        return "others wait before it" if self._waiting else self._why_over_capacity(size)
+
+    def _why_over_capacity(self, size: int) -> str | None:
+        """Return why a batch of `size` bytes cannot be admitted now; None if it can."""
+        # A single batch larger than the limit is admitted when nothing else is unflushed.
+        unflushed = self.unflushed_bytes
+        if unflushed and unflushed + size > self._unflushed_bytes_max:
+            return f"{unflushed} bytes are unflushed, limit is {self._unflushed_bytes_max}"
+        budget = self._budget
+        if not budget.has_capacity(size):
+            return f"{budget.used} bytes of all logs are unflushed, limit is {budget.bytes_max}"
+        if self.pending and self._is_stalled():
+            return "two segments wait to be sealed"
+        return None
+
+    def _count_wait(self, size: int) -> None:
+        """Count a batch that waits: for its log, for all logs, or for a segment to be sealed."""
+        counters, unflushed = self._counters, self.unflushed_bytes
+        is_log_busy = unflushed and unflushed + size > self._unflushed_bytes_max
+        if not is_log_busy and not self._budget.has_capacity(size):
+            counters.waits_store += 1
+        elif not is_log_busy and self.pending and self._is_stalled():
+            counters.waits_sealing += 1
+        else:  # This includes batches that only wait behind others of the same log.
+            counters.waits_log += 1
+
+    # Refusal.
+
+    def rewind(self, offset: int) -> None:
+        """Take back the offsets from `offset` on, if any were given."""
+        if self.next_offset > offset:
+            self.next_offset = offset
+            self._on_rewind(offset)
+
+    def refuse_waiting(self, error: MillstreamError) -> None:
+        """Refuse all batches that have no offset yet."""
+        refused, self._waiting = self._waiting, deque()
+        for append in refused:
+            append.cancel_deadline()
+            append.refuse(error)
+
+    def refuse_pending(self, error: MillstreamError) -> None:
+        """Refuse all batches that have an offset and are not written."""
+        self.refuse_all(self.pending, error)
+
+    def refuse_all(self, appends: deque[PendingAppend], error: MillstreamError) -> None:
+        """Refuse admitted batches, remove them from `appends` and give back their capacity."""
+        refused = list(appends)
+        appends.clear()  # First: `release` may admit others.
+        for append in refused:
+            append.refuse(error)
+        if refused:
+            self.release(sum(append.size for append in refused))

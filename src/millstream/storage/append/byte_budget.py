@@ -21,15 +21,15 @@ class ByteBudget:
         self.used = 0
         self._waiters: dict[BudgetWaiter, None] = {}
 
-    def has_room(self, size: int) -> bool:
+    def has_capacity(self, size: int) -> bool:
         """Whether `size` more bytes fit. A single one larger than all passes when it is alone."""
         return self.used == 0 or self.used + size <= self.bytes_max
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Count bytes that are now under way."""
         self.used += size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Count bytes that have arrived, and let those go on who waited for room."""
         self.used -= size
         if self._waiters:

@@ -1,100 +1,155 @@
-"""What of one log is written and not yet on the disk, and its part in a commit.
+"""Commit of one log: what is written and not yet committed.
 
-A batch counts only when all before it is durable, so a commit syncs every segment with unsynced
-bytes, and the directory if a name in it is new. While one is under way, what is written gathers
-for the next. The checkpoint is written after a commit, so it is true whenever it reaches the disk.
+A batch counts only when everything before it is durable, so a commit of class `fsync` syncs every
+segment with unsynced bytes, and the directory if it has a new name. What is written while a commit
+is in flight belongs to the next one. The checkpoint is written after a commit, so it is true
+whenever it reaches the disk. The other durability classes commit when a batch is written.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from millstream.clock import Clock
+from millstream.config.schema import Durability
+from millstream.errors import MillstreamError
+from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.group_committer import GroupCommitter
+from millstream.storage.append.pending_append import PendingAppend
 from millstream.storage.disk.filesystem import File
 from millstream.storage.files.checkpoint import Checkpoint, SyncPoint
-from millstream.storage.segment.counters import LogCounters
+from millstream.storage.retention.log_start import LogStart
 from millstream.storage.segment.lifecycle import open_checkpoint
+from millstream.storage.segment.log_context import LogContext
 from millstream.storage.segment.log_state import LogPosition
-from millstream.storage.segment.segment import GrowingSegment, LogDirectory
+from millstream.storage.segment.segment import GrowingSegment
 
 logger = logging.getLogger(__name__)
 
 
 class CommitState:
-    """The unsynced part of one log of class `fsync`.
+    """The written and uncommitted batches of one log, and its unsynced segments.
 
-    `mark` says how far the log is written; `on_end` is told how far a commit came, or why it
-    failed, and after that nothing more may be asked of it.
+    `written_position` returns how far the log is written. `go_offline` is called when a sync
+    failed; after that nothing is acknowledged.
     """
 
     def __init__(
         self,
+        context: LogContext,
         *,
-        name: str,
-        place: LogDirectory,
+        durability: Durability,
         clock: Clock,
         committer: GroupCommitter,
-        counters: LogCounters,
-        mark: Callable[[], LogPosition],
-        on_end: Callable[[LogPosition, Exception | None], None],
+        queue: AppendQueue,
+        log_start: LogStart,
+        written_position: Callable[[], LogPosition],
+        go_offline: Callable[[Exception], None],
     ) -> None:
-        self._name = name
-        self._place = place
+        self._context = context
         self._clock = clock
         self._committer = committer
-        self._counters = counters
-        self._mark = mark
-        self._on_end = on_end
-        self._segments: list[GrowingSegment] = []
-        self._is_stopped = False
+        self._queue = queue
+        self._log_start = log_start
+        self._written_position = written_position
+        self._go_offline = go_offline
+        self.durability = durability
+        self.totals = committer.totals
+        self.written: deque[PendingAppend] = deque()
+        """Written batches that are not committed yet, in the order of their offsets."""
+        self.is_stopped = False
         self.is_directory_dirty = False
+        """Whether the directory has a name that may not be durable."""
         self.checkpoint: Checkpoint | None = None
+        self._unsynced: list[GrowingSegment] = []
         self._is_more_synced = False
-        """Whether something was synced otherwise that no commit has covered."""
+        """Whether a segment was synced by sealing it, and no commit has covered that yet."""
 
-        # The commit that is under way.
+        # The commit in flight: the position it will reach, its start and its number of files.
         self._syncing: LogPosition | None = None
-        self._started = 0.0
-        self._count = 0
+        self._sync_started = 0.0
+        self._file_count = 0
 
-        # When the first was written of what waits for the next commit, and of this one.
+        # When the first batch of the next commit, and of the one in flight, was written.
         self._waiting_since = 0.0
         self._written_at = 0.0
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether a commit was asked for that has not ended."""
+    def is_in_flight(self) -> bool:
+        """Whether a commit was requested that has not ended."""
         return self._syncing is not None
 
-    def add(self, segment: GrowingSegment) -> None:
-        """Have a segment synced that was written, now or with the next commit."""
-        if not self._segments:
+    async def wait_until_committed(self) -> None:
+        """Wait until everything written is committed, or the log is stopped."""
+        while (self.written or self.is_in_flight) and not self.is_stopped:
+            await self._context.tasks.change()
+
+    def stop(self, error: MillstreamError) -> None:
+        """Refuse everything uncommitted, start no commit and ignore the one in flight."""
+        self.is_stopped = True
+        self._queue.refuse_all(self.written, error)
+
+    # Written batches.
+
+    def add(self, segment: GrowingSegment, appends: list[PendingAppend]) -> None:
+        """Commit batches that were just written to `segment`."""
+        self.written.extend(appends)
+        if self.durability is not Durability.FSYNC:
+            self._commit(LogPosition(segment.next_offset, segment.base_offset, segment.size))
+            return
+        is_any_acknowledged = False
+        for append in appends:
+            if append.is_early:
+                append.acknowledge()
+                is_any_acknowledged = True
+        if is_any_acknowledged:
+            # The responses are sent before the sync is started: it costs system calls.
+            asyncio.get_running_loop().call_soon(self._sync_soon, segment)
+        else:
+            self._sync_soon(segment)
+
+    def _sync_soon(self, segment: GrowingSegment) -> None:
+        """Sync a segment with the next commit, which starts now unless one is in flight."""
+        if not self._unsynced:
             self._waiting_since = self._clock.monotonic()
-        if segment not in self._segments:
-            self._segments.append(segment)
+        if segment not in self._unsynced:
+            self._unsynced.append(segment)
         self._request()
 
     def discard(self, segment: GrowingSegment) -> None:
-        """Take note that a segment was synced otherwise, by sealing it.
+        """Take a segment out of the next commit, because sealing has synced it.
 
-        If it waited for a commit, another one is under way, at whose end that is told.
+        If it waited for a commit, another one is in flight; when that ends, it also commits what
+        the sealed segment holds.
         """
-        if segment in self._segments:
-            self._segments.remove(segment)
+        if segment in self._unsynced:
+            self._unsynced.remove(segment)
             self._is_more_synced = True
 
-    def stop(self) -> None:
-        """Begin no other commit, and tell no one of the one that is under way."""
-        self._is_stopped = True
-
     def _request(self) -> None:
-        if self._syncing is None and not self._is_stopped:
-            self._syncing = self._mark()
+        if self._syncing is None and not self.is_stopped:
+            self._syncing = self._written_position()
             self._committer.request(self)
 
-    # What the committer asks for.
+    def _commit(self, position: LogPosition) -> None:
+        """Publish and acknowledge everything before `position`."""
+        context, written = self._context, self.written
+        context.contents.commit(position)
+        committed_bytes = 0
+        while written and written[0].offset < position.offset:
+            append = written.popleft()
+            committed_bytes += append.size
+            append.acknowledge()
+        if self._log_start.has_dead:
+            self._log_start.drop_dead()
+        if committed_bytes:
+            context.on_change()
+        self._queue.release(committed_bytes)
+
+    # Called by the committer.
 
     @property
     def is_plain(self) -> bool:
@@ -102,67 +157,78 @@ class CommitState:
         return not self.is_directory_dirty and self.checkpoint is not None
 
     def begin_plain_sync(self) -> list[File]:
-        """Begin a commit of what was written up to now, and return the files to sync."""
-        self._syncing = self._mark()
+        """Start a commit of what is written by now, and return the files to sync."""
+        self._syncing = self._written_position()
         self._is_more_synced = False
-        self._started = self._clock.monotonic()
-        self._written_at = self._waiting_since if self._segments else self._started
-        files = [segment.open() for segment in self._segments]
-        self._segments = []
-        self._count = len(files)
+        self._sync_started = self._clock.monotonic()
+        self._written_at = self._waiting_since if self._unsynced else self._sync_started
+        files = [segment.open() for segment in self._unsynced]
+        self._unsynced = []
+        self._file_count = len(files)
         return files
 
     def begin_sync(self) -> Callable[[], None]:
-        """Begin a commit of what was written up to now, and return all of its blocking work."""
+        """Start a commit of what is written by now, and return its blocking work."""
         files = self.begin_plain_sync()
         is_directory_dirty, self.is_directory_dirty = self.is_directory_dirty, False
+        place = self._context.place
 
         def work() -> None:
             for file in files:
                 file.sync()
             if self._ensure_checkpoint() or is_directory_dirty:
-                self._place.filesystem.sync_directory(self._place.directory)
+                place.filesystem.sync_directory(place.directory)
 
         return work
 
     def end_sync(self, error: Exception | None) -> None:
-        """Take note that a commit has ended, and begin the next where there is one to make."""
-        mark, self._syncing = self._syncing, None
-        assert mark is not None, "a commit that ended was begun"
-        if error is None and not self._is_stopped:
-            self._counters.syncs += self._count
-            now = self._clock.monotonic()
-            took = now - self._started
-            self._counters.sync_seconds += took
-            self._counters.last_sync_seconds = took
-            self._committer.totals.syncs.note(took)
-            self._committer.totals.commits.note(now - self._written_at)
-            self._note_synced(mark)
-        self._on_end(mark, error)
-        if self._segments:
+        """End a commit: acknowledge, or go offline; start the next one if something waits."""
+        position, self._syncing = self._syncing, None
+        assert position is not None, "a commit that ended was started"
+        self._context.tasks.notify()
+        if self.is_stopped:
+            return
+        if error is not None:
+            # The kernel may have dropped the dirty pages: a second sync could succeed without
+            # them. So nothing is retried.
+            self._go_offline(error)
+            return
+        self._count_sync()
+        self._write_checkpoint(position)
+        self._commit(position)
+        if self._unsynced:
             self._request()
-        elif self._is_more_synced and not self._is_stopped:
+        elif self._is_more_synced:
             self._is_more_synced = False
-            self._on_end(self._mark(), None)
+            self._commit(self._written_position())
+
+    def _count_sync(self) -> None:
+        now, counters = self._clock.monotonic(), self._context.counters
+        seconds = now - self._sync_started
+        counters.syncs += self._file_count
+        counters.sync_seconds += seconds
+        counters.last_sync_seconds = seconds
+        self.totals.syncs.note(seconds)
+        self.totals.commits.note(now - self._written_at)
 
     # The checkpoint.
 
     def _ensure_checkpoint(self) -> bool:
-        """Have a checkpoint file; returns whether its name is new, and has to be made durable."""
+        """Open the checkpoint file; return whether it is new, so that its name must be synced."""
         is_new = False
         try:
             if self.checkpoint is None:
-                self.checkpoint, is_new = open_checkpoint(self._place)
+                self.checkpoint, is_new = open_checkpoint(self._context.place)
         except OSError as error:
-            logger.warning("%s: no checkpoint: %s", self._name, error)
+            logger.warning("%s: checkpoint cannot be opened: %s", self._context.name, error)
         return is_new
 
-    def _note_synced(self, mark: LogPosition) -> None:
-        """Write the checkpoint. It only sharpens what recovery can tell, so it may fail."""
-        if self.checkpoint is None or mark.position == 0:
-            return  # An empty segment may go again; nothing must rest on it.
+    def _write_checkpoint(self, position: LogPosition) -> None:
+        """Write the checkpoint. It only makes recovery more precise, so it may fail."""
+        if self.checkpoint is None or position.position == 0:
+            return  # An empty segment may be removed again, so nothing may refer to it.
         try:
-            self.checkpoint.write(SyncPoint(mark.segment, mark.position))
+            self.checkpoint.write(SyncPoint(position.segment, position.position))
         except OSError as error:
-            logger.warning("%s: checkpoint not written: %s", self._name, error)
+            logger.warning("%s: checkpoint cannot be written: %s", self._context.name, error)
             self.checkpoint = None

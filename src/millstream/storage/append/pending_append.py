@@ -1,8 +1,9 @@
-"""One batch on its way into a log."""
+"""A batch between its submission and its acknowledgement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from asyncio import TimerHandle
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
 from millstream.errors import BatchTooLarge, CorruptBatch, InvalidBatch
@@ -10,43 +11,45 @@ from millstream.records.batch import BatchHeader, Bytes, check_batch, decode_hea
 from millstream.storage.segment.reader import Address
 
 OnAdmit: TypeAlias = Callable[[int], None]
-"""Told the offset that a batch is about to get; refuses the batch by raising."""
+"""Called with the offset that a batch is about to get; refuses the batch by raising."""
 
 
 class Appended(NamedTuple):
-    """Where an acknowledged batch went."""
+    """The offsets and the address of an acknowledged batch."""
 
     offset: int
     last_offset: int
     address: Address | None
-    """Unknown for the class `memory`, which acknowledges before the batch has a place."""
+    """None for the class `memory`, which acknowledges a batch before it is written."""
 
 
 class AppendWaiter(Protocol):
-    """Who waits for a batch: a future, or whoever wants to know without a turn of the loop.
+    """Receives the outcome of one append: a future, or an object that needs no turn of the loop.
 
-    It is told in the middle of a write or a commit: it must only take note, and not append.
+    It is called in the middle of a write or a commit, so it may only record the outcome: it must
+    not append.
     """
 
     def done(self) -> bool:
-        """Whether it was told already, or waits no more."""
+        """Return whether the outcome is known, or nobody waits for it any more."""
         ...
 
     def set_result(self, result: Appended, /) -> None:
-        """Hear that the batch is acknowledged."""
+        """Receive the acknowledgement."""
         ...
 
     def set_exception(self, exception: Exception, /) -> None:
-        """Hear that the batch is refused."""
+        """Receive the reason why the batch was refused."""
         ...
 
 
 class PendingAppend:
-    """A batch that someone waits for, who is told of its acknowledgement or its refusal."""
+    """A batch and the waiter that receives its outcome."""
 
     __slots__ = (
         "address",
         "batch",
+        "deadline",
         "header",
         "is_early",
         "next_offset",
@@ -71,23 +74,31 @@ class PendingAppend:
         self.waiter = waiter
         self.on_admit = on_admit
         self.is_early = is_early
-        """Whether to acknowledge once it is written, whatever the class of the log asks for."""
+        """Whether to acknowledge the batch when it is written, whatever the durability class."""
         self.offset = self.next_offset = -1
+        """-1 until the batch is admitted."""
         self.address: Address | None = None
+        self.deadline: TimerHandle | None = None
+        """Refuses the batch if it still waits for admission then."""
 
     def acknowledge(self) -> None:
-        """Tell the appender, unless it stopped waiting."""
+        """Report success, unless the caller stopped waiting."""
         if not self.waiter.done():
             self.waiter.set_result(Appended(self.offset, self.next_offset - 1, self.address))
 
     def refuse(self, error: Exception) -> None:
-        """Tell the appender why not, unless it stopped waiting."""
+        """Report failure, unless the caller stopped waiting."""
         if not self.waiter.done():
             self.waiter.set_exception(error)
 
+    def cancel_deadline(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
 
 def validate_batch(batch: Bytes, *, size_max: int, is_checked: bool) -> BatchHeader:
-    """Return the header of a batch that a log may take; raises `RequestError` for all others."""
+    """Return the header of a batch that a log can accept; raise `RequestError` for any other."""
     if len(batch) > size_max:
         raise BatchTooLarge(f"batch has {len(batch)} bytes, limit is {size_max}")
     try:
@@ -97,15 +108,10 @@ def validate_batch(batch: Bytes, *, size_max: int, is_checked: bool) -> BatchHea
     except CorruptBatch as error:
         raise InvalidBatch(str(error)) from error
     if is_checked and len(batch) != header.size:
-        raise InvalidBatch(f"batch claims {header.size} bytes, found {len(batch)}")
+        raise InvalidBatch(f"batch header says {header.size} bytes, got {len(batch)}")
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidBatch(
-            f"batch holds {header.record_count} records"
-            f" in {header.last_offset_delta + 1} offsets: it must leave none out"
+            f"batch has {header.record_count} records"
+            f" in {header.last_offset_delta + 1} offsets: offsets must be contiguous"
         )
     return header
-
-
-def total_size(appends: Iterable[PendingAppend]) -> int:
-    """Return the bytes of all batches together."""
-    return sum(append.size for append in appends)

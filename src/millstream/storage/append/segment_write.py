@@ -7,7 +7,7 @@ from itertools import islice
 
 from millstream.config.schema import LogConfig
 from millstream.records.batch import HEADER_SIZE, PREFIX_SIZE, Bytes, stamped_prefix
-from millstream.storage.append.pending_append import PendingAppend, total_size
+from millstream.storage.append.pending_append import PendingAppend
 from millstream.storage.disk.filesystem import File, write_all
 from millstream.storage.segment.counters import LogCounters, StoreTotals
 from millstream.storage.segment.reader import Address
@@ -46,8 +46,9 @@ def write_appends(file: File, segment: GrowingSegment, appends: list[PendingAppe
             stamped_prefix(append.header, base_offset=append.offset, leader_epoch=epoch),
             memoryview(append.batch)[PREFIX_SIZE:],
         )
-    segment.reserve(segment.size + total_size(appends))
-    write_all(file, segment.size, pieces)
+    position = segment.size
+    segment.reserve(position + sum([append.size for append in appends]))
+    write_all(file, position, pieces)
     return pieces
 
 
