@@ -193,23 +193,13 @@ class TestTransactions:
                 partition.append_marker(1, 1, is_commit=True, coordinator_epoch=0)
             )
             await turns()
-            assert not partition.has_open_transaction(1, 0)
+            assert partition.producers()[0].transaction_first_offset == -1
             assert partition.last_stable_offset == 0
             held.let_go()
             await ending
             assert partition.last_stable_offset == 2
 
         run(scenario, store_background=HeldExecutor())
-
-    def test_an_open_one_is_known_by_its_epoch(self):
-        async def scenario(bench: Bench):
-            partition = bench.partition
-            await partition.append(batch(producer_id=1, epoch=3, is_transactional=True))
-            assert partition.has_open_transaction(1, 3)
-            assert not partition.has_open_transaction(1, 4)
-            assert not partition.has_open_transaction(2, 3)
-
-        run(scenario)
 
     def test_a_marker_fences_the_epoch_before_it_even_where_nothing_was_open(self):
         async def scenario(bench: Bench):

@@ -38,7 +38,7 @@ class TestComingBack:
 
     async def check(self, partition: Partition, sent: Sequence[bytes]) -> None:
         assert partition.last_stable_offset == 3
-        assert partition.has_open_transaction(3, 0)
+        assert partition.producers()[-1].transaction_first_offset == 3
         got = partition.read(0, size_max=1 << 20, is_committed_only=True)
         assert [tuple(item) for item in got.aborted] == [(2, 2)]
         for offset in (0, 1, 3):

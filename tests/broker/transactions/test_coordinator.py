@@ -697,7 +697,7 @@ async def test_a_batch_of_a_new_client_joins_the_transaction_with_one_write() ->
     await node.transactions.ensure_partitions("id", *producer, partitions, may_add=True)
     assert all(node.transactions.is_ongoing(*producer, *where) for where in partitions)
     assert node.state_log.puts == puts + 1
-    await node.transactions.ensure_partition("id", *producer, "t", 1, may_add=True)
+    await node.transactions.ensure_partitions("id", *producer, [("t", 1)], may_add=True)
     assert node.state_log.puts == puts + 1
 
 
@@ -705,18 +705,18 @@ async def test_a_batch_of_a_new_client_joins_the_transaction_with_one_write() ->
 async def test_a_batch_of_an_older_client_must_be_announced() -> None:
     node = await a_node()
     producer = await begun(node)
-    ensure = node.transactions.ensure_partition
-    await ensure("id", *producer, "t", 0, may_add=False)
-    await ensure(None, *producer, "t", 0, may_add=False)
+    ensure = node.transactions.ensure_partitions
+    await ensure("id", *producer, [("t", 0)], may_add=False)
+    await ensure(None, *producer, [("t", 0)], may_add=False)
     with pytest.raises(InvalidTransactionState, match="partition t-1 is not part"):
-        await ensure("id", *producer, "t", 1, may_add=False)
+        await ensure("id", *producer, [("t", 1)], may_add=False)
     with pytest.raises(TransactionAborted, match="partition t-1 is not part"):
-        await ensure("id", *producer, "t", 1, may_add=False, is_abortable=True)
+        await ensure("id", *producer, [("t", 1)], may_add=False, is_abortable=True)
     with pytest.raises(InvalidTransactionState):
-        await ensure(None, *producer, "t", 1, may_add=True)
+        await ensure(None, *producer, [("t", 1)], may_add=True)
     await end(node, producer, bump=False)
     with pytest.raises(InvalidTransactionState):
-        await ensure("id", *producer, "t", 0, may_add=False)
+        await ensure("id", *producer, [("t", 0)], may_add=False)
 
 
 @in_loop

@@ -375,11 +375,6 @@ class Partition:
         """
         self._usable().appends.append_for(waiter, batch, timeout_ms=timeout_ms, is_early=is_early)
 
-    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a producer has a transaction open here, in this epoch."""
-        entry = self._usable().states.get(producer_id)
-        return entry is not None and entry.is_in_transaction and entry.epoch == producer_epoch
-
     def transaction_guard(self, producer_id: int) -> int:
         """Return a number that changes whenever a transaction of the producer is ended here."""
         entry = self._usable().states.get(producer_id)

@@ -314,27 +314,6 @@ class TransactionCoordinator:
             topic, partition = min(missing)
             raise _not_part(f"partition {topic}-{partition}", is_abortable=is_abortable)
 
-    async def ensure_partition(
-        self,
-        transactional_id: str | None,
-        producer_id: int,
-        producer_epoch: int,
-        topic: str,
-        partition: int,
-        *,
-        may_add: bool,
-        is_abortable: bool = False,
-    ) -> None:
-        """Do as `ensure_partitions` does, for one."""
-        await self.ensure_partitions(
-            transactional_id,
-            producer_id,
-            producer_epoch,
-            [(topic, partition)],
-            may_add=may_add,
-            is_abortable=is_abortable,
-        )
-
     async def missing_partitions(
         self,
         transactional_id: str,

@@ -28,7 +28,6 @@ from millstream.config.schema import Discard, Durability, LogConfig
 from millstream.errors import InvalidConfig
 
 LOG_APPEND_TIME = "LogAppendTime"
-CREATE_TIME = "CreateTime"
 COMPACT = "compact"
 DELETE = "delete"
 
