@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.snapshot import SNAPSHOT_FILE
+from millstream.broker.partition.results import Appended
 from millstream.config.schema import KafkaConfig, LogConfig
 from millstream.errors import UnknownTopic
 from millstream.protocols.kafka.codec.message import decode, encode
@@ -153,13 +154,20 @@ def batch(
     )
 
 
+def append(partition: Partition, data: bytes, **options: Any) -> asyncio.Future[Appended]:
+    """Append a batch and return a future for its acknowledgement."""
+    future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    partition.appender.append(data, future, **options)
+    return future
+
+
 def values(
     partition: Partition, offset: int = 0, *, is_committed_only: bool = False
 ) -> list[bytes]:
     """What a consumer sees, as Kafka's clients work it out."""
     found = []
     while True:
-        got = partition.read(offset, size_max=1 << 20, is_committed_only=is_committed_only)
+        got = partition.reader.read(offset, size_max=1 << 20, is_committed_only=is_committed_only)
         if not got.parts:
             return found
         opened = {(a.producer_id, a.first_offset) for a in got.aborted}

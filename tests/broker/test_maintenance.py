@@ -17,7 +17,7 @@ from millstream.records.topic_partition import TopicPartition
 from millstream.storage.store import LogName, Store
 from millstream.testing import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
-from tests.broker.partitions import batch, values
+from tests.broker.partitions import append, batch, values
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -75,7 +75,7 @@ def with_node(work: Callable[[Node], Coroutine[Any, Any, None]]) -> Callable[[Pa
 async def fill(node: Node, topic: str, count: int = 5, **fields: Any) -> None:
     found = await node.partition(topic)
     for number in range(count):
-        await found.append(batch(b"%d" % number, **fields))
+        await append(found, batch(b"%d" % number, **fields))
 
 
 @with_node
@@ -137,7 +137,7 @@ async def test_a_compacted_topic_keeps_the_latest_of_each_key_and_nothing_goes_b
         await node.wait(MINUTE_MS)
     partition = await node.partition("a")
     assert values(partition) == [b"4"]
-    found = partition.describe()
+    found = partition.reader.describe()
     assert (found.start_offset, found.cleaned_offset, found.gaps) == (0, 5, ())
 
 

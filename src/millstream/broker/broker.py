@@ -240,7 +240,7 @@ class Broker:
         for topic in self.topics.all():
             for partition in topic.partitions:
                 if partition.is_open:
-                    partition.expire_producers()
+                    partition.appender.expire_producers()
         self._expiry = self.timers.call_later(EXPIRY_SECONDS, self._expire)
 
     def _stop_expiry(self) -> None:

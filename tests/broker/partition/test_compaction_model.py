@@ -12,7 +12,7 @@ import pytest
 from millstream.config.schema import LogConfig
 from millstream.records.batch import split
 from millstream.records.iterate import read_all
-from tests.broker.partitions import SNAPSHOT, Bench, Config, batch
+from tests.broker.partitions import SNAPSHOT, Bench, Config, append, batch
 
 COMPACTED = Config(
     cleanup_policy=frozenset({"compact"}),
@@ -112,7 +112,8 @@ class Run:
         ]
         producer = None if producer_id < 0 else self.producer(producer_id)
         is_transactional = producer_id >= 3
-        appended = await self.bench.partition.append(
+        appended = await append(
+            self.bench.partition,
             batch(
                 *values,
                 keys=keys,
@@ -120,7 +121,7 @@ class Run:
                 epoch=producer.epoch if producer else 0,
                 sequence=producer.sequence if producer else 0,
                 is_transactional=is_transactional,
-            )
+            ),
         )
         assert appended.offset == self.model.end
         if producer is not None:
@@ -137,7 +138,7 @@ class Run:
         producer = self.producer(producer_id)
         is_commit = self.chance.random() < 0.6
         producer.coordinator_epoch += self.chance.choice([0, 1]) or producer.coordinator_epoch < 0
-        await self.bench.partition.append_marker(
+        await self.bench.partition.appender.append_marker(
             producer_id,
             producer.epoch,
             is_commit=is_commit,
@@ -201,7 +202,7 @@ class Run:
         assert {o for o in unsettled if not model.records[o].is_deleted} <= set(everything)
 
     def check_producers(self) -> None:
-        found = {view.producer_id: view for view in self.bench.partition.producers()}
+        found = {view.producer_id: view for view in self.bench.partition.appender.producers()}
         for producer_id, producer in self.model.producers.items():
             view = found.pop(producer_id, None)
             if view is None:
@@ -220,7 +221,9 @@ class Run:
         partition, offset = self.bench.partition, 0
         size_max = self.chance.choice([1, 500, 1 << 20])
         while True:
-            got = partition.read(offset, size_max=size_max, is_committed_only=is_committed_only)
+            got = partition.reader.read(
+                offset, size_max=size_max, is_committed_only=is_committed_only
+            )
             if not got.parts:
                 return
             waiting = sorted(got.aborted, key=lambda one: one.first_offset)

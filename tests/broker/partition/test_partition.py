@@ -31,6 +31,7 @@ from tests.broker.partitions import (
     SNAPSHOT,
     Bench,
     Config,
+    append,
     batch,
     run,
     values,
@@ -45,9 +46,9 @@ class TestOpening:
             partition = bench.partition
             assert not partition.is_open
             with pytest.raises(LogClosed):
-                partition.append(batch())
+                append(partition, batch())
             with pytest.raises(LogClosed):
-                partition.read(0, size_max=1)
+                partition.reader.read(0, size_max=1)
             await asyncio.gather(*(partition.open() for _ in range(5)))
             assert partition.is_open
             await partition.open()
@@ -98,7 +99,7 @@ class TestOpening:
             small = replace(other, message_bytes_max=100)
             await bench.partition.reconfigure(small)
             with pytest.raises(BatchTooLarge):
-                bench.partition.append(batch(b"x" * 100))
+                append(bench.partition, batch(b"x" * 100))
 
         run(scenario)
 
@@ -106,9 +107,9 @@ class TestOpening:
 class TestAppending:
     def test_offsets_are_given_in_the_order_of_the_calls(self):
         async def scenario(bench: Bench):
-            futures = [bench.partition.append(batch(b"%d" % n, b"-")) for n in range(5)]
+            futures = [append(bench.partition, batch(b"%d" % n, b"-")) for n in range(5)]
             assert [(await f).offset for f in futures] == [0, 2, 4, 6, 8]
-            assert bench.partition.high_watermark == bench.partition.end_offset == 10
+            assert bench.partition.high_watermark == bench.partition.appender.next_offset == 10
             assert values(bench.partition)[::2] == [b"0", b"1", b"2", b"3", b"4"]
 
         run(scenario)
@@ -116,17 +117,17 @@ class TestAppending:
     def test_nothing_is_written_of_a_batch_that_is_wrong(self):
         async def scenario(bench: Bench):
             with pytest.raises(InvalidBatch):
-                bench.partition.append(batch()[:-1])
+                append(bench.partition, batch()[:-1])
             await turns()
-            assert bench.partition.end_offset == 0
+            assert bench.partition.appender.next_offset == 0
 
         run(scenario)
 
     def test_where_the_broker_dates_records_the_answer_says_when(self):
         async def scenario(bench: Bench):
-            appended = await bench.partition.append(batch(timestamp_ms=5))
+            appended = await append(bench.partition, batch(timestamp_ms=5))
             assert append_time_of(appended) == bench.clock.wall_ms()
-            (record,) = read_all(bench.partition.read(0, size_max=1000).parts[0])
+            (record,) = read_all(bench.partition.reader.read(0, size_max=1000).parts[0])
             assert record.timestamp_ms == bench.clock.wall_ms()
 
         run(scenario, config=Config(timestamp_type="LogAppendTime"))
@@ -134,10 +135,10 @@ class TestAppending:
     def test_and_says_the_same_of_a_duplicate(self):
         async def scenario(bench: Bench):
             one = batch(producer_id=1)
-            first = await bench.partition.append(one)
+            first = await append(bench.partition, one)
             when = bench.clock.wall_ms()
             bench.clock.advance(5)
-            second = await bench.partition.append(one)
+            second = await append(bench.partition, one)
             assert first[:2] == second[:2]
             assert append_time_of(first) == append_time_of(second) == when
 
@@ -145,7 +146,7 @@ class TestAppending:
 
     def test_elsewhere_it_says_nothing(self):
         async def scenario(bench: Bench):
-            assert append_time_of(await bench.partition.append(batch())) == -1
+            assert append_time_of(await append(bench.partition, batch())) == -1
 
         run(scenario)
 
@@ -153,18 +154,18 @@ class TestAppending:
         async def scenario(bench: Bench):
             held = bench.store._background
             held.is_held = True
-            first = bench.partition.append(batch(b"x" * 500, producer_id=1))
-            second = bench.partition.append(
-                batch(b"y" * 500, producer_id=1, sequence=1), timeout_ms=0
+            first = append(bench.partition, batch(b"x" * 500, producer_id=1))
+            second = append(
+                bench.partition, batch(b"y" * 500, producer_id=1, sequence=1), timeout_ms=0
             )
-            third = bench.partition.append(batch(b"z" * 500), timeout_ms=60_000)
+            third = append(bench.partition, batch(b"z" * 500), timeout_ms=60_000)
             await asyncio.sleep(0.01)
             with pytest.raises(DeadlineExceeded):
                 await second
             held.let_go()
             assert (await first).offset == 0
             assert (await third).offset == 1
-            retried = await bench.partition.append(batch(producer_id=1, sequence=1))
+            retried = await append(bench.partition, batch(producer_id=1, sequence=1))
             assert retried.offset == 2
 
         config = Config(log=LogConfig(unflushed_bytes_max=600))
@@ -174,10 +175,10 @@ class TestAppending:
         async def scenario(bench: Bench):
             held = bench.store._background
             held.is_held = True
-            early = bench.partition.append(batch(), is_early=True)
-            early_too = bench.partition.append(batch(producer_id=1), is_early=True)
-            late = bench.partition.append(batch(producer_id=1, sequence=1))
-            again = bench.partition.append(batch(producer_id=1), is_early=True)
+            early = append(bench.partition, batch(), is_early=True)
+            early_too = append(bench.partition, batch(producer_id=1), is_early=True)
+            late = append(bench.partition, batch(producer_id=1, sequence=1))
+            again = append(bench.partition, batch(producer_id=1), is_early=True)
             await turns()
             assert [(await early).offset, (await early_too).offset] == [0, 1]
             assert not late.done()
@@ -191,9 +192,9 @@ class TestAppending:
     def test_a_compacted_topic_refuses_a_record_without_a_key_and_takes_others(self):
         async def scenario(bench: Bench):
             with pytest.raises(InvalidBatchRecord) as found:
-                bench.partition.append(batch())
+                append(bench.partition, batch())
             assert found.value.record_index == 0
-            assert (await bench.partition.append(batch(key=b"k"))).offset == 0
+            assert (await append(bench.partition, batch(key=b"k"))).offset == 0
 
         run(scenario, config=Config(cleanup_policy=frozenset({"compact"})))
 
@@ -201,16 +202,16 @@ class TestAppending:
         async def scenario(bench: Bench):
             bench.background.is_held = True
             sent = [b"large" * 10_000, b"small", b"larger" * 10_000, b"last"]
-            futures = [bench.partition.append(batch(value)) for value in sent]
+            futures = [append(bench.partition, batch(value)) for value in sent]
             await turns()
-            assert bench.partition.end_offset == 0
+            assert bench.partition.appender.next_offset == 0
             bench.background.let_one_go(1)
             await turns()
-            assert bench.partition.end_offset == 0, "the first is not ready"
+            assert bench.partition.appender.next_offset == 0, "the first is not ready"
             bench.background.let_go()
             assert [(await f).offset for f in futures] == [0, 1, 2, 3]
             assert values(bench.partition) == sent
-            parts = b"".join(bench.partition.read(0, size_max=1 << 20).parts)
+            parts = b"".join(bench.partition.reader.read(0, size_max=1 << 20).parts)
             assert {header.codec for header, _ in split(parts)} == {Codec.ZSTD}
 
         run(scenario, config=Config(compression_type="zstd"))
@@ -218,10 +219,10 @@ class TestAppending:
     def test_a_batch_that_needs_no_work_does_not_overtake_one_that_does(self):
         async def scenario(bench: Bench):
             bench.background.is_held = True
-            first = bench.partition.append(batch(b"large" * 10_000))
-            second = bench.partition.append(batch(b"packed", codec=Codec.ZSTD))
+            first = append(bench.partition, batch(b"large" * 10_000))
+            second = append(bench.partition, batch(b"packed", codec=Codec.ZSTD))
             await turns()
-            assert bench.partition.end_offset == 0
+            assert bench.partition.appender.next_offset == 0
             bench.background.let_go()
             assert [(await first).offset, (await second).offset] == [0, 1]
 
@@ -231,9 +232,9 @@ class TestAppending:
         async def scenario(bench: Bench):
             large = b"x" * 50_000
             futures = [
-                bench.partition.append(batch(large, key=b"k")),
-                bench.partition.append(batch(large)),
-                bench.partition.append(batch(large, key=b"k")),
+                append(bench.partition, batch(large, key=b"k")),
+                append(bench.partition, batch(large)),
+                append(bench.partition, batch(large, key=b"k")),
             ]
             assert (await futures[0]).offset == 0
             with pytest.raises(InvalidBatchRecord):
@@ -245,7 +246,7 @@ class TestAppending:
     def test_what_stands_in_line_when_it_closes_is_refused(self):
         async def scenario(bench: Bench):
             bench.background.is_held = True
-            future = bench.partition.append(batch(b"large" * 10_000))
+            future = append(bench.partition, batch(b"large" * 10_000))
             closing = asyncio.ensure_future(bench.partition.close())
             await turns()
             bench.background.let_go()
@@ -262,15 +263,15 @@ class TestReading:
             partition = bench.partition
             one = batch(b"x" * 200)
             for _ in range(20):
-                await partition.append(one)
+                await append(partition, one)
             assert len(bench.store.get("t").segments) > 3
             for count in (1, 2, 3, 7, 20):
-                got = partition.read(0, size_max=len(one) * count)
+                got = partition.reader.read(0, size_max=len(one) * count)
                 assert (got.size, got.next_offset) == (len(one) * count, count)
                 assert sum(map(len, got.parts)) == got.size
-                got = partition.read(0, size_max=len(one) * (count + 1) - 1)
+                got = partition.reader.read(0, size_max=len(one) * (count + 1) - 1)
                 assert got.next_offset == min(20, count)
-            everything = partition.read(0, size_max=1 << 30)
+            everything = partition.reader.read(0, size_max=1 << 30)
             assert everything.next_offset == 20
             assert [h.base_offset for h, _ in split(b"".join(everything.parts))] == list(range(20))
 
@@ -280,18 +281,18 @@ class TestReading:
     def test_the_first_batch_comes_though_it_is_too_large_and_only_as_the_first(self, size_max):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"x" * 100))
-            await partition.append(batch(b"x" * 100))
-            assert partition.read(0, size_max=size_max).next_offset == 1
-            got = partition.read(0, size_max=size_max, is_first=False)
+            await append(partition, batch(b"x" * 100))
+            await append(partition, batch(b"x" * 100))
+            assert partition.reader.read(0, size_max=size_max).next_offset == 1
+            got = partition.reader.read(0, size_max=size_max, is_first=False)
             assert got == FetchResult(parts=(), next_offset=0, size=0)
 
         run(scenario)
 
     def test_a_batch_comes_whole_though_the_offset_is_inside_it(self):
         async def scenario(bench: Bench):
-            await bench.partition.append(batch(b"a", b"b", b"c"))
-            got = bench.partition.read(2, size_max=1000)
+            await append(bench.partition, batch(b"a", b"b", b"c"))
+            got = bench.partition.reader.read(2, size_max=1000)
             assert decode_header(got.parts[0]).base_offset == 0
             assert got.next_offset == 3
 
@@ -300,12 +301,14 @@ class TestReading:
     def test_offsets_outside_are_refused_and_the_end_is_not_outside(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch())
-            await partition.append(batch())
-            assert partition.read(2, size_max=100) == FetchResult(parts=(), next_offset=2, size=0)
+            await append(partition, batch())
+            await append(partition, batch())
+            assert partition.reader.read(2, size_max=100) == FetchResult(
+                parts=(), next_offset=2, size=0
+            )
             for offset in (-1, 3, 2**63 - 1):
                 with pytest.raises(OffsetOutOfRange):
-                    partition.read(offset, size_max=100)
+                    partition.reader.read(offset, size_max=100)
 
         run(scenario)
 
@@ -314,29 +317,29 @@ class TestReading:
             partition = bench.partition
             held = bench.store._background
             held.is_held = True
-            future = partition.append(batch())
+            future = append(partition, batch())
             await turns()
             assert partition.high_watermark == 0
-            assert partition.end_offset == 1
-            assert partition.read(0, size_max=100).parts == ()
+            assert partition.appender.next_offset == 1
+            assert partition.reader.read(0, size_max=100).parts == ()
             held.let_go()
             await future
-            assert partition.read(0, size_max=100).next_offset == 1
+            assert partition.reader.read(0, size_max=100).next_offset == 1
 
         run(scenario, store_background=HeldExecutor())
 
     def test_damage_is_said_where_it_is_and_not_elsewhere(self):
         async def scenario(bench: Bench):
             for n in range(20):
-                await bench.partition.append(batch(b"x" * 200, producer_id=n))
+                await append(bench.partition, batch(b"x" * 200, producer_id=n))
             path = bench.store.get("t").segments[1].path
             first = bench.store.get("t").segments[1].base_offset
             bench.filesystem.flip_bit(path, 8 * 100)
             bench = await bench.again(is_clean=True)
             with pytest.raises(CorruptBatch):
-                bench.partition.read(first, size_max=100)
-            assert bench.partition.read(0, size_max=100).next_offset == 1
-            assert bench.partition.read(first + 1, size_max=100).next_offset == first + 2
+                bench.partition.reader.read(first, size_max=100)
+            assert bench.partition.reader.read(0, size_max=100).next_offset == 1
+            assert bench.partition.reader.read(first + 1, size_max=100).next_offset == first + 2
 
         run(scenario, config=SMALL_SEGMENTS)
 
@@ -351,18 +354,18 @@ class TestWatching:
                 calls.append((partition.log_start_offset, partition.last_stable_offset))
 
             partition.watch(note)
-            await partition.append(batch())
+            await append(partition, batch())
             assert calls == [(0, 1)]
-            await partition.append(batch(producer_id=1, is_transactional=True))
+            await append(partition, batch(producer_id=1, is_transactional=True))
             assert calls[-1] == (0, 1)
-            await partition.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
+            await partition.appender.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
             assert calls[-1] == (0, 3)
             await partition.delete_before(2)
             assert calls[-1] == (2, 3)
             count = len(calls)
             partition.unwatch(note)
             partition.unwatch(note)
-            await partition.append(batch())
+            await append(partition, batch())
             assert len(calls) == count
 
         run(scenario)
@@ -379,9 +382,9 @@ class TestWatching:
     def test_and_when_the_log_goes_offline(self):
         async def scenario(bench: Bench):
             calls: list[object] = []
-            bench.partition.watch(lambda: calls.append(bench.partition.offline))
+            bench.partition.watch(lambda: calls.append(bench.partition.appender.offline))
             with pytest.raises(LogOffline):
-                await bench.partition.append(batch())
+                await append(bench.partition, batch())
             assert isinstance(calls[-1], LogOffline)
 
         fault = Fault(call=1, error=errno.EIO, forever=True, only=("sync",), path=".log")
@@ -392,14 +395,13 @@ class TestEnding:
     def test_a_closed_partition_takes_nothing_and_still_says_what_it_was(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch())
+            await append(partition, batch())
             await partition.close()
             await partition.close()
             for use in (
-                lambda: partition.append(batch()),
-                lambda: partition.read(0, size_max=1),
-                partition.earliest,
-                partition.producers,
+                lambda: append(partition, batch()),
+                lambda: partition.reader.read(0, size_max=1),
+                lambda: partition.offsets.latest(is_committed_only=True),
             ):
                 with pytest.raises(Stopping):
                     use()
@@ -418,11 +420,11 @@ class TestEnding:
             partition.delete()
             assert woken == [1]
             with pytest.raises(UnknownTopic):
-                partition.append(batch())
+                append(partition, batch())
             with pytest.raises(UnknownTopic):
                 await partition.open()
             with pytest.raises(UnknownTopic):
-                await partition.offset_for(0)
+                await partition.offsets.at_timestamp(0)
             await partition.close()
             assert SNAPSHOT not in bench.filesystem.paths()
 
@@ -446,11 +448,11 @@ class TestEnding:
         async def scenario(bench: Bench):
             partition = bench.partition
             with pytest.raises(LogOffline):
-                await partition.append(batch(b"a", producer_id=1))
+                await append(partition, batch(b"a", producer_id=1))
             with pytest.raises(LogOffline):
-                partition.append(batch(b"a", producer_id=1))
+                append(partition, batch(b"a", producer_id=1))
             await partition.reopen()
-            await partition.append(batch(b"a", producer_id=1))
+            await append(partition, batch(b"a", producer_id=1))
             assert values(partition) == [b"a"]
 
         fault = Fault(call=1, error=errno.EIO, only=("sync",), path=".log")

@@ -24,7 +24,7 @@ from millstream.testing import (
     sample_crash_states,
     sweep,
 )
-from tests.broker.partitions import DIRECTORY, SNAPSHOT, Bench, Config, batch, values
+from tests.broker.partitions import DIRECTORY, SNAPSHOT, Bench, Config, append, batch, values
 from tests.storage.logs import turns
 
 SEGMENTS = Config(log=LogConfig(segment_bytes_max=1024))
@@ -59,7 +59,7 @@ class Client:
         futures = []
         for sequence in range(first, last):
             try:
-                futures.append(partition.append(self.batch(sequence)))
+                futures.append(append(partition, self.batch(sequence)))
             except MillstreamError:
                 break
         for result in await asyncio.gather(*futures, return_exceptions=True):
@@ -72,7 +72,7 @@ class Client:
 
 async def deliver(partition: Partition, clients: list[Client], note: Note = lambda _: None) -> None:
     for _ in range(ROUNDS_MAX):
-        if isinstance(partition.offline, LogOffline):
+        if isinstance(partition.appender.offline, LogOffline):
             await partition.reopen()
         await asyncio.gather(*(c.send(partition, note) for c in clients if not c.is_done))
         await turns()
@@ -166,14 +166,15 @@ class Coordinator:
         for number in range(8):
             for sequence in range(2):
                 value = b"%d-%d-" % (number, sequence) + b"x" * 60
-                await partition.append(
+                await append(
+                    partition,
                     batch(
                         value,
                         producer_id=number % 3,
                         epoch=number // 3,
                         sequence=sequence,
                         is_transactional=True,
-                    )
+                    ),
                 )
             note(("decided", number))
             await self.end(partition, number)
@@ -181,7 +182,7 @@ class Coordinator:
 
     @staticmethod
     async def end(partition: Partition, number: int, *, is_commit: bool | None = None) -> None:
-        await partition.append_marker(
+        await partition.appender.append_marker(
             number % 3,
             number // 3 + 1,
             is_commit=number % 2 == 0 if is_commit is None else is_commit,

@@ -19,6 +19,7 @@ from tests.broker.partitions import (
     NOW_MS,
     Bench,
     Config,
+    append,
     batch,
     run,
     values,
@@ -30,10 +31,10 @@ class TestProducers:
     def test_a_duplicate_is_answered_with_its_first_offsets_and_not_stored(self):
         async def scenario(bench: Bench):
             one = batch(b"a", b"b", producer_id=1)
-            first = await bench.partition.append(one)
-            again = await bench.partition.append(one)
+            first = await append(bench.partition, one)
+            again = await append(bench.partition, one)
             assert (again.offset, again.last_offset) == (first.offset, first.last_offset) == (0, 1)
-            assert bench.partition.end_offset == 2
+            assert bench.partition.appender.next_offset == 2
 
         run(scenario)
 
@@ -42,7 +43,7 @@ class TestProducers:
             held = bench.store._background
             held.is_held = True
             one = batch(producer_id=1)
-            first, second = bench.partition.append(one), bench.partition.append(one)
+            first, second = append(bench.partition, one), append(bench.partition, one)
             await turns()
             assert not first.done()
             assert not second.done()
@@ -55,47 +56,47 @@ class TestProducers:
         async def scenario(bench: Bench):
             held = bench.store._background
             held.is_held = True
-            bench.partition.append(batch(b"x" * 500))
+            append(bench.partition, batch(b"x" * 500))
             one = batch(b"y" * 500, producer_id=1)
-            futures = [bench.partition.append(one) for _ in range(3)]
+            futures = [append(bench.partition, one) for _ in range(3)]
             await turns()
             assert not any(future.done() for future in futures)
             held.let_go()
             assert [(await future).offset for future in futures] == [1, 1, 1]
-            assert bench.partition.end_offset == 2
+            assert bench.partition.appender.next_offset == 2
 
         config = Config(log=LogConfig(unflushed_bytes_max=600))
         run(scenario, config=config, store_background=HeldExecutor())
 
     def test_a_gap_and_an_old_epoch_are_refused_by_the_future(self):
         async def scenario(bench: Bench):
-            await bench.partition.append(batch(producer_id=1, epoch=1))
+            await append(bench.partition, batch(producer_id=1, epoch=1))
             with pytest.raises(OutOfOrderSequence):
-                await bench.partition.append(batch(producer_id=1, epoch=1, sequence=2))
+                await append(bench.partition, batch(producer_id=1, epoch=1, sequence=2))
             with pytest.raises(InvalidProducerEpoch):
-                await bench.partition.append(batch(producer_id=1, sequence=1))
-            assert bench.partition.end_offset == 1
+                await append(bench.partition, batch(producer_id=1, sequence=1))
+            assert bench.partition.appender.next_offset == 1
 
         run(scenario)
 
     def test_five_under_way_are_taken_back_together_and_all_succeed_when_sent_again(self):
         async def scenario(bench: Bench):
             partition, disk = bench.partition, bench.filesystem
-            await partition.append(batch(b"0", producer_id=1))
+            await append(partition, batch(b"0", producer_id=1))
             disk.bytes_max = disk.bytes_used
             sent = [
                 batch(b"%d" % n + b"x" * 70_000, producer_id=1, sequence=n) for n in range(1, 6)
             ]
-            futures = [partition.append(one) for one in sent]
+            futures = [append(partition, one) for one in sent]
             for future in futures:
                 with pytest.raises(DiskFull):
                     await future
-            assert partition.end_offset == 1
+            assert partition.appender.next_offset == 1
             with pytest.raises(OutOfOrderSequence):
-                await partition.append(sent[2])
+                await append(partition, sent[2])
             disk.free(1 << 24)
-            assert [(await partition.append(one)).offset for one in sent] == [1, 2, 3, 4, 5]
-            again = [(await partition.append(one)).offset for one in sent]
+            assert [(await append(partition, one)).offset for one in sent] == [1, 2, 3, 4, 5]
+            again = [(await append(partition, one)).offset for one in sent]
             assert again == [1, 2, 3, 4, 5]
 
         run(scenario)
@@ -103,25 +104,25 @@ class TestProducers:
     def test_a_duplicate_of_one_that_is_taken_back_may_be_sent_again(self):
         async def scenario(bench: Bench):
             partition, disk = bench.partition, bench.filesystem
-            await partition.append(batch(b"0", producer_id=1))
+            await append(partition, batch(b"0", producer_id=1))
             disk.bytes_max = disk.bytes_used
             one = batch(b"x" * 70_000, producer_id=1, sequence=1)
-            first, second = partition.append(one), partition.append(one)
+            first, second = append(partition, one), append(partition, one)
             with pytest.raises(DiskFull):
                 await first
             with pytest.raises(Unavailable):
                 await second
             disk.free(1 << 24)
-            assert (await partition.append(one)).offset == 1
+            assert (await append(partition, one)).offset == 1
 
         run(scenario)
 
     def test_they_are_described(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"a", b"b", producer_id=4, epoch=2))
-            await partition.append(batch(producer_id=3, is_transactional=True))
-            assert [tuple(view) for view in partition.producers()] == [
+            await append(partition, batch(b"a", b"b", producer_id=4, epoch=2))
+            await append(partition, batch(producer_id=3, is_transactional=True))
+            assert [tuple(view) for view in partition.appender.producers()] == [
                 (3, 0, 0, NOW_MS, -1, 2),
                 (4, 2, 1, NOW_MS, -1, -1),
             ]
@@ -131,16 +132,16 @@ class TestProducers:
     def test_idle_ones_are_forgotten_by_a_clock_that_cannot_be_set(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(producer_id=1))
+            await append(partition, batch(producer_id=1))
             bench.clock.jump_wall(10**12)
-            partition.expire_producers()
-            assert len(partition.producers()) == 1
+            partition.appender.expire_producers()
+            assert len(partition.appender.producers()) == 1
             bench.clock.jump_wall(-(10**12))
             bench.clock.advance(3600)
-            partition.expire_producers()
-            assert partition.producers() == []
+            partition.appender.expire_producers()
+            assert partition.appender.producers() == []
             with pytest.raises(UnknownProducer):
-                await partition.append(batch(producer_id=1, sequence=1))
+                await append(partition, batch(producer_id=1, sequence=1))
 
         run(scenario)
 
@@ -149,16 +150,18 @@ class TestTransactions:
     def test_readers_of_committed_records_wait_for_the_end(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"before"))
-            await partition.append(batch(b"inside", producer_id=1, is_transactional=True))
-            await partition.append(batch(b"after"))
+            await append(partition, batch(b"before"))
+            await append(partition, batch(b"inside", producer_id=1, is_transactional=True))
+            await append(partition, batch(b"after"))
             assert partition.last_stable_offset == 1
             assert partition.high_watermark == 3
             assert values(partition, is_committed_only=True) == [b"before"]
             assert values(partition) == [b"before", b"inside", b"after"]
-            got = partition.read(1, size_max=1000, is_committed_only=True)
+            got = partition.reader.read(1, size_max=1000, is_committed_only=True)
             assert (got.parts, got.next_offset, got.size) == ((), 1, 0)
-            offset = await partition.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
+            offset = await partition.appender.append_marker(
+                1, 0, is_commit=True, coordinator_epoch=0
+            )
             assert offset == 3
             assert partition.last_stable_offset == 4
             assert values(partition, is_committed_only=True) == [b"before", b"inside", b"after"]
@@ -168,32 +171,32 @@ class TestTransactions:
     def test_they_do_not_see_what_was_aborted_and_others_do(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"a", producer_id=1, is_transactional=True))
-            await partition.append(batch(b"b", producer_id=2, is_transactional=True))
-            await partition.append_marker(1, 1, is_commit=False, coordinator_epoch=0)
-            await partition.append_marker(2, 1, is_commit=True, coordinator_epoch=0)
-            await partition.append(batch(b"c", producer_id=1, epoch=1, is_transactional=True))
-            await partition.append_marker(1, 2, is_commit=True, coordinator_epoch=0)
+            await append(partition, batch(b"a", producer_id=1, is_transactional=True))
+            await append(partition, batch(b"b", producer_id=2, is_transactional=True))
+            await partition.appender.append_marker(1, 1, is_commit=False, coordinator_epoch=0)
+            await partition.appender.append_marker(2, 1, is_commit=True, coordinator_epoch=0)
+            await append(partition, batch(b"c", producer_id=1, epoch=1, is_transactional=True))
+            await partition.appender.append_marker(1, 2, is_commit=True, coordinator_epoch=0)
             assert values(partition) == [b"a", b"b", b"c"]
             assert values(partition, is_committed_only=True) == [b"b", b"c"]
-            got = partition.read(0, size_max=1 << 20, is_committed_only=True)
+            got = partition.reader.read(0, size_max=1 << 20, is_committed_only=True)
             assert [tuple(item) for item in got.aborted] == [(1, 0)]
-            assert partition.read(0, size_max=1 << 20).aborted == ()
-            assert partition.read(3, size_max=1 << 20, is_committed_only=True).aborted == ()
+            assert partition.reader.read(0, size_max=1 << 20).aborted == ()
+            assert partition.reader.read(3, size_max=1 << 20, is_committed_only=True).aborted == ()
 
         run(scenario)
 
     def test_the_end_counts_only_when_its_marker_is_safe(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(producer_id=1, is_transactional=True))
+            await append(partition, batch(producer_id=1, is_transactional=True))
             held = bench.store._background
             held.is_held = True
             ending = asyncio.ensure_future(
-                partition.append_marker(1, 1, is_commit=True, coordinator_epoch=0)
+                partition.appender.append_marker(1, 1, is_commit=True, coordinator_epoch=0)
             )
             await turns()
-            assert partition.producers()[0].transaction_first_offset == -1
+            assert partition.appender.producers()[0].transaction_first_offset == -1
             assert partition.last_stable_offset == 0
             held.let_go()
             await ending
@@ -204,12 +207,12 @@ class TestTransactions:
     def test_a_marker_fences_the_epoch_before_it_even_where_nothing_was_open(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append_marker(1, 1, is_commit=False, coordinator_epoch=0)
+            await partition.appender.append_marker(1, 1, is_commit=False, coordinator_epoch=0)
             with pytest.raises(InvalidProducerEpoch):
-                await partition.append(batch(producer_id=1, is_transactional=True))
+                await append(partition, batch(producer_id=1, is_transactional=True))
             with pytest.raises(InvalidProducerEpoch):
-                await partition.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
-            assert partition.end_offset == 1
+                await partition.appender.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
+            assert partition.appender.next_offset == 1
             assert partition.last_stable_offset == 1
 
         run(scenario)
@@ -217,9 +220,9 @@ class TestTransactions:
     def test_a_marker_may_be_written_twice(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"a", producer_id=1, is_transactional=True))
+            await append(partition, batch(b"a", producer_id=1, is_transactional=True))
             for _ in range(2):
-                await partition.append_marker(1, 1, is_commit=True, coordinator_epoch=0)
+                await partition.appender.append_marker(1, 1, is_commit=True, coordinator_epoch=0)
             assert values(partition, is_committed_only=True) == [b"a"]
 
         run(scenario)
@@ -227,24 +230,24 @@ class TestTransactions:
     def test_a_batch_that_comes_too_late_opens_nothing(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(producer_id=1, is_transactional=True))
-            guard = partition.transaction_guard(1)
-            await partition.append_marker(1, 0, is_commit=False, coordinator_epoch=0)
+            await append(partition, batch(producer_id=1, is_transactional=True))
+            marker_offset = partition.appender.marker_offset_of(1)
+            await partition.appender.append_marker(1, 0, is_commit=False, coordinator_epoch=0)
             late = batch(producer_id=1, sequence=1, is_transactional=True)
             with pytest.raises(InvalidTransactionState):
-                await partition.append(late, guard=guard)
-            guard = partition.transaction_guard(1)
-            assert (await partition.append(late, guard=guard)).offset == 2
+                await append(partition, late, expected_marker_offset=marker_offset)
+            marker_offset = partition.appender.marker_offset_of(1)
+            assert (await append(partition, late, expected_marker_offset=marker_offset)).offset == 2
 
         run(scenario)
 
     def test_those_of_deleted_records_are_listed_no_more(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(producer_id=1, is_transactional=True))
-            await partition.append_marker(1, 1, is_commit=False, coordinator_epoch=0)
-            await partition.append(batch(producer_id=1, epoch=1, is_transactional=True))
-            await partition.append_marker(1, 2, is_commit=False, coordinator_epoch=0)
+            await append(partition, batch(producer_id=1, is_transactional=True))
+            await partition.appender.append_marker(1, 1, is_commit=False, coordinator_epoch=0)
+            await append(partition, batch(producer_id=1, epoch=1, is_transactional=True))
+            await partition.appender.append_marker(1, 2, is_commit=False, coordinator_epoch=0)
             await partition.delete_before(1)
             assert len(partition._opened.states.aborted) == 2
             await partition.delete_before(2)
@@ -255,8 +258,8 @@ class TestTransactions:
     def test_deleting_the_start_of_an_open_one_moves_what_is_stable(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(producer_id=1, is_transactional=True))
-            await partition.append(batch())
+            await append(partition, batch(producer_id=1, is_transactional=True))
+            await append(partition, batch())
             assert await partition.delete_before(1) == 1
             assert partition.last_stable_offset == 1
 

@@ -16,6 +16,7 @@ from tests.broker.partitions import (
     SNAPSHOT,
     Bench,
     Config,
+    append,
     batch,
     run,
 )
@@ -32,20 +33,20 @@ class TestComingBack:
             batch(b"3-0", producer_id=3, is_transactional=True),
         ]
         for one in sent:
-            await partition.append(one)
-        await partition.append_marker(2, 1, is_commit=False, coordinator_epoch=0)
+            await append(partition, one)
+        await partition.appender.append_marker(2, 1, is_commit=False, coordinator_epoch=0)
         return sent
 
     async def check(self, partition: Partition, sent: Sequence[bytes]) -> None:
         assert partition.last_stable_offset == 3
-        assert partition.producers()[-1].transaction_first_offset == 3
-        got = partition.read(0, size_max=1 << 20, is_committed_only=True)
+        assert partition.appender.producers()[-1].transaction_first_offset == 3
+        got = partition.reader.read(0, size_max=1 << 20, is_committed_only=True)
         assert [tuple(item) for item in got.aborted] == [(2, 2)]
         for offset in (0, 1, 3):
-            assert (await partition.append(sent[offset])).offset == offset
+            assert (await append(partition, sent[offset])).offset == offset
         with pytest.raises(InvalidProducerEpoch):
-            await partition.append(sent[2])
-        assert partition.end_offset == 5
+            await append(partition, sent[2])
+        assert partition.appender.next_offset == 5
 
     @pytest.mark.parametrize("is_clean", [True, False])
     def test_all_of_it_is_remembered(self, is_clean):
@@ -64,7 +65,7 @@ class TestComingBack:
         async def scenario(bench: Bench):
             early = None
             if damage == "newer log":
-                await bench.partition.append(batch(b"0"))
+                await append(bench.partition, batch(b"0"))
                 bench = await bench.again(is_clean=True)
                 early = bench.filesystem.content(SNAPSHOT)
                 bench = Bench()
@@ -86,7 +87,7 @@ class TestComingBack:
                 other = Bench()
                 await other.partition.open()
                 for n in range(10):
-                    await other.partition.append(batch(b"%d" % n))
+                    await append(other.partition, batch(b"%d" % n))
                 await other.close()
                 disk.replace_content(SNAPSHOT, other.filesystem.content(SNAPSHOT))
             bench = Bench(disk.copy())
@@ -99,14 +100,14 @@ class TestComingBack:
     def test_a_snapshot_is_written_whenever_a_segment_begins(self):
         async def scenario(bench: Bench):
             for n in range(20):
-                await bench.partition.append(batch(b"x" * 200, producer_id=1, sequence=n))
+                await append(bench.partition, batch(b"x" * 200, producer_id=1, sequence=n))
             await turns()
             assert len(bench.store.get("t").segments) > 2
             bench = await bench.again()
             assert SNAPSHOT in bench.filesystem.paths()
-            assert bench.partition._opened.saving.saved_offset > 10
+            assert bench.partition._opened.saver.saved_offset > 10
             again = [
-                (await bench.partition.append(batch(b"x" * 200, producer_id=1, sequence=n))).offset
+                (await append(bench.partition, batch(b"x" * 200, producer_id=1, sequence=n))).offset
                 for n in range(15, 20)
             ]
             assert again == [15, 16, 17, 18, 19]
@@ -116,16 +117,16 @@ class TestComingBack:
     def test_a_snapshot_says_nothing_of_what_is_not_committed(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"0", producer_id=1))
+            await append(partition, batch(b"0", producer_id=1))
             held = bench.store._background
             held.is_held = True
-            partition.append(batch(b"1", producer_id=1, sequence=1))
-            partition.append(batch(b"2", producer_id=2, is_transactional=True))
+            append(partition, batch(b"1", producer_id=1, sequence=1))
+            append(partition, batch(b"2", producer_id=2, is_transactional=True))
             await turns()
-            await partition._opened.saving.save()
+            await partition._opened.saver.save()
             bench = await bench.again()
-            assert bench.partition.end_offset == 1
-            assert [view.last_sequence for view in bench.partition.producers()] == [0]
+            assert bench.partition.appender.next_offset == 1
+            assert [view.last_sequence for view in bench.partition.appender.producers()] == [0]
 
         run(scenario, store_background=HeldExecutor())
 
@@ -133,20 +134,20 @@ class TestComingBack:
         async def scenario(bench: Bench):
             partition = bench.partition
             one = batch(b"a", producer_id=1)
-            await partition.append(one)
-            await partition.append(batch(b"b"))
+            await append(partition, one)
+            await append(partition, batch(b"b"))
             await partition.delete_before(2)
             bench = await bench.again()
             assert bench.partition.log_start_offset == 2
-            assert (await bench.partition.append(one)).offset == 0
+            assert (await append(bench.partition, one)).offset == 0
 
         run(scenario)
 
     def test_without_a_snapshot_producers_of_deleted_records_are_told_so(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"a", producer_id=1))
-            await partition.append(batch(b"b"))
+            await append(partition, batch(b"a", producer_id=1))
+            await append(partition, batch(b"b"))
             await partition.delete_before(1)
             await bench.close()
             bench.filesystem.remove(SNAPSHOT)
@@ -154,24 +155,24 @@ class TestComingBack:
             await bench.partition.open()
             assert bench.partition._opened.states.forgotten_max == ALL_PRODUCER_IDS
             with pytest.raises(UnknownProducer):
-                await bench.partition.append(batch(producer_id=1, sequence=1))
-            assert (await bench.partition.append(batch(producer_id=1, epoch=1))).offset == 2
+                await append(bench.partition, batch(producer_id=1, sequence=1))
+            assert (await append(bench.partition, batch(producer_id=1, epoch=1))).offset == 2
 
         run(scenario)
 
     def test_a_snapshot_of_what_is_deleted_is_not_believed(self):
         async def scenario(bench: Bench):
-            await bench.partition.append(batch(b"a", producer_id=1))
-            await bench.partition._opened.saving.save()
+            await append(bench.partition, batch(b"a", producer_id=1))
+            await bench.partition._opened.saver.save()
             old = bench.filesystem.content(SNAPSHOT)
             for n in range(3):
-                await bench.partition.append(batch(b"b", producer_id=2, sequence=n))
+                await append(bench.partition, batch(b"b", producer_id=2, sequence=n))
             await bench.partition.delete_before(3)
             await bench.close()
             bench.filesystem.replace_content(SNAPSHOT, old)
             bench = Bench(bench.filesystem.copy())
             await bench.partition.open()
-            assert [view.producer_id for view in bench.partition.producers()] == [2]
+            assert [view.producer_id for view in bench.partition.appender.producers()] == [2]
             assert SNAPSHOT not in bench.filesystem.paths()
 
         run(scenario)
@@ -188,7 +189,9 @@ class TestComingBack:
     def test_where_the_log_is_damaged_nothing_is_appended_and_nothing_doubtful_is_committed(self):
         async def scenario(bench: Bench):
             for n in range(3):
-                await bench.partition.append(batch(b"%d" % n, producer_id=n, is_transactional=True))
+                await append(
+                    bench.partition, batch(b"%d" % n, producer_id=n, is_transactional=True)
+                )
             await bench.store.close()
             disk = bench.filesystem
             path = f"{DIRECTORY}/{0:020d}.log"
@@ -197,12 +200,12 @@ class TestComingBack:
             bench = Bench(disk.copy())
             await bench.partition.open()
             with pytest.raises(CorruptBatch):
-                bench.partition.append(batch(b"x"))
+                append(bench.partition, batch(b"x"))
             assert bench.partition.last_stable_offset == 0
             assert bench.partition.high_watermark == 3
-            assert bench.partition.read(0, size_max=1).next_offset == 1
+            assert bench.partition.reader.read(0, size_max=1).next_offset == 1
             with pytest.raises(CorruptBatch):
-                bench.partition.read(1, size_max=1)
+                bench.partition.reader.read(1, size_max=1)
             await bench.partition.delete_before(0)
             await bench.close()
             assert SNAPSHOT not in bench.filesystem.paths()
@@ -214,15 +217,15 @@ class TestComingBack:
 
         async def scenario(bench: Bench):
             for n in range(3):
-                await bench.partition.append(batch(b"old", producer_id=n))
-            await bench.partition._opened.saving.save()
+                await append(bench.partition, batch(b"old", producer_id=n))
+            await bench.partition._opened.saver.save()
             bench = await bench.again()
-            assert bench.partition.end_offset == 0
+            assert bench.partition.appender.next_offset == 0
             for n in range(4):
-                await bench.partition.append(batch(b"new", producer_id=5, sequence=n))
+                await append(bench.partition, batch(b"new", producer_id=5, sequence=n))
             assert SNAPSHOT not in bench.filesystem.paths()
             bench = await bench.again(is_clean=True)
-            assert [view.producer_id for view in bench.partition.producers()] == [5]
+            assert [view.producer_id for view in bench.partition.appender.producers()] == [5]
 
         run(scenario, config=Config(log=LogConfig(durability=Durability.DISK)))
 
@@ -232,12 +235,12 @@ class TestComingBack:
             for producer_id in (1, 2):
                 bench = Bench()
                 await bench.partition.open()
-                await bench.partition.append(batch(b"%d" % producer_id, producer_id=producer_id))
+                await append(bench.partition, batch(b"%d" % producer_id, producer_id=producer_id))
                 await bench.close()
                 snapshots.append(bench.filesystem.content(SNAPSHOT))
             bench.filesystem.replace_content(SNAPSHOT, snapshots[0])
             bench = Bench(bench.filesystem.copy())
             await bench.partition.open()
-            assert [view.producer_id for view in bench.partition.producers()] == [2]
+            assert [view.producer_id for view in bench.partition.appender.producers()] == [2]
 
         run(scenario)

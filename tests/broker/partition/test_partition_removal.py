@@ -12,7 +12,7 @@ from millstream.errors import LogFull, OffsetOutOfRange, OutOfOrderSequence
 from millstream.records.batch import decode_header, split
 from millstream.records.iterate import read_all
 from millstream.records.record import Gap
-from tests.broker.partitions import SNAPSHOT, Bench, Config, batch, run, values
+from tests.broker.partitions import SNAPSHOT, Bench, Config, append, batch, run, values
 
 MINUTE_MS = 60_000
 
@@ -26,7 +26,7 @@ COMPACTED = Config(
 async def fill(bench: Bench, count: int, *, size: int = 300, **fields) -> None:
     """Append batches of which three fill a segment."""
     for number in range(count):
-        await bench.partition.append(batch(b"%d" % number * (size // 2), **fields))
+        await append(bench.partition, batch(b"%d" % number * (size // 2), **fields))
 
 
 async def evict(bench: Bench) -> int:
@@ -50,9 +50,9 @@ class TestEviction:
             assert start == 10
             await fill(bench, 1)
             with pytest.raises(OffsetOutOfRange) as refused:
-                bench.partition.read(start - 1, size_max=1000)
+                bench.partition.reader.read(start - 1, size_max=1000)
             assert (refused.value.start, refused.value.end) == (start, 11)
-            assert offsets(bench.partition.read(start, size_max=1000)) == [10]
+            assert offsets(bench.partition.reader.read(start, size_max=1000)) == [10]
 
         run(scenario, config=KEPT_A_MINUTE)
 
@@ -66,9 +66,9 @@ class TestEviction:
                 if is_again:
                     bench = await bench.again()
                 with pytest.raises(OffsetOutOfRange):
-                    bench.partition.read(floor - 1, size_max=1000)
+                    bench.partition.reader.read(floor - 1, size_max=1000)
                 for offset in range(floor, floor + 4):
-                    assert offsets(bench.partition.read(offset, size_max=10_000)) == [13, 14]
+                    assert offsets(bench.partition.reader.read(offset, size_max=10_000)) == [13, 14]
 
         run(scenario, config=KEPT_A_MINUTE)
 
@@ -78,7 +78,7 @@ class TestEviction:
             await evict(bench)
             await fill(bench, 5)
             await bench.partition.delete_before(12)
-            found = bench.partition.describe()
+            found = bench.partition.reader.describe()
             assert (found.start_offset, found.eviction_floor, found.high_watermark) == (12, 10, 15)
             assert found.gaps == (Gap(0, 9, "retention"),)
             assert found.segments == len(bench.store.get("t").segments)
@@ -90,7 +90,7 @@ class TestEviction:
     def test_a_partition_that_lost_nothing_has_no_gap(self):
         async def scenario(bench: Bench):
             await fill(bench, 2)
-            found = bench.partition.describe()
+            found = bench.partition.reader.describe()
             assert (found.gaps, found.eviction_floor, found.records) == ((), 0, 2)
 
         run(scenario)
@@ -99,20 +99,20 @@ class TestEviction:
         async def scenario(bench: Bench):
             sent = [batch(b"x" * 300, producer_id=7, sequence=number) for number in range(10)]
             for one in sent:
-                await bench.partition.append(one)
+                await append(bench.partition, one)
             await evict(bench)
             for is_clean in (False, True):
                 bench = await bench.again(is_clean=is_clean)
-                assert (await bench.partition.append(sent[-1])).offset == 9
+                assert (await append(bench.partition, sent[-1])).offset == 9
             following = batch(b"x", producer_id=7, sequence=10)
-            assert (await bench.partition.append(following)).offset == 10
+            assert (await append(bench.partition, following)).offset == 10
 
         run(scenario, config=KEPT_A_MINUTE)
 
     def test_a_full_disk_keeps_nothing_from_going(self):
         async def scenario(bench: Bench):
             for number in range(10):
-                await bench.partition.append(batch(b"x" * 300, producer_id=7, sequence=number))
+                await append(bench.partition, batch(b"x" * 300, producer_id=7, sequence=number))
             await bench.upkeep()
             await bench.store.get("t").roll()
             bench.clock.advance(2 * MINUTE_MS / 1000)
@@ -126,8 +126,8 @@ class TestEviction:
 
     def test_aborted_transactions_of_which_nothing_is_left_are_forgotten(self):
         async def scenario(bench: Bench):
-            await bench.partition.append(batch(producer_id=7, is_transactional=True))
-            await bench.partition.append_marker(7, 0, is_commit=False, coordinator_epoch=0)
+            await append(bench.partition, batch(producer_id=7, is_transactional=True))
+            await bench.partition.appender.append_marker(7, 0, is_commit=False, coordinator_epoch=0)
             await fill(bench, 10)
             assert len(bench.partition._opened.states.aborted) == 1
             await evict(bench)
@@ -138,7 +138,7 @@ class TestEviction:
     def test_a_partition_that_nobody_opened_is_opened_for_it(self):
         async def scenario(bench: Bench):
             for number in range(10):
-                await bench.partition.append(batch(b"x" * 300, producer_id=7, sequence=number))
+                await append(bench.partition, batch(b"x" * 300, producer_id=7, sequence=number))
             await bench.close()
             bench.filesystem.remove(SNAPSHOT)
             bench = Bench(bench.filesystem.copy(), config=KEPT_A_MINUTE, clock=bench.clock)
@@ -150,7 +150,7 @@ class TestEviction:
             assert bench.partition.log_start_offset == 10
             bench = await bench.again()
             assert (
-                await bench.partition.append(batch(b"x", producer_id=7, sequence=10))
+                await append(bench.partition, batch(b"x", producer_id=7, sequence=10))
             ).offset == 10
 
         run(scenario, config=KEPT_A_MINUTE)
@@ -177,16 +177,16 @@ class TestFull:
     def test_a_batch_that_is_refused_uses_no_sequence_number(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"x" * 800, producer_id=7))
+            await append(partition, batch(b"x" * 800, producer_id=7))
             large = batch(b"y" * 800, producer_id=7, sequence=1)
             for _ in range(2):
                 with pytest.raises(LogFull):
-                    await partition.append(large)
-            assert partition.end_offset == 1
+                    await append(partition, large)
+            assert partition.appender.next_offset == 1
             small = batch(b"z", producer_id=7, sequence=1)
-            assert (await partition.append(small)).offset == 1
+            assert (await append(partition, small)).offset == 1
             with pytest.raises(LogFull):
-                await partition.append(batch(b"y" * 800))
+                await append(partition, batch(b"y" * 800))
 
         run(scenario, config=self.FULL)
 
@@ -194,22 +194,22 @@ class TestFull:
         async def scenario(bench: Bench):
             sent = [batch(b"x" * 400, producer_id=7, sequence=number) for number in range(2)]
             for one in sent:
-                await bench.partition.append(one)
+                await append(bench.partition, one)
             for offset, one in enumerate(sent):
-                assert (await bench.partition.append(one)).offset == offset
+                assert (await append(bench.partition, one)).offset == offset
             other_epoch = batch(b"x" * 400, producer_id=7, epoch=1)
             with pytest.raises(LogFull):
-                await bench.partition.append(other_epoch)
+                await append(bench.partition, other_epoch)
 
         run(scenario, config=self.FULL)
 
     def test_a_transaction_can_always_be_ended(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"x" * 900, producer_id=7, is_transactional=True))
+            await append(partition, batch(b"x" * 900, producer_id=7, is_transactional=True))
             with pytest.raises(LogFull):
-                await partition.append(batch(b"x" * 100))
-            await partition.append_marker(7, 0, is_commit=True, coordinator_epoch=0)
+                await append(partition, batch(b"x" * 100))
+            await partition.appender.append_marker(7, 0, is_commit=True, coordinator_epoch=0)
             assert partition.last_stable_offset == partition.high_watermark == 2
 
         run(scenario, config=self.FULL)
@@ -217,11 +217,11 @@ class TestFull:
     def test_deleting_makes_room(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"x" * 800))
+            await append(partition, batch(b"x" * 800))
             with pytest.raises(LogFull):
-                await partition.append(batch(b"y" * 800))
+                await append(partition, batch(b"y" * 800))
             await partition.delete_before(1)
-            assert (await partition.append(batch(b"y" * 800))).offset == 1
+            assert (await append(partition, batch(b"y" * 800))).offset == 1
 
         run(scenario, config=self.FULL)
 
@@ -230,7 +230,7 @@ class TestDeletingKeys:
     @staticmethod
     async def fill(bench: Bench) -> None:
         for keys in ((b"a", b"b"), (b"b",), (b"a",), (b"ab", b"c")):
-            await bench.partition.append(batch(*keys, keys=keys))
+            await append(bench.partition, batch(*keys, keys=keys))
 
     @pytest.mark.parametrize(
         ("what", "count", "left"),
@@ -246,14 +246,14 @@ class TestDeletingKeys:
             await self.fill(bench)
             assert await bench.partition.delete_keys(**what) == count
             assert values(bench.partition) == left
-            found = bench.partition.describe()
+            found = bench.partition.reader.describe()
             assert (found.deleted_records, found.records) == (count, 6 - count)
             assert bool(found.reclaimable_bytes) == bool(count)
             bench = await bench.again()
             assert values(bench.partition) == left
             await bench.upkeep(is_forced=True)
             assert values(bench.partition) == left
-            found = bench.partition.describe()
+            found = bench.partition.reader.describe()
             assert (found.deleted_records, found.reclaimable_bytes) == (0, 0)
             assert found.records == 6 - count
 
@@ -273,10 +273,10 @@ class TestDeletingKeys:
 
     def test_whole_runs_of_deleted_records_are_stepped_over_at_once(self):
         async def scenario(bench: Bench):
-            await bench.partition.append(batch(b"first", key=b"k"))
+            await append(bench.partition, batch(b"first", key=b"k"))
             for _ in range(50):
-                await bench.partition.append(batch(b"x" * 100, key=b"gone"))
-            await bench.partition.append(batch(b"last", key=b"k"))
+                await append(bench.partition, batch(b"x" * 100, key=b"gone"))
+            await append(bench.partition, batch(b"last", key=b"k"))
             await bench.partition.delete_keys(key=b"gone")
             log = bench.store.get("t")
             reads: list[int] = []
@@ -300,26 +300,26 @@ class TestDeletingKeys:
             await bench.partition.delete_keys(prefix=b"c")
             await bench.partition.delete_keys(prefix=b"a")
             for offset in (3, 4, 5):
-                got = bench.partition.read(offset, size_max=1)
+                got = bench.partition.reader.read(offset, size_max=1)
                 assert (got.is_blank, got.next_offset) == (True, 6)
-            assert bench.partition.read(6, size_max=1).parts == ()
+            assert bench.partition.reader.read(6, size_max=1).parts == ()
 
         run(scenario)
 
     def test_records_before_the_start_do_not_come_back_with_others_of_their_batch(self):
         async def scenario(bench: Bench):
             keys = (b"a", b"b", b"c", b"d")
-            await bench.partition.append(batch(*keys, keys=keys))
+            await append(bench.partition, batch(*keys, keys=keys))
             await bench.partition.delete_before(1)
             await bench.partition.delete_keys(key=b"b")
-            assert offsets(bench.partition.read(0, size_max=1)) == [2, 3]
+            assert offsets(bench.partition.reader.read(0, size_max=1)) == [2, 3]
 
         run(scenario)
 
     def test_a_snapshot_is_believed_though_the_batch_before_it_lost_records(self):
         async def scenario(bench: Bench):
-            await bench.partition.append(batch(b"0", producer_id=1))
-            await bench.partition.append(batch(b"1", producer_id=2, key=b"k"))
+            await append(bench.partition, batch(b"0", producer_id=1))
+            await append(bench.partition, batch(b"1", producer_id=2, key=b"k"))
             await bench.partition.delete_before(1)
             await bench.partition.delete_keys(key=b"k")
             for is_reclaimed in (False, True):
@@ -327,15 +327,15 @@ class TestDeletingKeys:
                     await bench.upkeep(is_forced=True)
                 bench = await bench.again(is_clean=True)
                 assert SNAPSHOT in bench.filesystem.paths()
-                assert [view.producer_id for view in bench.partition.producers()] == [1, 2]
+                assert [view.producer_id for view in bench.partition.appender.producers()] == [1, 2]
                 assert bench.partition._opened.states.forgotten_max < ALL_PRODUCER_IDS
-            assert (await bench.partition.append(batch(producer_id=1, sequence=1))).offset == 2
+            assert (await append(bench.partition, batch(producer_id=1, sequence=1))).offset == 2
 
         run(scenario)
 
 
 def _batches(bench: Bench) -> list[tuple[int, bytes]]:
-    got = bench.partition.read(0, size_max=1 << 20)
+    got = bench.partition.reader.read(0, size_max=1 << 20)
     return [(h.base_offset, bytes(data)) for h, data in split(b"".join(got.parts))]
 
 
@@ -347,23 +347,24 @@ class TestCompaction:
         for number in range(4):
             pad = b"." * 200
             key, other = b"k%d" % (number % 2), b"t%d" % (number % 2)
-            await partition.append(
-                batch(b"one%d" % number + pad, producer_id=1, sequence=number, key=key)
+            await append(
+                partition, batch(b"one%d" % number + pad, producer_id=1, sequence=number, key=key)
             )
             for producer_id, is_commit in ((2, True), (3, False)):
-                await partition.append(
+                await append(
+                    partition,
                     batch(
                         b"%d:%d" % (producer_id, number) + pad,
                         producer_id=producer_id,
                         sequence=number,
                         is_transactional=True,
                         key=other,
-                    )
+                    ),
                 )
-                await partition.append_marker(
+                await partition.appender.append_marker(
                     producer_id, 0, is_commit=is_commit, coordinator_epoch=number
                 )
-        await partition.append(batch(b"end", key=b"end"))
+        await append(partition, batch(b"end", key=b"end"))
 
     @staticmethod
     def seen(bench: Bench, *, is_committed_only: bool) -> list[bytes]:
@@ -383,7 +384,7 @@ class TestCompaction:
             await self.compact(bench)
             for is_committed_only in (True, False):
                 assert self.seen(bench, is_committed_only=is_committed_only) == list(self.LEFT)
-            assert bench.partition.describe().cleaned_offset > 0
+            assert bench.partition.reader.describe().cleaned_offset > 0
 
         run(scenario, config=COMPACTED)
 
@@ -392,12 +393,12 @@ class TestCompaction:
     def test_producers_are_remembered_as_they_were(self, snapshot, times):
         async def scenario(bench: Bench):
             await self.fill(bench)
-            before = bench.partition.producers()
+            before = bench.partition.appender.producers()
             for number in range(times):
                 if number:
-                    await bench.partition.append(batch(b"again", key=b"end"))
+                    await append(bench.partition, batch(b"again", key=b"end"))
                 await self.compact(bench)
-            assert bench.partition.producers() == before
+            assert bench.partition.appender.producers() == before
             await bench.close()
             if snapshot == "lost":
                 bench.filesystem.remove(SNAPSHOT)
@@ -405,13 +406,13 @@ class TestCompaction:
             await bench.partition.open()
             partition = bench.partition
             assert partition.last_stable_offset == partition.high_watermark
-            assert partition.producers() == before
+            assert partition.appender.producers() == before
             with pytest.raises(OutOfOrderSequence):
-                await partition.append(batch(producer_id=1, sequence=9, key=b"k"))
+                await append(partition, batch(producer_id=1, sequence=9, key=b"k"))
             following = batch(b"next", producer_id=1, sequence=4, key=b"k9")
-            end = partition.end_offset
-            assert (await partition.append(following)).offset == end
-            assert (await partition.append(following)).offset == end
+            end = partition.appender.next_offset
+            assert (await append(partition, following)).offset == end
+            assert (await append(partition, following)).offset == end
             assert self.seen(bench, is_committed_only=True)[-1] == b"next"
 
         run(scenario, config=COMPACTED)
@@ -419,15 +420,15 @@ class TestCompaction:
     def test_what_an_open_transaction_holds_is_left_alone(self):
         async def scenario(bench: Bench):
             partition = bench.partition
-            await partition.append(batch(b"old", key=b"k"))
-            first = partition.end_offset
-            await partition.append(batch(b"open", producer_id=1, is_transactional=True, key=b"k"))
+            await append(partition, batch(b"old", key=b"k"))
+            first = partition.appender.next_offset
+            await append(partition, batch(b"open", producer_id=1, is_transactional=True, key=b"k"))
             for number in range(3):
-                await partition.append(batch(b"%d" % number, key=b"other"))
+                await append(partition, batch(b"%d" % number, key=b"other"))
             await self.compact(bench)
             assert values(partition) == [b"old", b"open", b"0", b"1", b"2"]
             assert partition.last_stable_offset == first
-            await partition.append_marker(1, 0, is_commit=False, coordinator_epoch=0)
+            await partition.appender.append_marker(1, 0, is_commit=False, coordinator_epoch=0)
             await self.compact(bench)
             assert values(partition) == [b"old", b"2"]
             bench = await bench.again()
@@ -439,14 +440,15 @@ class TestCompaction:
         async def scenario(bench: Bench):
             partition = bench.partition
             for producer_id, key in ((1, b"c"), (2, b"a")):
-                await partition.append(
+                await append(
+                    partition,
                     batch(
                         b"%d" % producer_id, producer_id=producer_id, is_transactional=True, key=key
-                    )
+                    ),
                 )
             await bench.store.get("t").roll()
-            await partition.append_marker(1, 0, is_commit=True, coordinator_epoch=4)
-            await partition.append_marker(2, 0, is_commit=False, coordinator_epoch=5)
+            await partition.appender.append_marker(1, 0, is_commit=True, coordinator_epoch=4)
+            await partition.appender.append_marker(2, 0, is_commit=False, coordinator_epoch=5)
             await bench.upkeep(is_forced=True)
             for is_again in (False, True):
                 if is_again:
@@ -457,7 +459,7 @@ class TestCompaction:
                 partition = bench.partition
                 assert values(partition) == values(partition, is_committed_only=True) == [b"1"]
                 assert partition.last_stable_offset == 4
-                assert [v.coordinator_epoch for v in partition.producers()] == [4, 5]
+                assert [v.coordinator_epoch for v in partition.appender.producers()] == [4, 5]
 
         run(scenario, config=COMPACTED)
 
@@ -475,7 +477,7 @@ class TestCompaction:
                 for start in range(partition.high_watermark + 1):
                     found, position = {}, start
                     while position < partition.high_watermark:
-                        got = partition.read(position, size_max=size_max)
+                        got = partition.reader.read(position, size_max=size_max)
                         assert got.next_offset > position
                         for record in read_all(b"".join(got.parts)):
                             if record.offset >= position:
@@ -490,7 +492,7 @@ def test_a_closed_partition_still_guards_its_log():
     """The log outlives the partition for a moment, and what is under way then ends well."""
 
     async def scenario(bench: Bench):
-        await bench.partition.append(batch(producer_id=1, is_transactional=True))
+        await append(bench.partition, batch(producer_id=1, is_transactional=True))
         guard = bench.store.get("t").guard
         await bench.partition.close()
         assert guard.stable_offset() == 0

@@ -15,7 +15,7 @@ from millstream.errors import OffsetOutOfRange
 from millstream.records.compression import Codec
 from millstream.testing import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
-from tests.broker.partitions import SMALL_SEGMENTS, Bench, batch, run
+from tests.broker.partitions import SMALL_SEGMENTS, Bench, append, batch, run
 from tests.storage.logs import turns
 
 
@@ -30,11 +30,11 @@ def offsets(found: RecordPage) -> list[int]:
 
 
 async def transact(bench: Bench, *values: bytes, sequence: int = 0, is_commit: bool | None) -> None:
-    await bench.partition.append(
-        batch(*values, producer_id=7, sequence=sequence, is_transactional=True)
+    await append(
+        bench.partition, batch(*values, producer_id=7, sequence=sequence, is_transactional=True)
     )
     if is_commit is not None:
-        await bench.partition.append_marker(7, 0, is_commit=is_commit, coordinator_epoch=0)
+        await bench.partition.appender.append_marker(7, 0, is_commit=is_commit, coordinator_epoch=0)
 
 
 def test_a_long_stretch_of_aborted_records_is_passed_in_steps(monkeypatch) -> None:
@@ -44,7 +44,7 @@ def test_a_long_stretch_of_aborted_records_is_passed_in_steps(monkeypatch) -> No
     async def scenario(bench: Bench) -> None:
         for number in range(10):
             await transact(bench, b"x", sequence=number, is_commit=False)
-        await bench.partition.append(batch(b"seen"))
+        await append(bench.partition, batch(b"seen"))
         cursors, cursor = [], 0
         while True:
             found = await read(bench, cursor)
@@ -83,7 +83,7 @@ def test_no_more_is_opened_than_is_asked_for(monkeypatch) -> None:
 
     async def scenario(bench: Bench) -> None:
         for _ in range(10):
-            await bench.partition.append(batch(b"a", b"b"))
+            await append(bench.partition, batch(b"a", b"b"))
         assert offsets(await read(bench, 3, limit=2)) == [3, 4]
         assert opened == [2, 4]
 
@@ -93,8 +93,8 @@ def test_no_more_is_opened_than_is_asked_for(monkeypatch) -> None:
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 def test_packed_batches_are_opened_in_a_thread_wherever_they_lie(monkeypatch, codec) -> None:
     async def scenario(bench: Bench) -> None:
-        await bench.partition.append(batch(b"a"))
-        await bench.partition.append(batch(b"b", codec=codec))
+        await append(bench.partition, batch(b"a"))
+        await append(bench.partition, batch(b"b", codec=codec))
         loop = asyncio.get_running_loop()
         threads: list[Any] = []
         real = loop.run_in_executor
@@ -119,7 +119,7 @@ def test_retention_that_comes_while_batches_are_opened_skips_nothing_in_silence(
 
     async def scenario(bench: Bench) -> None:
         for _ in range(6):
-            await bench.partition.append(batch(b"x" * 900))
+            await append(bench.partition, batch(b"x" * 900))
         evictions = [4]
 
         async def off_loop(fetched: FetchResult, work: Any) -> Any:
@@ -144,7 +144,7 @@ def test_retention_that_comes_twice_before_a_record_is_seen_is_one_gap(monkeypat
     async def scenario(bench: Bench) -> None:
         for number in range(3):
             await transact(bench, b"x" * 900, sequence=number, is_commit=False)
-        await bench.partition.append(batch(b"seen"))
+        await append(bench.partition, batch(b"seen"))
         log = bench.store.get("t")
         await log.evict_before(2)
 
@@ -162,7 +162,7 @@ def test_retention_that_comes_twice_before_a_record_is_seen_is_one_gap(monkeypat
 
 def test_records_begin_at_the_cursor() -> None:
     async def scenario(bench: Bench) -> None:
-        await bench.partition.append(batch(b"a", b"b", b"c"))
+        await append(bench.partition, batch(b"a", b"b", b"c"))
         found = await read(bench, 1)
         assert [one.value for one in found.records] == [b"b", b"c"]
 
@@ -175,7 +175,7 @@ def test_records_begin_at_the_cursor() -> None:
 def test_an_arrival_is_noted_also_before_anyone_waits() -> None:
     async def scenario(bench: Bench) -> None:
         arrival = NewRecordsWaiter([bench.partition], ManualTimers(bench.clock))
-        await bench.partition.append(batch(b"a"))
+        await append(bench.partition, batch(b"a"))
         assert await arrival.wait(60)
         arrival.close()
         assert not bench.partition._watchers
@@ -214,7 +214,7 @@ def test_a_wait_that_is_called_off_leaves_nothing_behind() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert timers.pending == 0
-        await bench.partition.append(batch(b"a"))  # Which nobody is told of any more.
+        await append(bench.partition, batch(b"a"))  # Which nobody is told of any more.
 
     run(scenario)
 

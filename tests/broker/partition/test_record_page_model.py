@@ -19,7 +19,7 @@ from millstream.broker.partition.record_page import RecordPage, read_page
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.records.compression import Codec
 from millstream.records.record import Record
-from tests.broker.partitions import SMALL_SEGMENTS, Bench, batch
+from tests.broker.partitions import SMALL_SEGMENTS, Bench, append, batch
 
 KEYS = [None, b"a", b"b", b"ab"]
 PRODUCERS = [7, 8]
@@ -108,7 +108,7 @@ class DifferenceModel(RuleBasedStateMachine):
         data = batch(*(one.value or b"" for one in records), keys=keys, codec=codec, **stamp)
 
         async def go() -> int:
-            return (await self.bench.partition.append(data)).offset
+            return (await append(self.bench.partition, data)).offset
 
         self.note(self.runner.run(go()), records, producer_id)
 
@@ -119,7 +119,7 @@ class DifferenceModel(RuleBasedStateMachine):
         del self.first_offsets[producer_id]
 
         async def go() -> None:
-            await self.bench.partition.append_marker(
+            await self.bench.partition.appender.append_marker(
                 producer_id, 0, is_commit=is_commit, coordinator_epoch=0
             )
 

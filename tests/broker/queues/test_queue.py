@@ -19,7 +19,7 @@ from millstream.errors import (
     UnknownQueue,
 )
 from millstream.records.compression import Codec
-from tests.broker.partitions import batch
+from tests.broker.partitions import append, batch
 
 from .queue_node import Node, in_loop, receipts_of, turns
 
@@ -369,7 +369,7 @@ async def test_jobs_of_packed_batches_are_read_like_others() -> None:
     node = await started()
     queue = await node.queue()
     partition = node.topics.get("q").partitions[0]
-    await partition.append(batch(b"1", b"2", b"3", codec=Codec.GZIP))
+    await append(partition, batch(b"1", b"2", b"3", codec=Codec.GZIP))
     jobs = (await queue.claim(max_jobs=2)).jobs
     await queue.nack([jobs[0].receipt])
     jobs = (await queue.claim(max_jobs=9)).jobs
@@ -748,10 +748,12 @@ async def test_jobs_of_transactions_count_once_they_are_committed_and_never_if_a
 
     async def begin(producer_id: int, *values: bytes) -> None:
         data = batch(*values, producer_id=producer_id, epoch=0, sequence=0, is_transactional=True)
-        await partition.append(data)
+        await append(partition, data)
 
     async def end(producer_id: int, *, is_commit: bool) -> None:
-        await partition.append_marker(producer_id, 0, is_commit=is_commit, coordinator_epoch=0)
+        await partition.appender.append_marker(
+            producer_id, 0, is_commit=is_commit, coordinator_epoch=0
+        )
 
     await begin(1, b"no", b"no")
     await begin(2, b"yes", b"yes")

@@ -275,7 +275,7 @@ async def test_a_damaged_log_refuses_its_queue_and_nothing_else(
     assert [queue.name for queue in node.queues.all()] == ["other"]
     assert (await node.queues.get("other").claim()).jobs
     assert len(node.queues.problems()) == 1
-    [keeper] = [partition.keeper for partition in node.topics.get("q").partitions]
+    [keeper] = [partition.retention_hold for partition in node.topics.get("q").partitions]
     assert keeper is not None
     assert keeper.needed_offset() == 0, "nobody knows which jobs are done"
     await node.queues.delete("q")

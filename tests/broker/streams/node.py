@@ -160,7 +160,7 @@ class Node:
         found: list[bytes | None] = []
         cursor = partition.log_start_offset
         while cursor < partition.high_watermark:
-            fetched = partition.read(cursor, size_max=MIB)
+            fetched = partition.reader.read(cursor, size_max=MIB)
             found += [one.value for part in fetched.parts for one in read_all(part)]
             cursor = fetched.next_offset
         return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millstream.broker.partition.reader import PartitionReader
 from millstream.broker.streams import stream as stream_module
 from millstream.broker.streams.create_stream import CreateStream, ForkSource
 from millstream.broker.streams.in_flight import InFlightAppend
@@ -29,6 +30,7 @@ from millstream.errors import (
 from millstream.records.build import build_batch
 from millstream.records.iterate import read_all
 from millstream.records.record import Record
+from tests.broker.partitions import append
 from tests.broker.streams.node import JSON, TEXT, Node, turns
 
 Work = Callable[[Node], Awaitable[None]]
@@ -103,10 +105,11 @@ def test_marks_are_read_from_the_last_checkpoint_on(monkeypatch: pytest.MonkeyPa
         await turns()
         reads: list[int] = []
         await node.crash()
-        partition = node.streams.get("a").partition
-        read = partition.read
+        read = PartitionReader.read
         monkeypatch.setattr(
-            partition, "read", lambda offset, **rest: reads.append(offset) or read(offset, **rest)
+            PartitionReader,
+            "read",
+            lambda self, offset, **rest: reads.append(offset) or read(self, offset, **rest),
         )
         assert (await node.streams.get("a").append([b"x"], by(24))).is_duplicate
         assert reads
@@ -133,14 +136,16 @@ def test_a_mark_of_another_stream_says_nothing_here() -> None:
         await node.create("a")
         await node.append("a", b"x", mark=by(0, is_closing=True))
         partition = node.streams.get("a").partition
-        [record] = [one for part in partition.read(0, size_max=MIB).parts for one in read_all(part)]
+        [record] = [
+            one for part in partition.reader.read(0, size_max=MIB).parts for one in read_all(part)
+        ]
         assert [name for name, _ in record.headers] == [MARK_HEADER]
         other, _ = await node.create("b")
         await other.open()
         forged = [Record(b"x", headers=record.headers), Record(b"y")]
-        await other.partition.append(build_batch(forged, now_ms=0))
+        await append(other.partition, build_batch(forged, now_ms=0))
         broken = [Record(b"z", headers=((MARK_HEADER, b"{"),))]
-        await other.partition.append(build_batch(broken, now_ms=0))
+        await append(other.partition, build_batch(broken, now_ms=0))
         await node.crash()
         assert await node.append("b", b"w") == 4
 
@@ -252,7 +257,7 @@ def test_a_stream_ends_where_it_was_closed_whatever_comes_through_other_doors() 
     async def work(node: Node) -> None:
         stream, _ = await node.create("a", TEXT, b"x")
         await stream.close(WriteMark(is_closing=True))
-        await stream.partition.append(build_batch([Record(b"late")], now_ms=0))
+        await append(stream.partition, build_batch([Record(b"late")], now_ms=0))
         assert stream.next_offset == 1
 
     on_a_node(work)

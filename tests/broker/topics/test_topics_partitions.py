@@ -15,6 +15,7 @@ from millstream.records.build import build_batch
 from millstream.records.record import Record
 from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
+from tests.broker.partitions import append
 from tests.broker.topic_nodes import make_store
 from tests.metadata.memory import MemoryMetadata
 from tests.metadata.suite import in_loop
@@ -58,14 +59,14 @@ async def test_records_survive_a_restart_and_not_their_topic():
     async with node(disk, metadata) as topics:
         topic = await topics.create("a")
         await topic.partition(0).open()
-        await topic.partition(0).append(batch())
+        await append(topic.partition(0), batch())
     async with node(disk, metadata) as topics:
         partition = topics.partition("a", 0)
         await partition.open()
         assert partition.high_watermark == 1
         await topics.delete("a")
         with pytest.raises(UnknownTopic):
-            await partition.append(batch())
+            await append(partition, batch())
         with pytest.raises(UnknownTopic):
             await partition.open()
         again = await topics.create("a")
@@ -84,6 +85,6 @@ async def test_configs_hold_for_open_and_for_unopened_partitions_at_once():
         await topic.partition(2).open()
         for partition in topic.partitions:
             with pytest.raises(BatchTooLarge):
-                await partition.append(batch(1000))
+                await append(partition, batch(1000))
             with pytest.raises(InvalidRecord):
-                await partition.append(batch())
+                await append(partition, batch())

@@ -29,7 +29,7 @@ from millstream.storage.store import Store
 from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem, sample_crash_states
 from millstream.testing.clocks.seeded_background import SeededBackground
 from millstream.testing.disk.seeded_syncer import SeededSyncer
-from tests.broker.partitions import TOPIC_ID, Config, batch, values
+from tests.broker.partitions import TOPIC_ID, Config, append, batch, values
 
 from .transaction_fakes import FakeMetadata, in_loop, turns
 
@@ -178,7 +178,7 @@ class Client:
                 sequence=self.sequence,
                 is_transactional=True,
             )
-            await partition.append(data)
+            await append(partition, data)
         self.sequence += 1
         await transactions.stage_offsets(
             "id", *self.producer, "g", lambda: self.stage(number), may_add=self.is_bumping
@@ -286,7 +286,7 @@ async def test_an_overtaken_producer_is_refused_by_partitions_and_coordinator_al
         is_transactional=True,
     )
     with pytest.raises(MillstreamError):
-        await partition.append(late)
+        await append(partition, late)
     await successor.write(2)
     await successor.end(is_commit=True)
     assert node.committed(("t", 0)) == node.committed(("t", 1)) == [b"2"]

@@ -20,7 +20,7 @@ from millstream.broker.transactions.publication import (
 )
 from millstream.broker.transactions.transaction import TransactionProducer, TransactionState
 from millstream.testing import SimulatedFilesystem, sample_crash_states
-from tests.broker.partitions import batch
+from tests.broker.partitions import append, batch
 
 from .test_coordinator_crash import TIMEOUT_MS, WHERE, RealNode
 from .transaction_fakes import FakeMetadata, in_loop
@@ -44,7 +44,7 @@ async def write(node: RealNode, name: str, value: bytes) -> ProposedTransaction:
             sequence=0,
             is_transactional=True,
         )
-        await partition.append(data)
+        await append(partition, data)
     return ProposedTransaction(name, TransactionProducer(*producer))
 
 

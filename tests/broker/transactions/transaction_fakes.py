@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from millstream.broker.transactions.coordinator import TransactionCoordinator
 from millstream.broker.transactions.producer_ids import ProducerIds
@@ -137,6 +137,10 @@ class FakePartition:
     error: MillstreamError | None = None
     held: asyncio.Event | None = None
     attempts: int = 0
+
+    @property
+    def appender(self) -> Self:
+        return self
 
     async def open(self) -> None:
         self.is_open = True

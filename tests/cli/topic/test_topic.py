@@ -12,6 +12,7 @@ import pytest
 from millstream.records.build import build_batch
 from millstream.records.record import Record
 from millstream.testing.broker import RunningBroker
+from tests.broker import partitions as broker_partitions
 from tests.cli.commands import free_port, is_one_line, run, type_in
 
 
@@ -24,7 +25,8 @@ def append(node: RunningBroker, topic: str, *keys: bytes, partitions: int = 1) -
             await topics.create(topic, partitions=partitions)
         for partition in topics.get(topic).partitions:
             await partition.open()
-            await partition.append(build_batch([Record(b"v", key=key) for key in keys], now_ms=0))
+            batch = build_batch([Record(b"v", key=key) for key in keys], now_ms=0)
+            await broker_partitions.append(partition, batch)
 
     node.run(go())
 

@@ -25,6 +25,7 @@ from millstream.observe.metrics.group_lag import GROUPS, PartitionLag, listed_pr
 from millstream.observe.metrics.metric import LISTED_MAX
 from millstream.records.topic_partition import TopicPartition
 from millstream.testing import ManualClock
+from tests.broker.partitions import append as append_batch
 from tests.servers.kafka.client import batch_of
 
 from .test_metric import parsed
@@ -71,7 +72,7 @@ def lags(broker: Broker) -> dict[tuple[str, ...], float]:
 async def append(broker: Broker, topic: str, count: int, partition: int = 0) -> None:
     found = broker.topics.partition(topic, partition)
     await found.open()
-    await found.append(batch_of(*[b"x"] * count))
+    await append_batch(found, batch_of(*[b"x"] * count))
 
 
 async def commit(broker: Broker, group: str, topic: str, offset: int, partition: int = 0) -> None:
@@ -175,7 +176,7 @@ async def test_producers_are_counted_once_for_each_partition(broker, clock):
         await found.open()
         for producer_id in range(3):
             batch = batch_of(b"x", producer_id=producer_id, producer_epoch=0, base_sequence=0)
-            await found.append(batch)
+            await append_batch(found, batch)
     assert told(broker)["millstream_broker_producers",] == 6
 
 

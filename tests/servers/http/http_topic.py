@@ -16,6 +16,7 @@ from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.record import Record
 from millstream.testing.broker import RunningBroker
+from tests.broker.partitions import append
 
 from .calls import Answer, ask
 
@@ -89,7 +90,7 @@ class HttpTopic:
             partition = self.partition()
             await partition.open()
             batch = build_batch(records, now_ms=1_700_000_000_000, codec=codec, **stamp)
-            await partition.append(batch)
+            await append(partition, batch)
 
         self.run(go())
 

@@ -20,7 +20,7 @@ from millstream.storage.inspect import readonly_log as view_module
 from millstream.storage.inspect.transaction_outcomes import StableOffsetTracker
 from millstream.storage.segment.log_state import LogState
 from millstream.testing.broker import running_broker
-from tests.broker.partitions import DIRECTORY, SMALL_SEGMENTS, Bench, Config, batch, run
+from tests.broker.partitions import DIRECTORY, SMALL_SEGMENTS, Bench, Config, append, batch, run
 from tests.servers.kafka.client import RawClient, batch_of
 from tests.servers.kafka.conftest import make_topic
 from tests.servers.kafka.handlers.test_fetch import fetch, part, values
@@ -124,7 +124,7 @@ def test_a_directory_that_no_node_wrote_is_refused(tmp_path):
 def test_a_time_leads_to_the_first_record_that_is_as_late():
     async def scenario(bench: Bench) -> None:
         for number in range(5):
-            await bench.partition.append(batch(b"v", timestamp_ms=1000 + number))
+            await append(bench.partition, batch(b"v", timestamp_ms=1000 + number))
         directory = directory_of(bench)
         found = [directory.offsets_at([WHERE], at)[WHERE] for at in (0, 1002, 1005)]
         assert found == [0, 2, None]
@@ -176,7 +176,7 @@ def store_disk(store):
 
 def test_a_torn_tail_is_not_seen_and_no_error():
     async def scenario(bench: Bench) -> None:
-        await bench.partition.append(batch(b"whole"))
+        await append(bench.partition, batch(b"whole"))
         disk = bench.filesystem.copy()
         path = f"{DIRECTORY}/{0:020d}.log"
         for torn in (b"\0" * 100, batch(b"never synced"), batch(b"cut")[:70]):
@@ -189,7 +189,7 @@ def test_a_torn_tail_is_not_seen_and_no_error():
 def test_after_a_power_cut_it_shows_no_more_than_the_node_will():
     async def scenario(bench: Bench) -> None:
         for number in range(20):
-            await bench.partition.append(batch(b"%d" % number * 50))
+            await append(bench.partition, batch(b"%d" % number * 50))
         for seed in range(20):
             disk = bench.filesystem.crash(seed)
             seen = records(DataDirectory("/data", filesystem=disk), WHERE)
@@ -204,13 +204,13 @@ def test_after_a_power_cut_it_shows_no_more_than_the_node_will():
 
 def test_a_clean_stop_and_opening_again_hide_nothing():
     async def scenario(bench: Bench) -> None:
-        await bench.partition.append(batch(b"0"))
+        await append(bench.partition, batch(b"0"))
         again = await bench.again(is_clean=True)
         directory = directory_of(again)
         assert records(directory, WHERE) == [(0, b"0")]
-        await again.partition.append(batch(b"1"))  # The sealed segment is written on.
+        await append(again.partition, batch(b"1"))  # The sealed segment is written on.
         assert records(directory, WHERE) == [(0, b"0"), (1, b"1")]
-        await again.partition.append(batch(b"2"))
+        await append(again.partition, batch(b"2"))
         await again.close()
         assert len(records(directory, WHERE)) == 3
 
@@ -223,7 +223,7 @@ def test_a_clean_stop_and_opening_again_hide_nothing():
 def test_what_was_evicted_is_out_of_range():
     async def scenario(bench: Bench) -> None:
         for number in range(12):
-            await bench.partition.append(batch(b"%d" % number * 100))
+            await append(bench.partition, batch(b"%d" % number * 100))
         directory = directory_of(bench)
         reading = directory.stretches(WHERE, 0, 12, isolation=COMMITTED)
         next(reading)
@@ -243,7 +243,7 @@ def test_what_was_evicted_is_out_of_range():
 def test_what_was_deleted_by_key_is_gone_at_once(is_sealed):
     async def scenario(bench: Bench) -> None:
         for number in range(6):
-            await bench.partition.append(batch(b"%d" % number, key=b"k%d" % (number % 2)))
+            await append(bench.partition, batch(b"%d" % number, key=b"k%d" % (number % 2)))
         if is_sealed:
             await bench.store.get("t").roll()
         directory = directory_of(bench)
@@ -262,7 +262,7 @@ def test_what_was_deleted_by_key_is_gone_at_once(is_sealed):
 def test_nothing_is_written_not_even_an_index_that_is_missing():
     async def scenario(bench: Bench) -> None:
         for number in range(12):
-            await bench.partition.append(batch(b"%d" % number * 100, key=b"k%d" % number))
+            await append(bench.partition, batch(b"%d" % number * 100, key=b"k%d" % number))
         await bench.store.get("t").roll()
         await bench.partition.delete_keys(key=b"k3")
         disk = bench.filesystem.copy()
@@ -295,17 +295,18 @@ async def write_transactions(bench: Bench) -> None:
     """Of two producers that take turns, one commits what it wrote and the other aborts."""
     for turn in range(8):
         for producer_id in (1, 2):
-            await bench.partition.append(
+            await append(
+                bench.partition,
                 batch(
                     b"%d" % turn * 100,
                     key=b"k%d" % turn,
                     producer_id=producer_id,
                     sequence=turn,
                     is_transactional=True,
-                )
+                ),
             )
         for producer_id, is_commit in ((1, True), (2, False)):
-            await bench.partition.append_marker(
+            await bench.partition.appender.append_marker(
                 producer_id, 0, is_commit=is_commit, coordinator_epoch=0
             )
     await bench.store.get("t").roll()
@@ -352,13 +353,13 @@ def test_a_file_that_went_is_looked_up_again(is_committed_only):
 def test_an_end_that_was_compacted_away_is_not_waited_for():
     async def scenario(bench: Bench) -> None:
         fields = {"producer_id": 1, "is_transactional": True, "key": b"k"}
-        await bench.partition.append(batch(b"0" * 1000, sequence=0, **fields))
+        await append(bench.partition, batch(b"0" * 1000, sequence=0, **fields))
         directory = directory_of(bench)
         assert bounds(directory) == OffsetBounds(0, 0)
-        await bench.partition.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
-        await bench.partition.append(batch(b"2", sequence=1, **fields))
-        await bench.partition.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
-        await bench.partition.append(batch(b"4", key=b"k"))
+        await bench.partition.appender.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
+        await append(bench.partition, batch(b"2", sequence=1, **fields))
+        await bench.partition.appender.append_marker(1, 0, is_commit=True, coordinator_epoch=0)
+        await append(bench.partition, batch(b"4", key=b"k"))
         await bench.store.get("t").roll()
         await bench.upkeep(is_forced=True)
         assert bounds(directory) == OffsetBounds(0, 5)
@@ -372,7 +373,7 @@ def test_an_end_that_was_compacted_away_is_not_waited_for():
 def test_a_damaged_batch_is_reported_with_file_and_position():
     async def scenario(bench: Bench) -> None:
         for number in range(12):
-            await bench.partition.append(batch(b"%d" % number * 100))
+            await append(bench.partition, batch(b"%d" % number * 100))
         disk = bench.filesystem.copy()
         path = f"{DIRECTORY}/{0:020d}.log"
         disk.flip_bit(path, 8 * 400)
@@ -387,7 +388,7 @@ def test_a_damaged_batch_is_reported_with_file_and_position():
 def test_a_damaged_end_is_reported_to_who_asks_where_it_is():
     async def scenario(bench: Bench) -> None:
         for number in range(3):
-            await bench.partition.append(batch(b"%d" % number * 100))
+            await append(bench.partition, batch(b"%d" % number * 100))
         disk = bench.filesystem.copy()
         path = f"{DIRECTORY}/{0:020d}.log"
         disk.flip_bit(path, 8 * (disk.size(path) - 10))
@@ -406,7 +407,7 @@ def test_a_damaged_end_is_reported_to_who_asks_where_it_is():
 
 def test_nothing_is_shown_where_it_cannot_be_told_what_was_deleted():
     async def scenario(bench: Bench) -> None:
-        await bench.partition.append(batch(b"x", key=b"k"))
+        await append(bench.partition, batch(b"x", key=b"k"))
         disk = bench.filesystem.copy()
         disk.flip_bit(f"{DIRECTORY}/partition.json", 200)
         with pytest.raises(CorruptFile, match=r"partition\.json"):

@@ -124,6 +124,7 @@ class BatchValidator:
         "_size_max",
         "_unpacked_max",
         "is_append_time",
+        "is_header_enough",
     )
 
     def __init__(self, config: PartitionConfig) -> None:
@@ -134,7 +135,11 @@ class BatchValidator:
         self._is_compacted = "compact" in config.cleanup_policy
         self._codec = _CODECS.get(config.compression_type)
         self.is_append_time = config.timestamp_type == "LogAppendTime"
-        """Whether the broker dates the records."""
+        """Whether the broker sets the timestamps of records."""
+        self.is_header_enough = (
+            not self.is_append_time and not self._is_compacted and self._codec is None
+        )
+        """Whether a batch that passed `check` is stored as it is."""
 
     def check(self, batch: Bytes, now_ms: int) -> BatchHeader:
         """Return the header of a batch that may be appended, as far as that shows; else raise.

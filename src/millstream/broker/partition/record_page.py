@@ -60,15 +60,15 @@ async def read_page(
     taking = _PageBuilder(limit=limit, size_max=size_max)
     cursor = from_offset
     for _ in range(READS_MAX):
-        if cold := partition.cold(cursor, size_max=BATCHES_BYTES_MAX):
-            await partition.bring_in(cold)
+        if cold := partition.reader.cold_ranges(cursor, size_max=BATCHES_BYTES_MAX):
+            await partition.reader.prefetch(cold)
         # Retention goes on while batches are opened, so what it takes may lie ahead each time.
-        if (missed := partition.gap_at(cursor)) is not None:
+        if (missed := partition.reader.gap_at(cursor)) is not None:
             if taking.found:
                 break  # It is told to who goes on from here.
             gap = missed if gap is None else gap._replace(to_offset=missed.to_offset)
             cursor = missed.to_offset + 1
-        fetched = partition.read(cursor, size_max=BATCHES_BYTES_MAX, is_committed_only=True)
+        fetched = partition.reader.read(cursor, size_max=BATCHES_BYTES_MAX, is_committed_only=True)
         if not fetched.parts:
             break
         cursor = await inline_or_in_thread(fetched, partial(taking.take, fetched, cursor))

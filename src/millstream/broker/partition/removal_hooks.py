@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from millstream.broker.partition.producers.states import ProducerStates
+from millstream.broker.partition.reader import PartitionReader
 from millstream.records.filter.rules import AbortedOffsets
 
 
@@ -26,17 +27,20 @@ class PartitionRemovalHooks:
 
     def __init__(
         self,
-        *,
-        stable_offset: Callable[[], int],
+        reader: PartitionReader,
         states: ProducerStates,
+        *,
         save: Callable[[], Awaitable[None]],
-        keeper: Callable[[], RetentionHold | None] = lambda: None,
+        retention_hold: Callable[[], RetentionHold | None],
     ) -> None:
-        self.stable_offset = stable_offset
-        """Returns the last stable offset: all before it was decided, durably."""
+        self._reader = reader
         self._states = states
         self._save = save
-        self._keeper = keeper
+        self._retention_hold = retention_hold
+
+    def stable_offset(self) -> int:
+        """Return the last stable offset: all transactions before it have ended, durably."""
+        return self._reader.last_stable_offset
 
     def aborted(self, first: int, end: int) -> list[AbortedOffsets]:
         """Return the aborted transactions that overlap the offsets from `first` to before `end`."""
@@ -51,8 +55,8 @@ class PartitionRemovalHooks:
 
     def needed_offset(self) -> int | None:
         """Return the first offset that must stay; `None` where nobody needs any."""
-        keeper = self._keeper()
-        return None if keeper is None else keeper.needed_offset()
+        hold = self._retention_hold()
+        return None if hold is None else hold.needed_offset()
 
     async def before_removal(self) -> None:
         """Write down what is known of the producers.
@@ -61,6 +65,6 @@ class PartitionRemovalHooks:
         records are gone are then told, after a crash, that they are not known any more. Whoever
         needs records first makes durable that it needs some no more.
         """
-        if (keeper := self._keeper()) is not None:
-            await keeper.settle()
+        if (hold := self._retention_hold()) is not None:
+            await hold.settle()
         await self._save()

@@ -145,7 +145,7 @@ class DeadLetterMover:
     async def _intend(self) -> None:
         """Make durable which jobs are about to be dead letters."""
         topic = await self._dead_letters()
-        ends = [partition.end_offset for partition in topic.partitions]
+        ends = [partition.appender.next_offset for partition in topic.partitions]
         state = await self._ledger.usable()
         chosen = exhausted_jobs(state, JOBS_MAX)
         if not chosen or state.intent is not None:
@@ -261,7 +261,7 @@ class DeadLetterMover:
         found: set[JobPosition] = set()
         cursor = max(cursor, partition.log_start_offset)
         while cursor < partition.high_watermark:
-            fetched = partition.read(cursor, size_max=_READ_BYTES_MAX)
+            fetched = partition.reader.read(cursor, size_max=_READ_BYTES_MAX)
             if not fetched.parts:
                 break
             for part in fetched.parts:

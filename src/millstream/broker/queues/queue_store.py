@@ -132,8 +132,8 @@ class QueueStore:
     def keep_partitions(self) -> None:
         """Keep retention from jobs that are not done, in all partitions that there are now."""
         for partition in self.topic.partitions:
-            if partition.keeper is None:
-                partition.keeper = UnfinishedJobsHold(self, partition.index)
+            if partition.retention_hold is None:
+                partition.retention_hold = UnfinishedJobsHold(self, partition.index)
             if partition.index not in self._watches:
                 watch = partial(self._note_change, partition.index)
                 self._watches[partition.index] = watch
@@ -147,7 +147,7 @@ class QueueStore:
         for partition in self.topic.partitions:
             if (watch := self._watches.get(partition.index)) is not None:
                 partition.unwatch(watch)
-            partition.keeper = None
+            partition.retention_hold = None
         await self._events.close()
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
@@ -295,7 +295,7 @@ class QueueStore:
 
     def _look_at(self, partition: Partition) -> None:
         """Find out what became of the jobs of a partition: it is new, or some were deleted."""
-        shape = partition.shape
+        shape = partition.reader.removals
         index, start_offset = partition.index, shape[0]
         known = self._shapes.get(index)
         if known is not None and known[0] == start_offset and known[1] is shape[1]:
@@ -305,11 +305,17 @@ class QueueStore:
         if lane is None:
             self.commit(PartitionAdded(index, start_offset))
             return
-        if known is None and lane.frontier > partition.high_watermark and not partition.offline:
+        if (
+            known is None
+            and lane.frontier > partition.high_watermark
+            and not partition.appender.offline
+        ):
             self.commit(PartitionTruncated(index, partition.high_watermark))
             self.commit(ReceiptsInvalidated(self._draw_generation()))
             self._read_generation()
-        self.commit(drop_deleted_jobs(self.state, {index: partition.deleted_among(lane.jobs)}))
+        self.commit(
+            drop_deleted_jobs(self.state, {index: partition.reader.deleted_among(lane.jobs)})
+        )
         if lane.frontier < start_offset:
             gone = start_offset - lane.frontier
             self.commit(JobsDelivered(0, 0, [FirstDeliveries(index, [], start_offset, gone)], []))
@@ -375,4 +381,4 @@ class QueueStore:
         if not partition.is_open or lane is None:
             return 0
         first, end = max(lane.frontier, partition.log_start_offset), partition.last_stable_offset
-        return max(0, end - first - partition.deleted_between(first, end))
+        return max(0, end - first - partition.reader.count_deleted(first, end))

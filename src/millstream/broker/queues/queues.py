@@ -136,7 +136,7 @@ class WorkQueues:
             if (queue := self._queues.pop(row.name, None)) is not None:
                 await queue.close(error)
             for partition in topic.partitions:
-                partition.keeper = HoldEverything()
+                partition.retention_hold = HoldEverything()
             logger.error("queue %s is refused: %s", row.name, error)  # noqa: TRY400
 
     async def _make(self, topic: Topic, row: QueueRow) -> WorkQueue:
@@ -293,7 +293,7 @@ class WorkQueues:
             await queue.close(gone)
         elif (topic := self._topics.find(name)) is not None:
             for partition in topic.partitions:
-                partition.keeper = None
+                partition.retention_hold = None
         await self._store.delete(log_name(topic_id))
 
     # Following topics.

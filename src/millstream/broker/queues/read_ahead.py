@@ -72,7 +72,7 @@ class ReadAhead:
 
     def is_sound(self, frontier: int) -> bool:
         """Whether it holds what comes next, and nothing of it was deleted since it was read."""
-        return self._position == frontier and _is_same(self._shape, self.partition.shape)
+        return self._position == frontier and _is_same(self._shape, self.partition.reader.removals)
 
     async def read_more(self, frontier: int) -> bool:
         """Read on, where there is anything; the partition is open. Returns whether there was.
@@ -81,12 +81,14 @@ class ReadAhead:
         way.
         """
         if not self.is_sound(frontier):
-            self._hold(_Chunk([], {}, frontier), frontier, self.partition.shape)
+            self._hold(_Chunk([], {}, frontier), frontier, self.partition.reader.removals)
         shape, end = self._shape, self.end
         cursor = max(end, self.partition.log_start_offset)
         if cursor >= self.partition.last_stable_offset:
             return False
-        fetched = self.partition.read(cursor, size_max=READ_BYTES_MAX, is_committed_only=True)
+        fetched = self.partition.reader.read(
+            cursor, size_max=READ_BYTES_MAX, is_committed_only=True
+        )
         if not fetched.parts:
             return False
         chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, cursor, end))
@@ -182,7 +184,7 @@ async def read_offsets(
             found.missing.append(offset)
             at += 1
             continue
-        fetched = partition.read(offset, size_max=1, is_committed_only=True)
+        fetched = partition.reader.read(offset, size_max=1, is_committed_only=True)
         if not fetched.parts:
             break
         chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, offset, offset))

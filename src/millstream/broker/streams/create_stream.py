@@ -116,7 +116,7 @@ def _fork(asked: CreateStream, source: DurableStream) -> StreamFork:
 
 
 def _floor(source: DurableStream) -> int:
-    evicted = source.partition.describe().eviction_floor
+    evicted = source.partition.reader.describe().eviction_floor
     return max(source.row.floor, evicted + source.row.shift if evicted else 0)
 
 

@@ -8,10 +8,12 @@ what becomes of its source does not matter to it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.record_page import read_page
+from millstream.broker.partition.results import Appended
 from millstream.broker.streams.stream import DurableStream
 from millstream.broker.streams.write_marks import without_mark
 from millstream.clock import Clock
@@ -93,7 +95,9 @@ class ForkCopy:
         self._size += len(batch)
         if self._size > self._size_max:
             raise BatchTooLarge(f"a fork may inherit {self._size_max} bytes, this would be more")
-        await self._target.append(batch)
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._target.appender.append(batch, future)
+        await future
         return len(records)
 
 

@@ -126,7 +126,7 @@ class DurableStream:
             await self._fall_back(end_offset)
         cursor = max(self._known.saved_offset, partition.log_start_offset)
         while cursor < end_offset:
-            fetched = partition.read(cursor, size_max=REPLAY_BYTES_MAX)
+            fetched = partition.reader.read(cursor, size_max=REPLAY_BYTES_MAX)
             if not fetched.parts:
                 break
             work = partial(lambda got: list(marks_in(got, partition.topic_id)), fetched)
@@ -204,8 +204,9 @@ class DurableStream:
 
     def _submit(self, batch: bytes, write: InFlightAppend) -> asyncio.Future[Appended]:
         self._check_there()
-        future = self.partition.append(
-            batch, timeout_ms=APPEND_TIMEOUT_MS, on_admit=partial(self._admit, write)
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.partition.appender.append(
+            batch, future, timeout_ms=APPEND_TIMEOUT_MS, on_admit=partial(self._admit, write)
         )
         future.add_done_callback(partial(self._settle, write))
         return future

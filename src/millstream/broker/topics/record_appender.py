@@ -165,9 +165,11 @@ class RecordAppender:
             nonlocal admitted
             admitted = clock.monotonic()
 
-        appended = await partition.append(
-            batch, timeout_ms=APPEND_TIMEOUT_MS, on_admit=note_admission
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        partition.appender.append(
+            batch, future, timeout_ms=APPEND_TIMEOUT_MS, on_admit=note_admission
         )
+        appended = await future
         return appended, append_timings(partition, begun, admitted, clock.monotonic())
 
 
@@ -176,7 +178,7 @@ def append_timings(
 ) -> AppendTimings:
     """Return what an append cost that began, got its offset and was safe at these moments."""
     commit = ended - admitted
-    fsync = min(commit, partition.last_sync_seconds) if partition.waits_for_disk else 0.0
+    fsync = min(commit, partition.appender.last_sync_seconds or 0.0)
     return AppendTimings(
         commit_ms=_ms(commit), fsync_ms=_ms(fsync), throttle_ms=_ms(admitted - begun)
     )

@@ -28,8 +28,21 @@ RETRY_S_MAX = 5.0
 """Between attempts, doubled each time. Writes have to resume within 10 s after space returns."""
 
 
+class MarkerAppender(Protocol):
+    """The part of `PartitionAppender` that this module needs."""
+
+    async def append_marker(
+        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
+    ) -> Any:
+        """End the producer's transaction here; return when that is committed to the log."""
+        ...
+
+
 class MarkedPartition(Protocol):
-    """What this module needs of a `Partition`."""
+    """The part of `Partition` that this module needs."""
+
+    @property
+    def appender(self) -> MarkerAppender: ...
 
     @property
     def is_open(self) -> bool:
@@ -38,12 +51,6 @@ class MarkedPartition(Protocol):
 
     async def open(self) -> None:
         """Make it so."""
-        ...
-
-    async def append_marker(
-        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
-    ) -> Any:
-        """End the producer's transaction here; returns when that is committed to the log."""
         ...
 
 
@@ -102,7 +109,7 @@ class MarkerWriter:
                 partition = self._topics.partition(where.topic, where.partition)
                 if not partition.is_open:
                     await partition.open()
-                await partition.append_marker(
+                await partition.appender.append_marker(
                     transaction.producer.id,
                     transaction.producer.epoch,
                     is_commit=transaction.is_commit,

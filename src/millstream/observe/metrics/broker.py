@@ -164,7 +164,12 @@ def census_of(broker: Broker) -> BrokerCensus:
         publishers=len(publications),
         publications=publications.published,
         repeated_publications=publications.repeated,
-        producers=sum(one.producer_count for topic in topics for one in topic.partitions),
+        producers=sum(
+            len(partition.appender.states)
+            for topic in topics
+            for partition in topic.partitions
+            if partition.is_open
+        ),
         quotas=len(broker.quotas.all()),
     )
 

@@ -62,10 +62,12 @@ def begin_fast_produce(  # noqa: PLR0917 - called once for each request.
         return None
     try:
         partition = _partition_of(request, broker)
-        if partition is None or not partition.is_open:
+        if partition is None:
             return None
         exchange = PendingFastProduce(session, block, request, partition, counter, began, span)
-        partition.append_for(exchange, batch, timeout_ms=request.timeout_ms, is_early=acks != ALL)
+        partition.appender.append(
+            batch, exchange, timeout_ms=request.timeout_ms, is_early=acks != ALL
+        )
     except MillstreamError:
         return None
     counter.loop_seconds += time.perf_counter() - began
@@ -159,8 +161,8 @@ class PendingFastProduce:
         span.note("kafka.topic_count", 1)
         span.note("messaging.destination.name", partition.topic)
         span.note("messaging.destination.partition.id", str(partition.index))
-        if partition.waits_for_disk:
-            span.note("millstream.fsync_ms", round(partition.last_sync_seconds * 1000, 3))
+        if (sync_seconds := partition.appender.last_sync_seconds) is not None:
+            span.note("millstream.fsync_ms", round(sync_seconds * 1000, 3))
         span.step(WAIT_STEP_NAMES[_API.name], seconds)
         span.end()
 

@@ -50,9 +50,16 @@ class Line:
         self.offset = 0
         self.now_ms = 0
 
-    def send(self, sequence: int, count: int = 1, *, guard: int | None = None, **fields) -> int:
+    def send(
+        self, sequence: int, count: int = 1, *, expected_marker_offset: int | None = None, **fields
+    ) -> int:
         first = self.offset
-        self.states.admit(header(sequence, count, **fields), first, now_ms=self.now_ms, guard=guard)
+        self.states.admit(
+            header(sequence, count, **fields),
+            first,
+            now_ms=self.now_ms,
+            expected_marker_offset=expected_marker_offset,
+        )
         self.offset += count
         return first
 
@@ -277,12 +284,14 @@ class TestTransactions:
 
     def test_a_late_batch_does_not_open_what_was_ended_meanwhile(self):
         line = Line()
-        guard = -1
-        line.send(0, is_transactional=True, guard=guard)
-        line.send(1, is_transactional=True, guard=guard)
+        none = -1
+        line.send(0, is_transactional=True, expected_marker_offset=none)
+        line.send(1, is_transactional=True, expected_marker_offset=none)
         marker = line.end(is_commit=False)
-        refuses(InvalidTransactionState, line, 2, is_transactional=True, guard=guard)
-        line.send(2, is_transactional=True, guard=marker)
+        refuses(
+            InvalidTransactionState, line, 2, is_transactional=True, expected_marker_offset=none
+        )
+        line.send(2, is_transactional=True, expected_marker_offset=marker)
 
 
 class TestTakingBack:

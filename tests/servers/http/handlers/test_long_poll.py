@@ -77,7 +77,9 @@ def test_an_open_transaction_does_not_end_the_wait_and_its_commit_does(topic: Ht
     topic.append_batch(Record(b"1"), is_transactional=True, **stamp)
 
     async def commit() -> None:
-        await topic.partition().append_marker(4_000_000, 0, is_commit=True, coordinator_epoch=0)
+        await topic.partition().appender.append_marker(
+            4_000_000, 0, is_commit=True, coordinator_epoch=0
+        )
 
     assert not polling.done()
     topic.run(commit())

@@ -11,7 +11,7 @@ from millstream.protocols.kafka.messages.epochs import (
     OffsetForLeaderEpochRequestTopic,
 )
 from millstream.servers.kafka.handlers.epochs import offset_for_leader_epoch
-from tests.broker.partitions import Bench, ask, batch, run
+from tests.broker.partitions import Bench, append, ask, batch, run
 
 
 async def end_of(
@@ -35,9 +35,9 @@ async def end_of(
 
 
 async def fill(bench: Bench) -> None:
-    await bench.partition.append(batch(b"a", b"b"))
+    await append(bench.partition, batch(b"a", b"b"))
     await bench.store.get("t").begin_epoch(3)
-    await bench.partition.append(batch(b"c"))
+    await append(bench.partition, batch(b"c"))
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])

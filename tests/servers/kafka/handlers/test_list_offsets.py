@@ -14,7 +14,7 @@ from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.record import Record
 from millstream.servers.kafka.handlers.list_offsets import list_offsets
-from tests.broker.partitions import NOW_MS, Bench, ask, batch, run
+from tests.broker.partitions import NOW_MS, Bench, append, ask, batch, run
 
 VERSIONS = range(1, 12)
 
@@ -40,7 +40,7 @@ async def look_up(bench: Bench, *timestamps: int, version: int = 11, index: int 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_ends_of_the_log(version):
     async def scenario(bench: Bench):
-        await bench.partition.append(batch(b"a", b"b", b"c"))
+        await append(bench.partition, batch(b"a", b"b", b"c"))
         await bench.partition.delete_before(1)
         latest = await look_up(bench, -1, version=version)
         earliest = await look_up(bench, -2, version=version)
@@ -56,7 +56,7 @@ def test_the_ends_of_the_log(version):
 def test_by_time_it_is_the_record_and_not_its_batch(codec):
     async def scenario(bench: Bench):
         records = [Record(b"", timestamp_ms=NOW_MS + n * 10) for n in range(5)]
-        await bench.partition.append(build_batch(records, now_ms=0, codec=codec))
+        await append(bench.partition, build_batch(records, now_ms=0, codec=codec))
         for asked, offset in ((0, 0), (10, 1), (11, 2), (40, 4)):
             found = await look_up(bench, NOW_MS + asked)
             assert (found.offset, found.timestamp) == (offset, NOW_MS + offset * 10)
@@ -71,7 +71,7 @@ def test_the_record_with_the_largest_timestamp():
         nothing = await look_up(bench, -3)
         assert (nothing.error_code, nothing.offset) == (0, -1)
         for when in (5, 9, 9, 2):
-            await bench.partition.append(batch(timestamp_ms=NOW_MS + when))
+            await append(bench.partition, batch(timestamp_ms=NOW_MS + when))
         found = await look_up(bench, -3)
         assert (found.offset, found.timestamp) == (1, NOW_MS + 9)
 
@@ -80,7 +80,7 @@ def test_the_record_with_the_largest_timestamp():
 
 def test_nothing_is_kept_elsewhere():
     async def scenario(bench: Bench):
-        await bench.partition.append(batch())
+        await append(bench.partition, batch())
         assert (await look_up(bench, -4)).offset == 0
         for mark in (-5, -6):
             found = await look_up(bench, mark)
@@ -104,8 +104,8 @@ def test_a_mark_is_known_from_its_version_on(mark, since):
 
 def test_readers_of_committed_records_see_no_open_transaction():
     async def scenario(bench: Bench):
-        await bench.partition.append(batch(timestamp_ms=NOW_MS - 5))
-        await bench.partition.append(batch(producer_id=1, is_transactional=True))
+        await append(bench.partition, batch(timestamp_ms=NOW_MS - 5))
+        await append(bench.partition, batch(producer_id=1, is_transactional=True))
         assert (await look_up(bench, -1)).offset == 2
         assert (await look_up(bench, -1, isolation_level=1)).offset == 1
         assert (await look_up(bench, NOW_MS)).offset == 1
@@ -151,7 +151,7 @@ def test_a_partition_that_is_there_twice():
 
 def test_a_follower_is_answered_like_a_consumer():
     async def scenario(bench: Bench):
-        await bench.partition.append(batch(producer_id=1, is_transactional=True))
+        await append(bench.partition, batch(producer_id=1, is_transactional=True))
         found = await look_up(bench, -1, replica_id=5, isolation_level=1)
         assert found.offset == 0
 

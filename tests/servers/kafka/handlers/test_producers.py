@@ -8,7 +8,7 @@ from millstream.protocols.kafka.messages.producers import (
     DescribeProducersRequestTopic,
 )
 from millstream.servers.kafka.handlers.producers import describe_producers
-from tests.broker.partitions import NOW_MS, Bench, ask, batch, run
+from tests.broker.partitions import NOW_MS, Bench, append, ask, batch, run
 
 
 async def describe(bench: Bench, topic: str, *indexes: int):
@@ -21,9 +21,9 @@ async def describe(bench: Bench, topic: str, *indexes: int):
 def test_what_is_remembered_of_each_is_told():
     async def scenario(bench: Bench):
         partition = bench.partition
-        await partition.append(batch(b"a", b"b", producer_id=2, epoch=1))
-        await partition.append(batch(producer_id=1, is_transactional=True))
-        await partition.append_marker(3, 7, is_commit=True, coordinator_epoch=4)
+        await append(partition, batch(b"a", b"b", producer_id=2, epoch=1))
+        await append(partition, batch(producer_id=1, is_transactional=True))
+        await partition.appender.append_marker(3, 7, is_commit=True, coordinator_epoch=4)
         (found,) = await describe(bench, "t", 0)
         assert found.error_code == 0
         told = [

@@ -126,12 +126,18 @@ class ProducerStates:
     # What comes in.
 
     def admit(
-        self, header: BatchHeader, base_offset: int, *, now_ms: int, guard: int | None = None
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        *,
+        now_ms: int,
+        expected_marker_offset: int | None = None,
     ) -> None:
         """Take a client's batch that gets `base_offset`, or raise and change nothing.
 
-        `guard` is the `marker_offset` that the producer's entry had when its transaction was
-        looked up: where another marker came since, the batch is too late to open one.
+        `expected_marker_offset` is the `marker_offset` of the producer's entry from when its
+        transaction was looked up: if there was another marker since, the batch is too late to open
+        a transaction.
         """
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
@@ -139,8 +145,8 @@ class ProducerStates:
             self._check_unknown(header, now_ms)
         else:
             _check_known(entry, header)
-        if guard is not None and header.is_transactional:
-            _check_marker_offset(entry, header, guard)
+        if expected_marker_offset is not None and header.is_transactional:
+            _check_marker_offset(entry, header, expected_marker_offset)
         self._steps.append((base_offset, producer_id, entry))
         after = with_batch(entry, header, base_offset, now_ms)
         if entry is not None and entry.first_offset == after.first_offset:
@@ -323,9 +329,11 @@ def _check_known(entry: ProducerEntry, header: BatchHeader) -> None:
         )
 
 
-def _check_marker_offset(entry: ProducerEntry | None, header: BatchHeader, guard: int) -> None:
+def _check_marker_offset(
+    entry: ProducerEntry | None, header: BatchHeader, expected_offset: int
+) -> None:
     """Raise if a batch would open a transaction that was ended while it was on its way."""
-    if entry is None or entry.is_in_transaction or entry.marker_offset == guard:
+    if entry is None or entry.is_in_transaction or entry.marker_offset == expected_offset:
         return
     raise InvalidTransactionState(
         f"producer {header.producer_id} had its transaction ended at offset"

@@ -62,7 +62,7 @@ class PartitionFeed:
         self.opening = event_prefix(partition.topic, partition.index)
         self._counters = counters
         self._watching: dict[FeedWatcher, None] = {}
-        self._deletions = partition.deletions()
+        self._deletions = partition.reader.deletions()
         self._woken: asyncio.Future[None] | None = None
         self._is_noted = False
         self.is_ended = False
@@ -110,7 +110,7 @@ class PartitionFeed:
     async def _pass_on(self) -> None:
         """Offer all that is new, burst by burst."""
         partition = self.partition
-        if (deletions := partition.deletions()) != self._deletions:
+        if (deletions := partition.reader.deletions()) != self._deletions:
             self._deletions = deletions
             self._drop_all()
         while self.next_offset < (end_offset := partition.last_stable_offset):

@@ -65,8 +65,8 @@ class StartPosition:
                 raise OffsetOutOfRange(offset, start=partition.log_start_offset, end=head)
             return offset
         if self._is_earliest:
-            return partition.earliest().offset
-        return partition.latest(is_committed_only=True).offset
+            return partition.offsets.earliest().offset
+        return partition.offsets.latest(is_committed_only=True).offset
 
 
 def check_partition_count(partitions: Iterable[Partition]) -> None:

@@ -33,8 +33,8 @@ async def _find(
     try:
         partition = context.broker.topics.partition(topic, wanted.partition)
         await partition.open()
-        partition.check_leader_epoch(wanted.current_leader_epoch)
-        epoch, end_offset = partition.epoch_end(wanted.leader_epoch)
+        partition.offsets.check_leader_epoch(wanted.current_leader_epoch)
+        epoch, end_offset = partition.offsets.epoch_end(wanted.leader_epoch)
     except MillstreamError as error:
         return OffsetForLeaderEpochResponsePartition(
             partition=wanted.partition, error_code=code_of(error)

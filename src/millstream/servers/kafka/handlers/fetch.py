@@ -62,7 +62,7 @@ def fetch(request: FetchRequest, context: RequestContext) -> object:
         return FetchResponse(error_code=refused.code, session_id=NO_SESSION)
     work = PendingFetch(request, context, wanted, session)
     unopened = work.unopened()
-    if unopened or work.cold():
+    if unopened or work.cold_ranges():
         return _prepare_and_answer(unopened, work)
     return work.begin()
 
@@ -76,8 +76,9 @@ async def _prepare_and_answer(
             await one.open()
         except MillstreamError:  # Reading it gives the same error, in its place.
             continue
-    for partition, stretches in work.cold():
-        await partition.bring_in(stretches)
+    for partition, ranges in work.cold_ranges():
+        if partition.is_open:
+            await partition.reader.prefetch(ranges)
     return work.begin()
 
 
@@ -164,7 +165,7 @@ class PendingFetch:
         """Return the partitions that were not used since the node started."""
         return [p for p in self._partitions if isinstance(p, Partition) and not p.is_open]
 
-    def cold(self) -> list[tuple[Partition, list[ColdRange]]]:
+    def cold_ranges(self) -> list[tuple[Partition, list[ColdRange]]]:
         """Return what would have to be waited for, since it is old and not in memory.
 
         What is read again later, while the fetch waits for something new, lies at the head.
@@ -174,11 +175,13 @@ class PendingFetch:
         for wanted, partition in zip(self._wanted, self._partitions, strict=True):
             if room <= 0:
                 break
-            if isinstance(partition, Partition) and wanted.offset < partition.high_watermark:
+            if not isinstance(partition, Partition) or not partition.is_open:
+                continue  # Reading it gives the error.
+            if wanted.offset < partition.high_watermark:
                 size_max = min(room, wanted.size_max)
                 room -= size_max
-                if stretches := partition.cold(wanted.offset, size_max=size_max):
-                    found.append((partition, stretches))
+                if ranges := partition.reader.cold_ranges(wanted.offset, size_max=size_max):
+                    found.append((partition, ranges))
         return found
 
     def begin(self) -> FetchResponse | DeferredResponse:
@@ -219,12 +222,12 @@ class PendingFetch:
         if isinstance(found, MillstreamError):
             return _failed(index, found), 0
         try:
-            found.check_leader_epoch(wanted.leader_epoch)
+            found.offsets.check_leader_epoch(wanted.leader_epoch)
             if (diverging := _diverging(wanted, found)) is not None:
                 return _nothing(index, found, diverging), 0
             if room <= 0:
                 return _nothing(index, found, None), 0
-            got = found.read(
+            got = found.reader.read(
                 wanted.offset,
                 size_max=min(room, wanted.size_max),
                 is_committed_only=self._is_committed_only,
@@ -368,7 +371,7 @@ def _diverging(wanted: CachedPartition, found: Partition) -> FetchResponseEpochE
     """Where the log parts from what the consumer has read, if it does."""
     if wanted.last_fetched_epoch < 0:
         return None
-    epoch, end = found.epoch_end(wanted.last_fetched_epoch)
+    epoch, end = found.offsets.epoch_end(wanted.last_fetched_epoch)
     if epoch >= 0 and (epoch < wanted.last_fetched_epoch or end < wanted.offset):
         return FetchResponseEpochEnd(epoch=epoch, end_offset=end)
     return None

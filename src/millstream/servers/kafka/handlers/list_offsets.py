@@ -76,16 +76,16 @@ async def _find(
     if mark < 0 and version < SINCE.get(mark, version + 1):
         raise UnsupportedVersion(f"version {version} knows no timestamp {mark}")
     await partition.open()
-    partition.check_leader_epoch(wanted.current_leader_epoch)
+    partition.offsets.check_leader_epoch(wanted.current_leader_epoch)
     await partition.settle()
     if mark >= 0:
-        return await partition.offset_for(mark, is_committed_only=is_committed_only)
+        return await partition.offsets.at_timestamp(mark, is_committed_only=is_committed_only)
     if mark == LATEST:
-        return partition.latest(is_committed_only=is_committed_only)
+        return partition.offsets.latest(is_committed_only=is_committed_only)
     if mark in (EARLIEST, EARLIEST_LOCAL):
-        return partition.earliest()
+        return partition.offsets.earliest()
     if mark == MAX_TIMESTAMP:
-        return await partition.max_timestamp(is_committed_only=is_committed_only)
+        return await partition.offsets.max_timestamp(is_committed_only=is_committed_only)
     return None  # Nothing is kept elsewhere, and nothing is on its way there.
 
 

@@ -109,7 +109,7 @@ def _describe(
             MetadataResponsePartition(
                 partition_index=index,
                 leader_id=context.broker.node_id,
-                leader_epoch=partition.leader_epoch if partition.is_open else UNKNOWN_EPOCH,
+                leader_epoch=partition.offsets.leader_epoch if partition.is_open else UNKNOWN_EPOCH,
                 replica_nodes=nodes,
                 isr_nodes=nodes,
             )

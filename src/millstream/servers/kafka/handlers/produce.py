@@ -82,7 +82,15 @@ def _result_of(
 class _PartitionBatch:
     """One partition of the request, and what became of its batch."""
 
-    __slots__ = ("batch", "error", "guard", "header", "index", "partition", "result")
+    __slots__ = (
+        "batch",
+        "error",
+        "expected_marker_offset",
+        "header",
+        "index",
+        "partition",
+        "result",
+    )
 
     def __init__(self, index: int, batch: memoryview | None) -> None:
         self.index = index
@@ -91,7 +99,7 @@ class _PartitionBatch:
         """What its batch says of itself, as far as it looks like one."""
         self.partition: Partition | None = None
         self.error: MillstreamError | None = None
-        self.guard: int | None = None
+        self.expected_marker_offset: int | None = None
         """Which transaction the coordinator was asked about, so that none before it is hit."""
         self.result: ProduceResponsePartition | None = None
 
@@ -170,7 +178,7 @@ class PendingProduce:
         partitions = []
         for slot in slots:
             assert slot.partition is not None
-            slot.guard = slot.partition.transaction_guard(producer_id)
+            slot.expected_marker_offset = slot.partition.appender.marker_offset_of(producer_id)
             partitions.append((slot.partition.topic, slot.partition.index))
         try:
             await self._context.broker.transactions.ensure_partitions(
@@ -216,11 +224,13 @@ class PendingProduce:
             slot.result = error_result(slot.index, error)
             return
         try:
-            future = slot.partition.append(
+            future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+            slot.partition.appender.append(
                 slot.batch,
+                future,
                 timeout_ms=self._request.timeout_ms,
                 is_early=is_early,
-                guard=slot.guard,
+                expected_marker_offset=slot.expected_marker_offset,
             )
         except MillstreamError as error:
             slot.result = error_result(slot.index, error)

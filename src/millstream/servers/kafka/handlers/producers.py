@@ -31,7 +31,7 @@ async def _describe(
     try:
         partition = context.broker.topics.partition(topic, index)
         await partition.open()
-        found = partition.producers()
+        found = partition.appender.producers()
     except MillstreamError as error:
         return DescribeProducersResponsePartition(
             partition_index=index, error_code=code_of(error), error_message=str(error)

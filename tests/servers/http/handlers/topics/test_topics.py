@@ -17,6 +17,7 @@ from millstream.records.build import build_batch
 from millstream.records.iterate import read_all
 from millstream.records.record import Record
 from millstream.testing.broker import RunningBroker, running_broker
+from tests.broker.partitions import append
 from tests.servers.http.calls import Answer, ask
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Topic:
         async def go() -> None:
             found = self._broker.topics.partition(self.name, partition)
             await found.open()
-            await found.append(batch)
+            await append(found, batch)
 
         self.run(go())
 
@@ -64,7 +65,7 @@ class Topic:
             await found.open()
             position, keys = found.log_start_offset, []
             while position < found.high_watermark:
-                fetched = found.read(position, size_max=1 << 20)
+                fetched = found.reader.read(position, size_max=1 << 20)
                 for part in fetched.parts:
                     keys += [record.key for record in read_all(part) if record.offset >= position]
                 position = fetched.next_offset

@@ -92,7 +92,7 @@ async def _target(partition: Partition, to: ResetTo) -> ResetTarget:
     await partition.open()
     await partition.settle()
     if isinstance(to, ResetTime):
-        found = await partition.offset_for(to.timestamp)
+        found = await partition.offsets.at_timestamp(to.timestamp)
         end = partition.high_watermark
         return ResetTarget(end if found is None else found.offset, end)
     start, end = partition.log_start_offset, partition.high_watermark

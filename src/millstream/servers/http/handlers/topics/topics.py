@@ -110,7 +110,7 @@ def _shape(topic: Topic) -> TopicSummaryShape:
 
 async def _described(partition: Partition) -> PartitionShape:
     await partition.open()
-    found = partition.describe()
+    found = partition.reader.describe()
     return PartitionShape(
         partition=partition.index,
         first_live_offset=found.start_offset,

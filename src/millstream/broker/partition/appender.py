@@ -1,0 +1,360 @@
+"""Append side of one partition: from a client's batch to its acknowledgement.
+
+    append ── validate: size, format, checksum, timestamps, keys ──► log ── assign the offset,
+              nothing is written yet                                        check the sequence ──►
+      ──► commit ──► acknowledge
+
+Invariants:
+
+1. A batch is rejected before anything of it is written.
+2. Sequences are checked in log order, at the moment an offset is assigned. If the log takes the
+   offset back, the producer's state is rolled back with it.
+3. A duplicate is acknowledged when the batch that it repeats is committed, and not before.
+4. Batches get their offsets in the order in which they arrived, although the records of some have
+   to be inspected in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import NamedTuple
+
+from millstream.broker.partition.batch_validator import BatchValidator
+from millstream.broker.partition.producers.entry import NOTHING, AppendedBatch
+from millstream.broker.partition.producers.states import DuplicateBatch, ProducerStates
+from millstream.broker.partition.results import Appended, ProducerDescription, TimestampedAppend
+from millstream.clock import Clock
+from millstream.config.schema import Durability
+from millstream.errors import LogFull, MillstreamError, Unavailable
+from millstream.records.batch import BatchHeader, Bytes, decode_header, with_append_time
+from millstream.records.control import Marker, build_marker
+from millstream.storage.append.pending_append import AppendWaiter, OnAdmit
+from millstream.storage.disk.executor import Executor
+from millstream.storage.log import Log
+
+INLINE_SIZE_MAX = 16 * 1024
+"""Batches up to this size are inspected on the event loop if their topic requires inspection: that
+takes no longer than to wake a thread."""
+
+
+class _ClientBatch:
+    """A client's batch on its way to the log, which notifies it in place of the client's waiter.
+
+    It exists for batches of idempotent producers, and for topics that inspect or change batches.
+    To the log, a duplicate is a rejected batch; to the client it is a success.
+    """
+
+    __slots__ = (
+        "_appender",
+        "_expected_marker_offset",
+        "_on_admit",
+        "_waiter",
+        "append_time_ms",
+        "arrived_ms",
+        "header",
+        "is_early",
+        "timeout",
+    )
+
+    def __init__(  # noqa: PLR0917 - created once for each batch.
+        self,
+        appender: PartitionAppender,
+        header: BatchHeader,
+        waiter: AppendWaiter,
+        arrived_ms: int,
+        timeout: float | None,
+        is_early: bool,  # noqa: FBT001 - as above.
+        expected_marker_offset: int | None,
+        on_admit: OnAdmit | None,
+    ) -> None:
+        self._appender = appender
+        self._waiter = waiter
+        self._expected_marker_offset = expected_marker_offset
+        self._on_admit = on_admit
+        self.header = header
+        self.arrived_ms = arrived_ms
+        self.timeout = timeout
+        self.is_early = is_early
+        self.append_time_ms: int | None = None
+        """The timestamp that the broker gave the records, if the topic uses log append time."""
+
+    def admit(self, base_offset: int) -> None:
+        """Check the batch against its producer's state and record it there, or raise."""
+        appender = self._appender
+        if self.header.producer_id >= 0:
+            appender.states.admit(
+                self.header,
+                base_offset,
+                now_ms=int(appender.clock.monotonic() * 1000),
+                expected_marker_offset=self._expected_marker_offset,
+            )
+        if self._on_admit is not None:
+            self._on_admit(base_offset)
+
+    def done(self) -> bool:
+        return self._waiter.done()
+
+    def set_result(self, result: Appended, /) -> None:
+        if self.append_time_ms is not None:
+            result = TimestampedAppend.of(result, self.append_time_ms)
+        self._waiter.set_result(result)
+
+    def set_exception(self, exception: Exception, /) -> None:
+        first: AppendedBatch | None = None
+        if isinstance(exception, DuplicateBatch):
+            first = exception.kept
+        elif isinstance(exception, LogFull):  # A duplicate needs no space: it is stored already.
+            first = self._appender.states.kept(self.header)
+        if first is not None:
+            self._appender.acknowledge_duplicate(first, self._waiter)
+        else:
+            self._waiter.set_exception(exception)
+
+
+class _QueuedBatch(NamedTuple):
+    """A batch whose records are being inspected, or which arrived after such a batch."""
+
+    prepared: asyncio.Future[tuple[BatchHeader, Bytes]]
+    batch: _ClientBatch
+
+
+class _PendingDuplicate(NamedTuple):
+    """A duplicate of a batch that is not committed yet."""
+
+    last_offset: int
+    waiter: AppendWaiter
+    result: Appended
+
+
+class PartitionAppender:
+    """Appends client batches and transaction markers to the log of one partition."""
+
+    def __init__(
+        self,
+        log: Log,
+        states: ProducerStates,
+        validator: BatchValidator,
+        *,
+        clock: Clock,
+        background: Executor,
+        refusal: MillstreamError | None = None,
+    ) -> None:
+        self._log = log
+        self._background = background
+        self._queue: deque[_QueuedBatch] = deque()
+        self._duplicates: list[_PendingDuplicate] = []
+        self.states = states
+        self.clock = clock
+        self.validator = validator
+        """Applies the topic's settings to each batch; may be replaced at any time."""
+        self._refusal = refusal
+        """The reason why appends are rejected, once they are."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next batch gets."""
+        return self._log.next_offset
+
+    @property
+    def offline(self) -> MillstreamError | None:
+        """The reason why appends are rejected, or None."""
+        return self._log.offline or self._refusal
+
+    @property
+    def last_sync_seconds(self) -> float | None:
+        """Duration of the last sync, or None if acknowledgements do not wait for the disk."""
+        log = self._log
+        is_synced = log.config.durability is Durability.FSYNC
+        return log.counters.last_sync_seconds if is_synced else None
+
+    # Client batches.
+
+    def append(
+        self,
+        batch: Bytes,
+        waiter: AppendWaiter,
+        *,
+        timeout_ms: int | None = None,
+        is_early: bool = False,
+        expected_marker_offset: int | None = None,
+        on_admit: OnAdmit | None = None,
+    ) -> None:
+        """Append a client's batch and notify `waiter`, which may be a future.
+
+        An invalid batch is either raised here or reported to `waiter`. `waiter` gets its result
+        once the topic's durability class is met; for a duplicate, with the offsets of the first
+        one. `batch` must not change before that.
+
+        If too many bytes wait for the disk, the batch waits to be admitted, for at most
+        `timeout_ms`; `DeadlineExceeded` then means that nothing was written. With `is_early` the
+        result comes once the batch is written, although a power failure may still undo that;
+        readers see the batch no earlier.
+
+        `expected_marker_offset` is the value of `marker_offset_of` from before the coordinator was
+        asked about the batch's transaction: if that was ended since, the batch is rejected.
+        `on_admit` is called with the offset at the moment the batch gets it.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        now_ms = self.clock.wall_ms()
+        validator = self.validator
+        header = validator.check(batch, now_ms)
+        timeout = None if timeout_ms is None else max(0, timeout_ms) / 1000
+        if header.producer_id < 0 and validator.is_header_enough and not self._queue:
+            # The hot path: no producer state to keep, and the batch is stored as it came.
+            self._log.submit_for(
+                waiter, batch, header, timeout=timeout, is_early=is_early, on_admit=on_admit
+            )
+            return
+        client_batch = _ClientBatch(
+            self, header, waiter, now_ms, timeout, is_early, expected_marker_offset, on_admit
+        )
+        has_work = validator.has_work(header)
+        if self._queue or (has_work and len(batch) > INLINE_SIZE_MAX):
+            self._enqueue(client_batch, batch, has_work=has_work)
+        elif has_work:
+            self._submit(client_batch, *validator.work(header, batch))
+        else:
+            self._submit(client_batch, header, batch)
+
+    def _enqueue(self, client_batch: _ClientBatch, batch: Bytes, *, has_work: bool) -> None:
+        """Inspect the records in a thread; submit the batch after all that arrived before it."""
+        header = client_batch.header
+        prepared: asyncio.Future[tuple[BatchHeader, Bytes]]
+        if has_work:
+            prepared = self._background.run(partial(self.validator.work, header, batch))
+        else:
+            prepared = asyncio.get_running_loop().create_future()
+            prepared.set_result((header, batch))
+        self._queue.append(_QueuedBatch(prepared, client_batch))
+        prepared.add_done_callback(self._submit_prepared)
+
+    def _submit_prepared(self, _: asyncio.Future[tuple[BatchHeader, Bytes]]) -> None:
+        while self._queue and self._queue[0].prepared.done():
+            prepared, client_batch = self._queue.popleft()
+            try:
+                self._submit(client_batch, *prepared.result())
+            except MillstreamError as error:
+                _fail(client_batch, error)
+
+    def _submit(self, client_batch: _ClientBatch, header: BatchHeader, batch: Bytes) -> None:
+        """Hand a validated batch to the log."""
+        if self._refusal is not None:  # It may have come while the records were inspected.
+            raise self._refusal
+        if self.validator.is_append_time:
+            client_batch.append_time_ms = client_batch.arrived_ms
+            batch = with_append_time(batch, client_batch.arrived_ms)
+            header = decode_header(batch)
+        client_batch.header = header
+        self._log.submit_for(
+            client_batch,
+            batch,
+            header,
+            timeout=client_batch.timeout,
+            is_early=client_batch.is_early,
+            on_admit=client_batch.admit,
+        )
+
+    def acknowledge_duplicate(self, first: AppendedBatch, waiter: AppendWaiter) -> None:
+        """Acknowledge a duplicate once the batch that it repeats is committed."""
+        result = Appended(first.first_offset, first.last_offset, None)
+        if self.validator.is_append_time:
+            result = TimestampedAppend.of(result, first.timestamp_ms)
+        is_acknowledged = self._log.config.durability is Durability.MEMORY
+        if is_acknowledged or first.last_offset < self._log.end_offset:
+            waiter.set_result(result)
+        elif self._refusal is not None:
+            waiter.set_exception(self._refusal)
+        else:
+            self._duplicates.append(_PendingDuplicate(first.last_offset, waiter, result))
+
+    # Transactions and producers.
+
+    def marker_offset_of(self, producer_id: int) -> int:
+        """Return the offset of the marker that ended the producer's last transaction, or -1."""
+        entry = self.states.get(producer_id)
+        return NOTHING if entry is None else entry.marker_offset
+
+    async def append_marker(
+        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
+    ) -> int:
+        """End a producer's transaction; return the marker's offset once it is committed.
+
+        The marker is written even if no transaction is open: after a crash the coordinator may
+        not know whether it was, and a marker fences batches of older epochs that are in flight.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        batch = build_marker(
+            producer_id,
+            producer_epoch,
+            is_commit=is_commit,
+            coordinator_epoch=coordinator_epoch,
+            now_ms=self.clock.wall_ms(),
+        )
+        header, marker = decode_header(batch), Marker(is_commit, coordinator_epoch)
+
+        def admit(offset: int) -> None:
+            now_ms = int(self.clock.monotonic() * 1000)
+            self.states.admit_marker(header, marker, offset, now_ms=now_ms)
+
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._log.submit_for(future, batch, header, on_admit=admit)
+        return (await future).offset
+
+    def producers(self) -> list[ProducerDescription]:
+        """Describe the producers that are remembered, in order of their ids."""
+        return [
+            ProducerDescription(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.timestamp_ms,
+                entry.coordinator_epoch,
+                entry.first_offset,
+            )
+            for producer_id, entry in sorted(self.states.all().items())
+        ]
+
+    def expire_producers(self) -> None:
+        """Forget producers that were idle for too long."""
+        self.states.expire(int(self.clock.monotonic() * 1000))
+
+    # Events of the log.
+
+    def note_commit(self) -> None:
+        """React to a commit: the log's end offset has moved."""
+        end_offset = self._log.end_offset
+        if self.states.has_steps:
+            self.states.committed(end_offset)
+        if self._duplicates:
+            pending = []
+            for duplicate in self._duplicates:
+                if duplicate.last_offset >= end_offset:
+                    pending.append(duplicate)
+                elif not duplicate.waiter.done():
+                    duplicate.waiter.set_result(duplicate.result)
+            self._duplicates = pending
+
+    def rewind(self, offset: int) -> None:
+        """Roll back producer state: the log has taken back all offsets from `offset` on."""
+        self.states.rewind(offset)
+        error = Unavailable(f"{self._log.name}: the batch was taken back; it may be sent again")
+        rejected = [item for item in self._duplicates if item.last_offset >= offset]
+        self._duplicates = [item for item in self._duplicates if item.last_offset < offset]
+        for duplicate in rejected:
+            _fail(duplicate.waiter, error)
+
+    def close(self, refusal: MillstreamError) -> None:
+        """Reject appends from now on; batches that have an offset run to their end."""
+        self._refusal = refusal
+        for duplicate in self._duplicates:
+            _fail(duplicate.waiter, refusal)
+        self._duplicates.clear()
+
+
+def _fail(waiter: AppendWaiter, error: MillstreamError) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)

@@ -1,0 +1,91 @@
+"""Offset lookup in one partition: by position, timestamp or leader epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from millstream.broker.partition.reader import PartitionReader
+from millstream.broker.partition.results import OffsetAndTimestamp
+from millstream.errors import FencedLeaderEpoch, UnknownLeaderEpoch
+from millstream.records.batch import NO_TIMESTAMP
+from millstream.storage.disk.executor import Executor
+from millstream.storage.log import Log
+from millstream.storage.segment.reader import TimestampedOffset
+
+NO_EPOCH = -1
+"""Means that there is no such leader epoch, or that the caller knows none."""
+
+NO_OFFSET = -1
+"""Means that there is no such offset."""
+
+
+class OffsetLookup:
+    """Finds offsets in one partition."""
+
+    def __init__(self, log: Log, reader: PartitionReader, background: Executor) -> None:
+        self._log = log
+        self._reader = reader
+        self._background = background
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch."""
+        return self._log.partition.leader_epoch
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Raise unless the caller knows the newest leader epoch; -1 means that it knows none."""
+        newest = self.leader_epoch
+        if epoch in (NO_EPOCH, newest):
+            return
+        error = FencedLeaderEpoch if epoch < newest else UnknownLeaderEpoch
+        raise error(f"leader epoch is {newest}, got {epoch}")
+
+    def earliest(self) -> OffsetAndTimestamp:
+        """Return the first offset."""
+        start_offset = self._log.start_offset
+        leader_epoch = self._log.partition.epoch_at(start_offset)
+        return OffsetAndTimestamp(start_offset, NO_TIMESTAMP, leader_epoch)
+
+    def latest(self, *, is_committed_only: bool = False) -> OffsetAndTimestamp:
+        """Return the offset after the last that can be read."""
+        end_offset = self._reader.end_offset(is_committed_only=is_committed_only)
+        return OffsetAndTimestamp(end_offset, NO_TIMESTAMP, self.leader_epoch)
+
+    async def at_timestamp(
+        self, timestamp_ms: int, *, is_committed_only: bool = False
+    ) -> OffsetAndTimestamp | None:
+        """Return the first record, by offset, with a timestamp of at least `timestamp_ms`.
+
+        This is exact to the record, so batches may have to be decompressed: a thread does that.
+        """
+        find = partial(self._log.find_timestamp, timestamp_ms)
+        return await self._find(find, is_committed_only=is_committed_only)
+
+    async def max_timestamp(self, *, is_committed_only: bool = False) -> OffsetAndTimestamp | None:
+        """Return the first of the records with the greatest timestamp."""
+        return await self._find(self._log.find_latest, is_committed_only=is_committed_only)
+
+    async def _find(
+        self, find: Callable[[], TimestampedOffset | None], *, is_committed_only: bool
+    ) -> OffsetAndTimestamp | None:
+        end_offset = self._reader.end_offset(is_committed_only=is_committed_only)
+        record = await self._background.run(find)
+        if record is None or record.offset >= end_offset:
+            return None
+        leader_epoch = self._log.partition.epoch_at(record.offset)
+        return OffsetAndTimestamp(record.offset, record.timestamp_ms, leader_epoch)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Return the newest leader epoch not after `epoch`, and the offset after its last record.
+
+        Both are -1 if `epoch` is newer than all that are known.
+        """
+        epochs = self._log.partition.epochs
+        if epoch == epochs[-1].number:
+            return epoch, self._reader.high_watermark
+        after = next((item for item in epochs if item.number > epoch), None)
+        if epoch < 0 or after is None:
+            return NO_EPOCH, NO_OFFSET
+        before = [item.number for item in epochs if item.number <= epoch]
+        return before[-1] if before else epoch, after.start_offset

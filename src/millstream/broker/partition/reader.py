@@ -1,0 +1,158 @@
+"""Read side of one partition: which offsets can be read, and the batches at them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+from millstream.broker.partition.batch_reader import read_batches
+from millstream.broker.partition.producers.states import ProducerStates
+from millstream.broker.partition.results import FetchResult, PartitionDescription
+from millstream.errors import OffsetOutOfRange
+from millstream.records.record import Gap
+from millstream.storage.log import Log
+from millstream.storage.prefetch import ColdRange, Prefetcher
+
+
+class PartitionReader:
+    """Reads the committed batches of one partition."""
+
+    def __init__(
+        self,
+        log: Log,
+        states: ProducerStates,
+        *,
+        known_offset: int | None,
+        prefetcher: Prefetcher,
+    ) -> None:
+        self._log = log
+        self._states = states
+        self._known_offset = known_offset
+        """The log is damaged here: from this offset on the producers of batches are unknown."""
+        self._prefetcher = prefetcher
+
+    # Offsets.
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._log.start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of the committed records: with one node, of those the log has committed."""
+        return self._log.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of the records that readers of committed transactions may see."""
+        log, known_offset = self._log, self._known_offset
+        first_unstable = self._states.first_unstable_offset
+        if first_unstable is None and known_offset is None:
+            return self.high_watermark
+        ends = [offset for offset in (first_unstable, known_offset) if offset is not None]
+        return min(self.high_watermark, max(log.start_offset, min(ends)))
+
+    def end_offset(self, *, is_committed_only: bool) -> int:
+        """Return the offset after the last record that a reader of this kind may see."""
+        return self.last_stable_offset if is_committed_only else self.high_watermark
+
+    # Batches.
+
+    def cold_ranges(self, offset: int, *, size_max: int) -> list[ColdRange]:
+        """Return the ranges that such a read would load from the disk: old data, not in memory.
+
+        A caller on the event loop has them prefetched first.
+        """
+        log = self._log
+        return self._prefetcher.cold(log.segments, max(offset, log.start_offset), size_max)
+
+    async def prefetch(self, ranges: Sequence[ColdRange]) -> None:
+        """Load old data into memory without blocking the event loop."""
+        await self._prefetcher.bring_in(ranges)
+
+    def read(
+        self, offset: int, *, size_max: int, is_committed_only: bool = False, is_first: bool = True
+    ) -> FetchResult:
+        """Return whole batches, from the one that contains `offset`, of at most `size_max` bytes.
+
+        With `is_first`, one batch is returned even if it alone is larger, so that a reader with a
+        small limit still makes progress. Nothing is returned at the end, which for readers of
+        committed transactions is the last stable offset, nor between the end and the log's next
+        offset: with `is_early`, a producer may know of records that readers do not see yet.
+
+        Raises `OffsetOutOfRange` if retention has deleted the records at `offset`. Records that a
+        client deleted are skipped silently: somebody wanted nobody to see them.
+        """
+        log = self._log
+        if not log.eviction_floor <= offset <= log.next_offset:
+            raise OffsetOutOfRange(offset, start=log.start_offset, end=self.high_watermark)
+        result = read_batches(
+            log,
+            offset,
+            end_offset=self.end_offset(is_committed_only=is_committed_only),
+            size_max=size_max,
+            is_first=is_first,
+        )
+        if is_committed_only and result.parts:
+            aborted = self._states.aborted.between(offset, result.next_offset)
+            return result._replace(aborted=aborted)
+        return result
+
+    # Removed records.
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """Return the gap that retention left for a reader that continues at `offset`, if any."""
+        return self._log.gap_at(offset)
+
+    def deletions(self) -> tuple[int, object]:
+        """Return a token that is equal to an earlier one unless a client deleted records since."""
+        log = self._log
+        start_offset = log.start_offset
+        return start_offset if start_offset > log.eviction_floor else 0, log.masks
+
+    @property
+    def removals(self) -> tuple[int, object]:
+        """A token that changes when records are removed: by value, and in [1] by identity."""
+        log = self._log
+        return log.start_offset, log.masks
+
+    def count_deleted(self, first: int, end: int) -> int:
+        """Return how many records from `first` to before `end` are deleted by key."""
+        return sum(
+            bisect_left(mask.offsets, end) - bisect_left(mask.offsets, first)
+            for mask in self._log.masks.values()
+        )
+
+    def deleted_among(self, offsets: Iterable[int]) -> list[int]:
+        """Return those of `offsets` that are known, without reading, to be deleted."""
+        start_offset, masks = self._log.start_offset, self._log.masks
+        bases = sorted(masks)
+
+        def is_deleted(offset: int) -> bool:
+            segment = bisect_right(bases, offset) - 1
+            if offset < start_offset or segment < 0:
+                return offset < start_offset
+            deleted = masks[bases[segment]].offsets
+            position = bisect_left(deleted, offset)
+            return position < len(deleted) and deleted[position] == offset
+
+        return [offset for offset in offsets if is_deleted(offset)]
+
+    def describe(self) -> PartitionDescription:
+        """Return counts and sizes of the partition."""
+        log = self._log
+        gap = log.gap_at(0)
+        return PartitionDescription(
+            start_offset=log.start_offset,
+            eviction_floor=log.eviction_floor,
+            high_watermark=self.high_watermark,
+            leader_epoch=log.partition.leader_epoch,
+            cleaned_offset=log.partition.cleaned_offset,
+            segments=len(log.segments),
+            bytes=log.size_bytes,
+            records=log.record_count - log.deleted_records,
+            deleted_records=log.deleted_records,
+            reclaimable_bytes=log.reclaimable_bytes,
+            gaps=() if gap is None else (gap,),
+        )
