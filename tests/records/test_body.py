@@ -26,7 +26,7 @@ def test_bodies_lie_in_the_data_unless_they_were_packed():
 def test_a_sum_is_verified_before_anything_is_unpacked():
     damaged = bytearray(assemble(b"no gzip at all", attributes=Codec.GZIP))
     damaged[17] ^= 1
-    with pytest.raises(CorruptBatch, match="batch sums to"):
+    with pytest.raises(CorruptBatch, match="batch checksum is"):
         list(open_bodies(damaged, check=True, size_max=1000))
 
 

@@ -69,13 +69,13 @@ def test_a_batch_with_more_records_than_small_numbers_keeps_them_all():
 
 
 def test_an_empty_batch_is_refused():
-    with pytest.raises(InvalidBatch, match="at least 1 record, found 0"):
+    with pytest.raises(InvalidBatch, match="at least 1 record, got 0"):
         build_batch([], now_ms=NOW)
 
 
 def test_a_batch_over_the_limit_is_refused():
     records = [Record(bytes(BATCH_SIZE_MAX - 100)), Record(bytes(100))]
-    with pytest.raises(BatchTooLarge, match=f"limit is {BATCH_SIZE_MAX}"):
+    with pytest.raises(BatchTooLarge, match=f"at most {BATCH_SIZE_MAX} bytes"):
         build_batch(records, now_ms=NOW)
 
 
@@ -83,13 +83,13 @@ def test_a_batch_at_the_limit_is_built(monkeypatch):
     monkeypatch.setattr(build, "BATCH_SIZE_MAX", len(GOLDEN))
     assert build_batch(GOLDEN_RECORDS, now_ms=NOW) == GOLDEN
     monkeypatch.setattr(build, "BATCH_SIZE_MAX", len(GOLDEN) - 1)
-    with pytest.raises(BatchTooLarge, match="batch has 85 bytes, limit is 84"):
+    with pytest.raises(BatchTooLarge, match="batch must have at most 84 bytes, got 85"):
         build_batch(GOLDEN_RECORDS, now_ms=NOW)
 
 
 def test_a_body_that_no_reader_would_unpack_is_refused(monkeypatch):
     monkeypatch.setattr(build, "BODY_SIZE_MAX", 1000)
-    with pytest.raises(BatchTooLarge, match="records have 1009 bytes, limit is 1000"):
+    with pytest.raises(BatchTooLarge, match="must have at most 1000 bytes, got 1009"):
         build_batch([Record(bytes(1000))], now_ms=NOW, codec=Codec.ZSTD)
 
 
@@ -105,10 +105,10 @@ def test_a_body_that_no_reader_would_unpack_is_refused(monkeypatch):
     ],
 )
 def test_what_does_not_fit_its_field_is_refused(records):
-    with pytest.raises(InvalidBatch, match="does not fit its field"):
+    with pytest.raises(InvalidBatch, match="field of a record cannot be encoded"):
         build_batch(records, now_ms=NOW)
 
 
 def test_a_producer_id_that_does_not_fit_is_refused():
-    with pytest.raises(InvalidBatch, match="does not fit its field"):
+    with pytest.raises(InvalidBatch, match="field of a record cannot be encoded"):
         build_batch([Record(b"")], now_ms=NOW, producer_id=2**63)

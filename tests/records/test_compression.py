@@ -89,7 +89,7 @@ def test_linked_lz4_blocks_are_read_all_the_same():
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_a_codec_that_does_not_exist_is_refused(codec):
-    with pytest.raises(CorruptBatch, match=f"codec is {codec}, known are 0-4"):
+    with pytest.raises(CorruptBatch, match=f"codec must be between 0 and 4, got {codec}"):
         decompress(codec, b"anything")
 
 
@@ -111,10 +111,10 @@ def test_bytes_after_the_frame_are_refused(codec):
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ("000000", "block size ends at byte 20, body at 19"),
-        ("00000005 02046162", "block claims 5 bytes, found 4"),
-        ("ffffffff 02046162", "block claims -1 bytes, found 4"),
-        ("00000000 02046162", "block claims 0 bytes, found 4"),
+        ("000000", "block size ends at byte 20, the body at 19"),
+        ("00000005 02046162", "block must have 5 bytes, .* got 4"),
+        ("ffffffff 02046162", "block must have -1 bytes, .* got 4"),
+        ("00000000 02046162", "block must have 0 bytes, .* got 4"),
     ],
 )
 def test_a_snappy_frame_that_contradicts_itself_is_refused(block, message):

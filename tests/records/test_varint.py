@@ -62,17 +62,17 @@ def test_a_varlong_is_read_back_wherever_it_lies(number, before, after):
 def test_every_cut_of_a_number_is_refused(encode, read):
     encoded = encode(-(2**31))
     for size in range(len(encoded)):
-        with pytest.raises(CorruptBatch, match=f"cut short: there are {size} bytes"):
+        with pytest.raises(CorruptBatch, match=f"cut short: the data ends at {size}"):
             read(encoded[:size], 0)
 
 
 @pytest.mark.parametrize(
     ("read", "noise", "message"),
     [
-        (read_varint, "ffffffff8f00", "goes on after 5 bytes"),
-        (read_varint, "ffffffff10", "has more than 32 bits"),
-        (read_varlong, "ffffffffffffffffff8100", "goes on after 10 bytes"),
-        (read_varlong, "ffffffffffffffffff02", "has more than 64 bits"),
+        (read_varint, "ffffffff8f00", "has more than 5 bytes"),
+        (read_varint, "ffffffff10", "does not fit into 32 bits"),
+        (read_varlong, "ffffffffffffffffff8100", "has more than 10 bytes"),
+        (read_varlong, "ffffffffffffffffff02", "does not fit into 64 bits"),
     ],
 )
 def test_a_number_that_is_too_long_is_refused(read, noise, message):
@@ -90,7 +90,7 @@ def test_a_number_that_is_too_long_is_refused(read, noise, message):
     ],
 )
 def test_a_number_with_too_many_bits_is_not_written(encode, number):
-    with pytest.raises(OverflowError, match=f"{number} has more than"):
+    with pytest.raises(OverflowError, match=f"{number} does not fit into"):
         encode(number)
 
 

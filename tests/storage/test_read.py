@@ -218,7 +218,7 @@ def test_a_read_that_meets_damage_names_file_and_position() -> None:
         broken.flip_bit(FIRST, 8 * 300)
         log = await make_store(broken, config=SMALL).log("a")
         position = len(log.read(0, size_max=1).data)
-        with pytest.raises(CorruptBatch, match=f"{FIRST}: byte {position}: batch sums to"):
+        with pytest.raises(CorruptBatch, match=f"{FIRST}: byte {position}: batch checksum is"):
             log.read(2)
 
     asyncio.run(check())

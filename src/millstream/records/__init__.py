@@ -1,1 +1,1 @@
-"""Records and batches: what they mean and how their bytes lie. Pure: no I/O, no clock."""
+"""Records and batches, and their encoding. Pure: no I/O, no clock."""

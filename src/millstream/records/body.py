@@ -1,7 +1,7 @@
-"""Opening batches: from a batch as it lies to the bytes of its records.
+"""Opening of batches: header checks and decompression.
 
-What the pure-Python reader and the kernels both rest on, so that they refuse the same batches for
-the same reasons before either looks at a record.
+The pure-Python reader and the kernels both use this module, so they refuse the same batches for
+the same reasons before either reads a record.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class BatchBody(NamedTuple):
-    """A batch, opened."""
+    """A batch with its records decompressed."""
 
     header: BatchHeader
     records: Bytes
-    """The records one after the other, unpacked."""
+    """The encoded records, back to back, decompressed."""
     position: int
-    """Where the records start in the data that was opened; -1 where they had to be unpacked."""
+    """Position of the records in the data that was opened; -1 if they were compressed."""
 
 
 def open_body(header: BatchHeader, batch: Bytes, *, size_max: int) -> Bytes:
-    """Return the unpacked records of `batch`, whose sum is the caller's to check."""
+    """Return the decompressed records of `batch`. The caller verifies the checksum."""
     if len(batch) != header.size:
-        raise CorruptBatch(f"batch claims {header.size} bytes, found {len(batch)}")
+        raise CorruptBatch(
+            f"batch must have {header.size} bytes, as its header says, got {len(batch)}"
+        )
     if header.last_offset > _OFFSET_MAX:
-        raise CorruptBatch(f"batch ends at offset {header.last_offset}, limit is {_OFFSET_MAX}")
-    records = _unpack(header, memoryview(batch)[HEADER_SIZE:], size_max)
+        raise CorruptBatch(f"last offset must be at most {_OFFSET_MAX}, got {header.last_offset}")
+    records = _decompressed(header, memoryview(batch)[HEADER_SIZE:], size_max)
     if header.record_count * RECORD_SIZE_MIN > len(records):
-        raise CorruptBatch(f"batch claims {header.record_count} records in {len(records)} bytes")
+        raise CorruptBatch(f"{header.record_count} records cannot fit into {len(records)} bytes")
     return records
 
 
@@ -49,10 +51,11 @@ def open_bodies(
     is_wanted: Callable[[BatchHeader], bool] | None = None,
     is_opened: Callable[[BatchHeader], bool] | None = None,
 ) -> Iterator[BatchBody]:
-    """Open the batches in `data`, with each one's sum verified first if `check`.
+    """Open the batches in `data`; with `check`, verify the checksum of each first.
 
-    Those that `is_wanted` says no to are left out; it is asked once for each, in order. Of those
-    that `is_opened` says no to, only the header comes back. Neither kind is unpacked.
+    Batches for which `is_wanted` returns false are left out; it is called once for each, in order.
+    Of those for which `is_opened` returns false, only the header is returned. Neither kind is
+    decompressed.
     """
     position = 0
     for header, batch in split(data):
@@ -60,9 +63,9 @@ def open_bodies(
             check_batch(header, batch)
         if is_wanted is None or is_wanted(header):
             if is_opened is None or is_opened(header):
-                is_packed = header.codec != Codec.NONE
+                is_compressed = header.codec != Codec.NONE
                 records = open_body(header, batch, size_max=size_max)
-                yield BatchBody(header, records, -1 if is_packed else position + HEADER_SIZE)
+                yield BatchBody(header, records, -1 if is_compressed else position + HEADER_SIZE)
             else:
                 yield BatchBody(header, b"", -1)
         position += len(batch)
@@ -75,9 +78,10 @@ def group_bodies(
     is_first: Callable[[BatchHeader], bool] | None = None,
     is_last: Callable[[BatchHeader], bool] | None = None,
 ) -> Iterator[list[BatchBody]]:
-    """Gather bodies in order into groups of at most `size_max` bytes, or of one larger body.
+    """Group bodies, in order, into lists of at most `size_max` bytes or of one larger body.
 
-    Those that `is_first` says yes to begin a group, and those that `is_last` says yes to end one.
+    A body for which `is_first` returns true begins a group; one for which `is_last` returns true
+    ends one.
     """
     group: list[BatchBody] = []
     size = 0
@@ -95,8 +99,8 @@ def group_bodies(
         yield group
 
 
-def _unpack(header: BatchHeader, packed: memoryview, size_max: int) -> Bytes:
-    """Unpack, save where there is nothing: compaction leaves headers without a body."""
-    if header.codec == Codec.NONE and len(packed) <= size_max:
-        return packed
-    return decompress(header.codec, packed, size_max=size_max) if packed else packed
+def _decompressed(header: BatchHeader, body: memoryview, size_max: int) -> Bytes:
+    """Decompress a body, unless it is empty: compaction leaves headers without a body."""
+    if header.codec == Codec.NONE and len(body) <= size_max:
+        return body
+    return decompress(header.codec, body, size_max=size_max) if body else body

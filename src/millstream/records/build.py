@@ -1,6 +1,6 @@
-"""Records to batch: the one encoder that every door writes through.
+"""Encoder from records to a batch, used by every server and client.
 
-One record lies like this; all numbers are varints, the timestamp delta a varlong:
+Layout of a record; all numbers are varints, the timestamp delta a varlong:
 
     +--------+------------+-----------+--------+--------+-----+-------+-------+---------+---- - -
     | length | attributes | timestamp | offset | key    | key | value | value | header  | headers
@@ -10,7 +10,7 @@ One record lies like this; all numbers are varints, the timestamp delta a varlon
     each header:
     +------------+-----+--------------+-------+
     | key length | key | value length | value |      `length` counts the bytes that follow it.
-    +------------+-----+--------------+-------+      A length of -1 says null, in all but header
+    +------------+-----+--------------+-------+      A length of -1 means null, except for header
                                                      keys.
 """
 
@@ -53,13 +53,13 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """Return one whole batch that holds `records` in order, from offset 0 on.
+    """Return a batch of `records`, in order, from offset 0 on.
 
-    Records without a timestamp get `now_ms`. The batch has no leader epoch yet; the log stamps
-    that and the offset.
+    Records without a timestamp get `now_ms`. The batch has no leader epoch yet; the log stamps it,
+    and the base offset.
     """
     if not records:
-        raise InvalidBatch("a batch needs at least 1 record, found 0")
+        raise InvalidBatch("a batch must have at least 1 record, got 0")
     attributes = codec | (is_transactional * TRANSACTIONAL_BIT) | (is_control * CONTROL_BIT)
     try:
         stamps = [now_ms if (at := r.timestamp_ms) is None else at for r in records]
@@ -80,16 +80,20 @@ def build_batch(
             record_count=len(records),
         )
         if header.size > BATCH_SIZE_MAX:
-            raise BatchTooLarge(f"batch has {header.size} bytes, limit is {BATCH_SIZE_MAX}")
+            raise BatchTooLarge(
+                f"batch must have at most {BATCH_SIZE_MAX} bytes, got {header.size}"
+            )
         return seal(header, body)
     except (struct.error, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidBatch(f"a number or a text does not fit its field: {error}") from error
+        raise InvalidBatch(f"a field of a record cannot be encoded: {error}") from error
 
 
 def _encode_body(records: Sequence[Record], stamps: list[int], codec: Codec) -> bytes:
     body = _encode_records(records, stamps)
     if len(body) > BODY_SIZE_MAX:
-        raise BatchTooLarge(f"records have {len(body)} bytes, limit is {BODY_SIZE_MAX}")
+        raise BatchTooLarge(
+            f"records of a batch must have at most {BODY_SIZE_MAX} bytes, got {len(body)}"
+        )
     return body if codec == Codec.NONE else compress(codec, body)
 
 

@@ -1,7 +1,7 @@
-"""The four codecs that Kafka knows, each with a limit on what it may unpack to.
+"""The four compression codecs of Kafka, each with a limit on the decompressed size.
 
-gzip, lz4 and zstd bodies are one frame of that format. Snappy comes in two shapes. librdkafka
-writes one bare snappy block; Java writes the framing of the xerial library, and so do we, since
+gzip, lz4 and zstd bodies are one frame of that format. Snappy has two forms. librdkafka writes one
+bare snappy block; Java writes the framing of the xerial library. We write the framing too, since
 every client reads it:
 
      0                8         12           16           20
@@ -10,9 +10,9 @@ every client reads it:
     |                |    1    | reader   1 |            |              |            |
     +----------------+---------+------------+------------+---------- - -+------------+-- - -
 
-Unpacking writes into a buffer that starts small and grows up to the caller's limit, whatever the
-data says of itself. So a bomb costs the memory of the limit, twice while the result is copied
-out, and the time to unpack about four thirds of it.
+Decompression writes into a buffer that starts small and grows up to the caller's limit, regardless
+of the size that the data declares. So a decompression bomb costs memory up to the limit, twice
+that while the result is copied out, and the time to decompress about four thirds of the limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millstream.errors import CorruptBatch
 from millstream.records.batch import Bytes
 
 BODY_SIZE_MAX = 256 * 1024 * 1024
-"""Four times the largest batch: above what producers send, below what hurts a small machine."""
+"""Four times the largest batch: more than producers send, and little enough for a small machine."""
 
 _XERIAL_HEADER = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC_SIZE = 8
@@ -39,21 +39,21 @@ _GZIP_LEVEL = 6
 _LZ4_LEVEL = 1
 _ZSTD_LEVEL = 3
 
-# Most bodies shrink to an eighth at best, so that the first buffer is nearly always enough.
+# Few bodies shrink to less than an eighth, so the first buffer is nearly always large enough.
 _GUESS_MIN = 64 * 1024
 _GUESS_RATIO = 8
 _GROWTH = 4
 
-# Rust's words for an output buffer that is full; cramjam has no error of its own for it.
+# Rust's message for a full output buffer; cramjam has no exception class for it.
 _FULL = "failed to write whole buffer"
 
 
 class OversizedBody(CorruptBatch):
-    """A body unpacks to more than is allowed: a bomb, or a limit that is too low."""
+    """A body decompresses to more bytes than allowed: a bomb, or a limit that is too low."""
 
 
 class Codec(IntEnum):
-    """How a body is packed; the numbers are those in a batch's attributes."""
+    """Compression codec of a body; the numbers are those in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -67,40 +67,42 @@ class _DecompressInto(Protocol):
 
 
 def compress(codec: Codec, data: Bytes) -> bytes:
-    """Pack `data` so that every Kafka client can read it."""
+    """Compress `data` in a form that every Kafka client can read."""
     return _COMPRESS[codec](data)
 
 
 def decompress(codec: int, data: Bytes, *, size_max: int = BODY_SIZE_MAX) -> bytes:
-    """Unpack `data`, or raise `CorruptBatch` where it is damaged or unpacks to over `size_max`."""
+    """Decompress `data`; raise `CorruptBatch` if it is damaged or exceeds `size_max`."""
     if codec == Codec.NONE:
         _check_size(len(data), size_max)
         return bytes(data)
     if codec == Codec.SNAPPY:
         return _decompress_snappy(memoryview(data), size_max)
     if codec not in _DECOMPRESS_INTO:
-        raise CorruptBatch(f"codec is {codec}, known are 0-{max(Codec)}")
+        raise CorruptBatch(f"codec must be between 0 and {max(Codec)}, got {codec}")
     return _decompress_growing(_DECOMPRESS_INTO[codec], data, size_max)
 
 
 def _decompress_growing(into: _DecompressInto, data: Bytes, size_max: int) -> bytes:
     size = min(size_max, max(_GUESS_MIN, _GUESS_RATIO * len(data)))
-    while (found := _decompress_within(into, data, size)) is None:
+    while (decompressed := _decompress_within(into, data, size)) is None:
         if size == size_max:
-            raise OversizedBody(f"body of {len(data)} bytes unpacks to over {size_max} bytes")
+            raise OversizedBody(
+                f"body of {len(data)} bytes decompresses to more than {size_max} bytes"
+            )
         size = min(size_max, _GROWTH * size)
-    return found
+    return decompressed
 
 
 def _decompress_within(into: _DecompressInto, data: Bytes, size: int) -> bytes | None:
-    """Unpack into a buffer of `size` bytes; `None` where that is not enough."""
+    """Decompress into a buffer of `size` bytes; return `None` if that is too small."""
     buffer = bytearray(size)
     try:
         written = into(data, buffer)
     except cramjam.DecompressionError as error:
         if _FULL in str(error):
             return None
-        raise CorruptBatch(f"body of {len(data)} bytes does not unpack: {error}") from error
+        raise CorruptBatch(f"body of {len(data)} bytes cannot be decompressed: {error}") from error
     return bytes(memoryview(buffer)[:written])
 
 
@@ -114,17 +116,20 @@ def _compress_snappy(data: Bytes) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
-    """Unpack both shapes; blocks say their size, so all are summed before any is unpacked."""
+    """Decompress either form.
+
+    Blocks declare their decompressed sizes, so the total is checked before any is decompressed.
+    """
     is_xerial = data[:_XERIAL_MAGIC_SIZE] == _XERIAL_HEADER[:_XERIAL_MAGIC_SIZE]
     size_min = len(_XERIAL_HEADER) if is_xerial else 1
     if len(data) < size_min:
-        raise CorruptBatch(f"snappy body needs {size_min} bytes, found {len(data)}")
+        raise CorruptBatch(f"snappy body needs at least {size_min} bytes, got {len(data)}")
     blocks = list(_xerial_blocks(data)) if is_xerial else [data]
     try:
         _check_size(sum(map(cramjam.snappy.decompress_raw_len, blocks)), size_max)
         return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
     except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"body of {len(data)} bytes does not unpack: {error}") from error
+        raise CorruptBatch(f"body of {len(data)} bytes cannot be decompressed: {error}") from error
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
@@ -132,24 +137,32 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     while position < len(data):
         start = position + _BLOCK_SIZE.size
         if start > len(data):
-            raise CorruptBatch(f"snappy block size ends at byte {start}, body at {len(data)}")
+            raise CorruptBatch(
+                f"snappy body is cut short: a block size ends at byte {start},"
+                f" the body at {len(data)}"
+            )
         (size,) = _BLOCK_SIZE.unpack_from(data, position)
         position = start + size
         if size < 1 or position > len(data):
-            raise CorruptBatch(f"snappy block claims {size} bytes, found {len(data) - start}")
+            raise CorruptBatch(
+                f"snappy block must have {size} bytes, as its size field says,"
+                f" got {len(data) - start}"
+            )
         yield data[start:position]
 
 
 def _compress_lz4(data: Bytes) -> bytes:
-    """Pack into one frame of independent blocks: Java's reader refuses linked ones."""
-    packer = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
-    packer.compress(bytes(data))
-    return bytes(packer.finish())
+    """Compress into one frame of independent blocks: Java's reader refuses linked ones."""
+    compressor = cramjam.lz4.Compressor(
+        level=_LZ4_LEVEL, content_checksum=False, block_linked=False
+    )
+    compressor.compress(bytes(data))
+    return bytes(compressor.finish())
 
 
 def _check_size(size: int, size_max: int) -> None:
     if size > size_max:
-        raise OversizedBody(f"body unpacks to {size} bytes, limit is {size_max}")
+        raise OversizedBody(f"body must decompress to at most {size_max} bytes, got {size}")
 
 
 _COMPRESS: dict[Codec, Callable[[Bytes], bytes]] = {

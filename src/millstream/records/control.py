@@ -1,7 +1,7 @@
-"""Control batches: the markers that end a transaction, as Kafka writes them.
+"""Control batches: the markers that end a transaction, in Kafka's format.
 
-A marker is a batch of one record, of the producer whose transaction it ends, without a sequence
-number. Offsets are spent on it like on any other, and no application is shown it.
+A marker is a batch of one record, with the id of the producer whose transaction it ends and
+without a sequence number. It takes an offset like any other record, and applications never see it.
 
      0         2      4                 0         2                   6
     +---------+------+                 +---------+-------------------+
@@ -10,7 +10,7 @@ number. Offsets are spent on it like on any other, and no application is shown i
     +---------+------+                 +---------+-------------------+
                0 abort, 1 commit
 
-Big-endian. A later version may add fields behind these, which are passed over.
+Big-endian. A later version may append fields, which are ignored.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ABORT = 0
 _COMMIT = 1
 
 _BODY_SIZE_MAX = 64 * 1024
-"""Hundreds of times what a marker has; keeps a packed one from becoming an allocation."""
+"""Hundreds of times the size of a marker; keeps a compressed one from becoming an allocation."""
 
 
 class Marker(NamedTuple):
-    """How a transaction ended, and in which epoch of its coordinator that was decided."""
+    """Outcome of a transaction, and the coordinator epoch in which it was decided."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -62,26 +62,26 @@ def build_marker(
 
 
 def read_marker(batch: Bytes) -> Marker:
-    """Return what a control batch says; `CorruptBatch` where it is not a transaction's end."""
+    """Decode a control batch; raise `CorruptBatch` if it is not a transaction marker."""
     header = decode_header(batch)
     if not header.is_control or header.record_count != 1:
         raise CorruptBatch(
-            f"marker has {header.record_count} records and attributes {header.attributes:#x},"
-            " expected 1 record in a control batch"
+            "a transaction marker must be a control batch of 1 record, got"
+            f" {header.record_count} records and attributes {header.attributes:#x}"
         )
     [record] = read_records(batch, size_max=_BODY_SIZE_MAX)
-    _, kind = _unpack(_KEY, "key", record.key)
+    _, kind = _decode(_KEY, "key", record.key)
     if kind not in (_ABORT, _COMMIT):
-        raise CorruptBatch(f"marker is of type {kind}, known are {_ABORT} and {_COMMIT}")
-    _, coordinator_epoch = _unpack(_VALUE, "value", record.value)
+        raise CorruptBatch(f"marker type must be {_ABORT} or {_COMMIT}, got {kind}")
+    _, coordinator_epoch = _decode(_VALUE, "value", record.value)
     return Marker(kind == _COMMIT, coordinator_epoch)
 
 
-def _unpack(layout: struct.Struct, what: str, data: bytes | None) -> tuple[int, int]:
-    """Read version and one number; the version of a marker only ever adds to what is there."""
+def _decode(layout: struct.Struct, field: str, data: bytes | None) -> tuple[int, int]:
+    """Decode the version and one number. Later versions only append fields."""
     if data is None or len(data) < layout.size:
-        raise CorruptBatch(f"{what} of a marker needs {layout.size} bytes, found {data!r}")
+        raise CorruptBatch(f"marker {field} needs at least {layout.size} bytes, got {data!r}")
     version, number = layout.unpack_from(data)
     if version < _VERSION:
-        raise CorruptBatch(f"{what} of a marker is of version {version}, expected {_VERSION} or up")
+        raise CorruptBatch(f"marker {field} version must be {_VERSION} or more, got {version}")
     return version, number

@@ -1,8 +1,8 @@
-"""Batch to records, in plain Python: the reference that the kernels are tested against.
+"""Decoder from a batch to records, in plain Python: the reference for the kernels.
 
-A record's layout is drawn in `build.py`. Nothing in a batch is believed: every number, length and
-count is checked, and what is left over is an error. The checksum is the caller's to verify, by
-`check_batch` or by `check` of `read_all`, since some callers know the bytes to be sound.
+`build.py` shows the layout of a record. Every number, length and count is checked, and bytes left
+over are an error. The caller verifies the checksum, by `check_batch` or with `check` of
+`read_all`: some callers know already that the bytes are intact.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def read_records(batch: Bytes, *, size_max: int = BODY_SIZE_MAX) -> list[StoredRecord]:
-    """Return the records of one whole batch, or of none: `CorruptBatch` says what is wrong.
+    """Return all records of one batch, or raise `CorruptBatch`.
 
-    The markers of a control batch come back like records; skip the batch by its header.
+    The markers of a control batch are returned like records; skip such a batch by its header.
     """
     header = decode_header(batch)
     return list(records_of(header, open_body(header, batch, size_max=size_max)))
@@ -31,9 +31,10 @@ def read_records(batch: Bytes, *, size_max: int = BODY_SIZE_MAX) -> list[StoredR
 def read_all(
     data: Bytes, *, with_control: bool = False, check: bool = True, size_max: int = BODY_SIZE_MAX
 ) -> Iterator[StoredRecord]:
-    """Read batch after batch; control batches are left out unless asked for.
+    """Yield the records of all batches in `data`, without those of control batches by default.
 
-    Records come out as far as the data is sound. `check` verifies each batch's sum.
+    Yields as many records as can be decoded before it raises `CorruptBatch`. `check` verifies the
+    checksum of each batch.
     """
     for body in open_bodies(data, check=check, size_max=size_max):
         if with_control or not body.header.is_control:
@@ -43,7 +44,7 @@ def read_all(
 def first_offset_at(
     batch: Bytes, timestamp_ms: int, *, size_max: int = BODY_SIZE_MAX
 ) -> tuple[int, int] | None:
-    """Return offset and timestamp of the batch's first record dated `timestamp_ms` or later."""
+    """Return offset and timestamp of the first record with timestamp `timestamp_ms` or later."""
     header = decode_header(batch)
     if header.max_timestamp < timestamp_ms:
         return None
@@ -54,14 +55,16 @@ def first_offset_at(
 
 
 def records_of(header: BatchHeader, body: Bytes) -> Iterator[StoredRecord]:
-    """Yield the records of an opened batch, as far as they are sound."""
+    """Yield the records of an opened batch; raise `CorruptBatch` at the first malformed one."""
     data = bytes(body)
     position, last_delta = 0, -1
     for _ in range(header.record_count):
         size, start = read_varint(data, position)
         position = start + size
         if size < 0 or position > len(data):
-            raise CorruptBatch(f"record claims {size} bytes, found {len(data) - start}")
+            raise CorruptBatch(
+                f"record must have {size} bytes, as its length field says, got {len(data) - start}"
+            )
         record = _record(header, data[start:position], last_delta)
         last_delta = record.offset - header.base_offset
         yield record
@@ -73,13 +76,18 @@ def _record(header: BatchHeader, data: bytes, last_delta: int) -> StoredRecord:
     timestamp_delta, position = read_varlong(data, 1)  # The first byte has no meaning yet.
     offset_delta, position = read_varint(data, position)
     if not last_delta < offset_delta <= header.last_offset_delta:
-        allowed = f"{last_delta + 1}-{header.last_offset_delta}"
-        raise CorruptBatch(f"record has offset delta {offset_delta}, allowed is {allowed}")
+        raise CorruptBatch(
+            f"offset delta must be between {last_delta + 1} and {header.last_offset_delta},"
+            f" got {offset_delta}"
+        )
     key, position = _read_bytes(data, position)
     value, position = _read_bytes(data, position)
     headers, position = _read_headers(data, position)
     if position != len(data):
-        raise CorruptBatch(f"record claims {len(data)} bytes, its fields have {position}")
+        raise CorruptBatch(
+            f"fields of the record must end at byte {len(data)}, as its length field says,"
+            f" got {position}"
+        )
     timestamp = _timestamp(header, timestamp_delta)
     return StoredRecord(header.base_offset + offset_delta, timestamp, key, value, headers)
 
@@ -88,7 +96,7 @@ def _timestamp(header: BatchHeader, delta: int) -> int:
     if header.is_log_append_time:
         return header.max_timestamp
     if (timestamp := header.base_timestamp + delta) not in _INT64:
-        raise CorruptBatch(f"timestamp {timestamp} has more than 64 bits")
+        raise CorruptBatch(f"timestamp {timestamp} does not fit into 64 bits")
     return timestamp
 
 
@@ -98,7 +106,9 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
         return None, start
     end = start + size
     if size < 0 or end > len(data):
-        raise CorruptBatch(f"field claims {size} bytes, found {len(data) - start}")
+        raise CorruptBatch(
+            f"field must have {size} bytes, as its length says, got {len(data) - start}"
+        )
     return data[start:end], end
 
 
@@ -107,7 +117,7 @@ def _read_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
     if count == 0:
         return (), position
     if not 0 < count <= (len(data) - position) // 2:
-        raise CorruptBatch(f"record claims {count} headers in {len(data) - position} bytes")
+        raise CorruptBatch(f"{count} headers cannot fit into {len(data) - position} bytes")
     headers: list[Header] = []
     for _ in range(count):
         header, position = _read_header(data, position)
@@ -116,9 +126,9 @@ def _read_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
 
 
 def _read_header(data: bytes, position: int) -> tuple[Header, int]:
-    """Read one header; a key that is not UTF-8 is mended, as Java's client does.
+    """Decode one header; in a key that is not UTF-8, replace the bad bytes, as Java's client does.
 
-    Refusing it would let one careless producer make a batch that no one can read.
+    Refusing it would let one careless producer write a batch that nobody can read.
     """
     key, position = _read_bytes(data, position)
     if key is None:

@@ -1,7 +1,7 @@
-"""Batches whose records are to be looked at, opened a group at a time.
+"""Batches opened in groups, for record filters and the key table.
 
-What sifting and the table of keys share. A kernel is called for a whole group, so that its call
-costs nothing; only one group is unpacked at a time, so that little memory is needed.
+A kernel is called for a group of batches, so that the cost of its call is negligible; only one
+group is decompressed at a time, so that little memory is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GROUP_SIZE_MAX = 4 * 1024 * 1024
 
 
 class LocatedBatch(NamedTuple):
-    """A batch, and where it lies in the data that it came in."""
+    """A batch header, and the position of the batch in the data."""
 
     start: int
     header: BatchHeader
@@ -30,7 +30,7 @@ class LocatedBatch(NamedTuple):
 
 
 class OpenedBatch(NamedTuple):
-    """A batch, its place, and its records one after the other, unpacked."""
+    """A batch, its position, and its encoded records, back to back and decompressed."""
 
     start: int
     header: BatchHeader
@@ -38,12 +38,12 @@ class OpenedBatch(NamedTuple):
 
     @property
     def position(self) -> int:
-        """Where the records start in the data; -1 where they had to be unpacked."""
+        """Position of the records in the data; -1 if they were compressed."""
         return self.start + HEADER_SIZE if self.header.codec == Codec.NONE else -1
 
 
 def checked_batches(data: Bytes) -> Iterator[tuple[LocatedBatch, memoryview]]:
-    """Cut `data` into its batches, and verify the sum of each."""
+    """Split `data` into its batches, and verify the checksum of each."""
     start = 0
     for header, batch in split(data):
         check_batch(header, batch)
@@ -54,7 +54,7 @@ def checked_batches(data: Bytes) -> Iterator[tuple[LocatedBatch, memoryview]]:
 def open_groups(data: Bytes, batches: Iterable[LocatedBatch]) -> Iterator[list[OpenedBatch]]:
     """Open batches of `data` in order, in groups of a few MB or of one larger batch.
 
-    One that cannot be opened is left out.
+    Batches that cannot be opened are left out.
     """
     group: list[OpenedBatch] = []
     size = 0
@@ -69,7 +69,7 @@ def open_groups(data: Bytes, batches: Iterable[LocatedBatch]) -> Iterator[list[O
 
 
 def record_count(group: Sequence[OpenedBatch]) -> int:
-    """How many records the batches of a group claim to have."""
+    """Return the number of records in a group, according to the headers."""
     return sum(opened.header.record_count for opened in group)
 
 

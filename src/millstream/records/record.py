@@ -1,7 +1,7 @@
-"""A record: what one producer wrote in one go.
+"""Records, before and after they are stored.
 
-Records are made one by one wherever a door takes or gives them so, thus as structs, which take a
-fifth of the time that dataclasses take to make.
+Some paths create records one at a time, so they are msgspec structs: creating one takes a fifth of
+the time of a dataclass.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ Header = tuple[str, bytes | None]
 
 
 class Record(Struct, frozen=True):
-    """One entry of a log, before it has a place in it."""
+    """A record to append."""
 
     value: bytes | None
     key: bytes | None = None
     headers: tuple[Header, ...] = ()
     timestamp_ms: int | None = None
-    """Milliseconds since 1970; `None` asks whoever appends to fill in the present."""
+    """Milliseconds since 1970; `None` means the time of the append."""
 
 
 class StoredRecord(Struct, frozen=True):
-    """One entry of a log, with its place in it."""
+    """A record of a log, with its offset."""
 
     offset: int
     timestamp_ms: int
@@ -34,10 +34,10 @@ class StoredRecord(Struct, frozen=True):
 
 
 class Gap(NamedTuple):
-    """Records that a reader will never see, because they went before it came."""
+    """A range of offsets that a reader missed because the records were deleted first."""
 
     from_offset: int
     to_offset: int
-    """The last that is gone."""
+    """The last missing offset."""
     reason: str
-    """What took them: "retention"."""
+    """Why they were deleted: "retention"."""

@@ -1,8 +1,8 @@
-"""Transactions, as batch headers and markers tell them.
+"""Transactions, as seen in batch headers and markers.
 
-A transactional batch opens a transaction of its producer, or is part of the one that is open; the
-next marker of that producer ends it, for all of them. So where a batch lies between two markers of
-its producer decides what it is, and nothing else has to be known.
+A transactional batch begins a transaction of its producer, or belongs to the one that is open; the
+next marker of that producer ends it, for all its batches. So the position of a batch between two
+markers of its producer decides its outcome, and no other state is needed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OF_TRANSACTIONS = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class OpenTransactions:
-    """Which transactions are open at one place of a log, told batch by batch."""
+    """The transactions that are open at one offset of a log, updated batch by batch."""
 
     def __init__(self) -> None:
         self._firsts: dict[int, int] = {}
 
     def add(self, header: BatchHeader) -> int | None:
-        """Take the next batch; returns where the transaction began that it ends, if it ends one."""
+        """Process the next batch; return the first offset of the transaction that it ends."""
         if header.is_control:
             return self._firsts.pop(header.producer_id, None)
         if header.is_transactional:
@@ -40,16 +40,16 @@ class OpenTransactions:
 
     @property
     def first_offset(self) -> int | None:
-        """Where the first of them began; all batches before it are decided."""
+        """First offset of the oldest open transaction; all batches before it are decided."""
         return min(self._firsts.values(), default=None)
 
     def firsts(self) -> dict[int, int]:
-        """Return where they began, by producer id."""
+        """Return the first offset of each open transaction, by producer id."""
         return dict(self._firsts)
 
 
 def transactional_batches(data: Bytes) -> Iterator[tuple[BatchHeader, Marker | None]]:
-    """Go over those of some whole, sound batches that are part of a transaction, or end one."""
+    """Yield the transactional batches and the markers in `data`, which must be complete batches."""
     view, position = memoryview(data), 0
     while position < len(view):
         length, attributes = _LENGTH_AND_ATTRIBUTES.unpack_from(view, position)

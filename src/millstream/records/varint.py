@@ -1,7 +1,7 @@
-"""Zigzag varints: how a batch writes every number inside its records.
+"""Zigzag varints: the encoding of every number inside a record.
 
 Zigzag first folds the sign into the lowest bit, so that small negative numbers stay small; the
-result goes out seven bits at a time, lowest first, and the high bit says that more follow.
+result is written seven bits at a time, lowest first, and the high bit means that more follow.
 
      0 -> 0    -1 -> 1    1 -> 2    -2 -> 3          150 -> 300 = 10 0101100
 
@@ -10,7 +10,7 @@ result goes out seven bits at a time, lowest first, and the high bit says that m
     +---+---------+  +---+---------+      and    10 bytes for a varlong (64 bits)
     more   lowest    last
 
-A number that needs more bits than its kind has is refused, in both directions.
+A number that needs more bits than its type has is refused, in both directions.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def read_varlong(data: Bytes, position: int) -> tuple[int, int]:
 
 
 def encode_varint(number: int) -> bytes:
-    """Return the bytes of a 32-bit number; `OverflowError` where it has more bits."""
+    """Encode a 32-bit number; raise `OverflowError` if it does not fit."""
     if 0 <= number < _TABLE_MAX:
         return _TABLE[number]
     return _encode(number, 32)
 
 
 def encode_varlong(number: int) -> bytes:
-    """Return the bytes of a 64-bit number; `OverflowError` where it has more bits."""
+    """Encode a 64-bit number; raise `OverflowError` if it does not fit."""
     if 0 <= number < _TABLE_MAX:
         return _TABLE[number]
     return _encode(number, 64)
@@ -67,15 +67,15 @@ def _read_long(data: Bytes, start: int, size_max: int, bits: int) -> tuple[int, 
         folded |= (byte & 0x7F) << 7 * (position - start)
         if byte < 0x80:
             if folded >> bits:
-                raise CorruptBatch(f"number at byte {start} has more than {bits} bits")
+                raise CorruptBatch(f"number at byte {start} does not fit into {bits} bits")
             return (folded >> 1) ^ -(folded & 1), position + 1
     if len(data) - start < size_max:
         raise _cut_short(data, start)
-    raise CorruptBatch(f"number at byte {start} goes on after {size_max} bytes")
+    raise CorruptBatch(f"number at byte {start} has more than {size_max} bytes")
 
 
 def _cut_short(data: Bytes, position: int) -> CorruptBatch:
-    return CorruptBatch(f"number at byte {position} is cut short: there are {len(data)} bytes")
+    return CorruptBatch(f"number at byte {position} is cut short: the data ends at {len(data)}")
 
 
 def _encode(number: int, bits: int) -> bytes:
@@ -85,7 +85,7 @@ def _encode(number: int, bits: int) -> bytes:
         return bytes((number << 1 & 0x7F | 0x80, number >> 6 & 0x7F | 0x80, number >> 13))
     folded = (number << 1) ^ (number >> bits - 1)
     if not 0 <= folded < 1 << bits:
-        raise OverflowError(f"{number} has more than {bits} bits")
+        raise OverflowError(f"{number} does not fit into {bits} bits")
     out = bytearray()
     while folded >= 0x80:
         out.append(folded & 0x7F | 0x80)
@@ -94,5 +94,5 @@ def _encode(number: int, bits: int) -> bytes:
     return bytes(out)
 
 
-# Lengths and offset deltas are nearly always small; looking them up is three times as quick.
+# Lengths and offset deltas are nearly always small; a table lookup is three times as fast.
 _TABLE = tuple(_encode(number, 32) for number in range(_TABLE_MAX))

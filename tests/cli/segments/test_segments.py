@@ -369,7 +369,7 @@ def test_verify_prints_path_position_and_reason(data: Path) -> None:
     flip(log, BATCH + 100)
     done = run_process("segments", "verify", "--data", data)
     assert done.returncode == 1
-    assert done.stdout.startswith(f"damaged: {log}: byte {BATCH}: batch sums to ")
+    assert done.stdout.startswith(f"damaged: {log}: byte {BATCH}: batch checksum is ")
     assert done.stdout.count("\n") == 1
     assert "1 damaged" in done.stderr
 

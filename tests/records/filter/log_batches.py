@@ -25,7 +25,7 @@ def sifting_by(way: str) -> Iterator[None]:
     """Sift with kernels or without, however few records there are."""
 
     def choose(twins: KernelDispatch, _: int):
-        return twins.compiled if way == "kernels" else twins.plain
+        return twins.compiled if way == "kernels" else twins.reference
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KernelDispatch, "choose", choose)

@@ -198,7 +198,7 @@ def test_what_is_left_is_what_the_model_says_and_both_ways_give_the_same_bytes(c
     results = []
     for way in WAYS:
         with sifting_by(way):
-            rules = FilterRules(latest=filled(latest), **fields)
+            rules = FilterRules(key_table=filled(latest), **fields)
             results.append(filter_batches(data, rules))
             again = filter_batches(b"".join(results[-1].pieces), rules)
         once = b"".join(results[-1].pieces)
@@ -219,7 +219,7 @@ def test_headers_tell_the_truth_about_what_is_left(case):
     data, fields, latest = case
     originals = {header.base_offset: header for header in headers([data])}
     with sifting_by("kernels"):
-        sifted = filter_batches(data, FilterRules(latest=filled(latest), **fields))
+        sifted = filter_batches(data, FilterRules(key_table=filled(latest), **fields))
     for header, batch in split(b"".join(sifted.pieces)):
         original, records = originals[header.base_offset], read_records(batch)
         assert header.record_count == len(records)

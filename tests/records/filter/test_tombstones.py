@@ -113,7 +113,7 @@ def test_outdated_tombstones_and_values_go_before_any_horizon():
     log = batch_at(0, [*keyed("a"), tombstone("a"), tombstone("b")]) + batch_at(3, keyed("b"))
     table = KeyTable(memory_bytes_max=1 << 14, seed=0)
     table.add(log, FilterRules())
-    sifted = filter_batches(log, FilterRules(latest=table, now_ms=NOW, tombstone_ms=DAY))
+    sifted = filter_batches(log, FilterRules(key_table=table, now_ms=NOW, tombstone_ms=DAY))
     assert offsets(sifted.pieces) == [1, 3]
     assert decode_header(sifted.pieces[0]).has_horizon
 

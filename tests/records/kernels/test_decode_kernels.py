@@ -152,7 +152,9 @@ def test_a_broken_batch_is_named_among_sound_ones():
     broken = stamp(packed, base_offset=40, leader_epoch=0)
     data = sound + broken + sound
     bodies = list(open_bodies(data, check=True, size_max=1000))
-    with pytest.raises(CorruptBatch, match="batch at offset 40: broken record at byte 24 of its"):
+    with pytest.raises(
+        CorruptBatch, match="batch at offset 40: malformed record at byte 24 of its"
+    ):
         decode(data, bodies, COLUMNS)
 
 
@@ -161,7 +163,7 @@ def test_a_record_that_would_go_on_in_the_next_batch_is_broken_where_it_starts()
     cut = assemble(bytes.fromhex("12 00 00 00 01 06 6161"), record_count=1)
     data = cut + assemble(GOLDEN_BODY)
     bodies = list(open_bodies(data, check=True, size_max=1000))
-    with pytest.raises(CorruptBatch, match="batch at offset 0: broken record at byte 0 of its"):
+    with pytest.raises(CorruptBatch, match="batch at offset 0: malformed record at byte 0 of its"):
         decode(data, bodies, COLUMNS)
 
 

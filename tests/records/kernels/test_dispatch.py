@@ -17,7 +17,7 @@ from millstream.records.kernels import dispatch as twins
 from millstream.records.kernels.dispatch import KernelDispatch
 
 
-def plain():
+def reference():
     return "plain"
 
 
@@ -31,20 +31,20 @@ def missing():
 
 def test_the_plain_one_is_called_until_many_records_have_come(monkeypatch):
     monkeypatch.setattr(twins, "_LOAD_RECORDS", 100)
-    pair = KernelDispatch(plain, lambda: compiled)
+    pair = KernelDispatch(reference, lambda: compiled)
     assert [pair.choose(33)() for _ in range(5)] == ["plain"] * 3 + ["compiled"] * 2
 
 
 def test_few_records_never_need_the_compiled_one(monkeypatch):
     monkeypatch.setattr(twins, "_LOAD_RECORDS", 0)
-    pair = KernelDispatch(plain, lambda: compiled)
+    pair = KernelDispatch(reference, lambda: compiled)
     assert pair.choose(15)() == "plain"
     assert pair.choose(16)() == "compiled"
     assert pair.choose(15)() == "plain"
 
 
 def test_the_plain_one_is_called_for_good_where_numba_is_missing():
-    pair = KernelDispatch(plain, missing)
+    pair = KernelDispatch(reference, missing)
     assert pair.choose(10**9)() == "plain"
     assert pair.compiled() == "plain"
 
@@ -63,7 +63,7 @@ def test_the_plain_one_is_called_for_good_where_numba_is_missing():
     ids=["sift", "note", "rehash", "decode", "encode", "partitions", "rows"],
 )
 def test_all_that_has_a_twin_has_one_here(pair):
-    assert pair.compiled is not pair.plain
+    assert pair.compiled is not pair.reference
 
 
 def test_nothing_of_numba_is_loaded_before_it_is_needed():

@@ -379,7 +379,7 @@ def test_a_damaged_batch_is_reported_with_file_and_position():
         disk.flip_bit(path, 8 * 400)
         directory = DataDirectory("/data", filesystem=disk)
         assert bounds(directory) == OffsetBounds(0, 12)
-        with pytest.raises(CorruptBatch, match=rf"{path}: byte \d+: batch sums to"):
+        with pytest.raises(CorruptBatch, match=rf"{path}: byte \d+: batch checksum is"):
             list(directory.stretches(WHERE, 0, 12, isolation=COMMITTED))
 
     run(scenario, config=SMALL_SEGMENTS)

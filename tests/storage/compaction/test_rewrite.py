@@ -244,7 +244,7 @@ def test_the_last_batch_and_marker_of_each_producer_stay_as_headers():
             data((b"a", b"latest")),
         ],
     )
-    rules = FilterRules(latest=table_of(segment), aborted=[])
+    rules = FilterRules(key_table=table_of(segment), aborted=[])
     found = rewritten(place, [segment], rules)
     assert headers_of(found) == [(0, 4, 0), (4, 5, 0), (5, 6, 0), (6, 7, 1), (7, 8, 1)]
     view, left = found.view(0, found.size), {}
@@ -400,7 +400,7 @@ def test_what_is_written_in_place_of_a_batch_is_checked_before_that_goes(monkeyp
     place = make_log_directory()
     segment = make_segment(place, [data(*pairs(b"a", b"b"))])
     before = files(place)
-    with pytest.raises(CorruptBatch, match="batch sums to"):
+    with pytest.raises(CorruptBatch, match="batch checksum is"):
         rewrite(place, [segment], deleted(0), pace=at_once)
     assert files(place) == before
 

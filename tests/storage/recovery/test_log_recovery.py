@@ -136,7 +136,9 @@ def test_what_was_cut_off_is_told() -> None:
         store, _ = await opened(disk)
         size = len(disk.content(FIRST))
         [action] = [a for a in next(iter(store.recovered().values())) if "cut off" in a]
-        assert action.startswith(f"cut off: {FIRST}: 4 bytes after {size}: header needs 61 bytes")
+        assert action.startswith(
+            f"cut off: {FIRST}: 4 bytes after {size}: batch header needs 61 bytes"
+        )
 
     asyncio.run(check())
 
@@ -294,7 +296,7 @@ def test_a_damaged_segment_without_a_seal_does_not_hide_what_follows() -> None:
         disk.remove(FIRST.replace(".log", ".seal"))
         disk.flip_bit(FIRST, 8 * 100)
         store, log = await opened(disk, SMALL)
-        assert f"{FIRST}: byte 0: batch sums to" in str(store.damage())
+        assert f"{FIRST}: byte 0: batch checksum is" in str(store.damage())
         with pytest.raises(CorruptBatch):
             log.read(0)
         following = log.segments[1].base_offset

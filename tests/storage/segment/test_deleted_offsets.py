@@ -239,7 +239,7 @@ async def test_damage_is_not_made_to_look_sound_by_leaving_records_out():
     disk.flip_bit(path, at * 8)
     hide(log, [12])
     for is_checked in (True, False):
-        with pytest.raises(CorruptBatch, match=f"byte {address.position}: batch sums to"):
+        with pytest.raises(CorruptBatch, match=f"byte {address.position}: batch checksum is"):
             log.read(12, is_checked=is_checked)
     with pytest.raises(CorruptBatch):
         log.find_timestamp(stamp_of(12))

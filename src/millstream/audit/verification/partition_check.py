@@ -205,7 +205,9 @@ class PartitionCheck:
         )
 
     def _is_deleted(self, key: bytes | None, offset: int) -> bool:
-        return any(offset < rule.before and rule.match.hits(key) for rule in self._facts.deletions)
+        return any(
+            offset < rule.before and rule.match.matches(key) for rule in self._facts.deletions
+        )
 
     def _is_of_another_topic(self, noted: IndexedAck) -> bool:
         current = self._facts.topic_id

@@ -1,1 +1,1 @@
-"""Record batches as Arrow columns, and back."""
+"""Record batches to Arrow columns and back."""

@@ -1,15 +1,15 @@
-"""Batch to columns: what analytics reads, as Arrow.
+"""Decoder from batches to Arrow columns.
 
     offset          int64
     timestamp       int64                                     milliseconds since 1970
-    key             binary                                    null where the record has none
-    value           binary                                    null where the record has none
-    headers         list<struct<key: string, value: binary>>  empty where the record has none
+    key             binary                                    null if the record has none
+    value           binary                                    null if the record has none
+    headers         list<struct<key: string, value: binary>>  empty if the record has none
     timestamp_type  int32                                     0: the producer's, 1: the log's
 
-Needs `pyarrow`. With Numba many records are decoded by compiled kernels; few records, and all
-without it, by the plain-Python reader. The columns are the same. What is not asked for is not
-decoded.
+Needs `pyarrow`. With Numba, compiled kernels decode large numbers of records; the plain-Python
+reader decodes small ones, and all of them without Numba. The columns are the same. Only the
+requested columns are decoded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-"""What comes back unless asked otherwise: the record itself."""
+"""The default columns: the record itself."""
 
 ALL_COLUMNS = (*COLUMNS, "timestamp_type")
 
 _GROUP_SIZE_MAX = 16 * 1024 * 1024
-"""Bodies decoded into one Arrow batch: enough to make its overhead vanish, little to hold."""
+"""Bytes of bodies per Arrow batch: enough to make its overhead negligible, few enough to hold."""
 
 _ARROW_SIZE_MAX = 2**31 - 1
 """Arrow's binary type counts bytes in an int32, so no body may be larger."""
@@ -44,30 +44,30 @@ _OFFSETS = range(-(2**63), 2**63)
 
 
 class _Bounds(NamedTuple):
-    """Which offsets are wanted: from `start` to before `end`."""
+    """The requested range of offsets: from `start` up to, not including, `end`."""
 
     start: int
     end: int
 
-    def touch(self, header: BatchHeader) -> bool:
-        """Whether the batch may hold some of them."""
+    def overlaps(self, header: BatchHeader) -> bool:
+        """Whether the batch may have offsets in the range."""
         return header.base_offset < self.end and header.last_offset >= self.start
 
-    def cut(self, header: BatchHeader) -> bool:
-        """Whether the batch may hold others too."""
-        return self.cut_front(header) or self.cut_back(header)
+    def cuts(self, header: BatchHeader) -> bool:
+        """Whether the batch may have offsets outside the range."""
+        return self.cuts_front(header) or self.cuts_back(header)
 
-    def cut_front(self, header: BatchHeader) -> bool:
-        """Whether the batch may hold offsets before them."""
+    def cuts_front(self, header: BatchHeader) -> bool:
+        """Whether the batch may have offsets before the range."""
         return header.base_offset < self.start
 
-    def cut_back(self, header: BatchHeader) -> bool:
-        """Whether the batch may hold offsets after them."""
+    def cuts_back(self, header: BatchHeader) -> bool:
+        """Whether the batch may have offsets after the range."""
         return header.last_offset >= self.end
 
 
 def is_data(header: BatchHeader) -> bool:
-    """Whether a batch has records of applications, and no marker."""
+    """Whether a batch holds records of applications, not a marker."""
     return not header.is_control
 
 
@@ -81,43 +81,43 @@ def arrow_batches(
     start: int | None = None,
     end: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the batches in `data` into the asked columns, without the control batches.
+    """Decode the batches in `data` into the requested columns, without the control batches.
 
-    `check` verifies each batch's sum. No batch may unpack to over `size_max` bytes. Arrow batches
-    come out as far as the data is sound, then `CorruptBatch` says what is wrong.
+    `check` verifies the checksum of each batch. No batch may decompress to more than `size_max`
+    bytes. Yields Arrow batches up to the first corrupt batch, then raises `CorruptBatch`.
 
-    `is_wanted` decides by the header which batches are decoded. It is asked once for each in
-    `data`, in order, so it may remember what it saw; who gives one has to refuse control batches
-    too. Records before `start`, and from `end` on, are left out, and batches that hold no others
-    are not unpacked.
+    `is_wanted` decides by the header which batches are decoded. It is called once for each batch in
+    `data`, in order, so it may keep state; a caller that passes one must refuse control batches
+    itself. Records before `start`, and from `end` on, are left out; batches without others are not
+    decompressed.
 
-    Without columns, what comes out has rows and nothing in them. Records are then counted by what
-    the headers say and not looked at, save where a batch reaches beyond `start` or `end`.
+    Without columns, the Arrow batches have rows but no columns. Records are then counted by their
+    headers and not decoded, except in a batch that extends beyond `start` or `end`.
     """
     schema = column_schema(columns)
     bounds = _Bounds(
         _OFFSETS.start if start is None else start, _OFFSETS.stop if end is None else end
     )
 
-    def is_touched(header: BatchHeader) -> bool:
-        return is_wanted(header) and bounds.touch(header)
+    def is_in_range(header: BatchHeader) -> bool:
+        return is_wanted(header) and bounds.overlaps(header)
 
     bodies = open_bodies(
         data,
         check=check,
         size_max=min(size_max, _ARROW_SIZE_MAX),
-        is_wanted=is_touched,
-        is_opened=None if columns else bounds.cut,
+        is_wanted=is_in_range,
+        is_opened=None if columns else bounds.cuts,
     )
     return _decoded(data, bodies, bounds, schema)
 
 
 def column_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Return the schema of what `arrow_batches` gives for `columns`."""
+    """Return the schema of what `arrow_batches` yields for `columns`."""
     unknown = [column for column in columns if column not in ALL_COLUMNS]
     if unknown or len(set(columns)) < len(columns):
         raise RequestError(
-            f"columns are {list(columns)}, allowed is each once of {list(ALL_COLUMNS)}"
+            f"columns must be from {list(ALL_COLUMNS)}, each at most once, got {list(columns)}"
         )
     arrow = _arrow()
     types = _types(arrow)
@@ -128,15 +128,16 @@ def _decoded(
     data: Bytes, bodies: Iterable[BatchBody], bounds: _Bounds, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     groups = group_bodies(
-        bodies, size_max=_GROUP_SIZE_MAX, is_first=bounds.cut_front, is_last=bounds.cut_back
+        bodies, size_max=_GROUP_SIZE_MAX, is_first=bounds.cuts_front, is_last=bounds.cuts_back
     )
     for group in groups:
-        # Only the first of a group can reach beyond the start, and only the last beyond the end.
+        # A batch with offsets before the range begins a group, and one with offsets after it ends
+        # a group. So rows to drop can only be at the front of the first and the back of the last.
         rows = sum(body.header.record_count for body in group)
         first, stop = 0, rows
-        if bounds.cut_front(group[0].header):
+        if bounds.cuts_front(group[0].header):
             first = _rows_before(data, group[0], bounds.start)
-        if bounds.cut_back(group[-1].header):
+        if bounds.cuts_back(group[-1].header):
             stop += _rows_before(data, group[-1], bounds.end) - group[-1].header.record_count
         arrays = _decode(data, group, schema.names) if schema.names else []
         if first < stop:
@@ -149,12 +150,12 @@ def _batch(arrays: list[pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBat
     arrow = _arrow()
     if arrays:
         return arrow.RecordBatch.from_arrays(arrays, schema=schema)
-    nothing = arrow.StructArray.from_buffers(arrow.struct([]), rows, [None], children=[])
-    return arrow.RecordBatch.from_struct_array(nothing)
+    empty = arrow.StructArray.from_buffers(arrow.struct([]), rows, [None], children=[])
+    return arrow.RecordBatch.from_struct_array(empty)
 
 
 def _rows_before(data: Bytes, body: BatchBody, offset: int) -> int:
-    """Count the records of a batch that come before an offset; offsets rise in it."""
+    """Count the records of a batch before an offset; offsets in a batch ascend."""
     (offsets,) = _decode(data, [body], ["offset"])
     return bisect_left(range(len(offsets)), offset, key=lambda row: offsets[row].as_py())
 
@@ -163,7 +164,7 @@ def _arrow() -> Any:
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra: the log itself does without.
     except ImportError as error:
-        raise RequestError("columns need pyarrow: pip install millstream[arrow]") from error
+        raise RequestError("Arrow columns need pyarrow: pip install millstream[arrow]") from error
     return pa
 
 
@@ -173,7 +174,7 @@ def _decode(data: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> 
 
 
 def decode_python(_: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> list[pa.Array]:
-    """Do in plain Python what `vectors.decode` does with kernels."""
+    """Reference in plain Python for `decoder_vectorized.decode`."""
     arrow = _arrow()
     types = _types(arrow)
     records = [

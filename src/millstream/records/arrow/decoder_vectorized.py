@@ -1,10 +1,10 @@
-"""Groups of batches to Arrow, through the kernels. Needs Numba; `columns.py` decides on it.
+"""Decoder from groups of batches to Arrow, with kernels. Needs Numba; `decoder.py` calls it.
 
 A binary column of Arrow is three buffers:
 
-    validity   one bit per row, 0 for null               (none where there are no nulls)
+    validity   one bit per row, 0 for null               (absent if there are no nulls)
     offsets    rows + 1 int32; row i has the bytes offsets[i] to offsets[i + 1]
-    data       the bytes of all rows, one right after the other
+    data       the bytes of all rows, back to back
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.records.kernels.decode_kernels import BinaryFields, DecodedColum
 
 
 def decode(data: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> list[pa.Array]:
-    """Return the asked columns of all records in `group`, whose bodies were opened in `data`."""
+    """Return the requested columns of all records in `group`, opened in `data`."""
     source, batches = arrays_of_bodies(data, group)
     rows = sum(body.header.record_count for body in group)
     table = DecodedColumns(
@@ -35,7 +35,7 @@ def decode(data: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> l
     number, position = decode_kernels.decode_records(source, batches, table)
     if number != decode_kernels.SOUND:
         raise _broken(group[number].header, position - int(batches[number, decode_kernels.START]))
-    made = {
+    makers = {
         "offset": lambda: _numbers(pa.int64(), table.offsets),
         "timestamp": lambda: _numbers(pa.int64(), table.timestamps),
         "key": lambda: _binary(source, table.keys),
@@ -43,11 +43,11 @@ def decode(data: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> l
         "headers": lambda: _headers(source, table.headers),
         "timestamp_type": lambda: _numbers(pa.int32(), _timestamp_types(batches)),
     }
-    return [made[column]() for column in columns]
+    return [makers[column]() for column in columns]
 
 
 def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
-    """Return the index of the first record without a key, once all records were checked."""
+    """Check all records, and return the index of the first one without a key."""
     source, batches = arrays_of_bodies(body, [BatchBody(header, body, 0)])
     nothing = BinaryFields.empty(0)
     keys = BinaryFields.empty(header.record_count)
@@ -63,18 +63,21 @@ def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
 
 def _broken(header: BatchHeader, position: int) -> CorruptBatch:
     return CorruptBatch(
-        f"batch at offset {header.base_offset}: broken record at byte {position} of its body"
+        f"batch at offset {header.base_offset}: malformed record at byte {position} of its body"
     )
 
 
 def _timestamp_types(batches: Int64s) -> Int32s:
-    """1 for each record that is dated by the log, 0 for each that its producer dated."""
+    """Return 1 for each record with a timestamp of the log, 0 for each with one of its producer."""
     types = batches[:, decode_kernels.IS_FIXED].astype(np.int32)
     return np.repeat(types, batches[:, decode_kernels.RECORD_COUNT])
 
 
 def _numbers(kind: pa.DataType, numbers: Int32s | Int64s) -> pa.Array:
-    """Wrap numbers. `pa.array` would do so too, but load pandas first, a quarter of a second."""
+    """Wrap numbers in an Arrow array.
+
+    `pa.array` would do so too, but loads pandas first, which takes a quarter of a second.
+    """
     return pa.Array.from_buffers(kind, numbers.size, [None, pa.py_buffer(numbers)])
 
 
@@ -102,9 +105,9 @@ def _headers(source: Octets, records: BinaryFields) -> pa.Array:
 
 
 def _text(keys: pa.Array) -> pa.Array:
-    """Read bytes as UTF-8; what is not is mended, as `iterate.py` does."""
+    """Decode UTF-8; replace bad bytes, as `iterate.py` does."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        mended = [key.decode(errors="replace") for key in keys.to_pylist()]
-        return pa.array(mended, pa.string())
+        replaced = [key.decode(errors="replace") for key in keys.to_pylist()]
+        return pa.array(replaced, pa.string())

@@ -1,13 +1,14 @@
-"""Columns to batches: how rows of Arrow become what a log stores.
+"""Encoder from Arrow columns to batches.
 
     key        binary or string                          null, or no column: the record has none
     value      binary or string                          null, or no column: the record has none
     headers    list<struct<key: string, value: binary>>  null, or no column: no headers
     timestamp  int64                                     milliseconds since 1970; null, or no
-                                                         column: the present, as the caller says
+                                                         column: the caller's `now_ms`
 
-The large variants of all of these are taken too. With Numba many records are written by compiled
-kernels; few records, and all without it, by `build_batch`. The bytes are the same.
+The large variants of these types are accepted too. With Numba, compiled kernels write large
+numbers of records; `build_batch` writes small ones, and all of them without Numba. The bytes are
+the same.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """The rows to write, column by column; what is not there is null in all rows.
+    """The rows to write, as columns; a missing column is null in all rows.
 
-    Hold on to it as long as rows of it are written: what the kernels need to know of the arrays is
-    worked out once.
+    Keep the object as long as its rows are being written: the arrays are prepared for the kernels
+    once, at first use.
     """
 
     key: pa.Array | None = None
@@ -67,18 +68,19 @@ class RecordColumns:
     def __post_init__(self) -> None:
         sizes = {name: len(array) for name, array in self._arrays.items()}
         if len(set(sizes.values())) != 1:
-            raise RequestError(f"columns have {sizes} rows, needed is one column, and all alike")
+            raise RequestError(
+                f"there must be at least one column, and all must have as many rows, got {sizes}"
+            )
         for name, array in self._arrays.items():
             check_type(name, array.type)
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
         return len(next(iter(self._arrays.values())))
 
     @cached_property
     def source(self) -> EncodeInput:
-        """The columns as the kernels see them. Needs Numba."""
+        """The columns as input of the kernels. Needs Numba."""
         from millstream.records.arrow.encoder_vectorized import encode_input_of  # noqa: PLC0415 - slow to load.
 
         return encode_input_of(self)
@@ -95,14 +97,14 @@ class RecordColumns:
 
 
 class BuiltBatch(NamedTuple):
-    """One whole batch, as `build_batch` makes it."""
+    """A complete batch, as `build_batch` returns it, and its number of records."""
 
     data: Bytes
     record_count: int
 
 
 class EncodeSettings(NamedTuple):
-    """What all batches have in common, and where their sequences begin."""
+    """Settings that all batches share, and the sequence of the first record."""
 
     now_ms: int
     size_max: int
@@ -114,7 +116,7 @@ class EncodeSettings(NamedTuple):
 
     @property
     def record_size_max(self) -> int:
-        """How large a single record may be; packing makes it smaller, so more is allowed then."""
+        """Largest single record. Compression makes it smaller, so the limit is higher then."""
         return BATCH_BODY_MAX if self.codec == Codec.NONE else BODY_SIZE_MAX
 
 
@@ -130,19 +132,21 @@ def encode_batches(
     is_transactional: bool = False,
     codec: Codec = Codec.NONE,
 ) -> Iterator[BuiltBatch]:
-    """Write rows as batches: those numbered in `rows`, in that order, or all.
+    """Write rows as batches: those whose numbers are in `rows`, in that order, or all.
 
-    A batch has as many records as fit into `size_max` bytes before they are packed; a larger
-    record has one of its own. One that no batch can hold raises `BatchTooLarge` once the batches
-    before it were given out. Rows without a timestamp get `now_ms`. Sequences count records, from
-    `base_sequence` on. The bytes of a batch are the caller's to keep.
+    A batch has as many records as fit into `size_max` bytes before compression; a larger record
+    gets a batch of its own. A record that no batch can hold raises `BatchTooLarge`, after the
+    batches before it were yielded. Rows without a timestamp get `now_ms`. Sequences count records,
+    from `base_sequence` on. The caller may keep the bytes of a batch.
     """
     if not 1 <= size_max <= BATCH_BODY_MAX:
-        raise RequestError(f"size_max is {size_max}, allowed is 1-{BATCH_BODY_MAX}")
+        raise RequestError(f"size_max must be between 1 and {BATCH_BODY_MAX}, got {size_max}")
     if not NO_SEQUENCE <= base_sequence < _SEQUENCES:
-        raise RequestError(f"base sequence is {base_sequence}, allowed is -1-{_SEQUENCES - 1}")
+        raise RequestError(
+            f"base_sequence must be between -1 and {_SEQUENCES - 1}, got {base_sequence}"
+        )
     if now_ms not in _INT64:
-        raise RequestError(f"now_ms is {now_ms}, allowed is what has 64 bits")
+        raise RequestError(f"now_ms must fit into 64 bits, got {now_ms}")
     if rows is not None:
         _check_rows(rows, columns.row_count)
     settings = EncodeSettings(
@@ -153,26 +157,26 @@ def encode_batches(
 
 
 def next_sequence(base_sequence: int, record_count: int) -> int:
-    """Return the sequence of the record after so many, counted from `base_sequence` on."""
+    """Return the sequence that follows `record_count` records from `base_sequence` on."""
     if base_sequence == NO_SEQUENCE:
         return NO_SEQUENCE
     return (base_sequence + record_count) % _SEQUENCES
 
 
 def row_too_large(row: int, size: int, size_max: int) -> BatchTooLarge:
-    """What is raised for a record that no batch can hold."""
-    return BatchTooLarge(f"row {row} has {size} bytes as a record, limit is {size_max}")
+    """Return the error for a record that no batch can hold."""
+    return BatchTooLarge(f"a record must have at most {size_max} bytes, got {size} in row {row}")
 
 
 def keyless_header(row: int) -> InvalidBatch:
-    """What is raised for a header that Kafka has no bytes for."""
-    return InvalidBatch(f"row {row} has a header without a key, allowed is any text, also empty")
+    """Return the error for a header without a key, which Kafka's format cannot express."""
+    return InvalidBatch(f"a header must have a key, which may be empty, got none in row {row}")
 
 
 def encode_python(
     columns: RecordColumns, rows: Rows | None, settings: EncodeSettings
 ) -> Iterator[BuiltBatch]:
-    """Do in plain Python what `encode_vectors.encode` does with kernels."""
+    """Reference in plain Python for `encoder_vectorized.encode`."""
     sequence = settings.base_sequence
     for records in _cut(columns, rows, settings):
         data = build_batch(
@@ -190,15 +194,17 @@ def encode_python(
 
 def _check_rows(rows: Rows, row_count: int) -> None:
     if rows.dtype != "int64":
-        raise RequestError(f"rows are {rows.dtype}, allowed is int64")
+        raise RequestError(f"rows must be int64, got {rows.dtype}")
     if len(rows) and not 0 <= rows.min() <= rows.max() < row_count:
-        raise RequestError(f"rows are {rows.min()}-{rows.max()}, allowed is 0-{row_count - 1}")
+        raise RequestError(
+            f"rows must be between 0 and {row_count - 1}, got {rows.min()} to {rows.max()}"
+        )
 
 
 def _cut(
     columns: RecordColumns, rows: Rows | None, settings: EncodeSettings
 ) -> Iterator[list[Record]]:
-    """Gather the wanted rows into lists that each become a batch."""
+    """Group the selected rows into lists of records; each list becomes a batch."""
     gathered: list[Record] = []
     base = body_size = 0
     for row in range(columns.row_count) if rows is None else rows.tolist():
@@ -234,18 +240,18 @@ def _record(columns: RecordColumns, row: int) -> Record:
 
 
 def _cell(column: pa.Array | None, row: int) -> bytes | None:
-    if column is None or (found := column[row].as_buffer()) is None:
+    if column is None or (cell := column[row].as_buffer()) is None:
         return None
-    return bytes(found)
+    return bytes(cell)
 
 
 def _timestamp(columns: RecordColumns, row: int, now_ms: int) -> int:
-    found = None if columns.timestamp is None else columns.timestamp[row].as_py()
-    return now_ms if found is None else int(found)
+    cell = None if columns.timestamp is None else columns.timestamp[row].as_py()
+    return now_ms if cell is None else int(cell)
 
 
 def _size(record: Record, offset_delta: int, timestamp_delta: int) -> int:
-    """How many bytes a record takes, its length included."""
+    """Return the encoded size of a record, its length field included."""
     numbers = [timestamp_delta, offset_delta, len(record.headers)]
     fields = [record.key, record.value]
     for key, value in record.headers:
@@ -259,7 +265,7 @@ def _size(record: Record, offset_delta: int, timestamp_delta: int) -> int:
 def check_type(name: str, kind: pa.DataType) -> None:
     """Raise `RequestError` unless the column of that name may have that type."""
     if not _is_allowed(name, kind):
-        raise RequestError(f"column {name} is {kind}, allowed is {_ALLOWED[name]}")
+        raise RequestError(f"column {name} must be {_ALLOWED[name]}, got {kind}")
 
 
 def _is_allowed(name: str, kind: pa.DataType) -> bool:

@@ -1,8 +1,8 @@
-"""Compiled loops that write Arrow columns as records. Needs Numba; `encode_vectors.py` calls them.
+"""Kernels that encode Arrow columns as records. Needs Numba; `encoder_vectorized.py` calls them.
 
-The twin of what `encoding.py` does with `build.py`: both make the same batches. The first loop cuts
-rows into batches and adds up how large they are, the second writes them; no byte is moved twice. A
-record's layout is drawn in `build.py`. No loop holds the interpreter lock.
+They must produce the same batches as `encoder.py` with `build.py`. The first loop divides rows
+into batches and computes their sizes, the second writes them; no byte is moved twice. `build.py`
+shows the layout of a record. No loop holds the interpreter lock.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from millstream.records.batch import HEADER_SIZE
 from millstream.records.kernels.compiler import Int64s, Octets, kernel
 from millstream.records.kernels.write_kernels import copy, number_size, write_number
 
-# Columns of the table of batches that one loop fills in and the other reads: how many rows, how
-# many bytes they take, the first and the latest timestamp.
+# Columns of the table of batches that `plan_batches` fills in and `write_batches` reads: number of
+# rows, bytes of the body, the first and the latest timestamp.
 COUNT: Final = 0
 BODY_SIZE: Final = 1
 BASE_TIMESTAMP: Final = 2
 MAX_TIMESTAMP: Final = 3
 BATCH_COLUMNS: Final = 4
 
-# What `plan_batches` finds wrong with a row.
+# Status of a row that `plan_batches` stopped at.
 SOUND: Final = 0
 TOO_LARGE: Final = 1
 KEYLESS: Final = 2
 
 
 class BinaryCells(NamedTuple):
-    """The cells of one binary column: where each starts in `octets`, and its size, -1 for null."""
+    """Cells of one binary column: the start of each in `octets`, and its size, -1 for null."""
 
     octets: Octets
     starts: Int64s
@@ -38,32 +38,32 @@ class BinaryCells(NamedTuple):
 
 
 class EncodeInput(NamedTuple):
-    """All columns of the rows that are to be written, also those that are null in all rows."""
+    """All columns of the rows to write, including those that are null in all rows."""
 
     keys: BinaryCells
     values: BinaryCells
     header_starts: Int64s
-    """By row, the number of its first header."""
+    """By row, the index of its first header."""
     header_counts: Int64s
     header_keys: BinaryCells
     header_values: BinaryCells
 
 
 class EncodeLimits(NamedTuple):
-    """How large things may get, in bytes."""
+    """Size limits in bytes."""
 
     body_size: int
     """A body of more than one record."""
     record_size: int
     """A single record."""
     group_size: int
-    """All batches that are planned at once; the last one may reach beyond."""
+    """All batches that are planned at once; the last one may exceed it."""
 
 
 class SelectedRows(NamedTuple):
-    """Which rows are written, in order, the timestamp of each, and room for the size of each.
+    """The rows to write, in order, the timestamp of each, and an array for the size of each.
 
-    The size of a record is what its length says: it does not count the length itself.
+    The size of a record is the value of its length field, so it does not count that field.
     """
 
     rows: Int64s
@@ -73,13 +73,13 @@ class SelectedRows(NamedTuple):
 
 @kernel
 def field_size(size: int) -> int:
-    """How many bytes a field takes, its length included."""
+    """Return the encoded size of a field, its length included."""
     return number_size(size) + max(size, 0)
 
 
 @kernel
 def headers_size(key_sizes: Int64s, value_sizes: Int64s, start: int, count: int) -> int:
-    """How many bytes some headers take, their count included; -1 where one has no key."""
+    """Return the encoded size of headers, their count included; -1 if one has no key."""
     size = number_size(count)
     for number in range(start, start + count):
         if key_sizes[np.uint64(number)] < 0:
@@ -89,21 +89,21 @@ def headers_size(key_sizes: Int64s, value_sizes: Int64s, start: int, count: int)
     return size
 
 
-# Arrays are taken out of their tuples before a loop begins: inside, each taking would be counted as
-# one more reference to the array, which costs ten times as much as what the loop does.
+# Arrays are taken out of their tuples before a loop: inside it, Numba would count a reference at
+# each access, which costs ten times as much as the work of the loop.
 
 
 @kernel
 def plan_batches(
-    source: EncodeInput, wanted: SelectedRows, first: int, limits: EncodeLimits, batches: Int64s
+    source: EncodeInput, selected: SelectedRows, first: int, limits: EncodeLimits, batches: Int64s
 ) -> tuple[int, int, int]:
-    """Cut wanted rows into batches, from the number `first` on.
+    """Divide selected rows into batches, beginning with row number `first` of the selection.
 
-    Fills in `batches` and the sizes of the records. Returns how many batches there are, the number
-    of the row after them, and what is wrong with that row. Ends where the table is full, the group
-    is large enough, or a row cannot be written.
+    Fills in `batches` and the sizes of the records. Returns the number of batches, the number of
+    the row after them, and the status of that row. Ends when the table is full, the group is large
+    enough, or a row cannot be written.
     """
-    rows, timestamps, sizes = wanted
+    rows, timestamps, sizes = selected
     key_sizes = source.keys.sizes
     value_sizes = source.values.sizes
     header_starts = source.header_starts
@@ -124,13 +124,13 @@ def plan_batches(
             timestamp = timestamps[np.uint64(at)]
             delta = timestamp - base
             if (timestamp ^ base) & (timestamp ^ delta) < 0:
-                break  # Too far from the first of the batch for 64 bits.
-            rest = 1
+                break  # The delta overflowed 64 bits: the row begins a batch of its own.
+            headers_bytes = 1
             if header_counts[row] > 0:
-                rest = headers_size(
+                headers_bytes = headers_size(
                     header_key_sizes, header_value_sizes, header_starts[row], header_counts[row]
                 )
-            if rest < 0:
+            if headers_bytes < 0:
                 status = KEYLESS
                 break
             size = (
@@ -139,11 +139,11 @@ def plan_batches(
                 + number_size(at - batch_first)
                 + field_size(key_sizes[row])
                 + field_size(value_sizes[row])
-                + rest
+                + headers_bytes
             )
             grown = body_size + number_size(size) + size
             if grown > limits.body_size and at > batch_first:
-                break
+                break  # The batch is full. A single record may exceed the limit of a body.
             sizes[np.uint64(at)] = size
             if grown > limits.record_size:
                 status = TOO_LARGE
@@ -152,7 +152,7 @@ def plan_batches(
             body_size = grown
             at += 1
         if at == batch_first:
-            return count, at, status
+            return count, at, status  # The first row of a batch cannot be written.
         batches[count, COUNT] = at - batch_first
         batches[count, BODY_SIZE] = body_size
         batches[count, BASE_TIMESTAMP] = base
@@ -171,13 +171,13 @@ def write_field(octets: Octets, start: int, size: int, target: Octets, position:
 
 @kernel
 def write_batches(
-    source: EncodeInput, wanted: SelectedRows, first: int, batches: Int64s, target: Octets
+    source: EncodeInput, selected: SelectedRows, first: int, batches: Int64s, target: Octets
 ) -> None:
-    """Write the records of planned batches, with room before each batch for its header.
+    """Write the records of planned batches, with space before each batch for its header.
 
-    `first` is the number of the first wanted row in them.
+    `first` is the number of their first row in the selection.
     """
-    rows, timestamps, sizes = wanted
+    rows, timestamps, sizes = selected
     keys, key_starts, key_sizes = source.keys
     values, value_starts, value_sizes = source.values
     header_starts = source.header_starts

@@ -1,10 +1,10 @@
-"""Arrow columns to batches, through the kernels. Needs Numba; `encoding.py` decides on it.
+"""Encoder from Arrow columns to batches, with kernels. Needs Numba; `encoder.py` calls it.
 
-Batches are planned and written in groups of a few MB, so that calling a kernel costs nothing, and
-each group lies in one buffer, so that a batch that is not packed is never copied:
+Batches are planned and written in groups of a few MB, so that the cost of a kernel call is
+negligible. Each group is written to one buffer, so that an uncompressed batch is never copied:
 
     +------------------+---------+------------------+---------+---- - -
-    | room of a header | records | room of a header | records |
+    | space for header | records | space for header | records |
     +------------------+---------+------------------+---------+---- - -
 """
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from millstream.errors import BatchTooLarge, InvalidBatch, RequestError
-from millstream.records.arrow import encoder_kernels as encode_kernels
+from millstream.records.arrow import encoder_kernels
 from millstream.records.arrow.encoder import (
     BuiltBatch,
     EncodeSettings,
@@ -63,9 +63,9 @@ _LARGE = (pa.large_binary(), pa.large_string())
 def encode(
     columns: RecordColumns, rows: Int64s | None, settings: EncodeSettings
 ) -> Iterator[BuiltBatch]:
-    """Write the wanted rows as batches; see `encode_batches`."""
+    """Write the selected rows as batches; see `encode_batches`."""
     sequence = settings.base_sequence
-    for batches, room in _groups(columns, rows, settings):
+    for batches, buffer in _groups(columns, rows, settings):
         end = 0
         for count, body_size, base_timestamp, max_timestamp in batches.tolist():
             start, end = end, end + HEADER_SIZE + body_size
@@ -84,12 +84,12 @@ def encode(
                 base_sequence=sequence,
                 record_count=count,
             )
-            yield BuiltBatch(_sealed(header, room[start:end]), count)
+            yield BuiltBatch(_sealed(header, buffer[start:end]), count)
             sequence = next_sequence(sequence, count)
 
 
 def encode_input_of(columns: RecordColumns) -> EncodeInput:
-    """Describe columns to a kernel; of the bytes in them nothing is copied."""
+    """Convert columns to the input of the kernels, without a copy of their bytes."""
     rows = columns.row_count
     return EncodeInput(
         cells_of(columns.key, rows), cells_of(columns.value, rows), *_headers(columns.headers, rows)
@@ -99,24 +99,26 @@ def encode_input_of(columns: RecordColumns) -> EncodeInput:
 def _groups(
     columns: RecordColumns, rows: Int64s | None, settings: EncodeSettings
 ) -> Iterator[tuple[Int64s, memoryview]]:
-    """Yield tables of batches, and the buffer in which these lie without their headers."""
-    wanted = _wanted(columns, rows, settings.now_ms)
+    """Yield tables of batches, each with the buffer that holds them, headers still missing."""
+    selected = _selected_rows(columns, rows, settings.now_ms)
     limits = EncodeLimits(settings.size_max, settings.record_size_max, _GROUP_SIZE_MAX)
-    table = np.empty((_GROUP_BATCHES_MAX, encode_kernels.BATCH_COLUMNS), np.int64)
+    table = np.empty((_GROUP_BATCHES_MAX, encoder_kernels.BATCH_COLUMNS), np.int64)
     at = 0
-    while at < wanted.rows.size:
+    while at < selected.rows.size:
         first = at
-        count, at, fault = encode_kernels.plan_batches(columns.source, wanted, first, limits, table)
+        count, at, status = encoder_kernels.plan_batches(
+            columns.source, selected, first, limits, table
+        )
         if not count:
-            raise _refused(fault, int(wanted.rows[at]), int(wanted.sizes[at]), settings)
+            raise _refused(status, int(selected.rows[at]), int(selected.sizes[at]), settings)
         batches = table[:count]
-        size = int(batches[:, encode_kernels.BODY_SIZE].sum()) + count * HEADER_SIZE
+        size = int(batches[:, encoder_kernels.BODY_SIZE].sum()) + count * HEADER_SIZE
         target = np.empty(size, np.uint8)
-        encode_kernels.write_batches(columns.source, wanted, first, batches, target)
+        encoder_kernels.write_batches(columns.source, selected, first, batches, target)
         yield batches, target.data
 
 
-def _wanted(columns: RecordColumns, rows: Int64s | None, now_ms: int) -> SelectedRows:
+def _selected_rows(columns: RecordColumns, rows: Int64s | None, now_ms: int) -> SelectedRows:
     numbers = np.arange(columns.row_count) if rows is None else rows
     timestamps = np.full(numbers.size, now_ms)
     if columns.timestamp is not None and numbers.size:
@@ -130,27 +132,29 @@ def _wanted(columns: RecordColumns, rows: Int64s | None, now_ms: int) -> Selecte
 
 
 def _refused(status: int, row: int, size: int, settings: EncodeSettings) -> RequestError:
-    if status == encode_kernels.KEYLESS:
+    if status == encoder_kernels.KEYLESS:
         return keyless_header(row)
     return row_too_large(row, len(encode_varlong(size)) + size, settings.record_size_max)
 
 
 def _sealed(header: BatchHeader, batch: memoryview) -> Bytes:
-    """Finish a batch whose body lies behind the room for its header."""
+    """Finish a batch whose body follows the space for its header."""
     try:
         if header.codec == Codec.NONE:
             seal_in_place(header, batch)
             return batch
-        packed = seal(header, compress(Codec(header.codec), batch[HEADER_SIZE:]))
+        compressed = seal(header, compress(Codec(header.codec), batch[HEADER_SIZE:]))
     except struct.error as error:
-        raise InvalidBatch(f"a number does not fit its field: {error}") from error
-    if len(packed) > BATCH_SIZE_MAX:
-        raise BatchTooLarge(f"batch has {len(packed)} bytes, limit is {BATCH_SIZE_MAX}")
-    return packed
+        raise InvalidBatch(f"a field of a record cannot be encoded: {error}") from error
+    if len(compressed) > BATCH_SIZE_MAX:
+        raise BatchTooLarge(
+            f"batch must have at most {BATCH_SIZE_MAX} bytes, got {len(compressed)}"
+        )
+    return compressed
 
 
 def cells_of(array: pa.Array | None, rows: int) -> BinaryCells:
-    """Describe a binary or text column to a kernel; one that is not there is null in all rows."""
+    """Convert a binary or text column to input of a kernel; a missing one is null in all rows."""
     if array is None or not rows:
         return BinaryCells(_NO_OCTETS, np.zeros(rows, np.int64), np.full(rows, -1))
     _, _, data = array.buffers()
@@ -181,7 +185,7 @@ def _headers(array: pa.Array | None, rows: int) -> tuple[Int64s, Int64s, BinaryC
 
 
 def _spans(array: pa.Array) -> tuple[Int64s, Int64s]:
-    """Where each row of a list, text or binary array starts in what lies behind, and its size."""
+    """Return start and size of each row of a list, text or binary array, in its values buffer."""
     is_large = array.type in _LARGE or pa.types.is_large_list(array.type)
     kind: type[np.int32 | np.int64] = np.int64 if is_large else np.int32
     offsets = np.frombuffer(
@@ -198,12 +202,12 @@ def _numbers(array: pa.Array) -> Int64s:
 
 
 def _nulls(array: pa.Array) -> NDArray[np.bool_]:
-    """Which rows are null."""
+    """Return a mask of the null rows."""
     return cast("NDArray[np.bool_]", array.is_null().to_numpy(zero_copy_only=False))
 
 
 def _read_only(array: NDArray[_T]) -> NDArray[_T]:
-    """One type for the compiler, whether the array may change or not."""
+    """Return a read-only view: Numba compiles separate code for writable arrays."""
     view = np.ascontiguousarray(array).view()
     view.setflags(write=False)
     return view

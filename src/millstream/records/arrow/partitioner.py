@@ -1,8 +1,9 @@
-"""Which partition a key goes to, as Kafka's clients in Java decide it, and rows by partition.
+"""Kafka's default partitioner: the partition of a key, and rows grouped by partition.
 
-The hash is murmur2 in 32 bits, seeded as Kafka does; without its sign, modulo the number of
-partitions. So records written here lie where those of other producers with the same key lie.
-Clients built on librdkafka spread keys differently unless told to use `murmur2`.
+The hash is 32-bit murmur2 with Kafka's seed; its lower 31 bits modulo the number of partitions are
+the partition, as in Kafka's Java clients. So records with the same key go to the same partition
+regardless of which of these clients writes them. Clients based on librdkafka use another hash
+unless they are configured to use `murmur2`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Int64s: TypeAlias = NDArray[np.int64]
 
 NO_PARTITION = -1
-"""What a row without a key gets: whoever writes it may choose."""
+"""Partition of a row without a key: the writer may choose one."""
 
 _COUNT_MAX = 2**31 - 1
 
@@ -32,11 +33,11 @@ _UINT32 = 0xFFFFFFFF
 
 
 class RowsByPartition(NamedTuple):
-    """Row numbers, those of partition 0 first, then those of 1; in each partition they rise."""
+    """Row numbers grouped by partition, ascending within each."""
 
     rows: Int64s
     bounds: Int64s
-    """Partition p has the rows from `bounds[p]` to before `bounds[p + 1]`."""
+    """Partition p has the rows from `bounds[p]` up to, not including, `bounds[p + 1]`."""
 
     def of(self, partition: int) -> Int64s:
         """Return the rows of one partition."""
@@ -44,7 +45,7 @@ class RowsByPartition(NamedTuple):
 
 
 def murmur2(key: bytes) -> int:
-    """Return Kafka's hash of a key, as 32 bits without a sign."""
+    """Return Kafka's hash of a key, as an unsigned 32-bit number."""
     hashed = _SEED ^ len(key)
     whole = len(key) & ~3
     for start in range(0, whole, 4):
@@ -58,37 +59,39 @@ def murmur2(key: bytes) -> int:
 
 
 def partitions_of(keys: pa.Array, count: int) -> Int32s:
-    """Return the partition of each key, out of `count`; `NO_PARTITION` where it is null."""
+    """Return the partition of each key, out of `count`; `NO_PARTITION` for null."""
     _check_count(count)
     check_type("key", keys.type)
-    found: Int32s = _PARTITIONS_OF.choose(len(keys))(keys, count)
-    return found
+    partitions: Int32s = _PARTITIONS_OF.choose(len(keys))(keys, count)
+    return partitions
 
 
 def rows_by_partition(partitions: Int32s, count: int) -> RowsByPartition:
-    """Order the numbers of rows by the partition of each, which must be one of `count`."""
+    """Group row numbers by partition; each partition must be less than `count`."""
     _check_count(count)
     if len(partitions) and not 0 <= partitions.min() <= partitions.max() < count:
-        found = f"{partitions.min()}-{partitions.max()}"
-        raise RequestError(f"partitions are {found}, allowed is 0-{count - 1}")
-    found_rows: RowsByPartition = _ROWS_BY_PARTITION.choose(len(partitions))(partitions, count)
-    return found_rows
+        raise RequestError(
+            f"partitions must be between 0 and {count - 1},"
+            f" got {partitions.min()} to {partitions.max()}"
+        )
+    rows: RowsByPartition = _ROWS_BY_PARTITION.choose(len(partitions))(partitions, count)
+    return rows
 
 
 def partitions_python(keys: pa.Array, count: int) -> Int32s:
-    """Do in plain Python what `partition_vectors.partitions` does with kernels."""
+    """Reference in plain Python for `partitioner_vectorized.partitions`."""
     import numpy as np  # noqa: PLC0415 - an extra: the log itself does without.
 
     cells = (key.as_buffer() for key in keys)
-    found = (
+    partitions = (
         NO_PARTITION if cell is None else (murmur2(bytes(cell)) & 0x7FFFFFFF) % count
         for cell in cells
     )
-    return np.fromiter(found, np.int32, count=len(keys))
+    return np.fromiter(partitions, np.int32, count=len(keys))
 
 
 def rows_python(partitions: Int32s, count: int) -> RowsByPartition:
-    """Do without a kernel what `partition_vectors.rows` does with one."""
+    """Reference without a kernel for `partitioner_vectorized.rows`."""
     import numpy as np  # noqa: PLC0415 - an extra: the log itself does without.
 
     rows = np.argsort(partitions, kind="stable")
@@ -97,7 +100,7 @@ def rows_python(partitions: Int32s, count: int) -> RowsByPartition:
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= _COUNT_MAX:
-        raise RequestError(f"number of partitions is {count}, allowed is 1-{_COUNT_MAX}")
+        raise RequestError(f"number of partitions must be between 1 and {_COUNT_MAX}, got {count}")
 
 
 def _compiled_partitions() -> Any:

@@ -1,6 +1,7 @@
-"""Partitions of keys and rows of partitions, compiled. Needs Numba; `partitioner.py` decides on it.
+"""Partitioner with kernels. Needs Numba; `partitioner.py` calls it.
 
-All numbers are int64, as in `kernels.py`; the hash is cut to 32 bits where it grows beyond.
+All numbers are int64, as in `decode_kernels.py`; the hash is reduced to 32 bits after each step
+that exceeds them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def partitions(keys: pa.Array, count: int) -> Int32s:
 
 
 def rows(partitions: Int32s, count: int) -> RowsByPartition:
-    """Order the numbers of rows; see `rows_by_partition`."""
+    """Group row numbers by partition; see `rows_by_partition`."""
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(partitions, minlength=count), out=bounds[1:])
     ordered = np.empty(len(partitions), np.int64)
@@ -49,7 +50,7 @@ def word_at(octets: Octets, start: int, size: int) -> int:
 
 @kernel
 def hash_of(octets: Octets, start: int, size: int) -> int:
-    """Do for a key in `octets` what `murmur2` does."""
+    """Compute `murmur2` of a key in `octets`."""
     hashed = _SEED ^ size
     whole = start + (size & ~3)
     for at in range(start, whole, 4):
@@ -66,7 +67,7 @@ def hash_of(octets: Octets, start: int, size: int) -> int:
 def find_partitions(
     octets: Octets, starts: Int64s, sizes: Int64s, count: int, found: Int32s
 ) -> None:
-    """Note the partition of each key, -1 where it is null."""
+    """Fill in the partition of each key, -1 for null."""
     for row in range(found.size):
         partition = -1
         if sizes[row] >= 0:
@@ -75,9 +76,9 @@ def find_partitions(
 
 
 @kernel
-def group_rows(partitions: Int32s, places: Int64s, ordered: Int64s) -> None:
-    """Put the number of each row into the next place of its partition."""
+def group_rows(partitions: Int32s, next_rows: Int64s, ordered: Int64s) -> None:
+    """Write the number of each row to the next free index of its partition."""
     for row in range(partitions.size):
         partition = np.uint64(partitions[row])
-        ordered[np.uint64(places[partition])] = row
-        places[partition] += 1
+        ordered[np.uint64(next_rows[partition])] = row
+        next_rows[partition] += 1

@@ -1,1 +1,1 @@
-"""Removing records from batches without re-encoding the ones that stay."""
+"""Removal of records from batches, without re-encoding those that remain."""

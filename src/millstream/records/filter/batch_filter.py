@@ -1,12 +1,12 @@
-"""Batches without some of their records: what deletion, compaction and reclaiming rest on.
+"""Batches without some of their records: used by deletion, compaction and segment merges.
 
-A batch that loses records keeps its place in the log: base offset, last offset delta, producer,
-epoch and sequence stay, so a batch still starts where the one before it ended. A batch that loses
-all of them goes, unless it is needed for what its header says; the offsets that nothing covers
-then get a filler, an empty batch of no producer.
+A batch that loses records keeps its offsets: base offset, last offset delta, producer, epoch and
+sequence do not change, so a batch still starts where the one before it ended. A batch that loses
+all records is removed, unless its header is needed; the offsets that no batch covers then get a
+filler, an empty batch of no producer.
 
-What goes is said by `FilterRules`. What a batch's header does not tell is decided record by record,
-by the kernels or by their plain reference in `remaining.py`.
+`FilterRules` says which records are removed. If the header of a batch cannot decide it, each
+record is decoded, by the kernels or by their plain reference in `remaining.py`.
 """
 
 from __future__ import annotations
@@ -65,19 +65,20 @@ _FILLER_OFFSETS_MAX = 2**31
 
 
 class FilterResult(NamedTuple):
-    """What the rules left of some batches."""
+    """What remains of some batches."""
 
     pieces: list[Bytes]
-    """Runs of whole batches in order. What is untouched is a view of the data that came in, as one
-    piece for batches that follow each other; holes are not filled."""
+    """Runs of complete batches, in order. Adjacent unchanged batches are one view of the input;
+    offsets of removed batches are not filled.
+    """
     removed_records: int
-    """How many records went, commit markers included."""
+    """Number of removed records, commit markers included."""
     changed_batches: int
-    """How many batches went or came out different. Empty ones that went do not count."""
+    """Number of batches removed or rewritten. Removed batches without records do not count."""
 
 
 class _Change(NamedTuple):
-    """A batch that goes, or that another takes the place of."""
+    """A batch that is removed, or replaced by another."""
 
     start: int
     end: int
@@ -88,29 +89,30 @@ class _Change(NamedTuple):
 def remove_offsets(batch: Bytes, deleted: array[int]) -> bytes:
     """Return a batch without the records at the offsets in `deleted`, which are sorted.
 
-    Offsets of no record in the batch do not matter, and control batches stay as they are. All that
-    is not a record stays, with these exceptions: the greatest timestamp is that of the records
-    which are left, if any is and the batch does not have log-append time; and an empty batch is not
-    packed. Checks the sum of its input. Raises `CorruptBatch` where the records cannot be read, and
-    `BatchTooLarge` where those that are left do not fit a batch when packed as strongly as we do.
+    Offsets of no record in the batch are ignored, and control batches do not change. Everything but
+    the records stays, with two exceptions: the greatest timestamp becomes that of the remaining
+    records, if there are any and the batch does not have log-append time; and an empty batch is not
+    compressed. Verifies the checksum of its input. Raises `CorruptBatch` if the records cannot be
+    decoded, and `BatchTooLarge` if the remaining ones do not fit into a batch at our compression
+    levels.
     """
     header = decode_header(batch)
     check_batch(header, batch)
     rules = FilterRules(deleted=deleted)
-    if header.is_control or not rules.name_some(header):
+    if header.is_control or not rules.removes_some_offsets(header):
         return bytes(batch)
     records = open_body(header, batch, size_max=BODY_SIZE_MAX)
-    rests_of = _REMAINING_OF.choose(header.record_count)
-    [rest] = rests_of(batch, [OpenedBatch(0, header, records)], rules)
-    if isinstance(rest, CorruptBatch):
-        raise rest
-    return bytes(batch) if rest is None else _rebuilt(header, rest)
+    remaining_of = _REMAINING_OF.choose(header.record_count)
+    [remaining] = remaining_of(batch, [OpenedBatch(0, header, records)], rules)
+    if isinstance(remaining, CorruptBatch):
+        raise remaining
+    return bytes(batch) if remaining is None else _rebuilt(header, remaining)
 
 
 def filler_batches(first: int, end: int, *, leader_epoch: int) -> bytes:
-    """Return empty batches that cover the offsets from `first` to before `end`.
+    """Return empty batches that cover the offsets from `first` up to, not including, `end`.
 
-    One, where there are no more offsets than one can cover; none, where there are none.
+    One batch is enough unless there are more than 2^31 offsets; there is none for an empty range.
     """
     return b"".join(
         _filler_batch(start, min(end, start + _FILLER_OFFSETS_MAX), leader_epoch)
@@ -119,28 +121,29 @@ def filler_batches(first: int, end: int, *, leader_epoch: int) -> bytes:
 
 
 def filter_batches(data: Bytes, rules: FilterRules) -> FilterResult:
-    """Apply rules to whole batches.
+    """Apply rules to complete batches.
 
-    Checks every sum of its input; raises `CorruptBatch`. Batches that are empty go, unless
-    `producers` has them. One whose records cannot be read keeps them as they are, unless all of
-    them go. Raises `BatchTooLarge` where records that are left do not fit a batch when packed as
-    strongly as we do: to keep those that should go could bring back what was deleted since.
+    Verifies every checksum of its input; raises `CorruptBatch`. Empty batches are removed, unless
+    `producers` contains them. A batch whose records cannot be decoded keeps them as they are,
+    unless all of them are to be removed. Raises `BatchTooLarge` if the remaining records do not fit
+    into a batch at our compression levels: keeping those that should be removed could bring back
+    what was deleted since.
     """
     changes: dict[int, _Change] = {}
-    unsure: list[LocatedBatch] = []
+    undecided: list[LocatedBatch] = []
     for batch, view in checked_batches(data):
         if batch.header.is_control:
             change = _filter_control(batch, view, rules)
-        elif _is_empty(batch.header) or rules.remove_all(batch.header):
+        elif _is_empty(batch.header) or rules.removes_all(batch.header):
             change = _empty(batch, rules)
         elif rules.may_remove_some(batch.header):
-            unsure.append(batch)
+            undecided.append(batch)
             continue
         else:
             change = _settle(batch, view, rules)
         if change is not None:
             changes[batch.start] = change
-    changes |= _filter_records(memoryview(data), unsure, rules)
+    changes |= _filter_records(memoryview(data), undecided, rules)
     return _apply(memoryview(data), sorted(changes.values(), key=lambda change: change.start))
 
 
@@ -168,7 +171,7 @@ def _is_empty(header: BatchHeader) -> bool:
 
 
 def _filter_control(batch: LocatedBatch, view: memoryview, rules: FilterRules) -> _Change | None:
-    """Let a commit marker go, once all transactions are settled; keep all else."""
+    """Remove a commit marker if all transactions are resolved; keep everything else."""
     if rules.aborted is None or batch.header.base_offset in rules.producers:
         return None
     try:
@@ -179,19 +182,19 @@ def _filter_control(batch: LocatedBatch, view: memoryview, rules: FilterRules) -
 
 
 def _empty(batch: LocatedBatch, rules: FilterRules) -> _Change | None:
-    """Let a batch without records go, or its records where its header is needed."""
+    """Remove a batch without remaining records, or only its records if its header is needed."""
     header, count = batch.header, batch.header.record_count
     if header.base_offset not in rules.producers:
         return _Change(batch.start, batch.end, None, count)
-    if _is_empty(header) and not rules.settles(header):
+    if _is_empty(header) and not rules.clears_transaction(header):
         return None
     nothing = RemainingRecords(b"", 0, header.max_timestamp, None)
     return _Change(batch.start, batch.end, _rebuilt(_settled(header, rules), nothing), count)
 
 
 def _settle(batch: LocatedBatch, view: memoryview, rules: FilterRules) -> _Change | None:
-    """Take the transactional bit from a batch that keeps its records."""
-    if not rules.settles(batch.header):
+    """Clear the transactional bit of a batch that keeps its records."""
+    if not rules.clears_transaction(batch.header):
         return None
     settled = seal(_settled(batch.header, rules), view[HEADER_SIZE:])
     return _Change(batch.start, batch.end, settled, 0)
@@ -200,14 +203,14 @@ def _settle(batch: LocatedBatch, view: memoryview, rules: FilterRules) -> _Chang
 def _filter_records(
     data: memoryview, batches: Sequence[LocatedBatch], rules: FilterRules
 ) -> dict[int, _Change]:
-    """Look at the records of batches, and say what changes at which position."""
+    """Decode the records of batches, and return the changes by position."""
     changes = {}
     for group in open_groups(data, batches):
-        rests_of = _REMAINING_OF.choose(record_count(group))
-        for opened, rest in zip(group, rests_of(data, group, rules), strict=True):
+        remaining_of = _REMAINING_OF.choose(record_count(group))
+        for opened, remaining in zip(group, remaining_of(data, group, rules), strict=True):
             if (
-                isinstance(rest, RemainingRecords)
-                and (change := _keep_remaining(opened, rest, rules)) is not None
+                isinstance(remaining, RemainingRecords)
+                and (change := _keep_remaining(opened, remaining, rules)) is not None
             ):
                 changes[opened.start] = change
     for batch in batches:
@@ -219,46 +222,46 @@ def _filter_records(
 
 
 def _keep_remaining(
-    batch: OpenedBatch, rest: RemainingRecords, rules: FilterRules
+    batch: OpenedBatch, remaining: RemainingRecords, rules: FilterRules
 ) -> _Change | None:
     header = batch.header
-    if rest.record_count == 0:
+    if remaining.record_count == 0:
         return _empty(LocatedBatch(batch.start, header), rules)
-    removed = header.record_count - rest.record_count
+    removed = header.record_count - remaining.record_count
     try:
-        rebuilt = _rebuilt(_settled(header, rules), rest)
+        rebuilt = _rebuilt(_settled(header, rules), remaining)
     except BatchTooLarge:
         if removed:
             raise
-        return None  # There is no room for a horizon, so the tombstones stay.
+        return None  # The batch would be too large with a horizon, so the tombstones are kept.
     return _Change(batch.start, batch.start + header.size, rebuilt, removed)
 
 
 def _settled(header: BatchHeader, rules: FilterRules) -> BatchHeader:
-    if not rules.settles(header):
+    if not rules.clears_transaction(header):
         return header
     return header._replace(attributes=header.attributes & ~TRANSACTIONAL_BIT)
 
 
-def _rebuilt(header: BatchHeader, rest: RemainingRecords) -> bytes:
-    """Put a batch together from its header and what is left of its records."""
-    attributes, body = header.attributes, rest.records
-    if rest.record_count == 0:
+def _rebuilt(header: BatchHeader, remaining: RemainingRecords) -> bytes:
+    """Build a batch from its header and its remaining records."""
+    attributes, body = header.attributes, remaining.records
+    if remaining.record_count == 0:
         attributes &= ~CODEC_MASK
-    if rest.horizon is not None:
+    if remaining.horizon is not None:
         attributes |= HORIZON_BIT
     if codec := attributes & CODEC_MASK:
         body = compress(Codec(codec), body)
     if (size := HEADER_SIZE + len(body)) > BATCH_SIZE_MAX:
         raise BatchTooLarge(
-            f"batch at offset {header.base_offset} has {size} bytes without the records that go,"
-            f" limit is {BATCH_SIZE_MAX}"
+            f"batch at offset {header.base_offset} must have at most {BATCH_SIZE_MAX} bytes"
+            f" after the removal of records, got {size}"
         )
     changed = header._replace(
         attributes=attributes,
-        base_timestamp=header.base_timestamp if rest.horizon is None else rest.horizon,
-        max_timestamp=rest.max_timestamp,
-        record_count=rest.record_count,
+        base_timestamp=header.base_timestamp if remaining.horizon is None else remaining.horizon,
+        max_timestamp=remaining.max_timestamp,
+        record_count=remaining.record_count,
     )
     return seal(changed, body)
 
@@ -282,7 +285,7 @@ def _apply(data: memoryview, changes: Sequence[_Change]) -> FilterResult:
 def remaining_python(
     _: Bytes, group: Sequence[OpenedBatch], rules: FilterRules
 ) -> list[RemainingRecords | CorruptBatch | None]:
-    """Do in plain Python what `sift_vectors.rests_of` does with kernels."""
+    """Reference in plain Python for `remaining_vectorized.remaining_of`."""
     return [remaining_records(opened.header, opened.records, rules) for opened in group]
 
 

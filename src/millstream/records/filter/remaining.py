@@ -1,8 +1,8 @@
-"""What the rules leave of a batch, in plain Python: the reference of the kernels.
+"""Remaining records of a batch, in plain Python: the reference for the kernels.
 
-A record's layout is drawn in `build.py`. Records that stay are copied as they are. Only where the
-batch gets a horizon are they written anew, since its base timestamp moves and every record must
-keep its own: the delta changes, and with it the length.
+`build.py` shows the layout of a record. Remaining records are copied as they are. Only if the
+batch gets a horizon are they encoded again: its base timestamp changes, and every record must keep
+its own timestamp, so the delta changes, and with it the length.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from millstream.records.varint import encode_varint, encode_varlong, read_varint
 
 
 class RemainingRecords(NamedTuple):
-    """What is left of a batch."""
+    """The records of a batch that the rules keep."""
 
     records: Bytes
-    """The records one after the other, not packed."""
+    """The encoded records, back to back, not compressed."""
     record_count: int
     max_timestamp: int
     horizon: int | None
-    """The base timestamp, where it became the horizon of the batch's tombstones."""
+    """The new base timestamp, if it became the horizon of the batch's tombstones."""
 
 
 def remaining_records(
     header: BatchHeader, body: Bytes, rules: FilterRules
 ) -> RemainingRecords | CorruptBatch | None:
-    """Return what is left of an opened batch; `None` where it stays as it is.
+    """Return the remaining records of an opened batch; `None` if it does not change.
 
-    Where the records cannot be read, what is wrong comes back and is not raised.
+    If the records cannot be decoded, the error is returned, not raised.
     """
     data = bytes(body)
     try:
@@ -56,12 +56,12 @@ def remaining_records(
 
 
 def rebased_size_max(header: BatchHeader) -> int:
-    """How large records may be once they are written anew for a horizon."""
+    """Return the size limit of records that are encoded again for a horizon."""
     return BATCH_SIZE_MAX - HEADER_SIZE if header.codec == Codec.NONE else BODY_SIZE_MAX
 
 
 def _spans(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the records lie, lengths included; they are known to be sound."""
+    """Yield start and end of each record, its length included. They must be well-formed."""
     position = 0
     while position < len(data):
         size, start = read_varint(data, position)
@@ -70,13 +70,13 @@ def _spans(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _is_removed(header: BatchHeader, record: StoredRecord, rules: FilterRules) -> bool:
-    if rules.name(record.offset):
+    if rules.removes_offset(record.offset):
         return True
     if record.key is None:
         return False
-    if rules.latest is not None and rules.latest.find(record.key) > record.offset:
+    if rules.key_table is not None and rules.key_table.find(record.key) > record.offset:
         return True
-    return record.value is None and rules.remove_tombstones(header)
+    return record.value is None and rules.removes_tombstones(header)
 
 
 def _rebased(
@@ -85,7 +85,7 @@ def _rebased(
     kept: list[tuple[StoredRecord, tuple[int, int]]],
     rules: FilterRules,
 ) -> bytes | None:
-    """Write the records anew for a horizon; `None` where none is due or they would not fit."""
+    """Encode the records again for a horizon; `None` if none is due or they would not fit."""
     horizon = rules.horizon(header)
     has_tombstones = any(record.key is not None and record.value is None for record, _ in kept)
     if horizon is None or not has_tombstones:
@@ -99,7 +99,7 @@ def _rebased(
 
 
 def _shifted(data: bytes, start: int, end: int, shift: int) -> bytes:
-    """Write one record anew, with another timestamp delta."""
+    """Encode one record again, with its timestamp delta changed by `shift`."""
     _, at = read_varint(data, start)
     delta, after = read_varlong(data, at + 1)
     fields = data[at : at + 1] + encode_varlong(delta + shift) + data[after:end]

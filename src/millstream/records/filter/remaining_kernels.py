@@ -1,8 +1,8 @@
-"""Compiled loops that sift the records of many batches at once. Needs Numba.
+"""Kernels that filter the records of many batches. Needs Numba.
 
-The twin of `rest.py`: both keep the same records and write the same bytes. `sift_vectors.py` calls
-them, with batches that it knows to be sound: the first loop decides which records go and adds up
-what is left, the second writes that.
+`remaining_vectorized.py` calls them. They must keep the same records and write the same bytes as
+`remaining.py`. The batches are known to be well-formed. The first loop decides which records are
+removed and computes the size of those that remain, the second writes those.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from millstream.records.kernels.decode_kernels import (
 )
 from millstream.records.kernels.write_kernels import copy, number_size, write_number
 
-# Columns of what it finds: how many records are left, in how many bytes, how many of them are
-# tombstones, which is the latest timestamp, and how many bytes they would have with their deltas
-# shifted (-1: a delta would have more than 64 bits).
+# Columns of the statistics of a batch: number of remaining records, their size, the number of
+# tombstones among them, their latest timestamp, and their size with shifted timestamp deltas
+# (-1: a shifted delta does not fit into 64 bits).
 KEPT: Final = 0
 KEPT_SIZE: Final = 1
 TOMBSTONES: Final = 2
 MAX_TIMESTAMP: Final = 3
 SHIFTED_SIZE: Final = 4
-FOUND_COLUMNS: Final = 5
+STATS_COLUMNS: Final = 5
 
-# Columns of what `write_records` is told: which batch, which is the first of its records, where the
-# result goes, and whether and by how much deltas are shifted.
+# Columns of the plans for `write_records`: number of the batch, row of its first record, position
+# in the target, and whether and by how much timestamp deltas are shifted.
 NUMBER: Final = 0
 FIRST_ROW: Final = 1
 TARGET: Final = 2
@@ -47,26 +47,26 @@ _INT64_MIN: Final = -0x8000000000000000
 
 
 class KernelRules(NamedTuple):
-    """What `select_records` has to know of the rules.
+    """The rules as input of `select_records`.
 
-    The arrays have a place per batch: whether its tombstones go, whether it gets a horizon if it
-    has some that stay, and by how much its timestamp deltas change then.
+    The arrays have an element per batch: whether its tombstones are removed, whether it gets a
+    horizon if it keeps tombstones, and by how much its timestamp deltas change then.
     """
 
-    named: RemovedOffsets
-    tombstones_go: Int64s
+    removed: RemovedOffsets
+    removes_tombstones: Int64s
     may_shift: Int64s
     shifts: Int64s
 
 
 @kernel
 def grown_size(delta: int, shift: int, others: int) -> int:
-    """How many bytes a record has with another timestamp delta; -1 where that does not fit.
+    """Return the size of a record with its timestamp delta shifted; -1 if the delta does not fit.
 
-    `others` is the size of the fields behind the delta.
+    `others` is the size of the fields after the delta.
     """
     shifted = delta + shift
-    if (delta ^ shifted) & (shift ^ shifted) < 0:  # The sum has more than 64 bits.
+    if (delta ^ shifted) & (shift ^ shifted) < 0:  # The sum overflowed 64 bits.
         return -1
     fields = 1 + number_size(shifted) + others
     return number_size(fields) + fields
@@ -74,29 +74,29 @@ def grown_size(delta: int, shift: int, others: int) -> int:
 
 @kernel
 def select_records(
-    source: Octets, batches: Int64s, asked: KernelRules, goes: Octets, found: Int64s
+    source: Octets, batches: Int64s, rules: KernelRules, removed_flags: Octets, stats: Int64s
 ) -> None:
-    """Note which records go, and what is left of each batch.
+    """Flag the records that are removed, and fill in the statistics of each batch.
 
-    `goes` has a flag per record, which may be set already.
+    `removed_flags` has a flag per record, which may be set already.
     """
-    start_offset = asked.named.start_offset
-    deleted = asked.named.deleted
+    start_offset = rules.removed.start_offset
+    deleted = rules.removed.deleted
     row = 0
     for number in range(batches.shape[0]):
         position = batches[number, START]
         body_end = batches[number, END]
         base_offset = batches[number, BASE_OFFSET]
         base_timestamp = batches[number, BASE_TIMESTAMP]
-        tombstones_go = asked.tombstones_go[number] != 0
-        may_shift = asked.may_shift[number] != 0
-        shift = asked.shifts[number]
+        removes_tombstones = rules.removes_tombstones[number] != 0
+        may_shift = rules.may_shift[number] != 0
+        shift = rules.shifts[number]
         kept = 0
         kept_size = 0
         tombstones = 0
         max_timestamp = _INT64_MIN
         shifted_size = 0
-        at = np.searchsorted(deleted, base_offset)
+        at = np.searchsorted(deleted, base_offset)  # Offsets ascend, so `at` only moves forward.
         for _ in range(batches[number, RECORD_COUNT]):
             record = position
             size, start = read_varint(source, record, body_end)
@@ -110,8 +110,8 @@ def select_records(
             while at < deleted.size and deleted[at] < offset:
                 at += 1
             is_gone = offset < start_offset or (at < deleted.size and deleted[at] == offset)
-            is_gone |= goes[row] != 0 or (is_tombstone and tombstones_go)
-            goes[row] = is_gone
+            is_gone |= removed_flags[row] != 0 or (is_tombstone and removes_tombstones)
+            removed_flags[row] = is_gone
             row += 1
             if is_gone:
                 continue
@@ -122,32 +122,32 @@ def select_records(
             if may_shift and shifted_size >= 0:
                 grown = grown_size(delta, shift, position - delta_end)
                 shifted_size = shifted_size + grown if grown >= 0 else -1
-        found[number, KEPT] = kept
-        found[number, KEPT_SIZE] = kept_size
-        found[number, TOMBSTONES] = tombstones
-        found[number, MAX_TIMESTAMP] = max_timestamp
-        found[number, SHIFTED_SIZE] = shifted_size
+        stats[number, KEPT] = kept
+        stats[number, KEPT_SIZE] = kept_size
+        stats[number, TOMBSTONES] = tombstones
+        stats[number, MAX_TIMESTAMP] = max_timestamp
+        stats[number, SHIFTED_SIZE] = shifted_size
 
 
 @kernel
 def write_records(
-    source: Octets, batches: Int64s, goes: Octets, told: Int64s, target: Octets
+    source: Octets, batches: Int64s, removed_flags: Octets, plans: Int64s, target: Octets
 ) -> None:
-    """Write what is left of some batches."""
-    for line in range(told.shape[0]):
-        number = told[line, NUMBER]
-        row = told[line, FIRST_ROW]
-        out = told[line, TARGET]
-        is_shifted = told[line, IS_SHIFTED] != 0
-        shift = told[line, SHIFTED_BY]
+    """Write the remaining records of the planned batches."""
+    for index in range(plans.shape[0]):
+        number = plans[index, NUMBER]
+        row = plans[index, FIRST_ROW]
+        out = plans[index, TARGET]
+        is_shifted = plans[index, IS_SHIFTED] != 0
+        shift = plans[index, SHIFTED_BY]
         position = batches[number, START]
         body_end = batches[number, END]
-        run = position  # Where the records start that stay and were not written yet.
+        run = position  # Start of the run of remaining records that was not copied yet.
         for _ in range(batches[number, RECORD_COUNT]):
             record = position
             size, start = read_varint(source, record, body_end)
             position = start + size
-            if goes[row]:
+            if removed_flags[row]:
                 if not is_shifted:
                     out = copy(source, run, record, target, out)
                 run = position

@@ -1,6 +1,6 @@
-"""Which records go when batches are sifted, as far as a batch's header tells.
+"""Rules for the removal of records, as far as batch headers decide.
 
-What only the records tell is decided in `rest.py` and by the kernels.
+`remaining.py` and the kernels decide by the records themselves.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from millstream.records.filter.keys.table import KeyTable
 
 _HORIZON_MAX = 2**62
-"""For who keeps tombstones forever: beyond any clock, and any delta to it still has 64 bits."""
+"""Horizon of tombstones that are kept forever: beyond any clock; deltas to it fit into 64 bits."""
 
 _INT64 = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedOffsets:
-    """A transaction that was aborted."""
+    """The offsets of an aborted transaction."""
 
     producer_id: int
     first_offset: int
@@ -34,38 +34,41 @@ class AbortedOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRules:
-    """Which records go. The defaults remove nothing.
+    """Which records to remove. The defaults remove nothing.
 
-    `start_offset` and `deleted` are about data only: control batches stay, save that commit markers
-    go where `aborted` is given.
+    `start_offset` and `deleted` apply to data only: control batches stay, except that commit
+    markers are removed if `aborted` is given.
     """
 
     start_offset: int = 0
-    """Records before it go."""
+    """Records before it are removed."""
 
     deleted: array[int] = field(default_factory=lambda: array("q"))
-    """Sorted offsets of records that go."""
+    """Sorted offsets of records to remove."""
 
-    latest: KeyTable | None = None
-    """A record goes if the table knows a later offset of its key; one without a key stays."""
+    key_table: KeyTable | None = None
+    """A record is removed if the table has a later offset for its key; one without a key stays."""
 
     aborted: Sequence[AbortedOffsets] | None = None
-    """`None`: transactions are left as they are. Otherwise all batches are settled: the records of
-    these transactions go; all other transactional batches were committed, so they lose the bit that
-    says so, and commit markers go. Abort markers stay, for the readers that know of them."""
+    """`None`: transactions stay as they are. Otherwise all transactions are resolved: the records
+    of these are removed; all other transactional batches were committed, so their transactional
+    bit is cleared, and commit markers are removed. Abort markers stay, for readers that know of
+    the abort.
+    """
 
     now_ms: int = 0
-    """Steady time, which tombstones are measured by."""
+    """Time of the retention clock, by which tombstones expire."""
 
     tombstone_ms: int | None = None
-    """How long a tombstone stays after it was first sifted. `None`: tombstones stay untouched."""
+    """How long a tombstone stays after its first filter pass. `None`: tombstones stay forever."""
 
     producers: frozenset[int] = frozenset()
-    """Base offsets of batches that stay, as headers without records where no record is left. They
-    tell the last sequence and epoch of a producer."""
+    """Base offsets of batches that stay, as headers without records if none remains. They hold the
+    last sequence and epoch of a producer.
+    """
 
     _transactions: dict[int, list[tuple[int, int]]] = field(init=False, repr=False, compare=False)
-    """First and last offsets of the aborted transactions of each producer, rising."""
+    """First and last offsets of the aborted transactions of each producer, ascending."""
 
     def __post_init__(self) -> None:
         transactions: dict[int, list[tuple[int, int]]] = {}
@@ -74,36 +77,36 @@ class FilterRules:
             found.append((each.first_offset, each.last_offset))
         object.__setattr__(self, "_transactions", transactions)
 
-    def settles(self, header: BatchHeader) -> bool:
-        """Whether a batch of data loses its transactional bit."""
+    def clears_transaction(self, header: BatchHeader) -> bool:
+        """Whether the transactional bit of a data batch is cleared."""
         return self.aborted is not None and header.is_transactional
 
-    def remove_all(self, header: BatchHeader) -> bool:
-        """Whether all records of a batch of data go, whatever they are."""
+    def removes_all(self, header: BatchHeader) -> bool:
+        """Whether all records of a data batch are removed, by its header alone."""
         return header.last_offset < self.start_offset or self._is_aborted(header)
 
     def may_remove_some(self, header: BatchHeader) -> bool:
-        """Whether the records of a batch of data have to be looked at."""
+        """Whether the records of a data batch have to be decoded."""
         return (
             header.base_offset < self.start_offset
             or self.tombstone_ms is not None
-            or (self.latest is not None and self.latest.count > 0)
-            or self.name_some(header)
+            or (self.key_table is not None and self.key_table.count > 0)
+            or self.removes_some_offsets(header)
         )
 
-    def name(self, offset: int) -> bool:
-        """Whether a record of data goes because of where it lies."""
+    def removes_offset(self, offset: int) -> bool:
+        """Whether a data record is removed because of its offset."""
         index = bisect_left(self.deleted, offset)
         is_deleted = index < len(self.deleted) and self.deleted[index] == offset
         return is_deleted or offset < self.start_offset
 
-    def name_some(self, header: BatchHeader) -> bool:
-        """Whether `deleted` has offsets of this batch."""
+    def removes_some_offsets(self, header: BatchHeader) -> bool:
+        """Whether `deleted` contains offsets of this batch."""
         index = bisect_left(self.deleted, header.base_offset)
         return index < len(self.deleted) and self.deleted[index] <= header.last_offset
 
-    def remove_tombstones(self, header: BatchHeader) -> bool:
-        """Whether the time of this batch's tombstones is over."""
+    def removes_tombstones(self, header: BatchHeader) -> bool:
+        """Whether the tombstones of this batch have expired."""
         return (
             self.tombstone_ms is not None
             and header.has_horizon
@@ -111,10 +114,10 @@ class FilterRules:
         )
 
     def horizon(self, header: BatchHeader) -> int | None:
-        """The horizon that a batch gets if it keeps tombstones; `None` if it gets none.
+        """Return the horizon that a batch gets if it keeps tombstones; `None` if it gets none.
 
-        It takes the place of the base timestamp. Where that lies so far away that the difference
-        has more than 64 bits there is no horizon, and the tombstones stay.
+        It replaces the base timestamp. If the difference of the two does not fit into 64 bits,
+        there is no horizon, and the tombstones stay.
         """
         if self.tombstone_ms is None or header.has_horizon:
             return None

@@ -1,1 +1,1 @@
-"""Compiled loops shared by `records.arrow` and `records.filter`."""
+"""Compiled loops that several packages share. Need Numba."""

@@ -1,7 +1,7 @@
-"""Opened batches as arrays, which is how kernels take them. Needs Numba.
+"""Opened batches as arrays, the input of kernels. Needs Numba.
 
-All bodies of a group lie in one source: the data itself where nothing was packed, else a buffer
-into which they were unpacked.
+All bodies of a group are in one source array: the data itself if nothing was compressed, otherwise
+a buffer with the decompressed bodies.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ _NOTHING = DecodedColumns(np.empty(0, np.int64), np.empty(0, np.int64), *(_NO_FI
 def arrays_of_bodies(
     data: Bytes, group: Sequence[OpenedBatch | BatchBody]
 ) -> tuple[Octets, Int64s]:
-    """Lay all bodies into one source, and describe them to a kernel."""
+    """Return one source array for all bodies, and the table that describes them to a kernel."""
     if all(opened.position >= 0 for opened in group):
         buffer, starts = data, [opened.position for opened in group]
     else:
         buffer = b"".join(opened.records for opened in group)
         starts = list(accumulate((len(opened.records) for opened in group), initial=0))
     source = np.frombuffer(buffer, np.uint8)
-    source.setflags(write=False)  # One type for the compiler, whether `data` may change or not.
+    # Read-only and writable arrays are two types to Numba: without this it would compile twice.
+    source.setflags(write=False)
     rows = [_row(opened, start) for opened, start in zip(group, starts, strict=False)]
     return source, np.array(rows, np.int64)
 
 
 def exclude_broken_batches(source: Octets, batches: Int64s) -> dict[int, CorruptBatch]:
-    """Find the batches whose records cannot be read, by number, and take their records away.
+    """Return the errors of malformed batches, by number, and set their record counts to 0.
 
-    Who goes on with `batches` then finds nothing in these, and need not check the others.
+    A caller that goes on with `batches` then finds no records in them, and need not check the
+    others.
     """
     broken = {}
     first = 0
@@ -51,7 +53,7 @@ def exclude_broken_batches(source: Octets, batches: Int64s) -> dict[int, Corrupt
             break
         row = batches[first + number]
         broken[first + number] = CorruptBatch(
-            f"batch at offset {row[decode_kernels.BASE_OFFSET]}: broken record at byte"
+            f"batch at offset {row[decode_kernels.BASE_OFFSET]}: malformed record at byte"
             f" {position - row[decode_kernels.START]} of its body"
         )
         row[decode_kernels.RECORD_COUNT] = 0

@@ -1,12 +1,12 @@
-"""Compiled loops over the bytes of many batches at once. Needs Numba; `vectors.py` calls them.
+"""Kernels that decode the records of many batches. Needs Numba; `decoder_vectorized.py` calls them.
 
-The twin of `iterate.py`: both must accept and refuse the same bytes. The first loop checks every
-number and every length and notes where fields start; the others move bytes only between places
-that the first has noted. None holds the interpreter lock.
+They must accept and refuse the same bytes as `iterate.py`. The first loop checks every number and
+every length and writes down where fields start; the others only move bytes between positions that
+the first has checked. None holds the interpreter lock.
 
-A position of -1 means "broken". It travels through the readers below, so that a record needs one
-test at its end instead of one after each field. All numbers are int64, since Numba turns a mix of
-signed and unsigned into floats.
+A position of -1 means "malformed". The readers below pass it on, so that a record needs one test
+at its end instead of one after each field. All numbers are int64, since Numba converts a mix of
+signed and unsigned integers to floats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 
 from millstream.records.kernels.compiler import Int32s, Int64s, Octets, kernel
 
-# Columns of the table that describes batches to `decode_records`: one row per batch.
+# Columns of the table that describes batches to the kernels, one row per batch: start and end of
+# the body in the source, then fields of the header. With log-append time, `IS_FIXED` is 1 and
+# `FIXED_TIMESTAMP` is the timestamp of every record.
 START: Final = 0
 END: Final = 1
 BASE_OFFSET: Final = 2
@@ -28,17 +30,17 @@ IS_FIXED: Final = 6
 RECORD_COUNT: Final = 7
 
 SOUND: Final = -1
-"""What a kernel returns instead of the number of the first broken batch."""
+"""Returned by a kernel instead of the number of the first malformed batch."""
 
 _UINT32_MAX: Final = 0xFFFFFFFF
 _INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class BinaryFields(NamedTuple):
-    """Where the fields of one binary column lie in the source, and how they add up.
+    """Positions and sizes of the fields of one binary column in the source.
 
-    `starts` has a position per row, -1 for null. `ends` has the bytes of all rows so far, which
-    is what Arrow calls offsets; it begins with a 0, so it is one longer.
+    `starts` has a position per row, -1 for null. `ends` has the cumulative size of all rows so far,
+    which Arrow calls offsets; it begins with a 0, so it has one more element.
     """
 
     starts: Int64s
@@ -46,20 +48,20 @@ class BinaryFields(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, *, wanted: bool = True) -> BinaryFields:
-        """Room for `rows` fields, or for none where the column is not wanted."""
+        """Return arrays for `rows` fields, or for none if the column is not wanted."""
         size = rows if wanted else 0
         return cls(np.empty(size, np.int64), np.zeros(size + 1, np.int32))
 
 
 class DecodedColumns(NamedTuple):
-    """What `decode_records` fills in; an array without room is left alone."""
+    """Output of `decode_records`; an array of size 0 is not filled in."""
 
     offsets: Int64s
     timestamps: Int64s
     keys: BinaryFields
     values: BinaryFields
     headers: BinaryFields
-    """A record's headers as one field: where its first one starts, and how many there are."""
+    """The headers of a record as one field: the position of the first, and their number as size."""
 
 
 @kernel
@@ -73,6 +75,7 @@ def read_varint(source: Octets, position: int, end: int) -> tuple[int, int]:
         position += 1
         folded |= (byte & 0x7F) << shift
         if byte < 0x80:
+            # Five bytes hold 35 bits, so the number may still be too large.
             return (folded >> 1) ^ -(folded & 1), position if folded <= _UINT32_MAX else -1
     return 0, -1
 
@@ -88,6 +91,8 @@ def read_varlong(source: Octets, position: int, end: int) -> tuple[int, int]:
         position += 1
         folded |= (byte & 0x7F) << shift
         if byte < 0x80:
+            # Ten bytes hold 70 bits, of which the tenth may add only one. `folded` is signed, so
+            # the mask makes its shift to the right a logical one.
             broken = shift == 63 and byte > 1
             return ((folded >> 1) & _INT64_MAX) ^ -(folded & 1), -1 if broken else position
     return 0, -1
@@ -95,7 +100,7 @@ def read_varlong(source: Octets, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def read_field(source: Octets, position: int, end: int) -> tuple[int, int, int]:
-    """Read a length; return where its bytes start (-1 for null), how many, and where they end."""
+    """Read the length of a field; return its start (-1 for null), its size, and its end."""
     size, start = read_varint(source, position, end)
     if start < 0 or size < -1 or size > end - start:
         return -1, 0, -1
@@ -107,6 +112,7 @@ def read_field(source: Octets, position: int, end: int) -> tuple[int, int, int]:
 @kernel
 def skip_headers(source: Octets, position: int, end: int, count: int) -> int:
     """Check `count` headers, and return the position after them."""
+    # A header has at least two bytes: without this limit, a corrupt count would loop for long.
     if position < 0 or count < 0 or count > (end - position) // 2:
         return -1
     for _ in range(count):
@@ -119,7 +125,7 @@ def skip_headers(source: Octets, position: int, end: int, count: int) -> int:
 
 @kernel
 def note_field(starts: Int64s, ends: Int32s, row: int, start: int, end: int) -> None:
-    """Enter one field, if its column is wanted."""
+    """Store one field, if its column is wanted."""
     if starts.size:
         starts[np.uint64(row)] = start
         ends[np.uint64(row + 1)] = end
@@ -127,12 +133,13 @@ def note_field(starts: Int64s, ends: Int32s, row: int, start: int, end: int) -> 
 
 @kernel
 def decode_records(source: Octets, batches: Int64s, table: DecodedColumns) -> tuple[int, int]:
-    """Check every record of every batch, and note where its fields are.
+    """Check every record of every batch, and store the positions of its fields.
 
-    Returns the number of the first broken batch and the position of its first broken record, or
-    `SOUND` twice. Arrays are taken out of their tuples before the loop begins: inside, each taking
-    would be counted as one more reference to the array, which costs more than reading a field.
+    Returns the number of the first malformed batch and the position of its first malformed record,
+    or `SOUND` twice.
     """
+    # Arrays are taken out of their tuples before the loop: inside it, Numba would count a
+    # reference at each access, which costs more than decoding a field.
     offsets = table.offsets
     timestamps = table.timestamps
     key_starts, key_ends = table.keys
@@ -156,6 +163,8 @@ def decode_records(source: Octets, batches: Int64s, table: DecodedColumns) -> tu
             if start < 0 or size < 0 or size > body_end - start:
                 return number, record
             end = start + size
+            # From here on `at` turns to -1 at the first malformed field and stays so; then
+            # `skip_headers` returns -1 too, which is not `end`.
             timestamp_delta, at = read_varlong(source, start + 1, end)
             offset_delta, at = read_varint(source, at, end)
             key_start, key_size, at = read_field(source, at, end)
@@ -171,7 +180,7 @@ def decode_records(source: Octets, batches: Int64s, table: DecodedColumns) -> tu
             if is_fixed:
                 timestamp = batches[number, FIXED_TIMESTAMP]
             elif (base_timestamp ^ timestamp) & (timestamp_delta ^ timestamp) < 0:
-                return number, record  # The sum has more than 64 bits.
+                return number, record  # The sum overflowed: its sign differs from both addends'.
             if offsets.size:
                 offsets[np.uint64(row)] = base_offset + offset_delta
             if timestamps.size:
@@ -192,7 +201,7 @@ def decode_records(source: Octets, batches: Int64s, table: DecodedColumns) -> tu
 def decode_headers(
     source: Octets, headers: BinaryFields, keys: BinaryFields, values: BinaryFields
 ) -> None:
-    """Note the fields of the headers that `decode_records` has found and checked."""
+    """Store the fields of the headers that `decode_records` has found and checked."""
     starts, ends = headers
     key_starts, key_ends = keys
     value_starts, value_ends = values
@@ -211,11 +220,9 @@ def decode_headers(
 
 @kernel
 def gather(source: Octets, fields: BinaryFields, target: Octets) -> None:
-    """Copy fields that lie scattered in `source` into `target`, one right after the other.
-
-    Unsigned indices spare the test for negative ones, and with it the compiler sees a block copy:
-    twelve times as quick.
-    """
+    """Copy fields that are scattered over `source` to `target`, back to back."""
+    # Unsigned indices need no test for negative ones, so the compiler sees a block copy: twelve
+    # times as fast.
     starts, ends = fields
     for row in range(starts.size):
         first = ends[row]

@@ -1,4 +1,4 @@
-"""Plain functions that have a compiled twin, and which of the two to call."""
+"""Choice between a plain-Python function and its compiled version."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Any, Generic, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LOAD_RECORDS = 20_000
-"""Plain Python needs a tenth of a second for so many; loading the compiler takes about one."""
+"""Plain Python needs a tenth of a second for as many; loading the compiler takes about a second."""
 
 _CALL_RECORDS = 16
-"""Plain Python is done with so few before a kernel is called."""
+"""With fewer, plain Python is done before a kernel is called."""
 
 
 class KernelDispatch(Generic[F]):
-    """A plain function and its compiled twin, which give the same result.
+    """A plain-Python function and its compiled version, which return the same result.
 
-    Numba is an extra and slow to load, so the plain one is called until that has added up. Where
-    Numba is missing it is called for good.
+    Numba is an optional dependency and slow to load, so the plain function is called until the
+    number of records makes loading worthwhile. Without Numba it is always called.
     """
 
-    def __init__(self, plain: F, load: Callable[[], F]) -> None:
-        self.plain = plain
+    def __init__(self, reference: F, load: Callable[[], F]) -> None:
+        self.reference = reference
         self._load = load
         self._compiled: F | None = None
         self._records = 0
 
     @property
     def compiled(self) -> F:
-        """The compiled function, or the plain one where Numba is missing."""
+        """The compiled function, or the plain one without Numba."""
         if self._compiled is None:
             try:
                 self._compiled = self._load()
             except ImportError:
-                self._compiled = self.plain
+                self._compiled = self.reference
         return self._compiled
 
     def choose(self, records: int) -> F:
-        """Return the function to call for so many records."""
+        """Return the function to call for `records` records."""
         self._records += records
         if records < _CALL_RECORDS or self._records < _LOAD_RECORDS:
-            return self.plain
+            return self.reference
         return self.compiled

@@ -1,4 +1,4 @@
-"""Writing numbers and bytes, compiled: what all loops share that make records. Needs Numba."""
+"""Kernels that write numbers and bytes, for all loops that encode records. Needs Numba."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.records.kernels.compiler import Octets, kernel
 
 @kernel
 def number_size(number: int) -> int:
-    """How many bytes a number has as a varint or varlong."""
+    """Return the encoded size of a number as a varint or varlong."""
     folded = np.uint64(number << 1) ^ np.uint64(number >> 63)
     size = 1
     while folded >= np.uint64(0x80):
@@ -32,8 +32,8 @@ def write_number(target: Octets, position: int, number: int) -> int:
 
 @kernel
 def copy(source: Octets, start: int, end: int, target: Octets, position: int) -> int:
-    """Copy bytes; return the position after them. Unsigned indices let it be one block copy."""
+    """Copy bytes; return the position after them."""
     distance = position - start
-    for index in range(start, end):
+    for index in range(start, end):  # Unsigned indices let the compiler make one block copy of it.
         target[np.uint64(index + distance)] = source[np.uint64(index)]
     return position + end - start

@@ -77,7 +77,7 @@ class CompactionPass:
         may_bury = is_known and inputs[-1].next_offset <= end
         rules = replace(
             self._rules(inputs, state),
-            latest=table,
+            key_table=table,
             now_ms=self._run.now_ms(),
             tombstone_ms=self._run.config.tombstone_ms if may_bury else None,
         )

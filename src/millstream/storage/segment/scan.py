@@ -85,7 +85,7 @@ def check_batch_at(
     if end > len(view):
         raise CorruptBatch(f"batch ends at byte {end}, the file at {len(view)}")
     if (found := crc32c(view[position + CRC_END : end])) != header.crc:
-        raise CorruptBatch(f"batch sums to {found:08x}, header says {header.crc:08x}")
+        raise CorruptBatch(f"batch checksum is {found:08x}, its header says {header.crc:08x}")
     return header
 
 

@@ -88,7 +88,7 @@ def naive(data, befores, start=0):
         offset
         for offset, key in keyed(data)
         if offset >= start
-        and any(match.hits(key) and offset < before for match, before in befores.items())
+        and any(match.matches(key) and offset < before for match, before in befores.items())
     ]
 
 
@@ -136,7 +136,7 @@ def both(data, matcher, start=0):
 @pytest.mark.usefixtures("either_search")
 def test_a_key_is_hit_as_a_whole_or_by_what_it_begins_with(pattern, is_prefix, key, is_hit):
     match = KeyMatch(pattern, is_prefix)
-    assert match.hits(key) == is_hit
+    assert match.matches(key) == is_hit
     assert (KeyMatcher({match: 9}).before(key) == 9) == is_hit
     found = find_matches(build_batch([Record(b"v", key)], now_ms=NOW), [match])
     assert found.offsets == array("q", [0] if is_hit else [])
@@ -145,7 +145,7 @@ def test_a_key_is_hit_as_a_whole_or_by_what_it_begins_with(pattern, is_prefix, k
 @settings(deadline=None, max_examples=200)
 @given(limits, keys)
 def test_of_many_matches_the_one_that_reaches_furthest_counts(befores, key):
-    expected = max((before for match, before in befores.items() if match.hits(key)), default=0)
+    expected = max((before for match, before in befores.items() if match.matches(key)), default=0)
     assert KeyMatcher(befores).before(key) == expected
 
 
@@ -278,7 +278,7 @@ def test_a_batch_whose_sum_is_wrong_is_refused_wherever_it_stands():
     damaged = bytearray(GOLDEN)
     damaged[-1] ^= 1
     for data in (bytes(damaged), GOLDEN + damaged, damaged + GOLDEN):
-        with pytest.raises(CorruptBatch, match="sums to"):
+        with pytest.raises(CorruptBatch, match="batch checksum is"):
             find_matches(data, [KeyMatch(b"not there", KEY)])
 
 

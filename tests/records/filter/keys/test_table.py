@@ -101,7 +101,7 @@ def test_batches_that_cannot_be_read_or_are_empty_are_skipped_and_counted_as_see
 def test_a_batch_that_does_not_sum_up_is_refused():
     damaged = bytearray(batch_at(0, keyed("a")) + batch_at(1, keyed("b")))
     damaged[-1] ^= 1
-    with pytest.raises(CorruptBatch, match="batch sums to"):
+    with pytest.raises(CorruptBatch, match="batch checksum is"):
         table().add(damaged, FilterRules())
 
 

@@ -134,7 +134,7 @@ def test_no_batch_that_holds_a_key_is_left_out(batches, section_keys, data):
         match = wanted(data.draw, log)
         found = index.find(match)
         assert found == sorted(set(found))
-        holding = {spot for spot, held in spots_of(log) if any(map(match.hits, held))}
+        holding = {spot for spot, held in spots_of(log) if any(map(match.matches, held))}
         assert holding <= set(found) <= {spot for spot, _ in spots_of(log)}
 
 
@@ -511,7 +511,7 @@ def test_what_is_found_is_what_a_walk_over_all_records_finds(batches, data):
         for _, batch in split(log)
         for record in read_records(batch)
         if record.offset >= start
-        and any(rule.match.hits(record.key) and record.offset < rule.before for rule in rules)
+        and any(rule.match.matches(record.key) and record.offset < rule.before for rule in rules)
     ]
     for kind in ("sealed", "growing"):
         assert disk.offsets(*rules, kind=kind, start=start) == expected
@@ -563,7 +563,7 @@ def test_batches_that_lie_behind_all_limits_are_not_looked_at(kind):
     disk.simulated.flip_bit(disk.path, 8 * (len(SMALL) - 1))
     disk.forget()
     assert disk.offsets(deletion(b"a", before=1007), kind=kind) == [1000, 1003]
-    with pytest.raises(CorruptBatch, match="batch sums to"):
+    with pytest.raises(CorruptBatch, match="batch checksum is"):
         disk.matches(deletion(b"a", before=1008), kind=kind)
 
 
@@ -573,7 +573,7 @@ def test_an_index_that_is_there_is_read_and_only_batches_with_such_keys_are():
     disk.simulated.flip_bit(disk.path, 8 * (len(SMALL) - 1))
     disk.forget()
     assert disk.offsets(deletion(b"b")) == [1001, 1002]
-    with pytest.raises(CorruptBatch, match=rf"{disk.path}: byte \d+: batch sums to"):
+    with pytest.raises(CorruptBatch, match=rf"{disk.path}: byte \d+: batch checksum is"):
         disk.matches(deletion(b"a"))
 
 

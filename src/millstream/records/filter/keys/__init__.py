@@ -1,1 +1,1 @@
-"""Keys of records: tables for compaction, matchers for deletion."""
+"""Keys of records: key table of compaction, key matcher of deletion, search for missing keys."""

@@ -1,7 +1,7 @@
-"""Which records a deletion by key hits.
+"""Search for the records that a deletion by key matches.
 
-A batch whose sum is right but whose records cannot be opened came so from its producer. It has no
-keys that anyone could read, so nothing in it is hit.
+A batch with a correct checksum whose records cannot be decoded was malformed by its producer. It
+has no readable keys, so nothing in it matches.
 """
 
 from __future__ import annotations
@@ -18,50 +18,52 @@ from millstream.records.opened_batch import LocatedBatch, OpenedBatch, open_grou
 from millstream.records.varint import read_varint
 
 KERNEL_RECORDS_MIN = 4096
-"""Below this, plain Python is done before the compiler would have been loaded."""
+"""With fewer, plain Python is done before the compiler would be loaded."""
 
 _NEEDLES_MAX = 4
-"""Searching a body for this many patterns takes less than reading its records."""
+"""Searching a body for this many patterns takes less time than decoding its records."""
 
 _NONE = -1
 
 
 class KeyMatch(NamedTuple):
-    """A key, or what the keys that are meant begin with."""
+    """A key, or a prefix of keys."""
 
     pattern: bytes
     is_prefix: bool
 
-    def hits(self, key: bytes | None) -> bool:
-        """Whether a record with this key is meant; one without a key never is."""
+    def matches(self, key: bytes | None) -> bool:
+        """Whether a record with this key matches; one without a key never does."""
         if key is None:
             return False
         return key.startswith(self.pattern) if self.is_prefix else key == self.pattern
 
 
 class KeyMatcher:
-    """Many matches as one, each with the offset before which it counts.
+    """Many matches, each with an upper offset limit, as one.
 
-    All patterns stand in one sorted list. The last one that is not greater than a key is the key
-    itself, or all patterns that the key begins with are what this one begins with too. So each
-    pattern knows its *parent*, the longest other one that is a prefix and that it begins with, and
-    has the greatest limit of itself and of all above it.
+    All patterns are in one sorted list. The last one that is not greater than a key is the key
+    itself, or shares every pattern that is a prefix of the key. So each pattern has a *parent*, the
+    longest other prefix pattern that it starts with, and holds the greatest limit of itself and its
+    ancestors.
     """
 
     __slots__ = ("_needles", "keys", "parents", "patterns", "prefixes")
 
     def __init__(self, limits: Mapping[KeyMatch, int]) -> None:
-        found: dict[bytes, tuple[int, int]] = {}
+        by_pattern: dict[bytes, tuple[int, int]] = {}
         for match, before in limits.items():
-            key, prefix = found.get(match.pattern, (0, 0))
-            found[match.pattern] = (key, before) if match.is_prefix else (before, prefix)
-        self.patterns = sorted(found)
-        self.keys = [found[pattern][0] for pattern in self.patterns]
-        """By pattern, the limit for records with just this key; 0 where there is none."""
-        self.prefixes = [found[pattern][1] for pattern in self.patterns]
-        """By pattern, the limit for records whose key begins with it; 0 where there is none."""
+            key, prefix = by_pattern.get(match.pattern, (0, 0))
+            by_pattern[match.pattern] = (key, before) if match.is_prefix else (before, prefix)
+        self.patterns = sorted(by_pattern)
+        self.keys = [by_pattern[pattern][0] for pattern in self.patterns]
+        """By pattern, the limit for records with exactly this key; 0 if there is none."""
+        self.prefixes = [by_pattern[pattern][1] for pattern in self.patterns]
+        """By pattern, the limit for records whose key starts with it; 0 if there is none."""
         self.parents: list[int] = []
         self._needles = self.patterns if len(self.patterns) <= _NEEDLES_MAX else None
+        # The prefix patterns that the current pattern starts with, shortest first. In sorted order
+        # a pattern follows directly on those that it starts with, so a stack is enough.
         above: list[int] = []
         for number, pattern in enumerate(self.patterns):
             while above and not pattern.startswith(self.patterns[above[-1]]):
@@ -73,7 +75,7 @@ class KeyMatcher:
                 above.append(number)
 
     def before(self, key: bytes | None) -> int:
-        """Return the offset before which records with this key are hit; 0 where none is."""
+        """Return the offset before which records with this key match; 0 if none does."""
         if key is None:
             return 0
         number = bisect_right(self.patterns, key) - 1
@@ -85,8 +87,8 @@ class KeyMatcher:
             number = self.parents[number]
         return limit
 
-    def may_hit(self, records: Bytes) -> bool:
-        """Whether any pattern stands anywhere in these bytes, if that is quick to find out."""
+    def may_match(self, records: Bytes) -> bool:
+        """Whether any pattern occurs in these bytes; always true if that is slow to find out."""
         if self._needles is None:
             return True
         searched = bytes(records)
@@ -94,12 +96,12 @@ class KeyMatcher:
 
 
 class MatchedRecords(NamedTuple):
-    """Records that were hit."""
+    """Records that matched."""
 
     offsets: array[int]
-    """Rising."""
+    """Ascending."""
     bytes: int
-    """What they take in the log. Of a packed batch it is their share of its packed size."""
+    """Their size in the log. In a compressed batch it is their share of its compressed size."""
 
 
 KeyMatchSearch: TypeAlias = Callable[
@@ -110,55 +112,55 @@ KeyMatchSearch: TypeAlias = Callable[
 def find_matched_records(
     data: Bytes, batches: Iterable[LocatedBatch], matcher: KeyMatcher, *, start: int = 0
 ) -> MatchedRecords:
-    """Return the records from offset `start` on that `matcher` hits.
+    """Return the records from offset `start` on that `matcher` matches.
 
-    The batches lie in `data` and come in the order of the log; their sums are the caller's to
-    check. Some MB are opened at a time, or one larger batch.
+    The batches are in `data`, in log order; the caller verifies their checksums. A few MB are
+    opened at a time, or one larger batch.
     """
     offsets, size = array("q"), 0
-    keyed = (placed for placed in batches if not placed.header.is_control)
-    for group in open_groups(data, keyed):
-        candidates = [opened for opened in group if matcher.may_hit(opened.records)]
+    data_batches = (batch for batch in batches if not batch.header.is_control)
+    for group in open_groups(data, data_batches):
+        candidates = [opened for opened in group if matcher.may_match(opened.records)]
         is_large = record_count(candidates) >= KERNEL_RECORDS_MIN
         find = _compiled() if is_large else find_matched_python
-        hits = find(data, candidates, matcher, start)
-        offsets.extend(hits.offsets)
-        size += hits.bytes
+        matches = find(data, candidates, matcher, start)
+        offsets.extend(matches.offsets)
+        size += matches.bytes
     return MatchedRecords(offsets, size)
 
 
 def find_matched_python(
     _: Bytes, group: Sequence[OpenedBatch], matcher: KeyMatcher, start: int
 ) -> MatchedRecords:
-    """Do in plain Python what `match_kernels.find` does with kernels."""
+    """Reference in plain Python for `matcher_kernels.find`."""
     offsets, size = array("q"), 0
     for opened in group:
         try:
             records = list(records_of(opened.header, opened.records))
         except CorruptBatch:
             continue
-        hit = [start <= record.offset < matcher.before(record.key) for record in records]
-        if any(hit):
+        flags = [start <= record.offset < matcher.before(record.key) for record in records]
+        if any(flags):
             offsets.extend(
-                record.offset for record, is_hit in zip(records, hit, strict=True) if is_hit
+                record.offset for record, is_match in zip(records, flags, strict=True) if is_match
             )
-            size += _stored_size(opened, hit)
+            size += _stored_size(opened, flags)
     return MatchedRecords(offsets, size)
 
 
-def _stored_size(opened: OpenedBatch, hit: Sequence[bool]) -> int:
-    """Add up what some of the records take, once all were found to be sound."""
+def _stored_size(opened: OpenedBatch, flags: Sequence[bool]) -> int:
+    """Return the size of the flagged records in the log. All records must be well-formed."""
     size, position = 0, 0
-    for is_hit in hit:
+    for is_match in flags:
         record_size, start = read_varint(opened.records, position)
-        if is_hit:
+        if is_match:
             size += start + record_size - position
         position = start + record_size
     return size * (opened.header.size - HEADER_SIZE) // len(opened.records)
 
 
 def _compiled() -> KeyMatchSearch:
-    """Find the compiled search, or the plain one where Numba is missing."""
+    """Return the compiled search, or the plain one without Numba."""
     try:
         from millstream.records.filter.keys.matcher_kernels import find  # noqa: PLC0415 - an extra, slow to load.
     except ImportError:

@@ -1,7 +1,7 @@
-"""Searching the keys of many batches at once, compiled. Needs Numba; `matching.py` calls it.
+"""Kernels that search the keys of many batches. Needs Numba; `matcher.py` calls them.
 
-`decode_kernels.decode_records` checks every record, so what is sound is decided in one place; the
-loops here only look at what it has noted.
+`decode_kernels.decode_records` checks every record, so one place decides which batches are
+well-formed; the loops here only read the positions that it stored.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from millstream.records.opened_batch import OpenedBatch
 
 
 class BatchRun(NamedTuple):
-    """Sound batches one after the other, and what was noted of their records."""
+    """Adjacent well-formed batches, and the offsets and keys of their records."""
 
     first: int
-    """Which of the batches comes first."""
+    """Number of the first batch."""
     batches: Int64s
     offsets: Int64s
     keys: BinaryFields
 
 
 class KeyPatterns(NamedTuple):
-    """A `KeyMatcher` as the kernel sees it."""
+    """A `KeyMatcher` as input of the kernel."""
 
     octets: Octets
     ends: Int64s
-    """Where each pattern ends; one longer, since it begins with a 0."""
+    """Where each pattern ends; begins with a 0, so it has one more element."""
     keys: Int64s
     prefixes: Int64s
     parents: Int64s
@@ -46,7 +46,7 @@ class KeyPatterns(NamedTuple):
 def find(
     data: Bytes, group: Sequence[OpenedBatch], matcher: KeyMatcher, start: int
 ) -> MatchedRecords:
-    """Return the records from offset `start` on that `matcher` hits."""
+    """Return the records from offset `start` on that `matcher` matches."""
     source, batches = arrays_of_bodies(data, group)
     patterns = _patterns(matcher)
     offsets, size = array("q"), 0
@@ -63,7 +63,7 @@ def find(
 
 
 def sound_runs(source: Octets, batches: Int64s) -> Iterator[BatchRun]:
-    """Go over the batches, leaving out those whose records are broken."""
+    """Yield runs of batches, without those that have malformed records."""
     first, count = 0, len(batches)
     nothing, none = BinaryFields.empty(0), np.empty(0, np.int64)
     while first < count:
@@ -92,7 +92,7 @@ def _patterns(matcher: KeyMatcher) -> KeyPatterns:
 
 @kernel
 def find_limits(source: Octets, keys: BinaryFields, patterns: KeyPatterns, limits: Int64s) -> None:
-    """Note for every record the offset before which its key is hit; 0 where it is not."""
+    """Fill in for every record the offset before which its key matches; 0 if it does not."""
     for row in range(limits.size):
         start = keys.starts[row]
         size: Any = np.int64(keys.ends[row + 1]) - np.int64(keys.ends[row])
@@ -101,7 +101,9 @@ def find_limits(source: Octets, keys: BinaryFields, patterns: KeyPatterns, limit
 
 @kernel
 def limit_of(source: Octets, start: int, size: int, patterns: KeyPatterns) -> int:
-    """Do for a key in `source` what `KeyMatcher.before` does."""
+    """Compute `KeyMatcher.before` for a key in `source`."""
+    # Binary search for the last pattern that is not greater than the key; `common` is the length
+    # of the prefix that the two share.
     low, high, common = 0, patterns.keys.size, 0
     while low < high:
         middle = (low + high) // 2
@@ -122,9 +124,11 @@ def limit_of(source: Octets, start: int, size: int, patterns: KeyPatterns) -> in
     limit = 0
     if common == size and patterns.ends[number + 1] - patterns.ends[number] == size:
         limit = patterns.keys[number]
+    # The first prefix pattern among this one and its ancestors that the key starts with has the
+    # greatest limit of all that it starts with.
     while number >= 0:
-        is_begun = patterns.ends[number + 1] - patterns.ends[number] <= common
-        if is_begun and patterns.prefixes[number] > 0:
+        is_prefix = patterns.ends[number + 1] - patterns.ends[number] <= common
+        if is_prefix and patterns.prefixes[number] > 0:
             return int(max(limit, patterns.prefixes[number]))
         number = patterns.parents[number]
     return int(limit)
@@ -132,7 +136,7 @@ def limit_of(source: Octets, start: int, size: int, patterns: KeyPatterns) -> in
 
 @kernel
 def shared_size(source: Octets, start: int, size: int, patterns: KeyPatterns, number: int) -> int:
-    """Count the bytes that a key and a pattern begin with alike."""
+    """Return the length of the common prefix of a key and a pattern."""
     first = patterns.ends[number]
     most = min(size, patterns.ends[number + 1] - first)
     count = 0
@@ -145,7 +149,7 @@ def shared_size(source: Octets, start: int, size: int, patterns: KeyPatterns, nu
 
 @kernel
 def stored_size(source: Octets, batches: Int64s, stored: Int64s, is_hit: NDArray[np.bool_]) -> int:
-    """Add up what the records that were hit take, scaled to what their bodies take in the log."""
+    """Return the size of the matched records, scaled to the size of their bodies in the log."""
     total = 0
     row = 0
     for number in range(batches.shape[0]):

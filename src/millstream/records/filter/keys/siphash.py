@@ -1,11 +1,11 @@
-"""SipHash-1-3: hashes that nobody can steer who does not know the seed.
+"""SipHash-1-3: a keyed hash, which cannot be predicted without the seed.
 
-Keys come from outside, and a table whose places can be foreseen can be made slow on purpose.
-Python itself hashes with the same function, but not with a seed of the caller's. The compiled twin
-is in `siphash_kernels.py`. See Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
+Keys come from outside, and a hash table with predictable slots can be made slow on purpose. Python
+itself hashes with the same function, but not with a seed of the caller. `siphash_kernels.py` has
+the compiled version. See Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 
-The bytes come in blocks of eight, lowest first. The last block has what remains, none to seven
-bytes, and the length in its highest byte.
+The input is read in blocks of eight bytes, lowest first. The last block has the remaining zero to
+seven bytes, and the length in its highest byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x746564627
 
 
 def siphash(data: bytes, key: tuple[int, int]) -> int:
-    """Return 64 bits that depend on every bit of `data` and of the key, two 64-bit numbers."""
+    """Return a 64-bit hash of `data`; the key is two 64-bit numbers."""
     v0, v1, v2, v3 = (start ^ key[number & 1] for number, start in enumerate(START))
     whole = len(data) & ~7
     last = int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56

@@ -1,7 +1,7 @@
-"""SipHash-1-3, compiled. Needs Numba; the twin of `siphash.py`, which says what it is for.
+"""SipHash-1-3, compiled. Needs Numba; must agree with `siphash.py`, which says what it is for.
 
-Hashes and blocks are uint64, all else is int64. The two are never mixed, since Numba would make
-floats of them.
+Hashes and blocks are uint64, everything else is int64. The two are never mixed, since Numba would
+convert them to floats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millstream.records.filter.keys.siphash import START
 from millstream.records.kernels.compiler import Octets, kernel
 
 Block: TypeAlias = Any
-"""A uint64, of which the type checker knows nothing."""
+"""A uint64; the type checker does not know Numba's types."""
 
 State: TypeAlias = tuple[Block, Block, Block, Block]
 
@@ -47,16 +47,14 @@ def _round(v0: Block, v1: Block, v2: Block, v3: Block) -> State:
 
 @kernel
 def load_block(source: Octets, start: int, size: int, number: int) -> Block:
-    """Return eight of `size` bytes as one number, lowest first, or what remains of them.
-
-    Where the source goes on, eight bytes are read in any case, which the compiler makes one load
-    of, and those beyond `size` are cut off.
-    """
+    """Return block `number` of a key of `size` bytes, lowest byte first; the last is padded."""
     at = start + 8 * number
     left = min(size - 8 * number, 8)
     block = np.uint64(0)
     if left == 0:
         return block
+    # If the source goes on after the key, read eight bytes in any case, which the compiler turns
+    # into one load, and mask out those after the key.
     if at + 8 <= source.size:
         for index in range(8):
             block |= np.uint64(source[np.uint64(at + index)]) << np.uint64(8 * index)
@@ -74,14 +72,14 @@ def begin(low: Block, high: Block) -> State:
 
 @kernel
 def take(v0: Block, v1: Block, v2: Block, v3: Block, block: Block) -> State:
-    """Take in one block."""
+    """Process one block."""
     v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ block)
     return v0 ^ block, v1, v2, v3
 
 
 @kernel
 def finish(v0: Block, v1: Block, v2: Block, v3: Block, last: Block) -> Block:
-    """Take in the last block, and return the hash."""
+    """Process the last block, and return the hash."""
     v0, v1, v2, v3 = take(v0, v1, v2, v3, last)
     v2 ^= np.uint64(0xFF)
     for _ in range(3):

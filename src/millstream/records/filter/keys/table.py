@@ -1,4 +1,4 @@
-"""The latest offset of every key: what compaction keeps."""
+"""Key table: the latest offset of every key, for compaction."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ InsertKeys: TypeAlias = Callable[[Bytes, Sequence[OpenedBatch], FilterRules, Key
 class KeyTable:
     """The latest offset of every key: exact, since it compares bytes, and bounded in memory.
 
-    `memory_bytes_max` is for all that it holds, also while it grows; what `add` unpacks at a time,
-    a few MB or one batch, comes on top. `seed`, of up to 128 bits and unknown to those who choose
-    the keys, keeps them from choosing such that meet in one slot. One thread at a time may use a
-    table.
+    `memory_bytes_max` limits all that the table holds, also while it grows; the data that `add`
+    decompresses at a time, a few MB or one batch, is extra. `seed`, up to 128 bits and unknown to
+    those who choose the keys, keeps them from choosing keys with the same slot. A table is for one
+    thread at a time.
     """
 
     def __init__(self, *, memory_bytes_max: int, seed: int) -> None:
@@ -30,42 +30,42 @@ class KeyTable:
 
     @property
     def count(self) -> int:
-        """How many keys it knows."""
+        """Number of keys."""
         return self.memory.count
 
     def find(self, key: bytes) -> int:
-        """Return the latest offset of `key`; -1 where it is not known."""
+        """Return the latest offset of `key`; -1 if it is unknown."""
         return self.memory.find(key)
 
     def add(self, data: Bytes, rules: FilterRules) -> int:
-        """Take note of the records in whole batches that `rules` do not remove.
+        """Add the keys of the records that `rules` do not remove.
 
-        Of the rules, `start_offset`, `deleted` and `aborted` count. Control batches, records
-        without a key and batches whose records cannot be read are left out. Checks every sum of
+        Of the rules, `start_offset`, `deleted` and `aborted` apply. Control batches, records
+        without a key and batches that cannot be decoded are left out. Verifies every checksum of
         its input; raises `CorruptBatch`.
 
-        Returns the offset up to which it took note: the end of `data`, or, where the memory is used
-        up, the start of a batch. Some keys of that batch may be known already, which does no harm,
-        since what is known of them is true. Without a batch in `data` it returns `start_offset`.
+        Returns the offset up to which keys were added: the end of `data`, or the start of a batch
+        if the memory is used up. Some keys of that batch may have been added, which is harmless:
+        their offsets are correct. Without a batch in `data` it returns `start_offset`.
         """
         end = rules.start_offset
         batches = []
         for batch, _ in checked_batches(data):
             end = batch.header.next_offset
-            if not batch.header.is_control and not rules.remove_all(batch.header):
+            if not batch.header.is_control and not rules.removes_all(batch.header):
                 batches.append(batch)
         for group in open_groups(data, batches):
-            if left := self._note(data, group, rules):
-                return left[0].header.base_offset
+            if remaining := self._insert(data, group, rules):
+                return remaining[0].header.base_offset
         return end
 
-    def _note(
+    def _insert(
         self, data: Bytes, group: Sequence[OpenedBatch], rules: FilterRules
     ) -> Sequence[OpenedBatch]:
-        """Take note of a group; return the batches for which there is no room."""
-        note = _INSERT_KEYS.choose(record_count(group))
+        """Insert the keys of a group; return the batches for which there is no space."""
+        insert_keys = _INSERT_KEYS.choose(record_count(group))
         while True:
-            group = group[note(data, group, rules, self.memory) :]
+            group = group[insert_keys(data, group, rules, self.memory) :]
             if not group or not self.memory.grow():
                 return group
 
@@ -73,12 +73,12 @@ class KeyTable:
 def insert_keys_python(
     _: Bytes, group: Sequence[OpenedBatch], rules: FilterRules, memory: KeyMemory
 ) -> int:
-    """Do in plain Python what `table_vectors.note` does with kernels.
+    """Reference in plain Python for `table_vectorized.insert_keys`.
 
-    Enters keys as long as there is room, and returns how many batches are entered wholly.
+    Inserts keys as long as there is space, and returns how many batches were inserted completely.
     """
     for number, opened in enumerate(group):
-        if not all(memory.enter(key, offset) for key, offset in _keys(opened, rules)):
+        if not all(memory.insert(key, offset) for key, offset in _keys(opened, rules)):
             return number
     return len(group)
 
@@ -91,7 +91,7 @@ def _keys(opened: OpenedBatch, rules: FilterRules) -> list[tuple[bytes, int]]:
     return [
         (record.key, record.offset)
         for record in records
-        if record.key is not None and not rules.name(record.offset)
+        if record.key is not None and not rules.removes_offset(record.offset)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Groups of batches into a table of keys, through the kernels. Needs Numba."""
+"""Insertion of groups of batches into a key table, with kernels. Needs Numba."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.records.opened_batch import OpenedBatch
 
 
 def arrays_of(memory: KeyMemory) -> KeyTableArrays:
-    """Show the memory of a table to the kernels."""
+    """Return the memory of a table as input of the kernels."""
     low, high = memory.seed
     return KeyTableArrays(
         np.frombuffer(memory.slots, np.int64),
@@ -31,14 +31,14 @@ def arrays_of(memory: KeyMemory) -> KeyTableArrays:
 
 
 def removed_by(rules: FilterRules) -> RemovedOffsets:
-    """Show the kernels which records go because of where they lie."""
+    """Return the offsets that the rules remove as input of the kernels."""
     return RemovedOffsets(rules.start_offset, np.asarray(rules.deleted, np.int64))
 
 
 def insert_keys(
     data: Bytes, group: Sequence[OpenedBatch], rules: FilterRules, memory: KeyMemory
 ) -> int:
-    """Enter keys as long as there is room; return how many batches are entered wholly."""
+    """Insert keys as long as there is space; return how many batches were inserted completely."""
     source, batches = arrays_of_bodies(data, group)
     exclude_broken_batches(source, batches)
     done, memory.count, memory.end = table_kernels.insert_keys(
@@ -52,5 +52,5 @@ def insert_keys(
 
 
 def rehash(memory: KeyMemory) -> None:
-    """Enter every key of the arena into empty slots."""
+    """Insert every key of the arena into empty slots."""
     table_kernels.rehash(arrays_of(memory), memory.end)
