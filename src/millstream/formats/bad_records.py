@@ -1,6 +1,6 @@
-"""What becomes of records that cannot be read, as the options say.
+"""Handling of records whose values cannot be decoded, from the options of a reader.
 
-Every process of a query reads these options, so nothing here needs Arrow.
+Every process of a query reads these options, so this module does not import Arrow.
 """
 
 from __future__ import annotations
@@ -13,40 +13,39 @@ from millstream.errors import InvalidConfig
 
 ON_BAD_RECORD = "onBadRecord"
 DEAD_LETTER_TOPIC = "deadLetterTopic"
-"""Options of the Spark source. Their names are compared without regard to case."""
+"""Options of a reader. Their names are not case-sensitive."""
 
 
 class OnBadRecord(enum.Enum):
-    """What becomes of a record whose value cannot be read."""
+    """Action for a record whose value cannot be decoded."""
 
     FAIL = "fail"
-    """The query fails, with the record's place and what is wrong."""
+    """Fail the query, with the record's position and the reason."""
     DEAD_LETTER = "deadLetter"
-    """It goes to another topic, and not into the query."""
+    """Write the record to the dead letter topic and leave it out of the query."""
     NULL = "null"
-    """It stays, its typed columns are null, and `_error` says why."""
+    """Keep the record, with null in its typed columns and the reason in `_error`."""
 
 
 class BadRecords(NamedTuple):
-    """What becomes of records that cannot be read, and where they go."""
-
     on_bad: OnBadRecord = OnBadRecord.FAIL
     topic: str | None = None
-    """Where dead letters go."""
+    """Dead letter topic."""
 
 
 def bad_records_from(options: Mapping[str, str]) -> BadRecords:
-    """Read `onBadRecord` and `deadLetterTopic`; raises `InvalidConfig` where they do not fit."""
+    """Parse `onBadRecord` and `deadLetterTopic`; raises `InvalidConfig` for invalid ones."""
     given = {name.lower(): value for name, value in options.items()}
     word = given.get(ON_BAD_RECORD.lower(), OnBadRecord.FAIL.value)
     topic = given.get(DEAD_LETTER_TOPIC.lower())
-    found = {one.value.lower(): one for one in OnBadRecord}.get(word.strip().lower())
-    if found is None:
-        allowed = ", ".join(one.value for one in OnBadRecord)
-        raise InvalidConfig(f"{ON_BAD_RECORD} is {word!r}, allowed is {allowed}")
-    if (found is OnBadRecord.DEAD_LETTER) != (topic is not None):
+    on_bad = {policy.value.lower(): policy for policy in OnBadRecord}.get(word.strip().lower())
+    if on_bad is None:
+        allowed = ", ".join(policy.value for policy in OnBadRecord)
+        raise InvalidConfig(f"{ON_BAD_RECORD} must be one of {allowed}, got {word!r}")
+    if (on_bad is OnBadRecord.DEAD_LETTER) != (topic is not None):
         raise InvalidConfig(
-            f"{ON_BAD_RECORD} is {found.value} and {DEAD_LETTER_TOPIC} is {topic!r}: both are"
-            f" needed for dead letters, and a topic for nothing else"
+            f"{DEAD_LETTER_TOPIC} must be set if, and only if, {ON_BAD_RECORD} is"
+            f" {OnBadRecord.DEAD_LETTER.value}; got {ON_BAD_RECORD} {on_bad.value} and"
+            f" {DEAD_LETTER_TOPIC} {topic!r}"
         )
-    return BadRecords(found, topic)
+    return BadRecords(on_bad, topic)

@@ -1,12 +1,11 @@
-"""Records that could not be read, as records of another topic.
+"""Dead letters: bad records as records of another topic.
 
-A dead letter has the key, the value, the timestamp and the headers of its record, and two more
-headers:
+A dead letter has the key, value, timestamp and headers of its record, and two more headers:
 
     millstream.origin   topic-partition-offset, such as `orders-3-1042`
-    millstream.error    why it could not be read
+    millstream.error    why the value could not be decoded
 
-One that is read and cannot be read again gets both once more; the last ones are the newest.
+If a dead letter is read and is bad again, it gets both headers once more; the last are the newest.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ ORIGIN_HEADER = "millstream.origin"
 ERROR_HEADER = "millstream.error"
 
 COLUMNS = ("timestamp", "key", "value", "headers")
-"""What a dead letter has; a batch needs them, and `offset`, to have any."""
+"""Columns of a dead letter. A batch needs them, and `offset`, to produce dead letters."""
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-"""As `records/arrow/decoder.py` has them."""
+"""Type of the column `headers`, as in `records/arrow/decoder.py`."""
 
 
 def dead_letters(
     origin: TopicPartition, records: pa.RecordBatch, reasons: pa.StringArray
 ) -> pa.RecordBatch:
-    """Return `records` of one partition, which could not be read for these reasons, as letters."""
-    lacking = [name for name in ("offset", *COLUMNS) if name not in records.schema.names]
-    if lacking:
+    """Return bad records of one partition as dead letters, with the reason for each."""
+    missing = [name for name in ("offset", *COLUMNS) if name not in records.schema.names]
+    if missing:
         raise InvalidRequest(
-            f"dead letters need the columns {', '.join(lacking)}, which were not read"
+            f"dead letters require the columns {', '.join(missing)}, which were not read"
         )
     offsets = records.column("offset").cast(pa.string())
     origins = pc.binary_join_element_wise(f"{origin}-", offsets, "").cast(pa.binary())
@@ -48,14 +47,15 @@ def dead_letters(
 
 
 def with_headers(headers: pa.ListArray, more: dict[str, pa.BinaryArray]) -> pa.ListArray:
-    """Return headers with some more at the end of each row's, one value of each for every row."""
+    """Return `headers` with more headers appended to each row, one value of each per row."""
     headers = headers.cast(HEADERS)
     rows, count = len(headers), len(more)
     present = headers.flatten()
     sizes = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.zeros(rows + 1, np.int32)
     np.cumsum(sizes + count, out=ends[1:])
-    # Where each header comes from: those that are there first, then the new ones, name by name.
+    # For each header of the result, its index in the existing headers followed by the new ones
+    # (all rows of the first new header, then all rows of the second, and so on).
     sources = np.empty(len(present) + rows * count, np.int64)
     is_new = np.zeros(sources.size, np.bool_)
     for number in range(count):

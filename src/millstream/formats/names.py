@@ -1,4 +1,4 @@
-"""Names that several parts share: for whoever does without Spark, or without a compiler."""
+"""Names shared with code that needs neither Spark nor a compiler."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ COLUMN_NAMES = (
     "value",
     "headers",
 )
-"""The columns that every topic has as a table."""
+"""Columns that every topic has as a table."""
 
 VALUE_FORMAT_CONFIG = "millstream.value.format"
 VALUE_SCHEMA_CONFIG = "millstream.value.schema"
-"""What a topic declares. A node keeps it and does not look into records."""
+"""Topic configs that declare a format. The node stores them and does not interpret records."""

@@ -1,4 +1,4 @@
-"""A batch of records, with its typed columns; and what becomes of rows that cannot be read."""
+"""Typed columns for a batch of records, and the handling of bad records."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class TypedBatch(NamedTuple):
     """A batch with its typed columns."""
 
     records: pa.RecordBatch
-    """The columns of the batch, the typed ones, and `_error` for `OnBadRecord.NULL`."""
+    """Columns of the batch, the typed columns, and `_error` for `OnBadRecord.NULL`."""
     dead_letters: pa.RecordBatch | None
-    """What has to be written to the dead letter topic before the batch counts as read."""
+    """Records to write to the dead letter topic before the batch counts as read."""
 
 
 def applied_fields(
@@ -51,10 +51,10 @@ def apply_format(
     origin: TopicPartition,
     prefix: str = "",
 ) -> TypedBatch:
-    """Add the typed columns to records decoded by `records/arrow/decoder.py`, of one partition.
+    """Add typed columns to records of one partition, decoded by `records/arrow/decoder.py`.
 
-    Needs the columns `offset` and `value`; for dead letters all. With `OnBadRecord.FAIL`, raises
-    `BadRecord` for the first that cannot be read.
+    Needs the columns `offset` and `value`; all columns for dead letters. With `OnBadRecord.FAIL`,
+    raises `BadRecord` for the first bad record.
     """
     decoded = value_format.decode(batch.column("value"))
     if decoded.bad.size and on_bad is OnBadRecord.FAIL:
@@ -83,7 +83,7 @@ def _bad_record(batch: pa.RecordBatch, decoded: TypedColumns, origin: TopicParti
 
 
 def _errors(decoded: TypedColumns, rows: int) -> pa.StringArray:
-    """Return a column that is null but for the bad rows."""
+    """Return the column `_error`: the reason in each bad row, null in all others."""
     places = np.zeros(rows, np.int64)
     is_null = np.ones(rows, np.bool_)
     places[decoded.bad] = np.arange(decoded.bad.size)

@@ -1,4 +1,4 @@
-"""The typed columns of a topic beside those that every topic has: their names, and the way back."""
+"""Typed columns of a topic: their names, and their values as record values."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from millstream.formats.names import COLUMN_NAMES
 from millstream.formats.value_format import ValueFormat
 
 ERROR_COLUMN = "_error"
-"""Why a row could not be read, where such rows are kept."""
+"""Column with the reason why a row is bad, if bad rows are kept."""
 
 VALUE_PREFIX = "valuePrefix"
-"""The option for what is put in front of the names of typed columns."""
+"""Option: prefix for the names of typed columns."""
 
 
 def typed_fields(value_format: ValueFormat, *, prefix: str = "") -> list[pa.Field]:
     """Return the typed columns of a format.
 
-    Raises `InvalidConfig` where one has the name of a column that is there already. Spark does not
-    tell capitals apart, so neither does this.
+    Raises `InvalidConfig` if two columns have the same name. Case is ignored, as Spark ignores it.
     """
     fields = [field.with_name(prefix + field.name) for field in value_format.schema]
     taken = {name.lower() for name in (*COLUMN_NAMES, ERROR_COLUMN)}
@@ -27,7 +26,7 @@ def typed_fields(value_format: ValueFormat, *, prefix: str = "") -> list[pa.Fiel
         if field.name.lower() in taken:
             raise InvalidConfig(
                 f"typed column {field.name!r} has the name of another column: set the option"
-                f" {VALUE_PREFIX}, which is {prefix!r}, to what typed columns shall begin with"
+                f" {VALUE_PREFIX} (now {prefix!r}) to give typed columns a prefix"
             )
         taken.add(field.name.lower())
     return fields
@@ -36,10 +35,10 @@ def typed_fields(value_format: ValueFormat, *, prefix: str = "") -> list[pa.Fiel
 def encode_values(
     batch: pa.RecordBatch, value_format: ValueFormat, *, prefix: str = ""
 ) -> pa.BinaryArray:
-    """Return the value of each row from its typed columns, which are found by name.
+    """Return the record value of each row, encoded from its typed columns, which are found by name.
 
-    Every row gets a value. A column that is missing counts as null; one that is of another type is
-    converted where no value changes by that. Raises `InvalidRecord` with the column where not.
+    A missing column counts as null. A column of another type is cast if no value changes by that;
+    otherwise raises `InvalidRecord`.
     """
     columns = []
     for field in typed_fields(value_format, prefix=prefix):
@@ -51,6 +50,6 @@ def encode_values(
             columns.append(column if column.type == field.type else column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidRecord(
-                f"column {field.name!r} is of type {column.type}, declared is {field.type}: {error}"
+                f"column {field.name!r} must be of type {field.type}, got {column.type}: {error}"
             ) from None
     return value_format.encode(columns)

@@ -1,4 +1,4 @@
-"""What every format of values can do, and the one that does nothing."""
+"""Interface of value formats, and the format of raw values."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:  # Not every process that reads options needs a compiler.
+if TYPE_CHECKING:  # Processes that only read options do not load Numba.
     from millstream.records.kernels.compiler import Int64s, Octets
 
 
 class TypedColumns(NamedTuple):
-    """The typed columns of a batch. Every column has a row for each value, in the same order."""
+    """Typed columns of a batch. Each column has one row per value, in the same order."""
 
     columns: Sequence[pa.Array]
-    """As in the format's schema. A row is null in all of them if it is bad, or has no value."""
+    """Columns of the format's schema. All are null in a row that is bad or has no value."""
     bad: Int64s
-    """The rows that could not be read, rising."""
+    """Row numbers of the values that could not be decoded, ascending."""
     reasons: pa.StringArray
-    """Why, for each of them."""
+    """The reason for each row in `bad`."""
 
 
 class ValueFormat(Protocol):
-    """How the values of a topic become typed columns, and back. A value; threads may share one."""
+    """Codec between record values and typed columns. Immutable, so threads may share one."""
 
     name: str
-    """How the option and the topic's config call it."""
+    """Name in the option and in the topic's config."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The typed columns. All are nullable, since a record may have no value at all."""
+        """Typed columns. All are nullable, because a record may have no value."""
         ...
 
     def decode(self, values: pa.BinaryArray) -> TypedColumns:
-        """Read every value. One that cannot be read makes its own row bad and no other.
+        """Decode all values. A value that cannot be decoded makes its own row bad, and no other.
 
         A null is a record without a value: not bad, and null in all columns.
         """
         ...
 
     def encode(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-        """Return one value for each row of columns that are as in `schema`.
+        """Return one value per row of `columns`, which have the types of `schema`.
 
-        Raises `InvalidRecord` with the row where there is one that the schema does not allow.
+        Raises `InvalidRecord`, with the row, if a value is not allowed by the schema.
         """
         ...
 
 
 class RawFormat:
-    """Values of which nothing is known: no typed columns."""
+    """Values without a schema: no typed columns."""
 
     name = "raw"
     schema = pa.schema([])
 
-    def decode(self, values: pa.BinaryArray) -> TypedColumns:  # noqa: ARG002 - as the protocol has it.
+    def decode(self, values: pa.BinaryArray) -> TypedColumns:  # noqa: ARG002 - part of the protocol.
         """Return no columns; no row is bad."""
         return TypedColumns([], np.empty(0, np.int64), pa.array([], pa.string()))
 
     def encode(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-        """Return the one column that there is, as it is."""
+        """Return the only column."""
         (values,) = columns
         return values.cast(pa.binary())
 
 
 class ValueBuffers(NamedTuple):
-    """Values as compiled loops see them."""
+    """Values as kernels read them."""
 
     source: Octets
     ends: Int64s
-    """Value `i` lies from `ends[i]` to `ends[i + 1]`."""
+    """Value `i` is `source[ends[i] : ends[i + 1]]`."""
     is_null: Octets
 
 
 def open_values(values: pa.BinaryArray) -> ValueBuffers:
-    """Look into the buffers of a column, without a copy of its bytes."""
+    """Return the buffers of a column, without copying its bytes."""
     values = values.cast(pa.binary())
     _, offsets, data = values.buffers()
     first, count = values.offset, len(values)

@@ -1,4 +1,4 @@
-"""Avro's binary encoding: what fastavro writes is read, and what is written fastavro reads."""
+"""Avro's binary encoding, checked against fastavro in both directions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ PRIMITIVES: list[tuple[Any, Any]] = [
 
 @st.composite
 def kinds(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any]:
-    """A type, and a strategy for its values. Named types get their names later."""
+    """Draw a type and a strategy for its values. Named types get their names later."""
     choice = draw(st.integers(0, 9 if depth < 3 else 5))
     if choice <= 3:
         return draw(st.sampled_from(PRIMITIVES))
@@ -125,7 +125,7 @@ def records(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any]:
 def named(kind: Any, numbers: Any) -> Any:
     """Give each named type a name of its own."""
     if isinstance(kind, list):
-        return [named(one, numbers) for one in kind]
+        return [named(branch, numbers) for branch in kind]
     if not isinstance(kind, dict):
         return kind
     found = {
@@ -174,7 +174,7 @@ def test_noise_harms_no_row_but_its_own(given_, noise, data):
     if value:
         value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
     sound = write(schema, rows[-1])
-    values = [part for one in [*noise, bytes(value)] for part in (one, sound)]
+    values = [part for broken in [*noise, bytes(value)] for part in (broken, sound)]
     value_format = format_of(schema)
     found = value_format.decode(pa.array(values, pa.binary()))
     assert rows_of(found, value_format)[1::2] == [rows[-1]] * (len(noise) + 1)
@@ -229,21 +229,21 @@ LISTS = record(("v", {"type": "array", "items": "int"}))
 @pytest.mark.parametrize(
     ("kind", "value", "why"),
     [
-        ("long", b"\xff" * 9 + b"\x02", "more bytes than one can have"),
-        ("long", b"\x80" * 11, "more bytes than one can have"),
+        ("long", b"\xff" * 9 + b"\x02", "too many bytes"),
+        ("long", b"\x80" * 11, "too many bytes"),
         ("int", varint(2**31), "does not fit"),
         ("boolean", b"\x02", "not of the declared type"),
-        ("string", varint(-1), "a length is negative or leads beyond the end"),
-        ("string", varint(2**62), "a length is negative or leads beyond the end"),
-        ("string", varint(1) + b"\xff", "no valid UTF-8"),
-        ("bytes", varint(5) + b"abcd", "a length is negative or leads beyond the end"),
+        ("string", varint(-1), "the length is negative or exceeds the value"),
+        ("string", varint(2**62), "the length is negative or exceeds the value"),
+        ("string", varint(1) + b"\xff", "not valid UTF-8"),
+        ("bytes", varint(5) + b"abcd", "the length is negative or exceeds the value"),
         (["null", "int"], varint(2), "no such branch"),
         (["null", "int"], varint(-1), "no such branch"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, varint(1), "no such symbol"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, varint(-1), "no such symbol"),
-        ({"type": "array", "items": "int"}, varint(2**40), "a length is negative or leads"),
-        ({"type": "array", "items": "int"}, varint(-(2**63)), "a length is negative or leads"),
-        ({"type": "array", "items": "int"}, varint(-1) + varint(99), "a length is negative"),
+        ({"type": "array", "items": "int"}, varint(2**40), "the length is negative"),
+        ({"type": "array", "items": "int"}, varint(-(2**63)), "the length is negative"),
+        ({"type": "array", "items": "int"}, varint(-1) + varint(99), "the length is negative"),
         (logical("bytes", "decimal", precision=2, scale=0), varint(1) + b"\x64", "does not fit"),
         (logical("bytes", "decimal", precision=2, scale=0), varint(1) + b"\x9c", "does not fit"),
         (logical("bytes", "decimal", precision=38), varint(17) + b"\1" + bytes(16), "does not fit"),
@@ -295,7 +295,7 @@ def test_a_value_has_no_more_items_than_it_may():
 # Framing.
 
 
-def test_a_frame_is_passed_over_and_written():
+def test_a_frame_is_skipped_and_written():
     value = write(WIDE, WIDE_ROW)
     framed = b"\0\0\0\1\2" + value
     rows, reasons = decode(
@@ -303,7 +303,9 @@ def test_a_frame_is_passed_over_and_written():
     )
     assert rows[0] == WIDE_ROW
     assert sorted(reasons) == [1, 2, 3, 4]
-    assert all("does not begin with a zero and a schema id" in reasons[row] for row in (2, 3, 4))
+    assert all(
+        "does not start with a zero byte and a schema id" in reasons[row] for row in (2, 3, 4)
+    )
     value_format = format_of(WIDE, framing=AvroFraming.CONFLUENT, schema_id=258)
     columns = value_format.decode(pa.array([framed])).columns
     assert value_format.encode(columns).to_pylist() == [framed]
@@ -311,7 +313,7 @@ def test_a_frame_is_passed_over_and_written():
 
 def test_a_frame_cannot_be_written_without_a_schema_id():
     value_format = format_of(LISTS, framing=AvroFraming.CONFLUENT)
-    with pytest.raises(InvalidConfig, match="no schema id is given"):
+    with pytest.raises(InvalidConfig, match="requires avroSchemaId"):
         value_format.encode([pa.array([[1]], value_format.schema.field(0).type)])
 
 
@@ -321,35 +323,50 @@ def test_a_frame_cannot_be_written_without_a_schema_id():
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ("[" * 30_000, "nested too deeply"),
-        ('"string"', "is a string, allowed is a record"),
-        ('["null", {"type": "record", "name": "r", "fields": []}]', "allowed is a record"),
-        (record(), "has no fields, needs at least 1"),
-        (record(("v", ["int", "string"])), "field 'v': union of int, string, allowed is null and"),
-        (record(("v", ["null", "int", "string"])), "union of null, int, string"),
-        (record(("v", [])), "union of nothing"),
-        (record(("v", ["null"])), "union of null,"),
+        ('"string"', "must be a record, got string"),
+        ('["null", {"type": "record", "name": "r", "fields": []}]', "must be a record, got union"),
+        (record(), "must have at least 1 field"),
+        (
+            record(("v", ["int", "string"])),
+            "field 'v': union must be of null and one.*, got int, string",
+        ),
+        (record(("v", ["null", "int", "string"])), "got null, int, string"),
+        (record(("v", [])), "got none"),
+        (record(("v", ["null"])), "other type, got null"),
         (record(("v", "r")), "field 'v': type 'r' contains itself"),
         (record(("v", {"type": "array", "items": "r"})), "field 'v.*': type 'r' contains itself"),
-        (record(("v", "other")), "field 'v': type 'other' is not known"),
+        (record(("v", "other")), "field 'v': type 'other' is not defined"),
         (record(("v", logical("int", "time-millis"))), "logical type 'time-millis' of int is not"),
         (record(("v", logical("bytes", "big-decimal"))), "logical type 'big-decimal' of bytes"),
-        (record(("v", logical("bytes", "decimal"))), "precision is None, allowed is 1 to 38"),
-        (record(("v", logical("bytes", "decimal", precision=39))), "precision is 39"),
-        (record(("v", logical("bytes", "decimal", precision=2, scale=3))), "scale is 3"),
+        (
+            record(("v", logical("bytes", "decimal"))),
+            "precision must be between 1 and 38, got None",
+        ),
+        (record(("v", logical("bytes", "decimal", precision=39))), "and 38, got 39"),
+        (
+            record(("v", logical("bytes", "decimal", precision=2, scale=3))),
+            "scale must be between 0 and 2, got 3",
+        ),
         (record(("v", {"type": "array", "items": "null"})), "items of type null take no bytes"),
         (record(("v", {"type": "array", "items": record(name="e")})), "of type record take no"),
-        (record(("v", {"type": "fixed", "name": "f", "size": 0})), "size of a fixed is 0"),
-        (record(("v", {"type": "enum", "name": "e", "symbols": []})), "needs a list of symbols"),
-        (record(("v", {"type": "array"})), "type is None"),
-        (record(("v", 1)), "type is 1, allowed is a name, a list or an object"),
-        (record(("v", "int"), ("v", "int")), "field 'v' of 'the record' is there twice"),
-        (record(("v", record(("x", "int")))), "type 'r' is there twice"),
-        ({"type": "record", "fields": []}, "name of a record is None"),
-        ({"type": "record", "name": "r"}, "a record needs a list of fields"),
-        ({"type": "record", "name": "r", "fields": [{"name": "v"}]}, "field 'v': it has no type"),
-        ({"type": "record", "name": "r", "fields": [1]}, "field is 1, allowed is an object"),
+        (
+            record(("v", {"type": "fixed", "name": "f", "size": 0})),
+            "size must be between 1 and 1048576, got 0",
+        ),
+        (record(("v", {"type": "enum", "name": "e", "symbols": []})), "list of distinct symbols"),
+        (record(("v", {"type": "array"})), "object, got None"),
+        (record(("v", 1)), "type must be a name, a list or an object, got 1"),
+        (record(("v", "int"), ("v", "int")), "field 'v' occurs twice in the record"),
+        (record(("v", record(("x", "int")))), "type 'r' is defined twice"),
+        ({"type": "record", "fields": []}, "a record must have a name, got None"),
+        ({"type": "record", "name": "r"}, "a record must have a list of fields"),
+        ({"type": "record", "name": "r", "fields": [{"name": "v"}]}, "field 'v': has no type"),
+        (
+            {"type": "record", "name": "r", "fields": [1]},
+            "field must be an object with a name, got 1",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_columns_is_refused_with_its_name(schema, why):
@@ -379,9 +396,13 @@ def test_a_named_type_may_be_used_again_by_its_name_or_its_full_name():
 @pytest.mark.parametrize(
     ("kind", "column", "why"),
     [
-        ("int", pa.array([1, None], pa.int32()), "row 1: field v .*must be there"),
+        ("int", pa.array([1, None], pa.int32()), "row 1: field v .*a required field"),
         ({"type": "fixed", "name": "F", "size": 2}, pa.array([b"ab", b"abc"]), "row 1: field v"),
-        ({"type": "enum", "name": "E", "symbols": ["A"]}, pa.array(["A", "B"]), "is 'B', allowed"),
+        (
+            {"type": "enum", "name": "E", "symbols": ["A"]},
+            pa.array(["A", "B"]),
+            "must be one of A, got 'B'",
+        ),
         (
             logical("fixed", "decimal", name="D", size=1, precision=5, scale=0),
             pa.array([Decimal(127), Decimal(128)], pa.decimal128(5, 0)),

@@ -1,4 +1,4 @@
-"""JSON values become rows in their places, whatever stands beside them."""
+"""JSON values become rows at their own positions, whatever values are beside them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows_of(found: Any, schema: pa.Schema) -> list[dict[str, Any]]:
 
 
 def decode(schema: str, *values: bytes | None) -> tuple[list[Any], dict[int, str]]:
-    """The rows, as the values of their only column or all of them, and why some are bad."""
+    """Return the rows, as tuples or as the values of the only column, and reasons of bad rows."""
     value_format = JsonFormat(arrow_schema(schema))
     found = value_format.decode(pa.array(values, pa.binary()))
     rows = [tuple(row.values()) for row in rows_of(found, value_format.schema)]
@@ -46,7 +46,7 @@ def decode(schema: str, *values: bytes | None) -> tuple[list[Any], dict[int, str
 
 
 def read(kind: str, written: str | bytes) -> Any:
-    """One field of a type: its value, or why it cannot be read."""
+    """Decode one field of type `kind`; return its value, or the reason why it is bad."""
     text = written if isinstance(written, bytes) else written.encode()
     rows, reasons = decode(f"v {kind}", b'{"v":' + text + b"}")
     assert not reasons or rows == [None]
@@ -66,12 +66,12 @@ def check_batch(values: list[bytes | None]) -> None:
     found = FORMAT.decode(pa.array(values, pa.binary()))
     rows = rows_of(found, FORMAT.schema)
     expected = [reference_row(value, SCHEMA) for value in values]
-    assert found.bad.tolist() == [row for row, one in enumerate(expected) if one is None]
+    assert found.bad.tolist() == [row for row, values in enumerate(expected) if values is None]
     assert len(found.reasons) == len(found.bad)
     assert len(rows) == len(values)
     nothing = dict.fromkeys(SCHEMA.names)
-    for row, one in zip(rows, expected, strict=True):
-        assert same(row, nothing if one is None else one), (row, one)
+    for row, values_expected in zip(rows, expected, strict=True):
+        assert same(row, values_expected or nothing), (row, values_expected)
 
 
 # Alignment.
@@ -129,7 +129,7 @@ TOKENS += ["true", "null", '"id"', '"id":1', '"name"', '"\\u00e9"', '"\\ud800"',
 
 @st.composite
 def broken(draw: st.DrawFn) -> bytes:
-    """A document that was cut, joined to another, or had a byte changed."""
+    """Draw a document that was cut, joined to another, or had a byte changed."""
     text = bytearray(draw(documents()))
     place = draw(st.integers(0, len(text)))
     match draw(st.sampled_from(["cut", "front", "join", "change", "insert", "token"])):
@@ -221,7 +221,7 @@ def test_names_are_compared_with_their_capitals_and_without_their_escapes():
 @pytest.mark.parametrize("value", [b'{"a":1,"a":1}', b'{"a":null,"a":1}', b'{"a":1,"\\u0061":2}'])
 def test_a_field_that_is_there_twice_is_refused(value):
     _, reasons = decode("a INT", value)
-    assert reasons[0].startswith("field a (int32): a field is there twice at byte ")
+    assert reasons[0].startswith("field a (int32): the field occurs twice at byte ")
 
 
 def test_a_field_that_must_be_there_and_is_not_makes_the_row_bad():
@@ -378,22 +378,22 @@ def test_every_double_is_the_nearest(number):
         ("TIMESTAMP", '"9999-12-31T23:30-01:00"', "does not fit"),
         ("TIMESTAMP_NTZ", '"2026-07-01T12:30Z"', "ISO 8601"),
         ("TIMESTAMP", "1782909000", "not of the declared type"),
-        ("STRING", b'"\xff"', "no valid UTF-8"),
-        ("STRING", b'"\xed\xa0\x80"', "no valid UTF-8"),
-        ("STRING", b'"\xc0\x80"', "no valid UTF-8"),
-        ("STRING", b'"\xf4\x90\x80\x80"', "no valid UTF-8"),
-        ("STRING", '"\\ud800"', "no valid UTF-8"),
-        ("STRING", '"\\ude00\\ud83d"', "no valid UTF-8"),
-        ("STRING", '"\\x"', "no valid UTF-8"),
-        ("STRING", '"a\nb"', "no valid UTF-8"),
-        ("INT", "nul", "no JSON object"),
-        ("INT", "NaN", "no JSON object"),
-        ("INT", "01", "no JSON object"),
-        ("INT", "+1", "no JSON object"),
-        ("INT", "1.", "no JSON object"),
+        ("STRING", b'"\xff"', "not valid UTF-8"),
+        ("STRING", b'"\xed\xa0\x80"', "not valid UTF-8"),
+        ("STRING", b'"\xc0\x80"', "not valid UTF-8"),
+        ("STRING", b'"\xf4\x90\x80\x80"', "not valid UTF-8"),
+        ("STRING", '"\\ud800"', "not valid UTF-8"),
+        ("STRING", '"\\ude00\\ud83d"', "not valid UTF-8"),
+        ("STRING", '"\\x"', "not valid UTF-8"),
+        ("STRING", '"a\nb"', "not valid UTF-8"),
+        ("INT", "nul", "not a valid JSON object"),
+        ("INT", "NaN", "not a valid JSON object"),
+        ("INT", "01", "not a valid JSON object"),
+        ("INT", "+1", "not a valid JSON object"),
+        ("INT", "1.", "not a valid JSON object"),
         ("INT", "[1,]", "not of the declared type"),
-        ("ARRAY<INT>", "[1,]", "no JSON object"),
-        ("ARRAY<INT>", "[1 2]", "no JSON object"),
+        ("ARRAY<INT>", "[1,]", "not a valid JSON object"),
+        ("ARRAY<INT>", "[1 2]", "not a valid JSON object"),
     ],
 )
 def test_what_is_not_is_refused_with_why(kind, written, why):
@@ -411,10 +411,10 @@ def test_an_item_that_must_be_there_and_is_null_is_refused():
     assert found.columns[0].to_pylist() == [None, [1]]
 
 
-# Bombs.
+# Values that would take too much memory or stack.
 
 
-def test_what_nobody_asks_for_may_be_nested_but_not_for_ever():
+def test_a_field_outside_the_schema_may_be_nested_up_to_a_limit():
     deep = SKIPPED_DEPTH_MAX
     rows, reasons = decode(
         "a INT",
@@ -425,9 +425,9 @@ def test_what_nobody_asks_for_may_be_nested_but_not_for_ever():
     )
     assert rows == [1, None, None, None]
     assert [reasons[row].split(" at ")[0] for row in (1, 2)] == [
-        f"it is nested more than {deep} levels deep"
+        f"the value is nested more than {deep} levels deep"
     ] * 2
-    assert "no JSON object" in reasons[3]
+    assert "not a valid JSON object" in reasons[3]
 
 
 def test_a_value_has_no_more_items_than_it_may():
@@ -442,12 +442,15 @@ def test_a_value_has_no_more_items_than_it_may():
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ("v BINARY", r"field 'v' is of type binary, which JSON cannot say"),
+        ("v BINARY", r"field 'v' is of type binary, which JSON does not have"),
         ("a STRUCT<v: BINARY>", r"field 'a.v' is of type binary"),
-        ("v MAP<INT, INT>", "field 'v' has keys of type int32, in JSON they are strings"),
-        ("a INT, a INT", "field 'a' of 'the record' is there twice"),
-        ("v " + "ARRAY<" * 40 + "INT" + ">" * 40, f"levels deep, limit is {DEPTH_MAX}"),
-        (", ".join(f"c{n} INT" for n in range(NODES_MAX)), f"over {NODES_MAX} fields"),
+        ("v MAP<INT, INT>", "keys of field 'v' must be strings in JSON, got int32"),
+        ("a INT, a INT", "field 'a' occurs twice in the record"),
+        (
+            "v " + "ARRAY<" * 40 + "INT" + ">" * 40,
+            f"must be at most {DEPTH_MAX} levels deep, got 33",
+        ),
+        (", ".join(f"c{n} INT" for n in range(NODES_MAX)), f"at most {NODES_MAX} fields"),
     ],
 )
 def test_what_json_cannot_say_is_refused_when_it_is_declared(schema, why):
@@ -456,7 +459,7 @@ def test_what_json_cannot_say_is_refused_when_it_is_declared(schema, why):
 
 
 def test_a_schema_needs_a_field():
-    with pytest.raises(InvalidConfig, match="needs at least 1"):
+    with pytest.raises(InvalidConfig, match="at least 1 field, got 0"):
         JsonFormat(pa.schema([]))
 
 
@@ -532,5 +535,5 @@ def test_a_number_that_json_cannot_say_is_written_as_spark_writes_it():
 def test_what_must_be_there_is_not_written_without(schema, rows, path):
     value_format = JsonFormat(arrow_schema(schema))
     columns = pa.Table.from_pylist(rows, value_format.schema).columns
-    with pytest.raises(InvalidRecord, match=f"field {path} must be there, and is null in 1 places"):
+    with pytest.raises(InvalidRecord, match=f"field {path} is required, but is null in 1 values"):
         value_format.encode([column.combine_chunks() for column in columns])

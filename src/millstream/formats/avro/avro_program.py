@@ -1,15 +1,17 @@
-"""An Avro schema as a program: rows of numbers that compiled loops carry out, one after the other.
+"""An Avro schema compiled to a program that kernels execute, one row of numbers per step.
 
-record {id: long, tags: union {null, array<string>}}
+    record {id: long, tags: union {null, array<string>}}
 
-0  RECORD  node 0
-1  LONG    node 1
-2  UNION   node 2   null is branch 0, and then on to 7
-3  ITEMS   node 2   a list begins
-4  NEXT    node 2   another item, or on to 7
-5  STRING  node 3
-6  JUMP             on to 4
-7  END
+    0  RECORD  node 0
+    1  LONG    node 1
+    2  UNION   node 2   branch 0 is null: go to 7
+    3  ITEMS   node 2   start of a list
+    4  NEXT    node 2   next item, or go to 7
+    5  STRING  node 3
+    6  JUMP             go to 4
+    7  END
+
+Reading and writing execute the same program.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from millstream.records.kernels.compiler import Int64s
 OPERATION: Final = 0
 NODE: Final = 1
 ARGUMENT: Final = 2
-"""The null branch of a union, whether a loop is over a map, a size, a factor, a count."""
+"""The null branch of a union, whether a loop is over a map, a size, a factor, or a count."""
 TARGET: Final = 3
-"""Where to go on, for what can jump."""
+"""The next step, for steps that jump."""
 LIMIT_LOW: Final = 4
 LIMIT_HIGH: Final = 5
-"""What a decimal has to be below, in two halves; what a number is at least and at most."""
+"""The limits of a number, both inclusive; for a decimal, two halves of its exclusive limit."""
 
 END: Final = 0
 UNION: Final = 1
@@ -68,15 +70,13 @@ _PRIMITIVES = {
 
 
 class AvroProgram(NamedTuple):
-    """What reads and writes one record."""
-
     steps: Int64s
     symbols: Mapping[int, Sequence[str]]
-    """The words of enums, by node."""
+    """Symbols of enums, by node."""
 
 
 def compile_program(record: AvroType, nodes: SchemaNodes) -> AvroProgram:
-    """Return the program that reads and writes one record."""
+    """Return the program for one record."""
     compiler = _Compiler(nodes)
     compiler.value(record, 0)
     compiler.add(END, 0)
@@ -90,33 +90,33 @@ class _Compiler:
         self.symbols: dict[int, Sequence[str]] = {}
 
     def add(self, operation: int, node: int, argument: int = 0) -> list[int]:
-        """Add a row, and return it: where it jumps to is often known only later."""
+        """Append a step and return it, because its jump target is often known only later."""
         row = [operation, node, argument, 0, 0, 0]
         self.rows.append(row)
         return row
 
     def value(self, kind: AvroType, node: int) -> None:
-        """Add what reads a value of some kind into a node."""
+        """Append the steps for a value of type `kind` at a node."""
         if kind.null_branch is None:
-            self._inside(kind, node)
+            self._non_null(kind, node)
             return
         union = self.add(UNION, node, kind.null_branch)
-        self._inside(kind, node)
+        self._non_null(kind, node)
         union[TARGET] = len(self.rows)
 
-    def _inside(self, kind: AvroType, node: int) -> None:
+    def _non_null(self, kind: AvroType, node: int) -> None:
         children = self._nodes.nodes[node].children
         if kind.kind == "record":
             self.add(RECORD, node)
-            for (_, below), child in zip(kind.fields, children, strict=True):
-                self.value(below, child)
+            for (_, field_type), child in zip(kind.fields, children, strict=True):
+                self.value(field_type, child)
         elif kind.items is not None:
             self.add(ITEMS, node)
             start = len(self.rows)
-            following = self.add(NEXT, node, int(kind.kind == "map"))
+            next_item = self.add(NEXT, node, int(kind.kind == "map"))
             self.value(kind.items, children[-1])
             self.add(JUMP, node)[TARGET] = start
-            following[TARGET] = len(self.rows)
+            next_item[TARGET] = len(self.rows)
         elif self._nodes.nodes[node].kind == DECIMAL:
             self._decimal(kind, node)
         else:
@@ -125,7 +125,7 @@ class _Compiler:
             argument = kind.size or len(kind.symbols) or kind.factor
             row = self.add(_PRIMITIVES[kind.kind], node, argument)
             low, high = (int(self._nodes.plan.table[node, limit]) for limit in (LOW, HIGH))
-            # As they are written: in milliseconds, where the column has microseconds.
+            # In the unit that is written: milliseconds for some columns of microseconds.
             row[LIMIT_LOW], row[LIMIT_HIGH] = -(-low // kind.factor), high // kind.factor
 
     def _decimal(self, kind: AvroType, node: int) -> None:

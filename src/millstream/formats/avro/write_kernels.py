@@ -1,6 +1,6 @@
-"""Slots to Avro's binary encoding. Needs Numba.
+"""Kernels that encode slots in Avro's binary encoding. Need Numba.
 
-A function that writes returns the position after what it wrote, or `NO_ROOM`.
+A function that writes returns the position after its output, or `NO_ROOM`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ def encode_avro(
     ends: Int64s,
     row: int,
 ) -> tuple[int, int, int]:
-    """Write the rows from `row` on; return where it ended, what is wrong there, and at which node.
+    """Encode rows from `row` on; return the row at which it stopped, the reason, and the node.
 
-    Value `i` lies from `ends[i]` to `ends[i + 1]` of `target`. It ends early, with nothing wrong,
-    where there is no room.
+    Value `i` is `target[ends[i] : ends[i + 1]]`. If `target` is full, it stops early with `SOUND`.
     """
     while row < ends.size - 1:
         at, code, node = encode_row(
@@ -81,7 +80,7 @@ def encode_row(
     at: int,
     row: int,
 ) -> tuple[int, int, int]:
-    """Write one row; return the position after it, what is wrong, and at which node."""
+    """Encode one row; return the position after it, `SOUND` or the reason, and the node."""
     if frame.size > target.size - at:
         return NO_ROOM, SOUND, 0
     copy(frame, 0, target, at, frame.size)
@@ -92,10 +91,10 @@ def encode_row(
         operation = program[step, OPERATION]
         node = program[step, NODE]
         entry = loops.entries[plan.table[node, LEVEL]]
-        place = slots.bases[node] + entry
+        slot = slots.bases[node] + entry
         if operation == END:
             return at, SOUND, 0
-        is_present = slots.states[place] == PRESENT
+        is_present = slots.states[slot] == PRESENT
         if operation == UNION:
             null_branch = program[step, ARGUMENT]
             at = put_long(target, at, 1 - null_branch if is_present else null_branch)
@@ -105,29 +104,31 @@ def encode_row(
         elif operation == NEXT:
             opens = plan.table[node, OPENS]
             entry = loops.entries[opens] + 1
-            if entry >= slots.firsts[place]:
-                # A block was begun only where there are items; the list ends with an empty one.
+            if entry >= slots.firsts[slot]:
+                # All items are written as one block, which an empty list does not have. An empty
+                # block ends the list.
                 at = put_long(target, at, 0)
                 step = program[step, TARGET]
             else:
                 loops.entries[opens] = entry
-                if entry == slots.seconds[place]:
-                    at = put_long(target, at, slots.firsts[place] - entry)
+                if entry == slots.seconds[slot]:  # The first item: the block's count comes first.
+                    at = put_long(target, at, slots.firsts[slot] - entry)
                 if program[step, ARGUMENT] and at >= 0:
                     key = slots.bases[plan.children[plan.table[node, CHILD_START]]] + entry
                     at = put_bytes(source, target, at, slots, key)
                 step += 1
         elif operation == NULL:
             step += 1
-        elif not is_present:
+        elif not is_present:  # Not in a union, or UNION would have jumped over it.
             return at, MISSING, node
         elif operation == ITEMS:
-            loops.entries[plan.table[node, OPENS]] = slots.seconds[place] - 1
+            # NEXT adds one before it looks, so this starts one before the first item.
+            loops.entries[plan.table[node, OPENS]] = slots.seconds[slot] - 1
             step += 1
         elif operation == RECORD:
             step += 1
         else:
-            at, code = put_scalar(source, target, at, program, step, slots, place)
+            at, code = put_scalar(source, target, at, program, step, slots, slot)
             if code != SOUND:
                 return at, code, node
             step += 1
@@ -137,12 +138,12 @@ def encode_row(
 
 @kernel
 def put_scalar(
-    source: Octets, target: Octets, at: int, program: Int64s, step: int, slots: Slots, place: int
+    source: Octets, target: Octets, at: int, program: Int64s, step: int, slots: Slots, slot: int
 ) -> tuple[int, int]:
-    """Write what has nothing inside; return the position after it, and what is wrong."""
+    """Encode a value without fields; return the position after it, and `SOUND` or the reason."""
     operation = program[step, OPERATION]
     argument = program[step, ARGUMENT]
-    value = slots.firsts[place]
+    value = slots.firsts[slot]
     if operation == LONG:
         return put_long(target, at, value // argument if argument > 1 else value), SOUND
     if operation == INT or operation == ENUM:
@@ -160,22 +161,24 @@ def put_scalar(
         target[at] = value
         return at + 1, SOUND
     if operation == FIXED:
-        if slots.seconds[place] != argument:
+        if slots.seconds[slot] != argument:
             return at, BAD_LENGTH
         if argument > target.size - at:
             return NO_ROOM, SOUND
         copy(source, value, target, at, argument)
         return at + argument, SOUND
     if operation == DECIMAL_BYTES or operation == DECIMAL_FIXED:
-        return put_decimal(target, at, value, slots.seconds[place], operation, argument)
-    return put_bytes(source, target, at, slots, place), SOUND
+        return put_decimal(target, at, value, slots.seconds[slot], operation, argument)
+    return put_bytes(source, target, at, slots, slot), SOUND
 
 
 @kernel
 def put_long(target: Octets, at: int, value: int) -> int:
-    """Write a number."""
+    """Encode a number as a zigzag varint."""
     if at < 0 or target.size - at < _LONG_SIZE_MAX:
         return NO_ROOM
+    # Zigzag: small negative numbers become small positive ones. The mask below makes the shift
+    # a logical one, since the sign bit of a folded number is data.
     folded = (value << 1) ^ (value >> 63)
     while folded & ~0x7F:
         target[at] = (folded & 0x7F) | 0x80
@@ -186,13 +189,13 @@ def put_long(target: Octets, at: int, value: int) -> int:
 
 
 @kernel
-def put_bytes(source: Octets, target: Octets, at: int, slots: Slots, place: int) -> int:
-    """Write a length, and as many bytes."""
-    size = slots.seconds[place]
+def put_bytes(source: Octets, target: Octets, at: int, slots: Slots, slot: int) -> int:
+    """Encode a length and the bytes."""
+    size = slots.seconds[slot]
     at = put_long(target, at, size)
     if at < 0 or size > target.size - at:
         return NO_ROOM
-    copy(source, slots.firsts[place], target, at, size)
+    copy(source, slots.firsts[slot], target, at, size)
     return int(at + size)
 
 
@@ -200,8 +203,9 @@ def put_bytes(source: Octets, target: Octets, at: int, slots: Slots, place: int)
 def put_decimal(
     target: Octets, at: int, low: int, high: int, operation: int, size: int
 ) -> tuple[int, int]:
-    """Write a number of 128 bits, the highest byte first: as short as it can be, or of a size."""
+    """Encode a 128-bit integer, big-endian: as short as possible, or `size` bytes for a fixed."""
     sign = high >> 63
+    # Drop bytes in front that only repeat the sign, as long as the next byte still shows it.
     needed = 16
     while (
         needed > 1
@@ -217,14 +221,15 @@ def put_decimal(
     if at < 0 or size > target.size - at:
         return NO_ROOM, SOUND
     for index in range(size):
-        place = size - 1 - index
-        target[at + index] = byte_of(low, high, place) if place < 16 else sign & 0xFF
+        significance = size - 1 - index
+        # A fixed may have more than 16 bytes: the ones in front repeat the sign.
+        target[at + index] = byte_of(low, high, significance) if significance < 16 else sign & 0xFF
     return at + size, SOUND
 
 
 @kernel
 def byte_of(low: int, high: int, index: int) -> int:
-    """Return one byte of a number of 128 bits, counted from the lowest."""
+    """Return one byte of a 128-bit integer; byte 0 is the least significant."""
     if index < 8:
         return (low >> (8 * index)) & 0xFF
     return (high >> (8 * (index - 8))) & 0xFF

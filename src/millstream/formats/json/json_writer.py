@@ -1,4 +1,4 @@
-"""Arrow columns to JSON objects, by Arrow alone."""
+"""Encoder of Arrow columns as JSON objects, with Arrow's own functions."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ _ESCAPES = {
     "\r": "\\r",
     "\t": "\\t",
 } | {chr(code): f"\\u{code:04x}" for code in range(0x20) if chr(code) not in "\n\r\t"}
-"""What cannot stand in a string; the backslash first, since the others bring new ones."""
+"""Characters that must be escaped in a string. The backslash comes first, because the other escapes
+contain one.
+"""
 
 _ESCAPED = r'[\x00-\x1f"\\]'
 _WORDS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def write_objects(nodes: SchemaNodes, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-    """Return one object for each row, without the fields that are null."""
+    """Return one object per row, without the fields that are null."""
     return _objects(nodes, nodes.nodes[0], columns).cast(pa.binary())
 
 
@@ -48,9 +50,9 @@ def _objects(nodes: SchemaNodes, struct: SchemaNode, columns: Sequence[pa.Array]
         node = nodes.nodes[number]
         _check_present(node, column)
         name = f",{json.dumps(node.name, ensure_ascii=False)}:"
-        # A name joined to a null is null as well: the field is left out.
+        # Joining a name to a null gives a null, so a field that is null is left out.
         members.append(_joined(name, _texts(nodes, node, column)).fill_null(""))
-    # Arrow's own way to join without nulls loses rows that are null everywhere (seen in 26.0).
+    # Not `null_handling="skip"`: with it, Arrow loses rows that are null in every column (26.0).
     return _joined("{", pc.ascii_ltrim(_joined(*members), ","), "}")
 
 
@@ -61,12 +63,12 @@ def _joined(*parts: str | pa.StringArray) -> pa.StringArray:
 def _check_present(node: SchemaNode, column: pa.Array) -> None:
     if node.is_required and column.null_count:
         raise InvalidRecord(
-            f"field {node.path} must be there, and is null in {column.null_count} places"
+            f"field {node.path} is required, but is null in {column.null_count} values"
         )
 
 
 def _texts(nodes: SchemaNodes, node: SchemaNode, column: pa.Array) -> pa.StringArray:
-    """Return each value as JSON has it; null where it is null."""
+    """Return each value as JSON text, or null if it is null."""
     if node.kind in (STRUCT, LIST, MAP):
         return _nested(nodes, node, column)
     if node.kind == TEXT:
@@ -79,7 +81,7 @@ def _texts(nodes: SchemaNodes, node: SchemaNode, column: pa.Array) -> pa.StringA
 
 
 def _nested(nodes: SchemaNodes, node: SchemaNode, column: pa.Array) -> pa.StringArray:
-    """Write what is present, and put the nulls back where they were."""
+    """Encode the values that are not null, and put the nulls back."""
     present = column.drop_null()
     write = _structs if node.kind == STRUCT else _lists
     texts = write(nodes, node, present)
@@ -94,7 +96,7 @@ def _structs(nodes: SchemaNodes, node: SchemaNode, column: pa.StructArray) -> pa
 
 
 def _lists(nodes: SchemaNodes, node: SchemaNode, column: pa.ListArray) -> pa.StringArray:
-    """Write lists, and maps, which are lists of pairs. None is null, so their items touch."""
+    """Encode lists and maps (lists of pairs). None is null, so their items are contiguous."""
     offsets = column.offsets.to_numpy()
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     if node.kind == LIST:
@@ -114,8 +116,8 @@ def _items(nodes: SchemaNodes, number: int, items: pa.Array) -> pa.StringArray:
 
 
 def _quoted(column: pa.StringArray) -> pa.StringArray:
-    found = pc.any(pc.match_substring_regex(column, _ESCAPED)).as_py()
-    for character, escape in _ESCAPES.items() if found else ():
+    needs_escapes = pc.any(pc.match_substring_regex(column, _ESCAPED)).as_py()
+    for character, escape in _ESCAPES.items() if needs_escapes else ():
         column = pc.replace_substring(column, character, escape)
     return _joined('"', column, '"')
 
@@ -124,8 +126,8 @@ def _reals(column: pa.Array) -> pa.StringArray:
     texts = column.cast(pa.string())
     if pc.all(pc.is_finite(column)).as_py() is not False:
         return texts
-    for found, written in _WORDS.items():
-        texts = pc.if_else(pc.equal(texts, found), written, texts)
+    for text, word in _WORDS.items():
+        texts = pc.if_else(pc.equal(texts, text), word, texts)
     return texts
 
 

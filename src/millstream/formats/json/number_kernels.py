@@ -1,4 +1,4 @@
-"""Numbers of JSON: integers, doubles and decimals, without a digit lost in silence. Needs Numba."""
+"""Kernels for JSON numbers, which never lose digits silently. Need Numba."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from millstream.formats.layout.slot_kernels import INT64_MIN, negated, octet, ti
 from millstream.records.kernels.compiler import Octets
 
 _TENS: Final = np.array([10.0**power for power in range(23)])
-"""The powers of ten that a double holds exactly."""
+"""Powers of ten that a double represents exactly."""
 
 _EXACT_DIGITS: Final = 15
 _EXACT_POWER: Final = 22
 _EXPONENT_MAX: Final = 100_000
-"""Larger exponents are cut to this: it is beyond every type, and adds up without overflow."""
+"""Larger exponents are clamped to this: beyond every type, and small enough not to overflow."""
 
 _LAST_STEP: Final = -922_337_203_685_477_580  # INT64_MIN without its last digit.
 
-# The least 17 digits, at that power of ten, that no number of the type is near to.
+# The smallest number, as 17 digits and the power of ten of the first, that rounds to infinity.
 _DOUBLE_POWER: Final = 308
 _DOUBLE_BEYOND: Final = 17_976_931_348_623_159
 _FLOAT_POWER: Final = 38
@@ -29,18 +29,18 @@ _FLOAT_BEYOND: Final = 34_028_235_677_973_367
 
 
 class JsonNumber(NamedTuple):
-    """A number as it is written. `end` is -1 where it is none."""
+    """A number as written. `end` is -1 if the text is not a number."""
 
     end: int
     is_negative: bool
     is_integer: bool
-    """Neither a point nor an exponent."""
+    """Written with neither a point nor an exponent."""
     digits: int
-    """Significant ones, without zeros in front."""
+    """Number of significant digits, without leading zeros."""
     mantissa: int
-    """The first 17 of them at most."""
+    """The first 17 significant digits."""
     exponent: int
-    """The power of ten of the last digit of `mantissa`."""
+    """Power of ten of the last digit of `mantissa`."""
 
 
 @kernel
@@ -50,7 +50,7 @@ def _is_digit(source: Octets, position: int, end: int) -> bool:
 
 @kernel
 def read_number(source: Octets, position: int, end: int) -> JsonNumber:
-    """Read what JSON calls a number."""
+    """Parse a JSON number."""
     none = JsonNumber(-1, False, False, 0, 0, 0)
     is_negative = position < end and octet(source, position) == 0x2D
     if is_negative:
@@ -65,18 +65,20 @@ def read_number(source: Octets, position: int, end: int) -> JsonNumber:
     exponent = 0
     fraction = False
     while position < end:
-        found = octet(source, position)
-        if found == 0x2E and not fraction:
+        byte = octet(source, position)
+        if byte == 0x2E and not fraction:
             fraction = True
             is_integer = False
             position += 1
             if not _is_digit(source, position, end):
                 return none
             continue
-        if found < 0x30 or found > 0x39:
+        if byte < 0x30 or byte > 0x39:
             break
         position += 1
-        digit = found - 0x30
+        digit = byte - 0x30
+        # Count significant digits. `exponent` follows the last digit kept in `mantissa`: a digit
+        # behind the point that is kept lowers it, one before the point that is dropped raises it.
         if digits or digit:
             digits += 1
             if digits <= 17:
@@ -105,7 +107,8 @@ def read_number(source: Octets, position: int, end: int) -> JsonNumber:
 
 @kernel
 def integer_of(source: Octets, start: int, end: int) -> tuple[bool, int]:
-    """Return whether an integer has at most 64 bits, and its value."""
+    """Return whether an integer fits 64 bits, and its value."""
+    # Accumulate the negative: its range is larger by one, so the lowest int64 needs no exception.
     value = 0
     is_negative = octet(source, start) == 0x2D
     for position in range(start + 1 if is_negative else start, end):
@@ -120,13 +123,13 @@ def integer_of(source: Octets, start: int, end: int) -> tuple[bool, int]:
 
 @kernel
 def is_exact(number: JsonNumber) -> bool:
-    """Whether `double_of` gives the nearest double: both its factors are exact, so one rounding."""
+    """Whether `double_of` returns the nearest double: both factors are exact, so it rounds once."""
     return number.digits <= _EXACT_DIGITS and -_EXACT_POWER <= number.exponent <= _EXACT_POWER
 
 
 @kernel
 def double_of(number: JsonNumber) -> float:
-    """Return a number that `is_exact` as the nearest double."""
+    """Return the nearest double of a number that `is_exact`."""
     value = float(number.mantissa)
     if number.exponent < 0:
         value /= _TENS[-number.exponent]
@@ -145,6 +148,7 @@ def is_beyond(number: JsonNumber, is_double: bool) -> bool:
     limit = _DOUBLE_POWER if is_double else _FLOAT_POWER
     if power != limit:
         return power > limit
+    # Same magnitude as the limit: compare 17 digits.
     mantissa = number.mantissa
     for _ in range(17 - shown):
         mantissa *= 10
@@ -155,39 +159,40 @@ def is_beyond(number: JsonNumber, is_double: bool) -> bool:
 def decimal_of(
     source: Octets, start: int, end: int, precision: int, scale: int
 ) -> tuple[int, int, int]:
-    """Return 0 and a number as a decimal of 128 bits in two halves, or why it is none.
+    """Return 0 and a number as the two halves of a 128-bit decimal, or the reason and zeros.
 
-    A number with more digits behind the point than `scale` is refused, unless they are zeros:
-    rounding would change what was written.
+    A number with more decimal places than `scale` is refused unless the excess digits are zeros:
+    rounding would change the number that was written.
     """
     number = read_number(source, start, end)
     if number.end != end:
         return WRONG_TYPE, 0, 0
     if number.digits == 0:
         return 0, 0, 0
-    # The power of ten of the last digit that is written, not of the last in `mantissa`.
+    # The power of ten of the last digit as written; `mantissa` may end earlier.
     exponent = number.exponent - max(number.digits - 17, 0)
     low = 0
     high = 0
     used = 0
     taken = 0
     for position in range(start, end):
-        found = octet(source, position)
-        if found | 0x20 == 0x65:
+        byte = octet(source, position)
+        if byte | 0x20 == 0x65:
             break
-        if found < 0x30 or found > 0x39 or (taken == 0 and found == 0x30):
+        if byte < 0x30 or byte > 0x39 or (taken == 0 and byte == 0x30):
             continue
         taken += 1
-        # The power of ten of this digit, in units of the decimal.
+        # The power of ten of this digit, in units of the decimal's last place.
         power = number.digits - taken + exponent + scale
         if power < 0:
-            if found != 0x30:
+            if byte != 0x30:
                 return OUT_OF_RANGE, 0, 0
             continue
         if power >= precision:
             return OUT_OF_RANGE, 0, 0
-        low, high = times_ten(low, high, found - 0x30)
+        low, high = times_ten(low, high, byte - 0x30)
         used = power
+    # The last digit written may stand before the decimal's last place: append zeros.
     for _ in range(used):
         low, high = times_ten(low, high, 0)
     if number.is_negative:

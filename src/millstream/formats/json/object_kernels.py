@@ -1,10 +1,10 @@
-"""JSON objects to slots: one pass over the bytes, no recursion. Needs Numba.
+"""Kernels that decode JSON objects to slots: one pass over the bytes, no recursion. Need Numba.
 
-The loop is in one of two places. At the head it reads a value for one node: a scalar, or the
-opening of an object or a list, which goes onto the stack. In the inner loop it stands inside the
-topmost object or list: it closes it, or finds which node the next value is for.
+`decode_row` alternates between two states. At the top of its outer loop it reads a value for one
+node: a scalar, or the opening of an object or list, which is pushed onto the stack. In its inner
+loop it is inside the topmost object or list: it closes it, or finds the node of the next value.
 
-The stack is as deep as the schema at most, since what no field asks for is skipped.
+The stack is never deeper than the schema, because fields that are not in the schema are skipped.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from millstream.formats.layout.json_text_kernels import QUOTE, read_string, reso
 from millstream.formats.layout.kernel import kernel
 from millstream.formats.layout.reasons import (
     BAD_TIME,
-    CUT_SHORT,
+    DUPLICATE,
     EMPTY,
-    FULL,
+    LEVEL_FULL,
     MISSING,
     NOT_JSON,
     OUT_OF_RANGE,
     SOUND,
     TRAILING,
-    TWICE,
+    TRUNCATED,
     WRONG_TYPE,
     DecodeFailures,
 )
@@ -72,30 +72,30 @@ from millstream.formats.layout.schema_plan import (
 )
 from millstream.formats.layout.slot_kernels import (
     add_entry,
+    check_item_count,
     clear,
     octet,
-    remember,
-    take_back,
-    too_many,
+    save_counts,
+    undo_row,
 )
 from millstream.formats.layout.slots import ABSENT, PRESENT, UNSEEN, Slots
 from millstream.records.kernels.compiler import Int64s, Octets
 
 NAN, INFINITE, MINUS_INFINITE = 3, 8, 9
-"""How long the words are that stand for what no number of JSON can say."""
+"""Lengths of the strings "NaN", "Infinity" and "-Infinity"."""
 
 
 class JsonStack(NamedTuple):
-    """Objects and lists that are open, the outermost first, and memory to work with."""
+    """Open objects and lists, the outermost first, and scratch memory, allocated by the caller."""
 
     nodes: Int64s
     entries: Int64s
     hints: Int64s
-    """Which field of an object is likely to come next: they often come in the declared order."""
+    """Index of the field that probably comes next: fields often come in declared order."""
     counts: Int64s
-    """The items of each level before the row."""
+    """Number of items of each level before the current row."""
     name: Octets
-    """Room for the longest name of a field."""
+    """Buffer for the longest name of a field."""
 
 
 @kernel
@@ -109,20 +109,20 @@ def decode_json(
     failures: DecodeFailures,
     row: int,
 ) -> tuple[int, int]:
-    """Read the values from `row` on; return the row where it ended, and the level that is full.
+    """Decode values from `row` on; return the row at which it stopped, and the level that is full.
 
-    Value `i` lies from `ends[i]` to `ends[i + 1]`. A bad row is null in all columns.
+    Value `i` is `source[ends[i] : ends[i + 1]]`. A bad row is null in all columns.
     """
     while row < is_null.size:
-        remember(slots, stack.counts)
+        save_counts(slots, stack.counts)
         clear(plan, slots, 0, row)
         if not is_null[row]:
             position, code, node = decode_row(
                 source, ends[row], ends[row + 1], plan, slots, stack, row
             )
             if code != SOUND:
-                take_back(plan, slots, row, stack.counts)
-                if code == FULL:
+                undo_row(plan, slots, row, stack.counts)
+                if code == LEVEL_FULL:
                     return row, node
                 failures.codes[row] = code
                 failures.nodes[row] = node
@@ -135,9 +135,9 @@ def decode_json(
 def decode_row(
     source: Octets, start: int, end: int, plan: SchemaPlan, slots: Slots, stack: JsonStack, row: int
 ) -> tuple[int, int, int]:
-    """Read one value; return the position, `SOUND` or what is wrong, and at which node.
+    """Decode one value; return the position, `SOUND` or the reason, and the node.
 
-    Where a level is full, that level comes in place of the node.
+    With `LEVEL_FULL`, the level is returned instead of the node.
     """
     node = 0
     entry = row
@@ -146,16 +146,16 @@ def decode_row(
     if position == end:
         return position, EMPTY, 0
     while True:
-        # A value for `node`.
+        # Read a value for `node`.
         position = skip_space(source, position, end)
         if position >= end:
-            return position, CUT_SHORT, node
-        found = octet(source, position)
+            return position, TRUNCATED, node
+        byte = octet(source, position)
         kind = plan.table[node, KIND]
         is_opened = False
         if kind == STRUCT or kind == LIST or kind == MAP:
             opening = OPEN_LIST if kind == LIST else OPEN_OBJECT
-            if found == opening:
+            if byte == opening:
                 slots.states[slots.bases[node] + entry] = PRESENT
                 stack.nodes[depth] = node
                 stack.entries[depth] = entry
@@ -173,68 +173,71 @@ def decode_row(
             if code != SOUND:
                 return position, code, node
             position = after
-        # Inside what is open: close it, or find the node of the next value.
+        # Inside the topmost object or list: close it, or find the node of the next value. This
+        # repeats while containers close one after the other and while unknown fields are skipped.
         while True:
             if depth == 0:
                 position = skip_space(source, position, end)
                 return position, SOUND if position == end else TRAILING, 0
-            around = stack.nodes[depth - 1]
+            parent = stack.nodes[depth - 1]
             position = skip_space(source, position, end)
             if position >= end:
-                return position, CUT_SHORT, around
-            found = octet(source, position)
-            is_list = plan.table[around, KIND] == LIST
-            if found == (CLOSE_LIST if is_list else CLOSE_OBJECT):
+                return position, TRUNCATED, parent
+            byte = octet(source, position)
+            is_list = plan.table[parent, KIND] == LIST
+            if byte == (CLOSE_LIST if is_list else CLOSE_OBJECT):
                 depth -= 1
-                missing = close(plan, slots, around, stack.entries[depth])
+                missing = close_container(plan, slots, parent, stack.entries[depth])
                 if missing:
                     return position, MISSING, missing
-                if plan.table[around, OPENS]:
-                    code = too_many(slots, stack.counts)
+                if plan.table[parent, OPENS]:  # A list or map: limit the items of the row.
+                    code = check_item_count(slots, stack.counts)
                     if code != SOUND:
-                        return position, code, around
+                        return position, code, parent
                 position += 1
                 is_opened = False
                 continue
-            if not is_opened:
-                if found != COMMA:
-                    return position, NOT_JSON, around
+            if not is_opened:  # Every value but the first has a comma in front.
+                if byte != COMMA:
+                    return position, NOT_JSON, parent
                 position = skip_space(source, position + 1, end)
             is_opened = False
             if is_list:
-                node = plan.children[plan.table[around, CHILD_START]]
-                entry = add_entry(plan, slots, plan.table[around, OPENS])
+                node = plan.children[plan.table[parent, CHILD_START]]
+                entry = add_entry(plan, slots, plan.table[parent, OPENS])
                 if entry < 0:
-                    return position, -entry, plan.table[around, OPENS]
+                    return position, -entry, plan.table[parent, OPENS]
                 break
             after, name, size = read_key(source, position, end)
             if after < 0:
-                return position, -after, around
-            if plan.table[around, KIND] == MAP:
-                entry = add_entry(plan, slots, plan.table[around, OPENS])
+                return position, -after, parent
+            if plan.table[parent, KIND] == MAP:
+                entry = add_entry(plan, slots, plan.table[parent, OPENS])
                 if entry < 0:
-                    return position, -entry, plan.table[around, OPENS]
-                note_text(slots, plan.children[plan.table[around, CHILD_START]], entry, name, size)
-                node = plan.children[plan.table[around, CHILD_START] + 1]
+                    return position, -entry, plan.table[parent, OPENS]
+                store_text(slots, plan.children[plan.table[parent, CHILD_START]], entry, name, size)
+                node = plan.children[plan.table[parent, CHILD_START] + 1]
                 position = after
                 break
             child = find_child(source, name, size, plan, stack, depth - 1)
             if child >= 0:
                 node = child
                 entry = stack.entries[depth - 1]
+                # Also explicit null counts as seen, so `{"a":null,"a":1}` is a duplicate.
                 if slots.states[slots.bases[node] + entry] != UNSEEN:
-                    return position, TWICE, node
+                    return position, DUPLICATE, node
                 position = after
                 break
+            # No column has this field. Stay in the inner loop: a comma or the end must follow.
             after = skip_value(source, after, end)
             if after < 0:
-                return position, -after, around
+                return position, -after, parent
             position = after
 
 
 @kernel
-def close(plan: SchemaPlan, slots: Slots, node: int, entry: int) -> int:
-    """End an object or a list; return a field that it must have and has not, or 0."""
+def close_container(plan: SchemaPlan, slots: Slots, node: int, entry: int) -> int:
+    """End an object or list; return a required field that is missing, or 0."""
     if plan.table[node, KIND] != STRUCT:
         slots.firsts[slots.bases[node] + entry] = slots.counts[plan.table[node, OPENS]]
         return 0
@@ -249,28 +252,29 @@ def close(plan: SchemaPlan, slots: Slots, node: int, entry: int) -> int:
 def find_child(
     source: Octets, name: int, size: int, plan: SchemaPlan, stack: JsonStack, depth: int
 ) -> int:
-    """Return the node of the field with that name, -1 where there is none."""
-    around = stack.nodes[depth]
-    start = plan.table[around, CHILD_START]
-    count = plan.table[around, CHILD_END] - start
-    place = name
+    """Return the node of the field with that name, or -1."""
+    parent = stack.nodes[depth]
+    start = plan.table[parent, CHILD_START]
+    count = plan.table[parent, CHILD_END] - start
+    text_start = name
     length = size
     text = source
-    if size < 0:
+    if size < 0:  # A name with escapes: resolve it before the comparison.
         length = ~size
         if length > stack.name.size:
             return -1
         resolve(source, name, length, stack.name, 0)
         text = stack.name
-        place = 0
+        text_start = 0
+    # Start at the hint and wrap around, so that fields in declared order cost one comparison.
     index = stack.hints[depth]
     for _ in range(count):
         if index >= start + count:
             index = start
         child = plan.children[index]
         index += 1
-        if plan.table[child, NAME_END] - plan.table[child, NAME_START] == length and is_same(
-            text, place, plan.names, plan.table[child, NAME_START], length
+        if plan.table[child, NAME_END] - plan.table[child, NAME_START] == length and bytes_equal(
+            text, text_start, plan.names, plan.table[child, NAME_START], length
         ):
             stack.hints[depth] = index
             return int(child)
@@ -278,8 +282,7 @@ def find_child(
 
 
 @kernel
-def is_same(left: Octets, left_at: int, right: Octets, right_at: int, size: int) -> bool:
-    """Whether two stretches of bytes are the same."""
+def bytes_equal(left: Octets, left_at: int, right: Octets, right_at: int, size: int) -> bool:
     for index in range(size):
         if octet(left, left_at + index) != octet(right, right_at + index):
             return False
@@ -290,7 +293,7 @@ def is_same(left: Octets, left_at: int, right: Octets, right_at: int, size: int)
 def read_null(
     source: Octets, position: int, end: int, plan: SchemaPlan, slots: Slots, node: int, entry: int
 ) -> tuple[int, int]:
-    """Read `null`, where it is allowed: the position after, and `SOUND` or what is wrong."""
+    """Read `null` for a node; return the position after it, and `SOUND` or the reason."""
     after, word = -1, 0
     if octet(source, position) == 0x6E:
         after, word = read_word(source, position, end)
@@ -305,30 +308,30 @@ def read_null(
 
 
 @kernel
-def note_text(slots: Slots, node: int, entry: int, start: int, size: int) -> None:
-    """Enter where text lies; a size below zero is the complement of one with escapes."""
-    at = slots.bases[node] + entry
-    slots.states[at] = PRESENT
-    slots.firsts[at] = start
-    slots.seconds[at] = size
+def store_text(slots: Slots, node: int, entry: int, start: int, size: int) -> None:
+    """Store the position of text. With escapes, `size` is the complement of the resolved size."""
+    slot = slots.bases[node] + entry
+    slots.states[slot] = PRESENT
+    slots.firsts[slot] = start
+    slots.seconds[slot] = size
 
 
 @kernel
 def read_scalar(
     source: Octets, position: int, end: int, plan: SchemaPlan, slots: Slots, node: int, entry: int
 ) -> tuple[int, int]:
-    """Read a string, a number or a word: the position after, and `SOUND` or what is wrong."""
-    found = octet(source, position)
+    """Read a string, number or word; return the position after it, and `SOUND` or the reason."""
+    byte = octet(source, position)
     kind = plan.table[node, KIND]
-    at = slots.bases[node] + entry
-    if found == QUOTE:
+    slot = slots.bases[node] + entry
+    if byte == QUOTE:
         after, size = read_string(source, position + 1, end)
         if after < 0:
             return 0, -after
-        return after, enter_string(source, position + 1, size, plan, slots, node, at)
-    if found == 0x2D or 0x30 <= found <= 0x39:
-        return enter_number(source, position, end, plan, slots, node, at)
-    if found == OPEN_OBJECT or found == OPEN_LIST:
+        return after, store_string(source, position + 1, size, plan, slots, node, slot)
+    if byte == 0x2D or 0x30 <= byte <= 0x39:
+        return store_number(source, position, end, plan, slots, node, slot)
+    if byte == OPEN_OBJECT or byte == OPEN_LIST:
         return 0, WRONG_TYPE
     after, word = read_word(source, position, end)
     if after < 0:
@@ -337,16 +340,16 @@ def read_scalar(
         return read_null(source, position, end, plan, slots, node, entry)
     if kind != BOOLEAN:
         return 0, WRONG_TYPE
-    slots.states[at] = PRESENT
-    slots.firsts[at] = word
+    slots.states[slot] = PRESENT
+    slots.firsts[slot] = word
     return after, SOUND
 
 
 @kernel
-def enter_number(
-    source: Octets, start: int, end: int, plan: SchemaPlan, slots: Slots, node: int, at: int
+def store_number(
+    source: Octets, start: int, end: int, plan: SchemaPlan, slots: Slots, node: int, slot: int
 ) -> tuple[int, int]:
-    """Read a number into a node: the position after, and `SOUND` or what is wrong."""
+    """Read a number and store it; return the position after it, and `SOUND` or the reason."""
     number = read_number(source, start, end)
     if number.end < 0:
         return 0, NOT_JSON
@@ -354,7 +357,7 @@ def enter_number(
     if kind == INTEGER:
         if not number.is_integer:
             return 0, WRONG_TYPE
-        if number.digits <= 17:
+        if number.digits <= 17:  # `mantissa` has all digits.
             value = -number.mantissa if number.is_negative else number.mantissa
         else:
             fits, value = integer_of(source, start, number.end)
@@ -362,74 +365,75 @@ def enter_number(
                 return 0, OUT_OF_RANGE
         if value < plan.table[node, LOW] or value > plan.table[node, HIGH]:
             return 0, OUT_OF_RANGE
-        slots.firsts[at] = value
+        slots.firsts[slot] = value
     elif kind == DOUBLE and is_exact(number):
-        slots.reals[at] = double_of(number)
-        slots.seconds[at] = 0
+        slots.reals[slot] = double_of(number)
+        slots.seconds[slot] = 0
     elif kind == DOUBLE or kind == FLOAT:
+        # Not exact by one rounding: leave it as text, marked by a size, for `assembly._real`.
         if is_beyond(number, kind == DOUBLE):
             return 0, OUT_OF_RANGE
-        slots.firsts[at] = start
-        slots.seconds[at] = number.end - start
+        slots.firsts[slot] = start
+        slots.seconds[slot] = number.end - start
     elif kind == DECIMAL:
-        code = enter_decimal(source, start, number.end, plan, slots, node, at)
+        code = store_decimal(source, start, number.end, plan, slots, node, slot)
         if code != SOUND:
             return 0, code
     else:
         return 0, WRONG_TYPE
-    slots.states[at] = PRESENT
+    slots.states[slot] = PRESENT
     return number.end, SOUND
 
 
 @kernel
-def enter_decimal(
-    source: Octets, start: int, end: int, plan: SchemaPlan, slots: Slots, node: int, at: int
+def store_decimal(
+    source: Octets, start: int, end: int, plan: SchemaPlan, slots: Slots, node: int, slot: int
 ) -> int:
-    """Read a decimal into a node; return `SOUND` or what is wrong."""
+    """Store a decimal; return `SOUND` or the reason."""
     code, low, high = decimal_of(source, start, end, plan.table[node, LOW], plan.table[node, HIGH])
-    slots.firsts[at] = low
-    slots.seconds[at] = high
+    slots.firsts[slot] = low
+    slots.seconds[slot] = high
     return code
 
 
 @kernel
-def enter_string(
-    source: Octets, start: int, size: int, plan: SchemaPlan, slots: Slots, node: int, at: int
+def store_string(
+    source: Octets, start: int, size: int, plan: SchemaPlan, slots: Slots, node: int, slot: int
 ) -> int:
-    """Enter a string into a node; return `SOUND` or what is wrong."""
+    """Store a string, or the number, date or time in it; return `SOUND` or the reason."""
     kind = plan.table[node, KIND]
     code = SOUND
     if kind == TEXT:
-        slots.firsts[at] = start
-        slots.seconds[at] = size
-    elif size < 0:  # No other kind is written with escapes.
+        slots.firsts[slot] = start
+        slots.seconds[slot] = size
+    elif size < 0:  # Numbers, dates and times have no escapes.
         code = WRONG_TYPE
     elif kind == INSTANT or kind == LOCAL_TIME:
-        is_sound, micros = read_time(source, start, start + size, kind == LOCAL_TIME)
-        slots.firsts[at] = micros
-        code = SOUND if is_sound else BAD_TIME
-        if is_sound and (micros < plan.table[node, LOW] or micros > plan.table[node, HIGH]):
-            code = OUT_OF_RANGE  # An offset from UTC can lead out of the first or last year.
+        is_valid, micros = read_time(source, start, start + size, kind == LOCAL_TIME)
+        slots.firsts[slot] = micros
+        code = SOUND if is_valid else BAD_TIME
+        if is_valid and (micros < plan.table[node, LOW] or micros > plan.table[node, HIGH]):
+            code = OUT_OF_RANGE  # An offset can move the time out of the years 1 to 9999.
     elif kind == DATE:
         after, day = read_date(source, start, start + size)
-        slots.firsts[at] = day
+        slots.firsts[slot] = day
         code = SOUND if after == start + size else BAD_TIME
     elif kind == DECIMAL:
-        code = enter_decimal(source, start, start + size, plan, slots, node, at)
+        code = store_decimal(source, start, start + size, plan, slots, node, slot)
     elif kind == DOUBLE or kind == FLOAT:
-        code = enter_word(source, start, size, slots, at)
+        code = store_special_real(source, start, size, slots, slot)
     else:
         code = WRONG_TYPE
-    slots.states[at] = PRESENT
+    slots.states[slot] = PRESENT
     return code
 
 
 @kernel
-def enter_word(source: Octets, start: int, size: int, slots: Slots, at: int) -> int:
-    """Enter "NaN", "Infinity" or "-Infinity", which is how Spark writes them."""
+def store_special_real(source: Octets, start: int, size: int, slots: Slots, slot: int) -> int:
+    """Store "NaN", "Infinity" or "-Infinity", which is how Spark writes them."""
     letter = octet(source, start + size - 1) if size else 0
-    slots.firsts[at] = start
-    slots.seconds[at] = size
+    slots.firsts[slot] = start
+    slots.seconds[slot] = size
     if size == NAN and letter == 0x4E and octet(source, start) == 0x4E:
         return SOUND if octet(source, start + 1) == 0x61 else WRONG_TYPE
     if size != INFINITE and size != MINUS_INFINITE:
@@ -442,7 +446,7 @@ def enter_word(source: Octets, start: int, size: int, slots: Slots, at: int) -> 
 
 @kernel
 def is_infinity(source: Octets, start: int) -> bool:
-    """Whether `Infinity` stands here."""
+    """Whether the bytes at `start` are `Infinity`."""
     return (
         octet(source, start) == 0x49
         and octet(source, start + 1) == 0x6E

@@ -1,4 +1,4 @@
-"""Dates and times as ISO 8601 writes them: `2026-07-01T12:30:00.5+02:00`. Needs Numba."""
+"""Kernels for dates and times in ISO 8601 format: `2026-07-01T12:30:00.5+02:00`. Need Numba."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY: Final = 24 * _HOUR
 
 @kernel
 def _number(source: Octets, position: int, end: int, digits: int) -> int:
-    """Return a number of exactly so many digits, -1 where there is none."""
+    """Return a number of exactly `digits` digits, or -1."""
     if position + digits > end:
         return -1
     value = 0
@@ -35,7 +35,7 @@ def _is(source: Octets, position: int, end: int, letter: int) -> bool:
 
 @kernel
 def read_date(source: Octets, start: int, end: int) -> tuple[int, int]:
-    """Return the position after `YYYY-MM-DD`, -1 where it is no date, and its day since 1970."""
+    """Return the position after `YYYY-MM-DD`, or -1, and the day since 1970."""
     year = _number(source, start, end, 4)
     month = _number(source, start + 5, end, 2)
     day = _number(source, start + 8, end, 2)
@@ -51,7 +51,8 @@ def read_date(source: Octets, start: int, end: int) -> tuple[int, int]:
         last = 30
     if day > last:
         return -1, 0
-    # Years that begin in March have their leap day at the end, so months add up alike.
+    # Count years from March: the leap day is then the last day, and the lengths of the months
+    # follow the formula (153 * month + 2) // 5 in every year.
     if month <= 2:
         year -= 1
         month += 12
@@ -66,10 +67,10 @@ def read_time(
     end: int,
     is_local: bool,
 ) -> tuple[bool, int]:
-    """Return whether a date and a time are what is asked for, and their microseconds since 1970.
+    """Return whether a date with an optional time is valid, and its microseconds since 1970.
 
-    A time without a zone is one in UTC; a local time must have none. Digits behind the microsecond
-    are dropped.
+    A time without an offset is in UTC. A local time must not have an offset. Digits below a
+    microsecond are dropped.
     """
     position, days = read_date(source, start, end)
     if position < 0:
@@ -98,7 +99,7 @@ def read_time(
             unit = _SECOND
             first = position
             while position < end and 0x30 <= octet(source, position) <= 0x39:
-                unit //= 10
+                unit //= 10  # 0 from the seventh digit on, which drops it.
                 micros += (octet(source, position) - 0x30) * unit
                 position += 1
             if position == first:
@@ -114,7 +115,7 @@ def read_time(
 
 @kernel
 def _in_utc(source: Octets, position: int, end: int, micros: int) -> tuple[bool, int]:
-    """Take off an offset from UTC: `+02:00`, `+0200` or `+02`."""
+    """Convert a time with an offset (`+02:00`, `+0200` or `+02`) to UTC."""
     is_east = _is(source, position, end, 0x2B)
     if not is_east and not _is(source, position, end, 0x2D):
         return False, 0

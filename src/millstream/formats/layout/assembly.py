@@ -1,4 +1,4 @@
-"""Slots to Arrow columns, one column at a time."""
+"""Conversion of slots to Arrow columns, one column at a time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from millstream.formats.layout.schema_plan import (
     SchemaNode,
     SchemaNodes,
 )
-from millstream.formats.layout.slot_kernels import lay_ends
+from millstream.formats.layout.slot_kernels import write_offsets
 from millstream.formats.layout.slots import PRESENT, Slots
 from millstream.records.kernels.compiler import Int64s, Octets
 
 Symbols = Mapping[int, Sequence[str]]
-"""The words of nodes that are text and have numbers in their slots: enums."""
+"""Symbols of enums, by node. Such a node is text, but its slots have indexes into the symbols."""
 
 _NO_SYMBOLS: Symbols = {}
 
@@ -99,14 +99,14 @@ class _Assembly:
 
     def _text(self, kind: pa.DataType, entries: _Entries) -> pa.Array:
         ends = np.zeros(entries.states.size + 1, np.int32)
-        lay_ends(entries.states, entries.seconds, ends)
+        write_offsets(entries.states, entries.seconds, ends)
         target = np.empty(int(ends[-1]), np.uint8)
         gather_text(self._source, entries.states, entries.firsts, entries.seconds, ends, target)
         buffers = [entries.validity, pa.py_buffer(ends), pa.py_buffer(target)]
         return pa.Array.from_buffers(kind, entries.states.size, buffers)
 
     def _real(self, kind: pa.DataType, entries: _Entries) -> pa.Array:
-        """Numbers, but for those that are still text: these Arrow reads, to the last bit."""
+        """Return floats. Those that the kernel left as text are parsed by Arrow, exactly."""
         is_text = entries.is_present & (entries.seconds != 0)
         bits = entries.firsts.astype(f"int{kind.bit_width}")
         if not is_text.any():

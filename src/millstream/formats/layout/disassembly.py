@@ -1,7 +1,7 @@
-"""Arrow columns to slots: the way back of `assembly.py`, for what is written by compiled loops.
+"""Conversion of Arrow columns to slots, for kernels that write: the inverse of `assembly.py`.
 
-Numbers, text and states lie as there. A list or a map has where its items start in `seconds`, and
-where they end in `firsts`.
+Numbers, text and states are stored as there. A list or map has the index of its first item in
+`seconds`, and the index after its last item in `firsts`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from millstream.records.kernels.compiler import Int64s, Octets
 
 
 class ColumnSlots(NamedTuple):
-    """Columns as compiled loops see them."""
+    """Columns as kernels read them."""
 
     source: Octets
-    """The bytes of all text."""
+    """Bytes of all text."""
     slots: Slots
 
 
@@ -48,19 +48,19 @@ class _Lanes(NamedTuple):
 def disassemble(
     nodes: SchemaNodes, columns: Sequence[pa.Array], symbols: Mapping[int, Sequence[str]]
 ) -> ColumnSlots:
-    """Take columns apart that have the types of `nodes`.
+    """Return the slots of columns that have the types of `nodes`.
 
-    Raises `InvalidRecord` where an enum has no such symbol.
+    Raises `InvalidRecord` if a value of an enum is not one of its symbols.
     """
-    work = _Dismantling(nodes, symbols)
+    disassembly = _Disassembly(nodes, symbols)
     rows = len(columns[0])
-    work.note(0, _Lanes(_zeros(rows), _zeros(rows), np.full(rows, PRESENT, np.uint8)))
+    disassembly.put(0, _Lanes(_zeros(rows), _zeros(rows), np.full(rows, PRESENT, np.uint8)))
     for child, column in zip(nodes.nodes[0].children, columns, strict=True):
-        work.add(child, column)
-    return work.finish()
+        disassembly.add(child, column)
+    return disassembly.finish()
 
 
-class _Dismantling:
+class _Disassembly:
     def __init__(self, nodes: SchemaNodes, symbols: Mapping[int, Sequence[str]]) -> None:
         self._nodes = nodes
         self._symbols = symbols
@@ -68,16 +68,16 @@ class _Dismantling:
         self._texts: list[Octets] = []
         self._text_size = 0
 
-    def note(self, number: int, lanes: _Lanes) -> None:
+    def put(self, number: int, lanes: _Lanes) -> None:
         self._lanes[number] = lanes
 
     def add(self, number: int, column: pa.Array) -> None:
-        """Take the column of a node apart, and those inside it."""
+        """Convert the column of a node, and the columns inside it."""
         node = self._nodes.nodes[number]
         is_valid = column.is_valid().to_numpy(zero_copy_only=False)
         states = np.where(is_valid, PRESENT, ABSENT).astype(np.uint8)
         firsts, seconds = self._numbers(number, node, column)
-        self.note(number, _Lanes(firsts, seconds, states))
+        self.put(number, _Lanes(firsts, seconds, states))
         if node.kind == STRUCT:
             for index, child in enumerate(node.children):
                 self.add(child, column.field(index))
@@ -88,28 +88,27 @@ class _Dismantling:
             self.add(node.children[1], column.items)
 
     def _numbers(self, number: int, node: SchemaNode, column: pa.Array) -> tuple[Int64s, Int64s]:
-        nothing = _zeros(len(column))
+        zeros = _zeros(len(column))
         if not len(column) or node.kind in (STRUCT, NULL):
-            return nothing, nothing
+            return zeros, zeros
         if node.kind in (LIST, MAP):
             offsets = column.offsets.to_numpy().astype(np.int64)
             return offsets[1:], offsets[:-1]
         if number in self._symbols:
-            return self._enum(number, node, column), nothing
+            return self._enum(number, node, column), zeros
         if node.kind in (TEXT, BINARY):
             return self._text(column)
         return _plain_numbers(node, column)
 
     def _enum(self, number: int, node: SchemaNode, column: pa.Array) -> Int64s:
-        found = pc.index_in(column, value_set=pa.array(self._symbols[number], pa.string()))
-        unknown = pc.and_(column.is_valid(), found.is_null())
+        indices = pc.index_in(column, value_set=pa.array(self._symbols[number], pa.string()))
+        unknown = pc.and_(column.is_valid(), indices.is_null())
         if pc.any(unknown).as_py():
             word = column.filter(unknown)[0].as_py()
             raise InvalidRecord(
-                f"field {node.path} is {word!r}, allowed is one of"
-                f" {', '.join(self._symbols[number])}"
+                f"field {node.path} must be one of {', '.join(self._symbols[number])}, got {word!r}"
             )
-        numbers: Int64s = found.fill_null(0).to_numpy().astype(np.int64)
+        numbers: Int64s = indices.fill_null(0).to_numpy().astype(np.int64)
         return numbers
 
     def _text(self, column: pa.Array) -> tuple[Int64s, Int64s]:
@@ -123,7 +122,7 @@ class _Dismantling:
         return starts, np.diff(ends)
 
     def finish(self) -> ColumnSlots:
-        """Lay the lanes of all nodes one after the other."""
+        """Concatenate the lanes of all nodes."""
         lanes = [self._lanes[number] for number in range(len(self._nodes.nodes))]
         sizes = np.array([lane.states.size for lane in lanes], np.int64)
         counts = np.zeros(self._nodes.level_count, np.int64)

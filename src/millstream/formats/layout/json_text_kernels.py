@@ -1,6 +1,7 @@
-"""Strings of JSON: where they end, what they say. Needs Numba.
+"""Kernels for JSON strings. Need Numba.
 
-A function that finds something wrong returns the negative of why (`reasons.py`) as position.
+A function that returns a position returns the negative of a code in `reasons.py` if the text is
+invalid.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from millstream.formats.layout.kernel import kernel
-from millstream.formats.layout.reasons import BAD_TEXT, CUT_SHORT
+from millstream.formats.layout.reasons import BAD_TEXT, TRUNCATED
 from millstream.formats.layout.slot_kernels import copy, is_utf8, octet
 from millstream.formats.layout.slots import PRESENT
 from millstream.records.kernels.compiler import Int32s, Int64s, Octets
@@ -18,10 +19,10 @@ QUOTE, BACKSLASH = 0x22, 0x5C
 
 @kernel
 def skip_space(source: Octets, position: int, end: int) -> int:
-    """Return the position of the next byte that is no white space."""
+    """Return the position of the next byte that is not white space."""
     while position < end:
-        found = octet(source, position)
-        if found != 0x20 and found != 0x0A and found != 0x0D and found != 0x09:
+        byte = octet(source, position)
+        if byte != 0x20 and byte != 0x0A and byte != 0x0D and byte != 0x09:
             return position
         position += 1
     return position
@@ -29,41 +30,41 @@ def skip_space(source: Octets, position: int, end: int) -> int:
 
 @kernel
 def read_string(source: Octets, start: int, end: int) -> tuple[int, int]:
-    """Check the string whose first byte after the quote is at `start`.
+    """Validate the string whose first byte after the quote is at `start`.
 
-    Returns the position after the closing quote, and how many bytes the string has when its escapes
-    are resolved; the complement of that (`~size`) where there are any.
+    Returns the position after the closing quote, and the size in bytes with escapes resolved. If
+    there are escapes, the size is returned as its complement (`~size`).
     """
     position = start
     seen = 0
     size = 0
     has_escapes = False
     while position < end:
-        found = octet(source, position)
-        if found == QUOTE:
+        byte = octet(source, position)
+        if byte == QUOTE:
             if seen >= 0x80 and not is_utf8(source, start, position):
                 return -BAD_TEXT, 0
             return position + 1, ~size if has_escapes else size
-        if found < 0x20:
+        if byte < 0x20:
             return -BAD_TEXT, 0
-        if found == BACKSLASH:
+        if byte == BACKSLASH:
             has_escapes = True
             position, _code, width = read_escape(source, position, end)
             if position < 0:
                 return position, 0
             size += width
             continue
-        seen |= found
+        seen |= byte  # Shows at the end whether any byte was not ASCII.
         size += 1
         position += 1
-    return -CUT_SHORT, 0
+    return -TRUNCATED, 0
 
 
 @kernel
 def read_escape(source: Octets, position: int, end: int) -> tuple[int, int, int]:
-    """Return the position after an escape, what it stands for, and how many bytes that takes."""
+    """Return the position after an escape, its code point, and the size of that in UTF-8."""
     if position + 1 >= end:
-        return -CUT_SHORT, 0, 0
+        return -TRUNCATED, 0, 0
     letter = octet(source, position + 1)
     position += 2
     if letter == QUOTE or letter == BACKSLASH or letter == 0x2F:
@@ -84,7 +85,7 @@ def read_escape(source: Octets, position: int, end: int) -> tuple[int, int, int]
     position += 4
     if code < 0 or 0xDC00 <= code <= 0xDFFF:
         return -BAD_TEXT, 0, 0
-    if 0xD800 <= code < 0xDC00:  # Half of a character: the other half has to follow.
+    if 0xD800 <= code < 0xDC00:  # A high surrogate: the low one has to follow.
         if (
             position + 2 > end
             or octet(source, position) != BACKSLASH
@@ -100,7 +101,7 @@ def read_escape(source: Octets, position: int, end: int) -> tuple[int, int, int]
 
 @kernel
 def read_hex(source: Octets, position: int, end: int) -> int:
-    """Return the number that four hexadecimal digits stand for, -1 where they are none."""
+    """Return the number in four hexadecimal digits, or -1."""
     if position + 4 > end:
         return -1
     value = 0
@@ -120,7 +121,7 @@ def read_hex(source: Octets, position: int, end: int) -> int:
 
 @kernel
 def put_character(code: int, width: int, target: Octets, at: int) -> None:
-    """Write a character as UTF-8 of a known width."""
+    """Write a code point as UTF-8 of `width` bytes."""
     if width == 1:
         target[at] = code
     elif width == 2:
@@ -139,17 +140,17 @@ def put_character(code: int, width: int, target: Octets, at: int) -> None:
 
 @kernel
 def resolve(source: Octets, start: int, size: int, target: Octets, at: int) -> None:
-    """Copy a string that `read_string` has checked, its escapes resolved, `size` bytes in all."""
+    """Copy a string that `read_string` has validated, with escapes resolved to `size` bytes."""
     position = start
     stop = at + size
     while at < stop:
-        found = octet(source, position)
-        if found == BACKSLASH:
+        byte = octet(source, position)
+        if byte == BACKSLASH:
             position, code, width = read_escape(source, position, source.size)
             put_character(code, width, target, at)
             at += width
         else:
-            target[np.uint64(at)] = found
+            target[np.uint64(at)] = byte
             at += 1
             position += 1
 
@@ -158,7 +159,7 @@ def resolve(source: Octets, start: int, size: int, target: Octets, at: int) -> N
 def gather_text(
     source: Octets, states: Octets, starts: Int64s, sizes: Int64s, ends: Int32s, target: Octets
 ) -> None:
-    """Copy what is present into `target`, one right after the other, escapes resolved."""
+    """Copy all text that is present to `target`, contiguously and with escapes resolved."""
     for entry in range(states.size):
         if states[entry] == PRESENT:
             if sizes[entry] < 0:

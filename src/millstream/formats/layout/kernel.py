@@ -1,4 +1,4 @@
-"""How the loops of this package are compiled. Needs Numba."""
+"""Compilation of the kernels of this package. Needs Numba."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
-    """Compile on first use, and keep the result on disk where there is a place for it.
+    """Compile on first use, and cache the result on disk if a cache directory is writable.
 
-    As in `records/kernels/compiler.py`, but without counting references. These loops hand
-    tuples of a dozen arrays to each other for every field; counting each of them up and down costs
-    seven times as
-    much as the reading. None of them makes an array, so there is nothing to count: the caller
-    holds what they work on.
+    As `records/kernels/compiler.py` does, but without reference counting (`_nrt`). These kernels
+    pass tuples of a dozen arrays to each other for every field; counting references of each costs
+    seven times as much as the decoding. None of them allocates an array, so there is nothing to
+    count: the caller holds the arrays.
     """
     for options in ({"cache": True, "_nrt": False}, {"_nrt": False}, {}):
         try:

@@ -1,4 +1,4 @@
-"""Why a value could not be read: numbers for compiled loops, words for people."""
+"""Reasons why a value cannot be decoded: codes for kernels, messages for people."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pyarrow.compute as pc
 from millstream.formats.layout.schema_plan import SchemaNodes
 from millstream.records.kernels.compiler import Int64s
 
-# What a loop returns for a row.
+# The result of a kernel for a row.
 SOUND: Final = 0
-FULL: Final = 1
-"""A level has no room; nothing is wrong with the row."""
+LEVEL_FULL: Final = 1
+"""A level has no room for another entry. The row is not bad."""
 EMPTY: Final = 2
 NOT_JSON: Final = 3
-CUT_SHORT: Final = 4
+TRUNCATED: Final = 4
 TRAILING: Final = 5
 WRONG_TYPE: Final = 6
 OUT_OF_RANGE: Final = 7
 MISSING: Final = 8
-TWICE: Final = 9
+DUPLICATE: Final = 9
 BAD_TEXT: Final = 10
 BAD_TIME: Final = 11
 TOO_DEEP: Final = 12
@@ -32,65 +32,63 @@ BAD_BRANCH: Final = 15
 BAD_SYMBOL: Final = 16
 BAD_LENGTH: Final = 17
 BAD_FRAME: Final = 18
-NULL_ITEM: Final = 19
 
 ITEMS_MAX: Final = 1_000_000
-"""Items of all lists and maps of one value. A value of 1 MiB could claim a million that take a
-hundred times as much memory."""
+"""Items in all lists and maps of one value. Without a limit, a value of 1 MiB could claim a million
+items that take a hundred times as much memory.
+"""
 
 SKIPPED_DEPTH_MAX: Final = 62
-"""How deep what no field asks for may be nested: a bit of an int64 for each level."""
+"""Nesting of values that are skipped: one bit of an int64 per level."""
 
-_WORDS = {
+_MESSAGES = {
     EMPTY: "the value is empty",
-    NOT_JSON: "the value is no JSON object",
-    CUT_SHORT: "the value ends too early",
-    TRAILING: "something follows the end of the record",
-    WRONG_TYPE: "what is there is not of the declared type",
+    NOT_JSON: "the value is not a valid JSON object",
+    TRUNCATED: "the value is truncated",
+    TRAILING: "there is data after the end of the record",
+    WRONG_TYPE: "the value is not of the declared type",
     OUT_OF_RANGE: "the number does not fit the declared type",
-    MISSING: "a field that must be there is missing or null",
-    TWICE: "a field is there twice",
-    BAD_TEXT: "text is no valid UTF-8, or has an unknown escape",
-    BAD_TIME: "a date or a time is not written as ISO 8601 says",
-    TOO_DEEP: f"it is nested more than {SKIPPED_DEPTH_MAX} levels deep",
-    TOO_MANY: f"there are more than {ITEMS_MAX:,} items in its lists and maps",
-    BAD_NUMBER: "a number has more bytes than one can have",
-    BAD_BRANCH: "a union has no such branch",
-    BAD_SYMBOL: "an enum has no such symbol",
-    BAD_LENGTH: "a length is negative or leads beyond the end",
-    BAD_FRAME: "the value does not begin with a zero and a schema id",
-    NULL_ITEM: "an item that must be there is null",
+    MISSING: "a required field is missing or null",
+    DUPLICATE: "the field occurs twice",
+    BAD_TEXT: "the text is not valid UTF-8 or has an invalid escape",
+    BAD_TIME: "the date or time is not in ISO 8601 format",
+    TOO_DEEP: f"the value is nested more than {SKIPPED_DEPTH_MAX} levels deep",
+    TOO_MANY: f"the value has more than {ITEMS_MAX:,} items in its lists and maps",
+    BAD_NUMBER: "the number has too many bytes",
+    BAD_BRANCH: "the union has no such branch",
+    BAD_SYMBOL: "the enum has no such symbol",
+    BAD_LENGTH: "the length is negative or exceeds the value",
+    BAD_FRAME: "the value does not start with a zero byte and a schema id",
 }
 
 
 class DecodeFailures(NamedTuple):
-    """What a compiled loop notes of bad rows, one entry per row."""
+    """Failures of a batch, one entry per row."""
 
     codes: Int64s
     nodes: Int64s
-    """Where in the schema it was; 0, the record, where that says nothing."""
+    """Node of the schema; 0, the record, if the failure belongs to no field."""
     positions: Int64s
-    """At which byte of the value."""
+    """Byte of the value."""
 
     @classmethod
-    def none_yet(cls, rows: int) -> DecodeFailures:
-        """Room for so many rows."""
+    def empty(cls, rows: int) -> DecodeFailures:
         return cls(np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64))
 
 
-def words_for(failures: DecodeFailures, rows: Int64s, nodes: SchemaNodes) -> pa.StringArray:
-    """Return why each of these rows is bad."""
+def describe_failures(failures: DecodeFailures, rows: Int64s, nodes: SchemaNodes) -> pa.StringArray:
+    """Return the message for each of these bad rows."""
     if not rows.size:
         return pa.array([], pa.string())
     kinds = failures.codes[rows] * len(nodes.nodes) + failures.nodes[rows]
     distinct, indices = np.unique(kinds, return_inverse=True)
-    words = pa.array([reason(*divmod(int(kind), len(nodes.nodes)), nodes) for kind in distinct])
+    words = pa.array([describe(*divmod(int(kind), len(nodes.nodes)), nodes) for kind in distinct])
     positions = pa.array(failures.positions[rows]).cast(pa.string())
     return pc.binary_join_element_wise(words.take(pa.array(indices)), positions, " at byte ")
 
 
-def reason(code: int, node: int, nodes: SchemaNodes) -> str:
-    """Say what is wrong, and with which field."""
+def describe(code: int, node: int, nodes: SchemaNodes) -> str:
+    """Return the message for a code, with the field."""
     path = nodes.nodes[node].path
     where = f"field {path} ({nodes.nodes[node].type}): " if path else ""
-    return where + _WORDS[code]
+    return where + _MESSAGES[code]

@@ -1,15 +1,15 @@
-"""A schema as tables of numbers, which a compiled loop can follow.
+"""A schema as tables of numbers that kernels can read.
 
-Every field, list and map, and what is in them, is a *node*; the record itself is node 0. A node
-lives on a *level*: level 0 has one entry for each row, and each list or map opens a level of its
-own, which has one entry for each item.
+Every field, list, map and item type is a *node*; the record is node 0. A node belongs to a
+*level*: level 0 has one entry per row, and each list or map opens a level of its own, which has
+one entry per item.
 
     STRUCT<id: BIGINT, tags: ARRAY<STRING>>
 
     node  0 record      level 0        node  2 tags        level 0, opens level 1
     node  1 id          level 0        node  3 tags[]      level 1
 
-Nodes of one level are numbered one after the other.
+The nodes of a level have consecutive numbers.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ TEXT: Final = 8
 BINARY: Final = 9
 DATE: Final = 10
 INSTANT: Final = 11
-"""A moment, in microseconds since 1970 in UTC."""
+"""A point in time: microseconds since 1970 in UTC."""
 LOCAL_TIME: Final = 12
-"""What a clock on the wall shows, without a zone; microseconds too."""
+"""A date and time of day without a time zone: microseconds since 1970."""
 DECIMAL: Final = 13
 
 DAY_MIN = -719_162
 DAY_MAX = 2_932_896
-"""The years 1 to 9999, which is what Spark knows, in days since 1970."""
+"""The years 1 to 9999, which Spark supports, in days since 1970."""
 DAY_MICROS = 86_400_000_000
 
 NODES_MAX = 4096
-"""Fields of a schema, those inside others included. Spark itself gets slow long before."""
+"""Fields of a schema, including nested ones. Spark is slow long before this limit."""
 
 DEPTH_MAX = 32
-"""Fields inside fields."""
+"""Nesting of fields."""
 
 
 # Columns of the table that describes nodes.
@@ -59,11 +59,11 @@ KIND: Final = 0
 IS_REQUIRED: Final = 1
 LEVEL: Final = 2
 OPENS: Final = 3
-"""The level of what is in a list or a map."""
+"""The level of the items of a list or map."""
 LOW: Final = 4
-"""The least value of an integer, a date or a time; the precision of a decimal."""
+"""The smallest value of an integer, date or time; the precision of a decimal."""
 HIGH: Final = 5
-"""The largest value of such; the scale of a decimal."""
+"""The largest value of an integer, date or time; the scale of a decimal."""
 CHILD_START: Final = 6
 CHILD_END: Final = 7
 NAME_START: Final = 8
@@ -71,31 +71,31 @@ NAME_END: Final = 9
 
 
 class SchemaPlan(NamedTuple):
-    """A schema as a compiled loop reads it."""
+    """A schema as kernels read it."""
 
     table: Int64s
     """One row per node."""
     names: Octets
-    """The names of all nodes, `NAME_START` to `NAME_END`."""
+    """Names of all nodes; a node's name is between its `NAME_START` and `NAME_END`."""
     children: Int64s
-    """The nodes in each struct, list and map, `CHILD_START` to `CHILD_END`."""
+    """Children of each struct, list and map, between its `CHILD_START` and `CHILD_END`."""
     level_starts: Int64s
-    """The first node of each level, and the number of nodes."""
+    """The first node of each level, and at the end the number of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaNode:
-    """One node, as those see it who are no compiled loop."""
+    """A node as Python code reads it."""
 
     path: str
-    """How a message names it: `address.city`, `tags[]`, `prices[key]`."""
+    """Path for messages: `address.city`, `tags[]`, `prices[key]`."""
     name: str
     type: pa.DataType
     kind: int
     is_required: bool
     level: int
     opens: int = 0
-    """The level of what is in it, for a list or a map."""
+    """Level of the items of a list or map."""
     children: tuple[int, ...] = ()
 
 
@@ -109,17 +109,16 @@ class SchemaNodes:
 
     @property
     def level_count(self) -> int:
-        """How many levels there are."""
         return len(self.plan.level_starts) - 1
 
 
 def make_nodes(schema: pa.Schema) -> SchemaNodes:
-    """Number everything in `schema`; raises `InvalidConfig` with the field that cannot be read."""
+    """Number the nodes of `schema`; raises `InvalidConfig` for a type that is not supported."""
     return _Numbering(schema).number()
 
 
 class _Root(NamedTuple):
-    """What a level has one of for each entry, and all that is in it on the same level."""
+    """The top node of a level: the record, or the items, keys or values of a list or map."""
 
     field: pa.Field
     path: str
@@ -135,7 +134,9 @@ class _Numbering:
 
     def number(self) -> SchemaNodes:
         starts, roots = [], []
-        for level, fields in enumerate(self._levels):  # Lists and maps add to it on the way.
+        for level, fields in enumerate(
+            self._levels
+        ):  # `_add` appends a level for each list and map.
             starts.append(len(self._nodes))
             roots.append(tuple(self._add(root, level) for root in fields))
         starts.append(len(self._nodes))
@@ -146,12 +147,16 @@ class _Numbering:
         return SchemaNodes(self._schema, nodes, _plan(nodes, starts))
 
     def _add(self, root: _Root, level: int) -> int:
-        """Number a field, and what is in it on the same level."""
+        """Number a field, and the fields inside it on the same level."""
         field, path, depth = root
         if depth > DEPTH_MAX:
-            raise InvalidConfig(f"field {path!r} is {depth} levels deep, limit is {DEPTH_MAX}")
+            raise InvalidConfig(
+                f"field {path!r} must be at most {DEPTH_MAX} levels deep, got {depth}"
+            )
         if len(self._nodes) >= NODES_MAX:
-            raise InvalidConfig(f"schema has over {NODES_MAX} fields, which is the limit")
+            raise InvalidConfig(
+                f"schema must have at most {NODES_MAX} fields, including nested ones"
+            )
         kind = _kind(field.type, path)
         number = len(self._nodes)
         node = SchemaNode(path, field.name, field.type, kind, not field.nullable, level)
@@ -161,7 +166,7 @@ class _Numbering:
             self._nodes[number] = replace(node, children=children)
         elif kind in (LIST, MAP):
             self._nodes[number] = replace(node, opens=len(self._levels))
-            inside = (
+            contents = (
                 [_Root(field.type.value_field, f"{path}[]", depth + 1)]
                 if kind == LIST
                 else [
@@ -169,7 +174,7 @@ class _Numbering:
                     _Root(field.type.item_field, f"{path}[]", depth + 1),
                 ]
             )
-            self._levels.append(inside)
+            self._levels.append(contents)
         return number
 
     def _add_children(
@@ -184,8 +189,8 @@ class _Numbering:
 
 def _check_names(struct: pa.StructType, path: str) -> None:
     counts = Counter(child.name for child in struct)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise InvalidConfig(f"field {twice[0]!r} of {path or 'the record'!r} is there twice")
+    if duplicates := [name for name, count in counts.items() if count > 1]:
+        raise InvalidConfig(f"field {duplicates[0]!r} occurs twice in {path or 'the record'}")
 
 
 _KINDS = {
@@ -216,7 +221,7 @@ def _kind(kind: pa.DataType, path: str) -> int:
         return DECIMAL
     if kind in _KINDS:
         return _KINDS[kind]
-    raise InvalidConfig(f"field {path!r} is of type {kind}, which typed columns cannot have")
+    raise InvalidConfig(f"field {path!r} is of type {kind}, which typed columns do not support")
 
 
 def _plan(nodes: Sequence[SchemaNode], level_starts: Sequence[int]) -> SchemaPlan:

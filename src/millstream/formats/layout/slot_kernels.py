@@ -1,10 +1,11 @@
-"""What all compiled loops over values share: entries, text, decimals. Needs Numba.
+"""Kernels shared by JSON and Avro: entries, text, decimals. Need Numba.
 
-Positions are int64 and checked against the end before a byte is read. As in
-`records/kernels/decode_kernels.py`, an unsigned index spares the test for a negative one.
+Positions are int64 and compared with the end before a byte is read. As in
+`records/kernels/decode_kernels.py`, indexes are converted to unsigned numbers, which saves the
+compiler's check for negative ones.
 
-No sum, difference or product of these loops may need more than 64 bits: the compiler takes that
-for granted, and draws conclusions from it. Shifts may.
+No sum, difference or product in these kernels may exceed 64 bits: the compiler assumes that it
+does not, and optimizes by that. Shifts may.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from millstream.formats.layout.kernel import kernel
-from millstream.formats.layout.reasons import FULL, ITEMS_MAX, SOUND, TOO_MANY
+from millstream.formats.layout.reasons import ITEMS_MAX, LEVEL_FULL, SOUND, TOO_MANY
 from millstream.formats.layout.schema_plan import KIND, LIST, MAP, OPENS, SchemaPlan
 from millstream.formats.layout.slots import UNSEEN, Slots
 from millstream.records.kernels.compiler import Int32s, Int64s, Octets
@@ -24,9 +25,9 @@ INT64_MIN: Final = -0x8000000000000000
 
 @kernel
 def octet(source: Octets, position: int) -> int:
-    """Return one byte as a signed number, since Numba makes floats of a mix."""
-    found: Any = np.int64(source[np.uint64(position)])
-    return found  # type: ignore[no-any-return]
+    """Return one byte as an int64. Numba would convert a mix of int64 and uint64 to float."""
+    byte: Any = np.int64(source[np.uint64(position)])
+    return byte  # type: ignore[no-any-return]
 
 
 @kernel
@@ -41,18 +42,18 @@ def clear(plan: SchemaPlan, slots: Slots, level: int, entry: int) -> None:
 
 @kernel
 def add_entry(plan: SchemaPlan, slots: Slots, level: int) -> int:
-    """Return a new entry of a level, or the negative of why there is none."""
+    """Return a new entry of a level, or `-LEVEL_FULL`."""
     entry = slots.counts[level]
     if entry >= slots.capacities[level]:
-        return -FULL
+        return -LEVEL_FULL
     slots.counts[level] = entry + 1
     clear(plan, slots, level, entry)
     return int(entry)
 
 
 @kernel
-def too_many(slots: Slots, counts: Int64s) -> int:
-    """Return `TOO_MANY` if a row has added more items than it may since `counts`."""
+def check_item_count(slots: Slots, counts: Int64s) -> int:
+    """Return `TOO_MANY` if the row has added more than `ITEMS_MAX` items since `counts`."""
     added = 0
     for level in range(1, counts.size):
         added += slots.counts[level] - counts[level]
@@ -60,15 +61,15 @@ def too_many(slots: Slots, counts: Int64s) -> int:
 
 
 @kernel
-def remember(slots: Slots, counts: Int64s) -> None:
-    """Note how many items each level has."""
+def save_counts(slots: Slots, counts: Int64s) -> None:
+    """Copy the number of entries of each level to `counts`."""
     for level in range(counts.size):
         counts[level] = slots.counts[level]
 
 
 @kernel
-def take_back(plan: SchemaPlan, slots: Slots, row: int, counts: Int64s) -> None:
-    """Make a row null, and forget the items that it has added since `counts`."""
+def undo_row(plan: SchemaPlan, slots: Slots, row: int, counts: Int64s) -> None:
+    """Make a row null, and remove the items that it has added since `counts`."""
     for level in range(1, counts.size):
         slots.counts[level] = counts[level]
     clear(plan, slots, 0, row)
@@ -76,7 +77,7 @@ def take_back(plan: SchemaPlan, slots: Slots, row: int, counts: Int64s) -> None:
 
 @kernel
 def is_utf8(source: Octets, start: int, end: int) -> bool:
-    """Whether bytes are text: no overlong form, no surrogate, nothing above U+10FFFF."""
+    """Whether bytes are valid UTF-8: no overlong form, no surrogate, nothing above U+10FFFF."""
     position = start
     while position < end:
         lead = octet(source, position)
@@ -88,6 +89,7 @@ def is_utf8(source: Octets, start: int, end: int) -> bool:
         more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
         if position + more > end:
             return False
+        # Some lead bytes restrict the second byte: overlong forms, surrogates, the upper limit.
         second = octet(source, position)
         if (
             (lead == 0xE0 and second < 0xA0)
@@ -105,14 +107,13 @@ def is_utf8(source: Octets, start: int, end: int) -> bool:
 
 @kernel
 def copy(source: Octets, start: int, target: Octets, at: int, size: int) -> None:
-    """Copy bytes."""
     for index in range(size):
         target[np.uint64(at + index)] = source[np.uint64(start + index)]
 
 
 @kernel
-def lay_ends(states: Octets, sizes: Int64s, ends: Int32s) -> None:
-    """Add up the sizes of what is present, as Arrow's offsets."""
+def write_offsets(states: Octets, sizes: Int64s, ends: Int32s) -> None:
+    """Write Arrow's offsets: the running total of the sizes of entries that are present."""
     total = 0
     for entry in range(states.size):
         if states[entry] == 1:
@@ -123,7 +124,8 @@ def lay_ends(states: Octets, sizes: Int64s, ends: Int32s) -> None:
 
 @kernel
 def times_ten(low: int, high: int, digit: int) -> tuple[int, int]:
-    """Return a positive number of 128 bits, in two halves, times ten and plus a digit."""
+    """Return a non-negative 128-bit integer, in two halves, times ten plus a digit."""
+    # Four digits of 32 bits, so that no product exceeds 64 bits.
     mask = 0xFFFFFFFF
     part = (low & mask) * 10 + digit
     first = part & mask
@@ -137,7 +139,7 @@ def times_ten(low: int, high: int, digit: int) -> tuple[int, int]:
 
 @kernel
 def negated(low: int, high: int) -> tuple[int, int]:
-    """Return the negative of a number of 128 bits; the lowest has none, and stays what it is."""
+    """Return the negative of a 128-bit integer. The lowest one is returned unchanged."""
     if low != 0:
         return low if low == INT64_MIN else -low, ~high
     return low, high if high == INT64_MIN else -high

@@ -1,13 +1,13 @@
-"""Room for what a compiled loop finds: three lanes, and where each node has its part of them.
+"""Slots: the output of decoding kernels, in three lanes that are divided among the nodes.
 
-    lane      what an entry of a node has there
-    firsts    the number; where text starts; where the items of a list or map end
-    seconds   the upper half of a decimal; how long text is
+    lane      content for an entry of a node
+    firsts    the number; the start of text; the end of the items of a list or map
+    seconds   the upper half of a decimal; the length of text
     states    UNSEEN, PRESENT or ABSENT
 
-The entry `e` of node `n` lies at `bases[n] + e` in each. Level 0 has as many entries as there are
-rows. How many the other levels need is known only when all is read: a loop that finds no room
-takes back what it did of the row, says which level is full, and is called again after `grown`.
+Entry `e` of node `n` is at index `bases[n] + e` of each lane. Level 0 has one entry per row. The
+number of entries of other levels is known only after decoding: a kernel that finds a level full
+undoes the current row, returns the level, and is called again after `grow`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from millstream.formats.layout.schema_plan import LEVEL, SchemaNodes
 from millstream.records.kernels.compiler import Int64s, Octets
 
 UNSEEN: Final = 0
-"""Nothing was said of it: null."""
+"""The value has no such field: null."""
 PRESENT: Final = 1
 ABSENT: Final = 2
-"""It was said to be null."""
+"""Explicitly null."""
 
 _ENTRIES_LEAST = 256
-"""Entries that a level has room for at first, if there are fewer rows."""
+"""Initial capacity of a level if there are fewer rows."""
 
 
 class Slots(NamedTuple):
-    """The three lanes, as compiled loops see them."""
+    """The lanes as kernels use them."""
 
     bases: Int64s
     capacities: Int64s
-    """How many entries each level has room for."""
+    """Capacity of each level, in entries."""
     counts: Int64s
-    """How many it has; level 0 has all its rows from the beginning."""
+    """Number of entries of each level. Level 0 has all its rows from the start."""
     firsts: Int64s
     reals: NDArray[np.float64]
-    """The same memory as `firsts`."""
+    """The memory of `firsts` as float64."""
     seconds: Int64s
     states: Octets
 
 
 def make_slots(nodes: SchemaNodes, rows: int) -> Slots:
-    """Room for so many rows, and as many items in each list and map."""
+    """Allocate slots for `rows` rows, and as many items in each list and map."""
     capacities = np.full(nodes.level_count, max(rows, _ENTRIES_LEAST), np.int64)
     capacities[0] = rows
     counts = np.zeros(nodes.level_count, np.int64)
@@ -54,10 +54,10 @@ def make_slots(nodes: SchemaNodes, rows: int) -> Slots:
     return _lay_out(nodes, capacities, counts)
 
 
-def grown(nodes: SchemaNodes, slots: Slots, level: int) -> Slots:
-    """Return the same with twice the room on one level.
+def grow(nodes: SchemaNodes, slots: Slots, level: int) -> Slots:
+    """Return a copy with twice the capacity on one level.
 
-    Nothing is zeroed before it is used, so room that is not needed costs addresses only.
+    Memory is not zeroed, so capacity that is never used costs address space only.
     """
     capacities = slots.capacities.copy()
     capacities[level] *= 2
