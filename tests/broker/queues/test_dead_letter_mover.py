@@ -125,10 +125,10 @@ async def test_nobody_can_write_what_passes_for_a_dead_letter() -> None:
     job = (await queue.claim()).jobs[0]
     await node.topics.create("q-dead")
     forged = Record(b"!", None, ((SEAL_HEADER, job.receipt.encode()), ("millstream-offset", b"0")))
-    ledger = queue.ledger
+    store = queue.store
     await node.advance(999)
-    await ledger.wait(
-        ledger.commit(
+    await store.wait(
+        store.commit(
             DeadLettersIntended(node.topics.get("q-dead").id.bytes, [0], group_jobs([(0, 0)]), [])
         )
     )
@@ -186,12 +186,10 @@ async def test_an_open_intent_is_fulfilled_and_nothing_is_appended_twice(appende
     await queue.claim(max_jobs=2)
     topic = await node.topics.create("q-dead")
     await node.put(b"before", name="q-dead")
-    burial = queue._burial  # The steps of a burial, up to the crash.
-    ledger = queue.ledger
+    burial = queue._dead_letters  # The steps of a burial, up to the crash.
+    store = queue.store
     places = [(0, 0), (0, 1)]
-    await ledger.wait(
-        ledger.commit(DeadLettersIntended(topic.id.bytes, [1], group_jobs(places), []))
-    )
+    await store.wait(store.commit(DeadLettersIntended(topic.id.bytes, [1], group_jobs(places), [])))
     [*found] = await node.records("q")
     letters = [burial._letter(0, record, "expired") for record in found[:appended]]
     if letters:
@@ -212,9 +210,9 @@ async def test_an_intent_outlives_the_topic_that_it_was_for() -> None:
     await node.put(b"1")
     await queue.claim()
     topic = await node.topics.create("q-dead")
-    ledger = queue.ledger
-    await ledger.wait(
-        ledger.commit(DeadLettersIntended(topic.id.bytes, [7], group_jobs([(0, 0)]), []))
+    store = queue.store
+    await store.wait(
+        store.commit(DeadLettersIntended(topic.id.bytes, [7], group_jobs([(0, 0)]), []))
     )
     await node.topics.delete("q-dead")
     await node.restart()
@@ -259,7 +257,7 @@ async def test_each_call_of_a_burial_may_fail_once_and_it_happens_once(error: in
         await node.advance(1000)
         for _ in range(4):
             await node.advance(60_000)
-        if queue.ledger.refusal or any(log.offline for log in node.store.open_logs):
+        if queue.store.refusal or any(log.offline for log in node.store.open_logs):
             await asyncio.gather(node.restart(), return_exceptions=True)  # As an operator would.
             await node.advance(60_000)
             queue = node.queues.get("q")
@@ -287,7 +285,7 @@ async def test_an_intent_that_was_refused_leaves_the_jobs_as_they_were() -> None
     fault.call = fault._matched + 1
     await node.advance(1000)
     assert fault.hits
-    assert queue.ledger.state.intent is None
+    assert queue.store.state.intent is None
     assert (await queue.ack(receipts)).count == 1
     await node.advance(60_000)
     assert [one.value for one in await node.records("q-dead")] == [b"x"]

@@ -67,9 +67,9 @@ async def test_putting_a_queue_again_changes_only_what_is_said() -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"lease_ms": 99}, "lease_ms is 99, allowed is 100 to 43200000"),
-        ({"deliveries_max": 0}, "deliveries_max is 0, allowed is 1 to 1000000"),
-        ({"claim_window_ms": 10_001}, "claim_window_ms is 10001, allowed is 0 to 10000"),
+        ({"lease_ms": 99}, "lease_ms must be between 100 and 43200000, got 99"),
+        ({"deliveries_max": 0}, "deliveries_max must be between 1 and 1000000, got 0"),
+        ({"claim_window_ms": 10_001}, "claim_window_ms must be between 0 and 10000, got 10001"),
         ({"dead_letter": "q"}, "the queue itself"),
         ({"dead_letter": "../x"}, "x"),
     ],
@@ -89,9 +89,9 @@ async def test_settings_that_are_not_allowed_are_refused(
 async def test_there_is_no_queue_where_nobody_made_one() -> None:
     node = await started()
     await node.topics.create("plain")
-    with pytest.raises(UnknownQueue, match="there is no queue 'plain'"):
+    with pytest.raises(UnknownQueue, match="queue 'plain' does not exist"):
         node.queues.get("plain")
-    with pytest.raises(UnknownQueue, match="there is no queue 'plain'"):
+    with pytest.raises(UnknownQueue, match="queue 'plain' does not exist"):
         await node.queues.delete("plain")
     await node.stop()
 
@@ -166,10 +166,10 @@ async def test_a_row_and_a_log_that_a_crash_left_of_a_deleted_topic_go_at_the_ne
 async def test_a_compacted_topic_is_no_queue_and_the_topic_of_a_queue_is_not_compacted() -> None:
     node = await started()
     await node.topics.create("c", configs={"cleanup.policy": "compact"})
-    with pytest.raises(InvalidConfig, match="swallow"):
+    with pytest.raises(InvalidConfig, match="a job would replace an earlier one"):
         await node.queues.put("c", QueueChanges())
     await node.queue()
-    with pytest.raises(InvalidConfig, match="swallow"):
+    with pytest.raises(InvalidConfig, match="a job would replace an earlier one"):
         await node.topics.alter("q", {"cleanup.policy": "compact"})
     await node.topics.alter("c", {"cleanup.policy": "delete"})
     await node.queues.put("c", QueueChanges())
@@ -228,11 +228,11 @@ async def test_jobs_go_out_by_offset_with_what_their_records_hold() -> None:
 async def test_a_claim_beyond_the_limits_is_refused(asked: dict[str, int]) -> None:
     node = await started()
     queue = await node.queue()
-    with pytest.raises(InvalidRequest, match="allowed is"):
+    with pytest.raises(InvalidRequest, match="must be between"):
         await queue.claim(**asked)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="receipts is 1001, allowed is 1 to 1000"):
+    with pytest.raises(InvalidRequest, match="receipts must be between 1 and 1000, got 1001"):
         await queue.ack(["x"] * 1001)
-    with pytest.raises(InvalidRequest, match="delay_ms is -1"):
+    with pytest.raises(InvalidRequest, match="delay_ms must be between 0 and 604800000, got -1"):
         await queue.nack(["x"], delay_ms=-1)
     await node.stop()
 
@@ -291,7 +291,7 @@ async def test_the_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await node.queue()
     waiting = [asyncio.ensure_future(queue.claim(wait_ms=1000)) for _ in range(2)]
     await turns()
-    with pytest.raises(Busy, match="2 claims wait at q"):
+    with pytest.raises(Busy, match="queue q has 2 waiting claims"):
         await queue.claim(wait_ms=1000)
     await node.stop()
     for task in waiting:
@@ -711,7 +711,7 @@ async def test_retention_waits_until_it_is_durable_that_a_job_is_done() -> None:
     node.disk.bytes_max = node.disk.bytes_used
     acking = asyncio.ensure_future(queue.ack(receipts))
     await asyncio.sleep(0)
-    assert queue.ledger.state.lanes[0].needed_offset == 3
+    assert queue.store.state.partitions[0].needed_offset == 3
     await node.store.upkeep.run_once()
     assert (await asyncio.gather(acking, return_exceptions=True))[0] is not None
     assert node.store.get("q").start_offset == 0

@@ -114,7 +114,7 @@ async def test_every_power_cut_leaves_each_job_done_once_or_to_be_done(seed: int
     node = Node(disk, metadata, seed=seed, limits=LIMITS)
     await node.start()
     await workload(node, random.Random(seed))
-    assert node.queues.get("q").ledger.snapshots > 0, "compaction is part of it"
+    assert node.queues.get("q").store.snapshots > 0, "compaction is part of it"
     assert node.queues.get("q").counts().dead > 0, "so are dead letters"
     await node.stop()
     open_intents = 0
@@ -128,7 +128,7 @@ async def test_every_power_cut_leaves_each_job_done_once_or_to_be_done(seed: int
         )
         await after.start()
         if state.notes:
-            open_intents += after.queues.get("q").ledger.state.intent is not None
+            open_intents += after.queues.get("q").store.state.intent is not None
             await check(after, state)
         await after.stop()
     assert open_intents > 0, "some cuts fall between the intent and its end"

@@ -161,7 +161,7 @@ async def test_every_answer_waits_for_the_disk() -> None:
     await node.start()
     queue = await node.queue()
     await node.put(b"1")
-    log = queue.ledger.log
+    log = queue.store.log
     claiming = asyncio.ensure_future(queue.claim())
     while not claiming.done():
         before = log.end_offset
@@ -171,7 +171,7 @@ async def test_every_answer_waits_for_the_disk() -> None:
     synced = log.counters.syncs
     first, again = (asyncio.ensure_future(queue.ack(receipts)) for _ in range(2))
     await asyncio.sleep(0)
-    assert queue.ledger.state.acked == 1, "decided"
+    assert queue.store.state.acked == 1, "decided"
     await asyncio.wait([first, again], return_when=asyncio.FIRST_COMPLETED)
     assert log.counters.syncs > synced
     assert log.end_offset == log.next_offset, "durable"
@@ -192,9 +192,9 @@ async def test_the_log_stays_in_proportion_to_what_is_not_done() -> None:
         await node.put(*[b"x"] * 10)
         await queue.ack(receipts_of((await queue.claim(max_jobs=10)).jobs))
     await node.quiet()
-    assert queue.ledger.snapshots > 3
-    assert queue.ledger.log.size_bytes < 20_000
-    assert queue.ledger.log.start_offset > 0
+    assert queue.store.snapshots > 3
+    assert queue.store.log.size_bytes < 20_000
+    assert queue.store.log.start_offset > 0
     await node.restart()
     assert node.queues.get("q").counts() == QueueCounts(1000, 0, 0, 0, 1000, 0, 1000, 0)
     await node.stop()
@@ -215,9 +215,9 @@ async def test_a_snapshot_holds_all_that_counts() -> None:
     await queue.extend([jobs[3].receipt], lease_ms=9000)
     await node.advance(1000)
     counts = queue.counts()
-    await queue.ledger.wait(queue.ledger.compact())
+    await queue.store.wait(queue.store.compact())
     await node.quiet()
-    assert queue.ledger.log.start_offset == queue.ledger.log.end_offset - 1
+    assert queue.store.log.start_offset == queue.store.log.end_offset - 1
     await node.restart()
     queue = node.queues.get("q")
     assert queue.counts() == counts
@@ -248,18 +248,18 @@ async def with_events(node: Node, *events: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("event", "error", "match"),
     [
-        (b"", UnknownFormat, "found version nothing, known is 1"),
-        (b"\x02\x91\x00", UnknownFormat, "found version 2, known is 1"),
-        (b"\x01\xff", CorruptData, "not an event of a queue"),
-        (b"\x01\x92\x03\xa1x", CorruptData, "not an event of a queue"),
+        (b"", UnknownFormat, "version none, expected 1"),
+        (b"\x02\x91\x00", UnknownFormat, "version 2, expected 1"),
+        (b"\x01\xff", CorruptData, "invalid queue event"),
+        (b"\x01\x92\x03\xa1x", CorruptData, "invalid queue event"),
         (None, CorruptData, "expected"),
-        (encode_event(JobsAcked([(0, [0])])), CorruptData, "JobsAcked cannot have happened"),
-        (encode_event(JobsAcked([(7, [0])])), CorruptData, "JobsAcked cannot have happened"),
-        (encode_event(PartitionAdded(0, 0)), CorruptData, "PartitionAdded cannot have happened"),
+        (encode_event(JobsAcked([(0, [0])])), CorruptData, "JobsAcked is impossible"),
+        (encode_event(JobsAcked([(7, [0])])), CorruptData, "JobsAcked is impossible"),
+        (encode_event(PartitionAdded(0, 0)), CorruptData, "PartitionAdded is impossible"),
         (
             encode_event(JobsDelivered(1, 1, [FirstDeliveries(0, [], -1, 0)], [])),
             CorruptData,
-            "JobsDelivered cannot have happened",
+            "JobsDelivered is impossible",
         ),
     ],
 )
@@ -292,7 +292,7 @@ async def test_a_log_whose_beginning_is_gone_is_refused() -> None:
     queue = await node.queue()
     await node.put(b"1", b"2")
     await queue.claim(max_jobs=2)
-    await queue.ledger.log.delete_before(queue.ledger.log.end_offset - 1)
+    await queue.store.log.delete_before(queue.store.log.end_offset - 1)
     await node.restart()
     with pytest.raises(CorruptData, match="without a snapshot"):
         node.queues.get("q")
@@ -369,7 +369,7 @@ async def test_receipts_of_a_weak_queue_outlive_a_clean_restart_and_no_crash() -
     one, two = receipts_of((await queue.claim(max_jobs=2)).jobs)
     await node.restart()
     assert (await node.queues.get("q").ack([one])).count == 1
-    await node.queues.get("q").ledger.settle()
+    await node.queues.get("q").store.settle()
     rows = node.metadata.copy()
     await node.stop()
     node.metadata = rows  # As a crash leaves it: nobody said that all was well.

@@ -254,7 +254,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def compact(self) -> None:
         async def work() -> None:
-            await self.queue.ledger.wait(self.queue.ledger.compact())
+            await self.queue.store.wait(self.queue.store.compact())
 
         self.do(work())
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.broker.queues.claims import even_shares
 from millstream.broker.queues.decisions import (
     ack,
-    claimable,
+    even_shares,
     exhausted_jobs,
     extend,
     nack,
+    returned_jobs,
     was_acked,
 )
 from millstream.broker.queues.events import (
@@ -169,9 +169,9 @@ def test_what_is_given_back_rests_and_then_counts_for_nobody() -> None:
     assert state.kinds[DELAYED] == 1
     assert extend(state, [Delivery(0, 0, 1)], now_ms=100, lease_ms=50).stale == [0]
     state.advance(149, 5)
-    assert claimable(state, 9) == []
+    assert returned_jobs(state, 9) == []
     state.advance(150, 5)
-    assert [(due.partition, due.offset) for due in claimable(state, 9)] == [(0, 0)]
+    assert [(due.partition, due.offset) for due in returned_jobs(state, 9)] == [(0, 0)]
 
 
 def test_time_changes_nothing_that_is_durable() -> None:
@@ -194,11 +194,11 @@ def test_the_limit_dooms_and_saves() -> None:
     state = state_of(delivered(0, 2), again(0))
     state.advance(5000, 2)
     assert [due.offset for due in exhausted_jobs(state, 9)] == [0]
-    assert [due.offset for due in claimable(state, 9)] == [1]
+    assert [due.offset for due in returned_jobs(state, 9)] == [1]
     state.limit(1)
     assert [due.offset for due in exhausted_jobs(state, 9)] == [1, 0]
     state.limit(9)
-    assert [due.offset for due in claimable(state, 9)] == [1, 0]
+    assert [due.offset for due in returned_jobs(state, 9)] == [1, 0]
 
 
 def test_deadlines_of_what_is_done_do_not_pile_up() -> None:
@@ -216,16 +216,16 @@ def test_another_boot_gives_each_its_full_length() -> None:
     state = state_of(delivered(0, 2), JobsReturned(500, 300, [(0, [1])]))
     state.advance(5000, 5)
     state.apply(NodeBooted("boot-2", 10))
-    lane = state.lanes[0]
-    assert [job.due_ms for job in lane.jobs.values()] == [1010, 310]
+    partition_jobs = state.partitions[0]
+    assert [job.due_ms for job in partition_jobs.jobs.values()] == [1010, 310]
 
 
 def test_what_was_cut_off_is_no_job_and_the_offsets_can_be_given_again() -> None:
     state = state_of(
         delivered(0, 6), again(4, 5), JobsAcked([(0, [0, 4])]), PartitionTruncated(0, 3)
     )
-    lane = state.lanes[0]
-    assert (lane.frontier, sorted(lane.jobs)) == (3, [1, 2])
+    partition_jobs = state.partitions[0]
+    assert (partition_jobs.frontier, sorted(partition_jobs.jobs)) == (3, [1, 2])
     state.apply(delivered(3, 2))
     assert was_acked(state, Delivery(0, 4, 2)) is False
     assert sum(state.kinds) == 4
@@ -248,4 +248,4 @@ def test_a_snapshot_is_the_state() -> None:
         each.apply(DeadLettersMoved(group_jobs([(0, 3)]), group_jobs([(0, 4)])))
         each.apply(JobsRemoved([(0, [6, 7])]))
     assert snapshot_of(twin) == snapshot_of(state)
-    assert state.lanes[0].forgotten > 0
+    assert state.partitions[0].forgotten > 0

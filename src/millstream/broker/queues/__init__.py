@@ -1,1 +1,1 @@
-"""Work queues: topics with a layer of leases."""
+"""Work queues: topics whose records are leased to workers as jobs."""

@@ -1,8 +1,16 @@
-"""Who wants jobs, and gets them: a line of claimers, served in turn or evenly.
+r"""Claims of one queue: waiting claimers, served in turn or in even shares.
 
-Jobs that came back go first, by when they did; then those that nobody had yet, by their offsets,
-one partition after the other. Records are read before anything is decided, and the decision is made
-in one turn of the loop: what happened to a job while its record was read, counts.
+    claim ──► waiting ──► read ──► decide ──► commit ──► durable: answered
+              claimers    I/O      \_ one turn of _/
+                                      the loop
+
+Jobs that were returned are delivered first, in the order in which they came back; then new jobs, by
+offset, one partition after the other. Records are read before the decision, and the decision is
+made on the state as it is after the reading, without waiting for anything in between: a job that
+was acked, deleted or delivered while its record was read is not delivered.
+
+While a claimer waits, the state is usable: a claim begins by waiting for that, and when the state
+stops being usable, all waiting claimers are refused.
 """
 
 from __future__ import annotations
@@ -11,14 +19,26 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from millstream.broker.queues.decisions import claimable, drop_deleted_jobs, nack
-from millstream.broker.queues.events import FirstDeliveries, JobsDelivered, group_jobs, runs_of
+from millstream.broker.queues.decisions import (
+    AvailableJobs,
+    ClaimDecision,
+    decide_claim,
+    drop_deleted_jobs,
+    even_shares,
+    nack,
+    returned_jobs,
+)
+from millstream.broker.queues.events import (
+    FirstDeliveries,
+    JobPosition,
+    JobsDelivered,
+    group_jobs,
+)
 from millstream.broker.queues.queue_store import QueueStore
 from millstream.broker.queues.read_ahead import ReadAhead, read_offsets
 from millstream.broker.queues.receipts import Delivery
-from millstream.broker.queues.values import CLAIM_MAX, LeasedJob
+from millstream.broker.queues.values import CLAIM_MAX, ClaimResult, LeasedJob
 from millstream.clock import Timer, Timers
 from millstream.errors import Busy, MillstreamError
 from millstream.records.record import StoredRecord
@@ -26,101 +46,104 @@ from millstream.records.record import StoredRecord
 logger = logging.getLogger(__name__)
 
 CLAIMERS_MAX = 10_000
-"""Claimers that may wait at one queue: each is a request that is held open."""
+"""Claims that may wait at one queue: each is a request that is held open."""
+
+_Grant = tuple[list[LeasedJob], asyncio.Future[None] | None]
+"""The jobs of a claimer, and what has to be durable before it is answered."""
 
 
-class ClaimGrant(NamedTuple):
-    """What a claimer gets, and what has to be durable before it is told."""
+class _Claimer:
+    """A claim that waits for jobs."""
 
-    jobs: list[LeasedJob]
-    ticket: asyncio.Future[None] | None
+    __slots__ = ("future", "lease_ms", "max_jobs", "may_wait", "worker")
 
-
-class Claimer:
-    """Someone in line."""
-
-    __slots__ = ("future", "is_waiting", "lease_ms", "max_jobs", "timer", "worker")
-
-    def __init__(self, max_jobs: int, lease_ms: int, *, is_waiting: bool, worker: str) -> None:
+    def __init__(self, max_jobs: int, lease_ms: int, *, may_wait: bool, worker: str) -> None:
         self.worker = worker
         self.max_jobs = max_jobs
         self.lease_ms = lease_ms
-        self.is_waiting = is_waiting
-        """Whether it stays where there is no job for it."""
-        self.future: asyncio.Future[ClaimGrant] = asyncio.get_running_loop().create_future()
-        self.timer: Timer | None = None
+        self.may_wait = may_wait
+        """Whether it goes on waiting if there is no job."""
+        self.future: asyncio.Future[_Grant] = asyncio.get_running_loop().create_future()
 
 
 class ClaimService:
-    """Serves the claimers of one queue."""
+    """Serves the claims of one queue."""
 
-    def __init__(self, ledger: QueueStore, timers: Timers) -> None:
-        self._ledger = ledger
+    def __init__(self, store: QueueStore, timers: Timers) -> None:
+        self._store = store
         self._timers = timers
-        self._line: deque[Claimer] = deque()
+        self._claimers: deque[_Claimer] = deque()
         self._window: Timer | None = None
+        """Runs while claims are gathered, to be served in even shares."""
         self._serving: asyncio.Task[None] | None = None
         self._is_woken = False
-        self._stocks: dict[int, ReadAhead] = {}
-        self._records: dict[tuple[int, int], StoredRecord] = {}
-        """Records of jobs that came back, read a moment ago."""
-        self._turn = 0
-
-    # The line.
+        """Whether something changed since the serving task last looked for jobs."""
+        self._read_ahead: dict[int, ReadAhead] = {}
+        self._returned_records: dict[JobPosition, StoredRecord] = {}
+        """Records of returned jobs that were read and not delivered yet."""
+        self._first_partition = 0
 
     async def claim(
         self, max_jobs: int, lease_ms: int, wait_ms: int, worker: str = ""
-    ) -> ClaimGrant:
-        """Stand in line for jobs; returns none where there was none in time."""
-        if len(self._line) >= CLAIMERS_MAX:
-            raise Busy(f"{len(self._line)} claims wait at {self._ledger.topic.name} already")
-        claimer = Claimer(max_jobs, lease_ms, is_waiting=wait_ms > 0, worker=worker)
+    ) -> ClaimResult:
+        """Return jobs that are leased to the caller; none if there was none within `wait_ms`.
+
+        The answer is durable, and so is all that it depends on.
+        """
+        await self._store.usable()
+        if len(self._claimers) >= CLAIMERS_MAX:
+            raise Busy(
+                f"queue {self._store.topic.name} has {len(self._claimers)} waiting claims,"
+                f" limit is {CLAIMERS_MAX}"
+            )
+        claimer = _Claimer(max_jobs, lease_ms, may_wait=wait_ms > 0, worker=worker)
+        timer = None
         if wait_ms > 0:
-            claimer.timer = self._timers.call_later(wait_ms / 1000, lambda: self._give_up(claimer))
-        window_ms = self._ledger.config.claim_window_ms
-        if window_ms > 0 and not self._line and self._window is None:
+            timer = self._timers.call_later(wait_ms / 1000, lambda: self._answer_none(claimer))
+        window_ms = self._store.config.claim_window_ms
+        if window_ms > 0 and not self._claimers and self._window is None:
             self._window = self._timers.call_later(window_ms / 1000, self._end_window)
-        self._line.append(claimer)
+        self._claimers.append(claimer)
         self.wake()
         try:
-            return await claimer.future
+            jobs, ticket = await claimer.future
+            return ClaimResult(jobs, await self._store.wait(ticket))
         except asyncio.CancelledError:
-            if not claimer.future.cancelled() and claimer.future.exception() is None:
-                self.give_back(claimer.future.result().jobs)
+            # The caller is gone. If jobs were chosen for it already, others may have them.
+            future = claimer.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._return_jobs(future.result()[0])
             raise
         finally:
-            if claimer.timer is not None:
-                claimer.timer.cancel()
-            if claimer in self._line:
-                self._line.remove(claimer)
+            if timer is not None:
+                timer.cancel()
+            if claimer in self._claimers:
+                self._claimers.remove(claimer)
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
-        return len(self._line)
+        """Number of claims that wait."""
+        return len(self._claimers)
 
-    def give_back(self, jobs: Sequence[LeasedJob]) -> None:
-        """Let others have jobs whose claimer is gone; that they were handed out counts."""
-        ledger = self._ledger
-        if jobs and ledger.is_usable:
+    def _return_jobs(self, jobs: Sequence[LeasedJob]) -> None:
+        """Return jobs whose claimer is gone; their delivery still counts."""
+        state = self._store.current()
+        if jobs and state is not None:
             deliveries = [
                 Delivery(job.partition, job.record.offset, job.deliveries) for job in jobs
             ]
-            ledger.commit(nack(ledger.state, deliveries, now_ms=ledger.now_ms(), delay_ms=0).event)
-            ledger.refresh()
-            ledger.on_wake()
-
-    def _give_up(self, claimer: Claimer) -> None:
-        if not claimer.future.done():
-            claimer.future.set_result(ClaimGrant([], self._ledger.commit(None)))
+            decided = nack(state, deliveries, now_ms=self._store.now_ms(), delay_ms=0)
+            self._store.commit(decided.event)
+            self._store.refresh()
+            self._store.on_wake()
 
     def _end_window(self) -> None:
         self._window = None
         self.wake()
 
     def wake(self) -> None:
-        """Serve those in line, if there is anything to serve."""
-        if not self._line or self._window is not None:
+        """Look for jobs, if a claim waits."""
+        if not self._claimers or self._window is not None:
             return
         self._is_woken = True
         if self._serving is None:
@@ -130,27 +153,23 @@ class ClaimService:
     def _end_serving(self, serving: asyncio.Task[None]) -> None:
         self._serving = None
         if not serving.cancelled() and (error := serving.exception()) is not None:
-            logger.error("claims at %s failed", self._ledger.topic.name, exc_info=error)
+            logger.error("queue %s: serving claims failed", self._store.topic.name, exc_info=error)
             self.refuse(error)
-        if self._is_woken:  # Between its last look and now.
+        if self._is_woken:  # After the task last looked, and before this callback.
             self.wake()
 
     def refuse(self, error: BaseException) -> None:
-        """Tell all in line that they get nothing, and why."""
-        while self._line:
-            claimer = self._line.popleft()
+        """Let all waiting claims fail, and forget what was read ahead."""
+        while self._claimers:
+            claimer = self._claimers.popleft()
             if not claimer.future.done():
                 claimer.future.set_exception(error)
-        self.forget()
-
-    def forget(self) -> None:
-        """Let go of what was read ahead."""
-        self._records.clear()
-        for stock in self._stocks.values():
-            stock.clear()
+        self._returned_records.clear()
+        for read_ahead in self._read_ahead.values():
+            read_ahead.clear()
 
     async def close(self, error: MillstreamError) -> None:
-        """Serve no more."""
+        """Stop serving, and let all waiting claims fail."""
         if self._window is not None:
             self._window.cancel()
         if self._serving is not None:
@@ -161,193 +180,181 @@ class ClaimService:
     # Serving.
 
     async def _serve(self) -> None:
-        while self._line and self._is_woken and self._window is None:
+        while self._claimers and self._is_woken and self._window is None:
             self._is_woken = False
             try:
-                await self._serve_once()
+                await self._serve_all()
             except MillstreamError as error:
                 self.refuse(error)
 
-    async def _serve_once(self) -> None:
-        """Serve those in line, until there are no more jobs or no more claimers."""
-        while (claimers := self._claimers()) and self._window is None:
-            present = list(self._line)  # Who comes while jobs are read may see more than these.
+    async def _serve_all(self) -> None:
+        """Serve the waiting claims until no job or no claim is left."""
+        while (claimers := self._next_claimers()) and self._window is None:
+            # Only these may be told that there is no job: there may be one for those that come
+            # while records are read, as the reading started before.
+            present = list(self._claimers)
             wanted = min(CLAIM_MAX, sum(claimer.max_jobs for claimer in claimers))
-            sick = await self._prepare(wanted)
-            await self._ledger.usable()
-            claimers = [claimer for claimer in claimers if not claimer.future.done()]
-            found = self._count(wanted, sick)
-            if not found:
-                self._answer_none(present, sick)
+            available = await self._read(wanted)
+            if available is None:
                 return
-            parts = even_shares([claimer.max_jobs for claimer in claimers], found)
-            for claimer, part in zip(claimers, parts, strict=True):
-                if part:
-                    handed = self._hand_out(claimer, part, sick)
-                    self._line.remove(claimer)
-                    claimer.future.set_result(handed)
+            # From here on nothing is awaited: the state stays as it was when `_read` returned.
+            claimers = [claimer for claimer in claimers if not claimer.future.done()]
+            if not self._deliver(claimers, available, wanted):
+                if available.unreadable:
+                    raise next(iter(available.unreadable.values()))
+                for claimer in present:
+                    if not claimer.may_wait:
+                        self._answer_none(claimer)
+                return
 
-    def _claimers(self) -> list[Claimer]:
-        """Return who is served next: the first in line, or all where that is to be even."""
-        while self._line and self._line[0].future.done():
-            self._line.popleft()
-        if not self._ledger.config.claim_window_ms:
-            return list(self._line)[:1] if self._line else []
-        return [claimer for claimer in self._line if not claimer.future.done()]
+    def _next_claimers(self) -> list[_Claimer]:
+        """Return the claim that is served next, or all if they get even shares."""
+        while self._claimers and self._claimers[0].future.done():
+            self._claimers.popleft()
+        if not self._store.config.claim_window_ms:
+            return list(self._claimers)[:1] if self._claimers else []
+        return [claimer for claimer in self._claimers if not claimer.future.done()]
 
-    def _answer_none(self, present: list[Claimer], sick: dict[int, MillstreamError]) -> None:
-        """Answer those who do not wait. Where jobs cannot be read, all are told."""
-        if sick:
-            raise next(iter(sick.values()))
-        for claimer in present:
-            if not claimer.is_waiting and not claimer.future.done():
-                self._line.remove(claimer)
-                claimer.future.set_result(ClaimGrant([], self._ledger.commit(None)))
+    def _answer_none(self, claimer: _Claimer) -> None:
+        if not claimer.future.done():
+            claimer.future.set_result(([], self._store.commit(None)))
+
+    def _deliver(self, claimers: Sequence[_Claimer], available: AvailableJobs, wanted: int) -> bool:
+        """Answer `claimers` with the jobs that they get; returns whether there are jobs."""
+        if not claimers:  # They are gone: go on with the others.
+            return True
+        if len(claimers) == 1:
+            shares = [claimers[0].max_jobs]
+        else:
+            count = len(self._decide(available, wanted, lease_ms=0).jobs)
+            shares = even_shares([claimer.max_jobs for claimer in claimers], count)
+        is_any = False
+        for claimer, share in zip(claimers, shares, strict=True):
+            if share == 0:
+                continue
+            decided = self._decide(available, share, lease_ms=claimer.lease_ms)
+            if decided.jobs:
+                is_any = True
+                self._claimers.remove(claimer)
+                claimer.future.set_result(self._grant(claimer, decided))
+        return is_any
+
+    def _decide(self, available: AvailableJobs, n: int, *, lease_ms: int) -> ClaimDecision:
+        store = self._store
+        return decide_claim(
+            store.state,
+            available,
+            n,
+            now_ms=store.begin_ms(),
+            lease_ms=lease_ms,
+            unfinished_max=store.limits.unfinished_max,
+        )
+
+    def _grant(self, claimer: _Claimer, decided: ClaimDecision) -> _Grant:
+        """Commit a decision, and return the jobs with their receipts."""
+        store = self._store
+        ticket = store.commit(decided.event)
+        for fresh, taken in decided.fresh:
+            fresh.drop(taken)
+        for position in decided.returned:
+            del self._returned_records[position]
+        make_receipt, lease_ms, worker = store.receipts.make, claimer.lease_ms, claimer.worker
+        jobs = [
+            LeasedJob(make_receipt(index, record.offset, number), index, record, number, lease_ms)
+            for index, record, number in decided.jobs
+        ]
+        partitions = store.state.partitions
+        for job in jobs:
+            if worker or job.deliveries > 1:  # Another worker may have had it before.
+                partitions[job.partition].jobs[job.record.offset].worker = worker
+        return jobs, ticket
 
     # Reading.
 
-    async def _prepare(self, wanted: int) -> dict[int, MillstreamError]:
-        """Read the records of jobs that go out next; returns what cannot be read, by partition."""
-        sick: dict[int, MillstreamError] = {}
-        state = await self._ledger.usable()
-        again = claimable(state, wanted)
-        if again:
-            await self._read_again([(due.partition, due.offset) for due in again], sick)
-        count = len(again)
-        for index in self._in_turn():
+    async def _read(self, wanted: int) -> AvailableJobs | None:
+        """Read the records of the next jobs; returns `None` if the state is not usable any more.
+
+        It stops reading at `wanted` jobs, and returns all that were read. A partition that cannot
+        be read does not stop the others.
+        """
+        store = self._store
+        if (state := store.current()) is None:
+            return None
+        unreadable: dict[int, MillstreamError] = {}
+        due = [(job.partition, job.offset) for job in returned_jobs(state, wanted)]
+        deleted = await self._read_returned(due, unreadable) if due else {}
+        count = len(due)
+        order = self._partition_order()
+        for index in order:
             if count >= wanted:
                 break
             try:
                 count += await self._fill(index, wanted - count)
             except MillstreamError as error:
-                sick[index] = error
-        return sick
+                unreadable[index] = error
+        if (state := store.current()) is None:
+            return None
+        fresh = [
+            (index, read_ahead.jobs)
+            for index in order
+            if index not in unreadable
+            and (read_ahead := self._read_ahead.get(index)) is not None
+            and read_ahead.partition.is_open
+            and (known := state.partitions.get(index)) is not None
+            and read_ahead.is_current(known.frontier)
+        ]
+        store.commit(drop_deleted_jobs(state, deleted))
+        for index, jobs in fresh:
+            if not jobs.count and jobs.end > jobs.start:  # There was no job on the way.
+                skipped = jobs.peek(0)
+                first = FirstDeliveries(index, [], skipped.end, skipped.removed)
+                store.commit(JobsDelivered(0, 0, [first], []))
+                jobs.drop(skipped)
+        return AvailableJobs(self._returned_records, fresh, unreadable)
 
-    async def _read_again(
-        self, places: list[tuple[int, int]], sick: dict[int, MillstreamError]
-    ) -> None:
-        """Read the records of jobs that came back; those that are gone are dropped."""
-        wanted = [place for place in places if place not in self._records]
-        self._records = {p: self._records[p] for p in places if p in self._records}
-        for index, offsets in group_jobs(wanted):
-            partition = self._ledger.topic.partitions[index]
+    async def _read_returned(
+        self, positions: list[JobPosition], unreadable: dict[int, MillstreamError]
+    ) -> dict[int, list[int]]:
+        """Read the records of returned jobs; returns the offsets of those that were deleted."""
+        records = self._returned_records
+        missing = [position for position in positions if position not in records]
+        self._returned_records = records = {p: records[p] for p in positions if p in records}
+        deleted: dict[int, list[int]] = {}
+        for index, offsets in group_jobs(missing):
+            partition = self._store.topic.partitions[index]
             try:
                 await partition.open()
                 found = await read_offsets(partition, offsets)
             except MillstreamError as error:
-                sick[index] = error
+                unreadable[index] = error
                 continue
             for offset, record in found.records.items():
-                self._records[index, offset] = record
-            state = await self._ledger.usable()
-            jobs = state.lanes[index].jobs
-            gone = [offset for offset in found.missing if offset in jobs]
-            self._ledger.commit(drop_deleted_jobs(state, {index: gone}))
+                records[index, offset] = record
+            deleted[index] = found.missing
+        return deleted
 
     async def _fill(self, index: int, wanted: int) -> int:
-        """Have jobs of a partition in stock, if it has any; returns how many."""
-        partition = self._ledger.topic.partitions[index]
+        """Read new jobs of a partition ahead, if it has any; returns how many there are."""
+        partition = self._store.topic.partitions[index]
         if not partition.is_open:
             await partition.open()
-        stock = self._stocks.get(index)
-        if stock is None:
-            stock = self._stocks[index] = ReadAhead(partition)
-        is_more = True
-        while True:
-            state = await self._ledger.usable()
-            lane = state.lanes.get(index)
-            if lane is None:
-                return 0
-            is_sound = stock.is_sound(lane.frontier)
-            if is_sound and (stock.count >= wanted or stock.is_full or not is_more):
-                break
-            is_more = await stock.read_more(lane.frontier)
-        if not stock.count and stock.end > lane.frontier:  # There was no job on the way.
-            taken = stock.take(0)
-            fresh = FirstDeliveries(index, [], taken.end, taken.removed)
-            self._ledger.commit(JobsDelivered(0, 0, [fresh], []))
-        return stock.count
+        read_ahead = self._read_ahead.get(index)
+        if read_ahead is None:
+            read_ahead = self._read_ahead[index] = ReadAhead(partition)
+        has_more = True
+        # While records are read, the frontier may move, and records may be deleted: then the
+        # read-ahead is not current any more, and is read again from the new frontier.
+        while (state := self._store.current()) is not None and index in state.partitions:
+            frontier = state.partitions[index].frontier
+            if read_ahead.is_current(frontier):
+                count = read_ahead.jobs.count
+                if count >= wanted or read_ahead.is_full or not has_more:
+                    return count
+            has_more = await read_ahead.read_more(frontier)
+        return 0
 
-    def _in_turn(self) -> Sequence[int]:
-        """Return the partitions, beginning with another each time."""
-        count = len(self._ledger.topic.partitions)
-        self._turn = (self._turn + 1) % count
-        return [*range(self._turn, count), *range(self._turn)]
-
-    # Handing out.
-
-    def _count(self, limit: int, sick: dict[int, MillstreamError]) -> int:
-        """Return how many jobs can be handed out now, up to `limit`."""
-        state = self._ledger.state
-        again = sum(
-            (due.partition, due.offset) in self._records for due in claimable(state, limit, sick)
-        )
-        fresh = sum(stock.count for _, stock in self._sound_stocks(sick))
-        room = max(0, self._ledger.limits.unfinished_max - state.unfinished)
-        return min(limit, again + min(fresh, room))
-
-    def _sound_stocks(self, sick: dict[int, MillstreamError]) -> list[tuple[int, ReadAhead]]:
-        lanes = self._ledger.state.lanes
-        count = len(self._ledger.topic.partitions)
-        in_turn = sorted(self._stocks.items(), key=lambda one: (one[0] - self._turn) % count)
-        return [
-            (index, stock)
-            for index, stock in in_turn
-            if index not in sick
-            and stock.count
-            and stock.partition.is_open
-            and stock.is_sound(lanes[index].frontier)
-        ]
-
-    def _hand_out(
-        self, claimer: Claimer, limit: int, sick: dict[int, MillstreamError]
-    ) -> ClaimGrant:
-        """Decide which jobs go to a claimer, `limit` at the most, and commit that."""
-        ledger = self._ledger
-        state, make = ledger.state, ledger.receipts.make
-        lease_ms = claimer.lease_ms
-        jobs: list[LeasedJob] = []
-        again: list[tuple[int, int]] = []
-        for due in claimable(state, limit, sick):
-            place = due.partition, due.offset
-            if (record := self._records.pop(place, None)) is not None:
-                number = due.job.deliveries + 1
-                jobs.append(
-                    LeasedJob(make(*place, number), due.partition, record, number, lease_ms)
-                )
-                again.append(place)
-        fresh: list[FirstDeliveries] = []
-        for index, stock in self._sound_stocks(sick):
-            if len(jobs) == limit:
-                break
-            taken = stock.take(limit - len(jobs))
-            offsets = [record.offset for record in taken.records]
-            fresh.append(FirstDeliveries(index, runs_of(offsets), taken.end, taken.removed))
-            jobs += [
-                LeasedJob(make(index, record.offset, 1), index, record, 1, lease_ms)
-                for record in taken.records
-            ]
-        due_ms = ledger.begin_ms() + lease_ms
-        ticket = ledger.commit(JobsDelivered(due_ms, lease_ms, fresh, group_jobs(again)))
-        self._note_worker(claimer.worker, jobs)
-        return ClaimGrant(jobs, ticket)
-
-    def _note_worker(self, worker: str, jobs: Sequence[LeasedJob]) -> None:
-        """Remember who has jobs, for those who look."""
-        lanes = self._ledger.state.lanes
-        for job in jobs:
-            if worker or job.deliveries > 1:  # Someone else may have had it before.
-                lanes[job.partition].jobs[job.record.offset].worker = worker
-
-
-def even_shares(wants: Sequence[int], available: int) -> list[int]:
-    """Divide what there is evenly: nobody gets more than it wants, nor than others that want more.
-
-    What cannot be divided goes to those who came first.
-    """
-    given = [0] * len(wants)
-    modest_first = sorted(range(len(wants)), key=lambda index: (wants[index], -index))
-    for place, index in enumerate(modest_first):
-        given[index] = min(wants[index], available // (len(wants) - place))
-        available -= given[index]
-    return given
+    def _partition_order(self) -> Sequence[int]:
+        """Return the partitions, starting with another one each time."""
+        count = len(self._store.topic.partitions)
+        self._first_partition = first = (self._first_partition + 1) % count
+        return [*range(first, count), *range(first)]

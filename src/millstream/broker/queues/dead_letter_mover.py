@@ -1,13 +1,13 @@
-"""Dead letters: jobs that were handed out too often move to another topic, once.
+"""Dead letters: moves exhausted jobs to another topic, exactly once.
 
-    intent durable -> appended to the dead-letter topic -> burial durable: the counts move
+    intent durable -> appended to the dead-letter topic -> move durable: the counts change
          |                                                       |
-         +-- a crash, or an error: what was appended since ------+
-             the intent is looked for, and only the rest is appended
+         +-- after a crash or an error: look for letters that ---+
+             were appended since the intent, append the others
 
-A dead letter keeps key, value, headers and timestamp of its job, and has headers more that say
-where it came from. One of them is sealed with the secret of the queue, so that nobody else can
-write what would pass for it.
+A dead letter keeps key, value, headers and timestamp of its job, and has additional headers that
+tell where it came from. One of them is sealed with the secret of the queue, so that nobody else can
+write a record that is taken for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from msgspec.structs import replace
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.queues.decisions import exhausted_jobs, is_returned_by_worker
-from millstream.broker.queues.events import DeadLettersIntended, DeadLettersMoved, group_jobs
+from millstream.broker.queues.events import (
+    DeadLettersIntended,
+    DeadLettersMoved,
+    JobPosition,
+    group_jobs,
+)
 from millstream.broker.queues.queue_store import QueueStore
 from millstream.broker.queues.read_ahead import read_offsets
 from millstream.broker.topics.configs.topic_config import NO_LIMIT
@@ -44,17 +49,17 @@ from millstream.records.record import Record, StoredRecord
 logger = logging.getLogger(__name__)
 
 JOBS_MAX = 100
-"""Jobs of one burial: so many records are looked for after a crash, and no more."""
+"""Jobs of one intent: the most that have to be looked for after a crash."""
 
 BATCH_BYTES_MAX = 256 * KIB
-"""Jobs that are appended together; one alone may be larger."""
+"""Size of the letters that are appended together; a single one may be larger."""
 
 RETRY_SECONDS_MIN = 1.0
 RETRY_SECONDS_MAX = 60.0
-"""How soon a burial that failed is tried again; twice as long each time, up to a minute."""
+"""Delay before a failed move is tried again; it doubles each time, up to a minute."""
 
 REFUSED_DELAY_MS = 60_000
-"""How long a job rests that the dead-letter topic does not take, for its size or otherwise."""
+"""Delay of a job that the dead-letter topic refuses, because of its size or otherwise."""
 
 QUEUE_HEADER = "millstream-queue"
 PARTITION_HEADER = "millstream-partition"
@@ -68,21 +73,18 @@ _READ_BYTES_MAX = 1024 * KIB
 
 _ALL = 2**62
 
-JobPosition = tuple[int, int]
-"""Partition and offset of a job."""
-
 
 class DeadLetterMover:
-    """Moves the jobs of one queue that were handed out too often."""
+    """Moves the exhausted jobs of one queue."""
 
     def __init__(
-        self, ledger: QueueStore, topics: Topics, appends: RecordAppender, timers: Timers
+        self, store: QueueStore, topics: Topics, appends: RecordAppender, timers: Timers
     ) -> None:
-        self._ledger = ledger
+        self._store = store
         self._topics = topics
         self._appends = appends
         self._timers = timers
-        self._work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._retry: Timer | None = None
         self._retry_seconds = RETRY_SECONDS_MIN
         self._is_closed = False
@@ -90,37 +92,37 @@ class DeadLetterMover:
         """An intent of this process for which nothing can have been appended yet."""
 
     def wake(self) -> None:
-        """Begin, if there is anything to do."""
-        if self._work is not None or self._retry is not None or self._is_closed:
+        """Start moving, if there are jobs to move."""
+        if self._task is not None or self._retry is not None or self._is_closed:
             return
-        if self._ledger.state.doomed or self._ledger.state.intent is not None:
-            self._work = asyncio.get_running_loop().create_task(self._run())
-            self._work.add_done_callback(self._end)
+        if self._store.state.exhausted or self._store.state.intent is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._end)
 
     async def close(self) -> None:
-        """Do no more. What was begun, the next start goes on with."""
+        """Stop. The next start continues an unfinished move."""
         self._is_closed = True
         if self._retry is not None:
             self._retry.cancel()
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.wait([self._work])
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
-    def _end(self, work: asyncio.Task[None]) -> None:
-        self._work = None
-        if not work.cancelled() and (error := work.exception()) is not None:
-            name = self._ledger.topic.name
-            logger.error("dead letters of %s failed", name, exc_info=error)
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            name = self._store.topic.name
+            logger.error("queue %s: moving dead letters failed", name, exc_info=error)
         else:
-            self.wake()  # There may be more since it last looked.
+            self.wake()  # There may be more jobs since the task last looked.
 
     async def _run(self) -> None:
         try:
             while await self._step():
                 self._retry_seconds = RETRY_SECONDS_MIN
         except MillstreamError as error:
-            name = self._ledger.topic.name
-            logger.warning("queue %s: dead letters are tried again: %s", name, error)
+            name = self._store.topic.name
+            logger.warning("queue %s: cannot move dead letters, will retry: %s", name, error)
             if not self._is_closed:
                 self._retry = self._timers.call_later(self._retry_seconds, self._try_again)
                 self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
@@ -130,55 +132,55 @@ class DeadLetterMover:
         self.wake()
 
     async def _step(self) -> bool:
-        """Bury some jobs; returns whether there were any."""
-        ledger = self._ledger
-        state = await ledger.usable()
-        if state.intent is None:
-            if not exhausted_jobs(state, 1):
-                return False
+        """Declare the intent to move some jobs, or move them; returns whether there were any."""
+        state = await self._store.usable()
+        if state.intent is not None:
+            await self._move(state.intent)
+        elif exhausted_jobs(state, 1):
             await self._intend()
-        state = await ledger.usable()
-        if (intent := state.intent) is not None:
-            await self._fulfil(intent)
+        else:
+            return False
         return True
 
     async def _intend(self) -> None:
-        """Make durable which jobs are about to be dead letters."""
-        topic = await self._dead_letters()
+        """Make durable which jobs are about to become dead letters."""
+        topic = await self._dead_letter_topic()
         ends = [partition.appender.next_offset for partition in topic.partitions]
-        state = await self._ledger.usable()
-        chosen = exhausted_jobs(state, JOBS_MAX)
-        if not chosen or state.intent is not None:
+        state = self._store.current()
+        if state is None or state.intent is not None:
+            return  # It changed while the topic was opened. The next step looks again.
+        jobs = exhausted_jobs(state, JOBS_MAX)
+        if not jobs:
             return
-        expired = [(due.partition, due.offset) for due in chosen if not is_returned_by_worker(due)]
-        nacked = [(due.partition, due.offset) for due in chosen if is_returned_by_worker(due)]
+        expired = [(due.partition, due.offset) for due in jobs if not is_returned_by_worker(due)]
+        nacked = [(due.partition, due.offset) for due in jobs if is_returned_by_worker(due)]
         event = DeadLettersIntended(topic.id.bytes, ends, group_jobs(expired), group_jobs(nacked))
-        ticket = self._ledger.commit(event)
+        ticket = self._store.commit(event)
         self._fresh = None
-        await self._ledger.wait(ticket)
+        await self._store.wait(ticket)
         self._fresh = event
 
-    async def _dead_letters(self) -> Topic:
-        """Return the dead-letter topic, all open; it is made where there is none."""
-        name = self._ledger.config.dead_letter
+    async def _dead_letter_topic(self) -> Topic:
+        """Return the dead-letter topic, all partitions open; creates it if it does not exist."""
+        name = self._store.config.dead_letter
         topic = self._topics.find(name)
         if topic is None:
             configs = {
-                DURABILITY: self._ledger.topic.config.durability.value,
+                DURABILITY: self._store.topic.config.durability.value,
                 RETENTION_MS: str(NO_LIMIT),
             }
             try:
                 topic = await self._topics.create(name, configs=configs)
-            except TopicExists:  # Someone else was faster.
+            except TopicExists:  # It was created meanwhile.
                 topic = self._topics.get(name)
         for partition in topic.partitions:
             await partition.open()
             await partition.settle()
         return topic
 
-    async def _fulfil(self, intent: DeadLettersIntended) -> None:
-        """Append what is not appended yet, and make durable that all is."""
-        topic = await self._dead_letters()
+    async def _move(self, intent: DeadLettersIntended) -> None:
+        """Append the letters that are not in the topic yet, and commit the move."""
+        topic = await self._dead_letter_topic()
         reasons = dict(_reasons(intent))
         done: set[JobPosition] = set()
         if intent is not self._fresh:
@@ -186,33 +188,38 @@ class DeadLetterMover:
         self._fresh = None
         letters: dict[JobPosition, Record] = {}
         missing: set[JobPosition] = set()
-        for index, offsets in group_jobs([place for place in reasons if place not in done]):
-            partition = self._ledger.topic.partition(index)
+        for index, offsets in group_jobs(
+            [position for position in reasons if position not in done]
+        ):
+            partition = self._store.topic.partition(index)
             await partition.open()
             found = await read_offsets(partition, offsets, size_max=_ALL)
             for offset, record in found.records.items():
                 letters[index, offset] = self._letter(index, record, reasons[index, offset])
             missing.update((index, offset) for offset in found.missing)
         kept: set[JobPosition] = set()
-        for some in _batches(letters):
-            kept |= await self._append(topic, some)
-        await self._ledger.usable()
-        if self._ledger.state.intent is not intent:
-            return  # It was read again from the log, and is looked at anew.
-        buried = [place for place in reasons if place not in missing and place not in kept]
+        for batch in _batches(letters):
+            kept |= await self._append(topic, batch)
+        state = self._store.current()
+        if state is None or state.intent is not intent:
+            return  # The state was replayed from the log. The next step looks for the letters.
+        moved = [
+            position for position in reasons if position not in missing and position not in kept
+        ]
         event = DeadLettersMoved(
-            group_jobs(buried),
+            group_jobs(moved),
             group_jobs(sorted(missing)),
             group_jobs(sorted(kept)),
-            due_ms=self._ledger.begin_ms() + REFUSED_DELAY_MS,
+            due_ms=self._store.begin_ms() + REFUSED_DELAY_MS,
             delay_ms=REFUSED_DELAY_MS,
         )
-        await self._ledger.wait(self._ledger.commit(event))
+        await self._store.wait(self._store.commit(event))
 
     async def _append(self, topic: Topic, letters: dict[JobPosition, Record]) -> set[JobPosition]:
-        """Append letters; returns those that the topic does not take, whatever it is asked.
+        """Append letters; returns those that the topic refuses in any form.
 
-        A topic may refuse records whose date is too far from the present. These get the present.
+        A topic may refuse timestamps that are too far from the present. Such letters get the
+        present time.
         """
         try:
             await self._appends.append(topic, list(letters.values()))
@@ -220,34 +227,43 @@ class DeadLetterMover:
             if all(letter.timestamp_ms is None for letter in letters.values()):
                 return set(letters)
             return await self._append(
-                topic, {p: _with_original_timestamp(one) for p, one in letters.items()}
+                topic,
+                {
+                    position: _with_original_timestamp(letter)
+                    for position, letter in letters.items()
+                },
             )
         except UnknownTopic:
             raise
         except RequestError as error:
             if len(letters) == 1:
-                name = self._ledger.topic.name
-                logger.warning("queue %s: %s takes no dead letter: %s", name, topic.name, error)
+                name = self._store.topic.name
+                logger.warning(
+                    "queue %s: topic %s refused a dead letter: %s", name, topic.name, error
+                )
                 return set(letters)
-            refused = [await self._append(topic, {p: one}) for p, one in letters.items()]
+            refused = [
+                await self._append(topic, {position: letter})
+                for position, letter in letters.items()
+            ]
             return set().union(*refused)
         return set()
 
     def _letter(self, index: int, record: StoredRecord, reason: str) -> Record:
-        ledger, offset = self._ledger, record.offset
-        deliveries = ledger.state.lanes[index].jobs[offset].deliveries
+        store, offset = self._store, record.offset
+        deliveries = store.state.partitions[index].jobs[offset].deliveries
         headers = (
-            (QUEUE_HEADER, ledger.topic.name.encode()),
+            (QUEUE_HEADER, store.topic.name.encode()),
             (PARTITION_HEADER, b"%d" % index),
             (OFFSET_HEADER, b"%d" % offset),
             (DELIVERIES_HEADER, b"%d" % deliveries),
             (REASON_HEADER, reason.encode()),
-            (SEAL_HEADER, ledger.seals.make(index, offset, 0).encode()),
+            (SEAL_HEADER, store.seals.make(index, offset, 0).encode()),
         )
         return Record(record.value, record.key, record.headers + headers, record.timestamp_ms)
 
     async def _find(self, topic: Topic, intent: DeadLettersIntended) -> set[JobPosition]:
-        """Return which jobs of an intent lie in the dead-letter topic already."""
+        """Return the jobs of an intent that are in the dead-letter topic already."""
         is_same = topic.id.bytes == intent.topic_id
         found: set[JobPosition] = set()
         for partition in topic.partitions:
@@ -257,7 +273,7 @@ class DeadLetterMover:
         return found
 
     async def _seals(self, partition: Partition, cursor: int) -> set[JobPosition]:
-        """Return the jobs of this queue whose dead letters lie in a partition from `cursor` on."""
+        """Return the jobs of this queue whose letters are in a partition from `cursor` on."""
         found: set[JobPosition] = set()
         cursor = max(cursor, partition.log_start_offset)
         while cursor < partition.high_watermark:
@@ -268,14 +284,14 @@ class DeadLetterMover:
                 for header, batch in split(part):
                     if not header.is_control:
                         records = read_records(batch)
-                        found.update(place for r in records if (place := self._origin(r)))
+                        found.update(position for r in records if (position := self._origin(r)))
             cursor = fetched.next_offset
             await asyncio.sleep(0)
         return found
 
     def _origin(self, record: StoredRecord) -> JobPosition | None:
         seal = dict(record.headers).get(SEAL_HEADER)
-        delivery = self._ledger.seals.read(seal.decode("latin-1")) if seal else None
+        delivery = self._store.seals.read(seal.decode("latin-1")) if seal else None
         return None if delivery is None else (delivery.partition, delivery.offset)
 
 
@@ -287,22 +303,22 @@ def _reasons(intent: DeadLettersIntended) -> Iterator[tuple[JobPosition, str]]:
 
 
 def _with_original_timestamp(letter: Record) -> Record:
-    """Return a letter that gets the date of its appending, and says which it had."""
+    """Return a letter that gets the time of its append, with its own timestamp in a header."""
     if letter.timestamp_ms is None:
         return letter
-    said = (TIMESTAMP_HEADER, b"%d" % letter.timestamp_ms)
-    return replace(letter, timestamp_ms=None, headers=(*letter.headers, said))
+    original = (TIMESTAMP_HEADER, b"%d" % letter.timestamp_ms)
+    return replace(letter, timestamp_ms=None, headers=(*letter.headers, original))
 
 
 def _batches(letters: dict[JobPosition, Record]) -> Iterator[dict[JobPosition, Record]]:
-    some: dict[JobPosition, Record] = {}
+    batch: dict[JobPosition, Record] = {}
     size = 0
-    for place, letter in letters.items():
-        more = len(letter.value or b"") + len(letter.key or b"")
-        if some and size + more > BATCH_BYTES_MAX:
-            yield some
-            some, size = {}, 0
-        some[place] = letter
-        size += more
-    if some:
-        yield some
+    for position, letter in letters.items():
+        letter_size = len(letter.value or b"") + len(letter.key or b"")
+        if batch and size + letter_size > BATCH_BYTES_MAX:
+            yield batch
+            batch, size = {}, 0
+        batch[position] = letter
+        size += letter_size
+    if batch:
+        yield batch

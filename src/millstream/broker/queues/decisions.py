@@ -1,4 +1,7 @@
-"""What a queue decides on requests: looks at its state, and returns the event that follows."""
+"""Decisions of a queue: each looks at the state and returns the event that follows from a request.
+
+Nothing here does I/O, reads a clock or changes what is durable.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,39 @@ from itertools import islice
 from typing import NamedTuple
 
 from millstream.broker.queues.events import (
+    FirstDeliveries,
     JobOffsets,
+    JobPosition,
     JobsAcked,
+    JobsDelivered,
     JobsRemoved,
     JobsReturned,
     LeasesExtended,
     QueueEvent,
     group_jobs,
+    runs_of,
 )
+from millstream.broker.queues.fresh_jobs import FreshJobs, TakenJobs
 from millstream.broker.queues.jobs import DEAD_LETTERING, RECEIPT_VALID, RETURNED, DueJob
 from millstream.broker.queues.receipts import Delivery
 from millstream.broker.queues.state import QueueStateMachine
+from millstream.errors import MillstreamError
+from millstream.records.record import StoredRecord
 
 
 class QueueDecision(NamedTuple):
-    """What became of a request about deliveries."""
+    """The outcome of a request about deliveries."""
 
     event: QueueEvent | None
-    """What has to be applied; nothing, where it changes nothing."""
+    """The event to apply; `None` if nothing changes."""
     done: int
-    """For how many deliveries it was done, or had been."""
+    """Number of deliveries for which the request succeeded, now or before."""
     stale: list[int]
-    """Which of them, by their places in the request, count no more."""
+    """Indexes, within the request, of the deliveries that are not valid any more."""
 
 
 def ack(state: QueueStateMachine, deliveries: Sequence[Delivery | None]) -> QueueDecision:
-    """Let jobs be done. Repeating what succeeded is fine."""
+    """Finish jobs. Repeating an ack that succeeded succeeds."""
     jobs, stale = _sort(state, deliveries, may_be_acked=True)
     return QueueDecision(JobsAcked(jobs) if jobs else None, len(deliveries) - len(stale), stale)
 
@@ -40,7 +50,7 @@ def ack(state: QueueStateMachine, deliveries: Sequence[Delivery | None]) -> Queu
 def nack(
     state: QueueStateMachine, deliveries: Sequence[Delivery | None], *, now_ms: int, delay_ms: int
 ) -> QueueDecision:
-    """Give jobs back, for others to have once `delay_ms` have passed."""
+    """Return jobs, claimable again after `delay_ms`."""
     jobs, stale = _sort(state, deliveries)
     event = JobsReturned(now_ms + delay_ms, delay_ms, jobs) if jobs else None
     return QueueDecision(event, len(deliveries) - len(stale), stale)
@@ -49,90 +59,164 @@ def nack(
 def extend(
     state: QueueStateMachine, deliveries: Sequence[Delivery | None], *, now_ms: int, lease_ms: int
 ) -> QueueDecision:
-    """Let leases last `lease_ms` from now."""
+    """Let leases end `lease_ms` from now."""
     jobs, stale = _sort(state, deliveries)
     event = LeasesExtended(now_ms + lease_ms, lease_ms, jobs) if jobs else None
     return QueueDecision(event, len(deliveries) - len(stale), stale)
 
 
 def was_acked(state: QueueStateMachine, delivery: Delivery) -> bool:
-    """Whether a job is done by an ack of this very delivery.
+    """Return whether a job was finished by an ack of this delivery.
 
-    A job that ended by an ack of its first delivery needs no memory. Where it may have ended in a
-    way that is forgotten, the answer is no.
+    A job that was acked at its first delivery is not remembered: it is finished and has no entry in
+    `ended`. If the job may have ended in a way that was forgotten, the answer is False.
     """
-    lane = state.lanes.get(delivery.partition)
+    partition_jobs = state.partitions.get(delivery.partition)
     offset = delivery.offset
-    if lane is None or offset >= lane.frontier or offset in lane.jobs:
+    if partition_jobs is None or offset >= partition_jobs.frontier or offset in partition_jobs.jobs:
         return False
-    by = state.ended.get((delivery.partition, offset))
-    if by is not None:
-        return by == delivery.number
-    return delivery.number == 1 and offset >= lane.forgotten
+    acked_by = state.ended.get((delivery.partition, offset))
+    if acked_by is not None:
+        return acked_by == delivery.number
+    return delivery.number == 1 and offset >= partition_jobs.forgotten
 
 
 def _sort(
     state: QueueStateMachine, deliveries: Sequence[Delivery | None], *, may_be_acked: bool = False
 ) -> tuple[JobOffsets, list[int]]:
-    """Return the jobs of the deliveries that are the newest of theirs, and which are stale.
+    """Return the jobs whose newest delivery is in `deliveries`, and the indexes of stale ones.
 
-    A delivery that comes twice counts once.
+    A delivery that occurs twice counts once.
     """
-    lanes = state.lanes
-    found: dict[int, dict[int, None]] = {}
+    jobs: dict[int, dict[int, None]] = {}
     stale: list[int] = []
-    for place, delivery in enumerate(deliveries):
+    for index, delivery in enumerate(deliveries):
         if delivery is not None:
             partition, offset, number = delivery
-            lane = lanes.get(partition)
-            job = lane.jobs.get(offset) if lane is not None else None
+            job = state.job(partition, offset)
             if job is not None:
                 if job.deliveries == number and job.kind in RECEIPT_VALID:
-                    found.setdefault(partition, {})[offset] = None
+                    jobs.setdefault(partition, {})[offset] = None
                     continue
             elif may_be_acked and was_acked(state, delivery):
                 continue
-        stale.append(place)
-    return [(partition, list(offsets)) for partition, offsets in found.items()], stale
+        stale.append(index)
+    return [(partition, list(offsets)) for partition, offsets in jobs.items()], stale
 
 
-def claimable(state: QueueStateMachine, limit: int, sick: Collection[int] = ()) -> list[DueJob]:
-    """Return the jobs that came back and go out next, in their order.
+class AvailableJobs(NamedTuple):
+    """Jobs whose records were read: a claim may get them."""
 
-    What lies in a partition of `sick` stays where it is.
+    returned: Mapping[JobPosition, StoredRecord]
+    fresh: Sequence[tuple[int, FreshJobs]]
+    """New jobs by partition, in the order in which the partitions are used."""
+    unreadable: Mapping[int, MillstreamError]
+    """Partitions that cannot be read, and why."""
+
+
+class ClaimDecision(NamedTuple):
+    """The jobs that a claim gets."""
+
+    jobs: list[tuple[int, StoredRecord, int]]
+    """Partition, record and number of the delivery."""
+    event: JobsDelivered | None
+    """`None` if there are no jobs."""
+    returned: list[JobPosition]
+    """The jobs among them that were delivered before."""
+    fresh: list[tuple[FreshJobs, TakenJobs]]
+    """Where the others were taken from."""
+
+
+def decide_claim(
+    state: QueueStateMachine,
+    available: AvailableJobs,
+    n: int,
+    *,
+    now_ms: int,
+    lease_ms: int,
+    unfinished_max: int,
+) -> ClaimDecision:
+    """Choose up to `n` jobs for a claim: returned jobs first, then new ones."""
+    jobs: list[tuple[int, StoredRecord, int]] = []
+    returned: list[JobPosition] = []
+    for due in returned_jobs(state, n, available.unreadable):
+        position = due.partition, due.offset
+        # A job that came back after the reading has no record yet; the next pass reads it.
+        if (record := available.returned.get(position)) is not None:
+            jobs.append((due.partition, record, due.job.deliveries + 1))
+            returned.append(position)
+    # A returned job is unfinished already. Only a new one adds to the unfinished jobs.
+    room = min(n - len(jobs), unfinished_max - state.unfinished)
+    fresh: list[tuple[FreshJobs, TakenJobs]] = []
+    deliveries: list[FirstDeliveries] = []
+    for index, fresh_jobs in available.fresh:
+        if room <= 0:
+            break
+        if fresh_jobs.count:
+            taken = fresh_jobs.peek(room)
+            room -= len(taken.records)
+            runs = runs_of([record.offset for record in taken.records])
+            deliveries.append(FirstDeliveries(index, runs, taken.end, taken.removed))
+            fresh.append((fresh_jobs, taken))
+            jobs += [(index, record, 1) for record in taken.records]
+    event = None
+    if jobs:
+        event = JobsDelivered(now_ms + lease_ms, lease_ms, deliveries, group_jobs(returned))
+    return ClaimDecision(jobs, event, returned, fresh)
+
+
+def even_shares(wanted: Sequence[int], available: int) -> list[int]:
+    """Divide `available` evenly: no share is larger than wanted, nor than one that wants more.
+
+    The remainder goes to those that came first.
     """
+    shares = [0] * len(wanted)
+    smallest_first = sorted(range(len(wanted)), key=lambda index: (wanted[index], -index))
+    for done, index in enumerate(smallest_first):
+        shares[index] = min(wanted[index], available // (len(wanted) - done))
+        available -= shares[index]
+    return shares
+
+
+def returned_jobs(
+    state: QueueStateMachine, limit: int, except_partitions: Collection[int] = ()
+) -> list[DueJob]:
+    """Return the returned jobs that are delivered next, in their order."""
     returned = state.returned
     while returned and not state.is_due(returned[0]):
         returned.popleft()
-    found: list[DueJob] = []
+    jobs: list[DueJob] = []
     for due in returned:
-        if len(found) == limit:
+        if len(jobs) == limit:
             break
-        if due.partition not in sick and state.is_due(due):
-            found.append(due)
-    return found
+        if due.partition not in except_partitions and state.is_due(due):
+            jobs.append(due)
+    return jobs
 
 
 def exhausted_jobs(state: QueueStateMachine, limit: int) -> list[DueJob]:
-    """Return jobs that came back and were handed out too often, oldest first."""
-    while state.doomed and not state.is_due(state.doomed[0]):
-        state.doomed.popleft()
-    return [due for due in islice(state.doomed, limit) if state.is_due(due)]
+    """Return jobs that came back after their last permitted delivery, oldest first."""
+    while state.exhausted and not state.is_due(state.exhausted[0]):
+        state.exhausted.popleft()
+    return [due for due in islice(state.exhausted, limit) if state.is_due(due)]
 
 
 def drop_deleted_jobs(
-    state: QueueStateMachine, gone: Mapping[int, Sequence[int]]
+    state: QueueStateMachine, deleted: Mapping[int, Sequence[int]]
 ) -> JobsRemoved | None:
-    """Let unfinished jobs go whose records were deleted; those that are being buried may stay."""
-    pairs = [
+    """Remove unfinished jobs whose records were deleted.
+
+    Those that are being moved to the dead-letter topic stay: their record may be there already.
+    """
+    positions = [
         (partition, offset)
-        for partition, offsets in gone.items()
+        for partition, offsets in deleted.items()
         for offset in offsets
-        if state.lanes[partition].jobs[offset].kind != DEAD_LETTERING
+        if (job := state.job(partition, offset)) is not None and job.kind != DEAD_LETTERING
     ]
-    return JobsRemoved(group_jobs(pairs)) if pairs else None
+    return JobsRemoved(group_jobs(positions)) if positions else None
 
 
 def is_returned_by_worker(due: DueJob) -> bool:
-    """Whether a worker gave the job back, and it was not its lease that ran out."""
+    """Return whether a worker returned the job, rather than letting its lease run out."""
     return due.job.kind == RETURNED

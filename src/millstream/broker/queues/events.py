@@ -1,33 +1,33 @@
-"""What happened to a queue, and how that lies in its log.
+"""The events of a queue, and their format in its log.
 
     one record of the log               all events of one request, and all requests that
-    +---------+--------------------+    came while the disk was busy, share a batch
+    +---------+--------------------+    arrived while a batch was in flight, share a batch
     | version | event: an array in |
     | 1 byte  | MessagePack        |    the record has no key and no headers
     +---------+--------------------+
 
-    [0, boot id, now]                            Started      deadlines are of another boot
-    [1, partition, offset]                       Began        the queue begins there
-    [2, due, lease, [fresh...], jobs]            Delivered    jobs were handed out
+    [0, boot id, now]                            NodeBooted            deadlines are of another boot
+    [1, partition, offset]                       PartitionAdded        its first job is at `offset`
+    [2, due, lease, [fresh...], jobs]            JobsDelivered
          fresh = [partition, [first, count...], end, removed]
-    [3, jobs]                                    Acked
-    [4, due, delay, jobs]                        Returned     a worker gave them back
-    [5, due, lease, jobs]                        Extended
-    [6, topic id, [end...], expired, nacked]     Burying      they are about to be dead letters
-    [7, dead, removed, kept, due, delay]         Buried       dead, removed, kept: jobs
-    [8, jobs]                                    Removed      they were deleted from the topic
-    [9, partition, end]                          Cut          the topic lost its end in a crash
-    [10, ...]                                    Snapshot     all that was before, in one
-    [11, generation]                             Renewed      receipts from before count no more
+    [3, jobs]                                    JobsAcked
+    [4, due, delay, jobs]                        JobsReturned          by a worker
+    [5, due, lease, jobs]                        LeasesExtended
+    [6, topic id, [end...], expired, nacked]     DeadLettersIntended   about to be dead letters
+    [7, dead, removed, kept, due, delay]         DeadLettersMoved      dead, removed, kept: jobs
+    [8, jobs]                                    JobsRemoved           deleted from the topic
+    [9, partition, end]                          PartitionTruncated    it lost its end in a crash
+    [10, ...]                                    QueueStateSnapshot    replaces all events before
+    [11, generation]                             ReceiptsInvalidated   those issued before
 
     jobs = [[partition, [offset...]]...]         times are milliseconds of the monotonic clock
 
-An event says what was decided, and never has to be decided again: replaying needs no clock and no
-topic.
+An event is the outcome of a decision: replaying needs no clock and no topic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -36,12 +36,15 @@ from millstream.errors import CorruptData, UnknownFormat
 
 EVENT_VERSION = 1
 
+JobPosition: TypeAlias = tuple[int, int]
+"""Partition and offset of a job."""
+
 JobOffsets: TypeAlias = list[tuple[int, list[int]]]
 """Offsets by partition."""
 
 
 class NodeBooted(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The node runs in another boot: every lease and delay begins anew, with its full length."""
+    """The node runs in another boot: every lease and delay starts again, with its full length."""
 
     boot_id: str
     now_ms: int
@@ -55,20 +58,18 @@ class PartitionAdded(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class FirstDeliveries(msgspec.Struct, frozen=True, array_like=True):
-    """Jobs of one partition that are handed out for the first time."""
+    """Jobs of one partition that are delivered for the first time."""
 
     partition: int
     runs: list[int]
-    """First offset and count, of each stretch without a hole."""
+    """First offset and count of each run of consecutive offsets."""
     end: int
-    """The new frontier: what lies before it and is in no run was no job."""
+    """The new frontier: offsets before it that are in no run hold no job."""
     removed: int
     """How many of those had been jobs, and were deleted."""
 
 
 class JobsDelivered(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Jobs were handed out."""
-
     due_ms: int
     lease_ms: int
     fresh: list[FirstDeliveries]
@@ -76,13 +77,11 @@ class JobsDelivered(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class JobsAcked(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Jobs are done."""
-
     jobs: JobOffsets
 
 
 class JobsReturned(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A worker gave jobs back."""
+    """A worker returned jobs."""
 
     due_ms: int
     delay_ms: int
@@ -90,65 +89,63 @@ class JobsReturned(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class LeasesExtended(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Leases last longer."""
-
     due_ms: int
     lease_ms: int
     jobs: JobOffsets
 
 
 class DeadLettersIntended(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Jobs that were handed out too often are about to be appended to the dead-letter topic."""
+    """Exhausted jobs are about to be appended to the dead-letter topic."""
 
     topic_id: bytes
     ends: list[int]
-    """Where its partitions ended: what is appended for these jobs lies at or after that."""
+    """End offsets of the topic's partitions: the letters of these jobs are at or after them."""
     expired: JobOffsets
     nacked: JobOffsets
 
 
 class DeadLettersMoved(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The jobs that were about to be dead letters are, or were deleted meanwhile."""
+    """The jobs of the intent are in the dead-letter topic, or were deleted meanwhile."""
 
     dead: JobOffsets
     removed: JobOffsets
     kept: JobOffsets = []
-    """Those that the dead-letter topic does not take: they rest, and it is tried again."""
+    """Jobs that the dead-letter topic refused: they are delayed, and then tried again."""
     due_ms: int = 0
     delay_ms: int = 0
 
 
 class JobsRemoved(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Jobs were deleted from the topic before they were done."""
+    """Jobs were deleted from the topic before they were finished."""
 
     jobs: JobOffsets
 
 
 class PartitionTruncated(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """The partition ends at `end`, and had been longer: a class below `fsync` lost its end."""
+    """The partition ends at `end`, and was longer: a class below `fsync` lost its end."""
 
     partition: int
     end: int
 
 
 class QueueStateSnapshot(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """A whole state."""
+    """The complete state."""
 
     boot_id: str
     generation: int
     counters: list[int]
     """acked, dead, delivered, removed"""
-    lanes: list[tuple[int, int, int, list[int]]]
+    partitions: list[tuple[int, int, int, list[int]]]
     """Partition, frontier, forgotten, and its unfinished jobs: five numbers each."""
     ended: list[int]
-    """Partition, offset and final delivery of jobs that did not end by their first delivery."""
+    """Partition, offset and final delivery of jobs that were not acked at their first delivery."""
     intent: DeadLettersIntended | None
 
 
 class ReceiptsInvalidated(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Receipts from before count no more: deliveries that were answered may have been lost.
+    """Receipts issued before are not valid: deliveries that were answered may have been lost.
 
-    That is when the queue is new, and where a class below `fsync` may have lost its end.
+    This happens when the queue is new, and if a class below `fsync` may have lost its end.
     """
 
     generation: int
@@ -175,23 +172,22 @@ _decoder: msgspec.msgpack.Decoder[QueueEvent] = msgspec.msgpack.Decoder(QueueEve
 
 
 def encode_event(event: QueueEvent) -> bytes:
-    """Write an event."""
     return _VERSION + _encoder.encode(event)
 
 
 def decode_event(data: bytes) -> QueueEvent:
-    """Read an event; raises `UnknownFormat` or `CorruptData`."""
+    """Decode an event; raises `UnknownFormat` or `CorruptData`."""
     if data[:1] != _VERSION:
-        found = data[0] if data else "nothing"
-        raise UnknownFormat(f"event of a queue: found version {found}, known is {EVENT_VERSION}")
+        version = data[0] if data else "none"
+        raise UnknownFormat(f"queue event has version {version}, expected {EVENT_VERSION}")
     try:
         return _decoder.decode(memoryview(data)[1:])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise CorruptData(f"not an event of a queue: {error}") from error
+        raise CorruptData(f"invalid queue event: {error}") from error
 
 
 def runs_of(offsets: list[int]) -> list[int]:
-    """Return rising offsets as first and count of each stretch without a hole."""
+    """Return rising offsets as first and count of each run of consecutive ones."""
     if not offsets:
         return []
     first, last = offsets[0], offsets[-1]
@@ -207,7 +203,7 @@ def runs_of(offsets: list[int]) -> list[int]:
 
 
 def offsets_of(runs: list[int]) -> list[int]:
-    """Return the offsets that `runs_of` was given."""
+    """Return the offsets of `runs_of`."""
     if len(runs) == 2:
         return list(range(runs[0], runs[0] + runs[1]))
     return [
@@ -217,14 +213,9 @@ def offsets_of(runs: list[int]) -> list[int]:
     ]
 
 
-def group_jobs(pairs: list[tuple[int, int]]) -> JobOffsets:
-    """Return partitions and offsets as offsets by partition, in their order."""
+def group_jobs(positions: Iterable[JobPosition]) -> JobOffsets:
+    """Group positions by partition, in their order."""
     jobs: dict[int, list[int]] = {}
-    for partition, offset in pairs:
+    for partition, offset in positions:
         jobs.setdefault(partition, []).append(offset)
     return list(jobs.items())
-
-
-def count_jobs(jobs: JobOffsets) -> int:
-    """Return how many jobs these are."""
-    return sum(len(offsets) for _, offsets in jobs)

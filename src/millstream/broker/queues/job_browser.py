@@ -1,12 +1,11 @@
-"""Looking at the jobs of a queue: nothing is claimed, nothing is decided.
+"""Browsing the jobs of a queue, without claiming or deciding anything.
 
     offsets of one partition
-    --------|------------------
-     handed  not handed out yet: fresh, and ready
-     out
+    ----------|----------------
+     delivered  never delivered: new, and ready
 
-Jobs that were handed out and are not done are in memory, and only their records are read; those
-that nobody had yet are read from the topic. What happens while records are read may show or not.
+Unfinished jobs are in memory, and only their records are read; new jobs are read from the topic.
+Changes made while records are read may be visible or not.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from millstream.records.record import StoredRecord
 JobStateName: TypeAlias = Literal["ready", "leased", "delayed"]
 
 BYTES_MAX = 4 * MIB
-"""What is read of a topic for one page."""
+"""Bytes of the topic that are read for one page."""
 
 JOBS_PER_TURN = 5_000
-"""Jobs that are sorted before others have their turn: about a millisecond."""
+"""Jobs sorted before the loop serves others: about a millisecond."""
 
 
 class RecordPosition(NamedTuple):
-    """A place in a topic."""
+    """A position in a topic."""
 
     partition: int
     offset: int
@@ -51,21 +50,21 @@ class QueuedJob(NamedTuple):
     state: JobStateName
     deliveries: int
     ready_in_ms: int | None
-    """When its lease or its delay is over; `None` where it can be claimed."""
+    """Remaining time of its lease or delay; `None` if it can be claimed."""
     worker: str
-    """Who has it, if it said so since the node was started."""
+    """The worker that has it, if it gave its name since the node was started."""
 
 
 class JobPage(NamedTuple):
-    """Some jobs, by partition and offset."""
+    """Some jobs, ordered by partition and offset."""
 
     jobs: list[QueuedJob]
     next: RecordPosition | None
-    """The last that was looked at; `None` where there is no more."""
+    """The last position that was examined; `None` at the end."""
 
 
 class _DeliveredJob(NamedTuple):
-    """A job that was handed out, as it was when it was found."""
+    """An unfinished job, as it was when it was found."""
 
     offset: int
     state: JobStateName
@@ -77,100 +76,108 @@ class _DeliveredJob(NamedTuple):
 async def browse_jobs(
     queue: WorkQueue, *, state: JobStateName | None, after: RecordPosition | None, limit: int
 ) -> JobPage:
-    """Return jobs of a queue that are not done, of one state or of all, behind a place.
+    """Return unfinished and new jobs after a position, of one state or of all.
 
-    A page ends early where so much was read that more must wait.
+    A page has fewer than `limit` jobs if it would have to read too much.
     """
+    await queue.store.usable()
     start = after or RecordPosition(0, -1)
-    looking = _JobBrowser(queue, state, count_max=limit + 1)
+    browser = _JobBrowser(queue, state, count_max=limit + 1)
     for partition in queue.topic.partitions[start.partition :]:
         first = start.offset + 1 if partition.index == start.partition else 0
-        await looking.look_at(partition, first)
-        if looking.stopped_at is not None:
+        await browser.add_partition(partition, first)
+        if browser.stopped_at is not None:
             break
-    found = looking.found
-    if len(found) > limit:
-        last = found[limit - 1]
-        return JobPage(found[:limit], RecordPosition(last.partition, last.record.offset))
-    return JobPage(found, looking.stopped_at)
+    jobs = browser.jobs
+    if len(jobs) > limit:
+        last = jobs[limit - 1]
+        return JobPage(jobs[:limit], RecordPosition(last.partition, last.record.offset))
+    return JobPage(jobs, browser.stopped_at)
 
 
 class _JobBrowser:
-    """Gathers jobs, one partition after the other."""
+    """Collects jobs, one partition after the other."""
 
     def __init__(self, queue: WorkQueue, state: JobStateName | None, *, count_max: int) -> None:
-        self.found: list[QueuedJob] = []
+        self.jobs: list[QueuedJob] = []
         self.stopped_at: RecordPosition | None = None
-        """The last place that was looked at, once there are enough jobs or bytes."""
+        """The last position examined, once there are enough jobs or bytes."""
         self._queue = queue
         self._state = state
         self._count_max = count_max
         self._size_left = BYTES_MAX
 
-    async def look_at(self, partition: Partition, first: int) -> None:
-        """Take the jobs of a partition from the offset `first` on."""
-        state = await self._queue.ledger.usable()
-        lane = state.lanes.get(partition.index)
-        if lane is None or not partition.is_open:
+    async def add_partition(self, partition: Partition, first: int) -> None:
+        """Add the jobs of a partition from the offset `first` on."""
+        partition_jobs = self._queue.store.state.partitions.get(partition.index)
+        if partition_jobs is None or not partition.is_open:
             return
-        frontier = lane.frontier
-        await self._take_held(partition, await self._held(lane.jobs, first))
+        frontier = partition_jobs.frontier
+        await self._add_unfinished(partition, await self._unfinished(partition_jobs.jobs, first))
         if self.stopped_at is None and self._state in (None, "ready"):
-            await self._take_fresh(partition, max(frontier, first))
+            await self._add_new(partition, max(frontier, first))
 
-    # Jobs that were handed out.
+    # Unfinished jobs.
 
-    async def _held(self, jobs: Mapping[int, UnfinishedJob], first: int) -> list[_DeliveredJob]:
-        """Return the first jobs that were handed out, by offset; the loop is free in between."""
+    async def _unfinished(
+        self, jobs: Mapping[int, UnfinishedJob], first: int
+    ) -> list[_DeliveredJob]:
+        """Return the first unfinished jobs by offset; the loop serves others in between."""
         items = list(jobs.items())
         best: list[_DeliveredJob] = []
         for begin in range(0, len(items), JOBS_PER_TURN):
-            piece = [
+            chunk = [
                 _DeliveredJob(
-                    offset, _WORDS.get(job.kind, "ready"), job.deliveries, job.due_ms, job.worker
+                    offset,
+                    _STATE_NAMES.get(job.kind, "ready"),
+                    job.deliveries,
+                    job.due_ms,
+                    job.worker,
                 )
                 for offset, job in items[begin : begin + JOBS_PER_TURN]
                 if offset >= first
             ]
-            wanted = [one for one in piece if self._state in (None, one.state)]
-            best = heapq.nsmallest(self._count_max - len(self.found), best + wanted)
+            wanted = [job for job in chunk if self._state in (None, job.state)]
+            best = heapq.nsmallest(self._count_max - len(self.jobs), best + wanted)
             if len(items) > JOBS_PER_TURN:
                 await asyncio.sleep(0)
         return best
 
-    async def _take_held(self, partition: Partition, held: list[_DeliveredJob]) -> None:
-        if not held:
+    async def _add_unfinished(self, partition: Partition, unfinished: list[_DeliveredJob]) -> None:
+        if not unfinished:
             return
-        read = await read_offsets(partition, [one.offset for one in held], size_max=self._size_left)
+        read = await read_offsets(
+            partition, [job.offset for job in unfinished], size_max=self._size_left
+        )
         self._size_left -= read.size
         missing = set(read.missing)
         last = None
-        now_ms = self._queue.ledger.now_ms()
-        for one in held:
-            record = read.records.get(one.offset)
+        now_ms = self._queue.store.now_ms()
+        for job in unfinished:
+            record = read.records.get(job.offset)
             if record is not None:
-                self.found.append(_queued_job(partition.index, record, one, now_ms))
-            elif one.offset not in missing:
+                self.jobs.append(_queued_job(partition.index, record, job, now_ms))
+            elif job.offset not in missing:
                 break
-            last = one.offset
-        if last is not None and last != held[-1].offset:
+            last = job.offset
+        if last is not None and last != unfinished[-1].offset:
             self.stopped_at = RecordPosition(partition.index, last)
         else:
-            self._stop_if_enough(partition, held[-1].offset)
+            self._stop_if_enough(partition, unfinished[-1].offset)
 
-    # Jobs that nobody had yet.
+    # New jobs.
 
-    async def _take_fresh(self, partition: Partition, first: int) -> None:
+    async def _add_new(self, partition: Partition, first: int) -> None:
         cursor = max(first, partition.log_start_offset)
         while cursor < partition.last_stable_offset and self.stopped_at is None:
             read = await read_page(
                 partition,
                 cursor,
-                limit=self._count_max - len(self.found),
+                limit=self._count_max - len(self.jobs),
                 size_max=self._size_left,
             )
             self._size_left -= sum(map(size_of, read.records))
-            self.found += [
+            self.jobs += [
                 QueuedJob(partition.index, record, "ready", 0, None, "") for record in read.records
             ]
             if read.next_offset == cursor:
@@ -179,23 +186,21 @@ class _JobBrowser:
             self._stop_if_enough(partition, cursor - 1)
 
     def _stop_if_enough(self, partition: Partition, offset: int) -> None:
-        if len(self.found) >= self._count_max or self._size_left <= 0:
+        if len(self.jobs) >= self._count_max or self._size_left <= 0:
             self.stopped_at = RecordPosition(partition.index, offset)
 
 
-_WORDS: Mapping[int, JobStateName] = {LEASED: "leased", DELAYED: "delayed"}
-"""What jobs are called that cannot be claimed; all others are ready, or will be dead letters."""
+_STATE_NAMES: Mapping[int, JobStateName] = {LEASED: "leased", DELAYED: "delayed"}
+"""Names of the states that cannot be claimed; all others are ready, or will be dead letters."""
 
 
-def _queued_job(
-    partition: int, record: StoredRecord, held: _DeliveredJob, now_ms: int
-) -> QueuedJob:
-    is_ready = held.state == "ready"
+def _queued_job(partition: int, record: StoredRecord, job: _DeliveredJob, now_ms: int) -> QueuedJob:
+    is_ready = job.state == "ready"
     return QueuedJob(
         partition,
         record,
-        held.state,
-        held.deliveries,
-        None if is_ready else max(0, held.due_ms - now_ms),
-        held.worker if held.state == "leased" else "",
+        job.state,
+        job.deliveries,
+        None if is_ready else max(0, job.due_ms - now_ms),
+        job.worker if job.state == "leased" else "",
     )

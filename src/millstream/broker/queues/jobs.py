@@ -1,4 +1,4 @@
-"""A job that was handed out and is not done, and what is known of a partition."""
+"""Unfinished jobs, and what is known of the partition that they are in."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import NamedTuple
 LEASED = 0
 DELAYED = 1
 EXPIRED = 2
-"""Its lease ran out, and nobody else has it: its receipt still counts."""
+"""Its lease ran out, and it was not delivered again: its receipt is still valid."""
 RETURNED = 3
-"""Given back, and its delay is over: nobody has a receipt that counts."""
+"""A worker returned it, and its delay is over: it has no valid receipt."""
 DEAD_LETTERING = 4
 
 RECEIPT_VALID = (LEASED, EXPIRED)
-"""The newest receipt of such a job counts."""
+"""The newest receipt of such a job is valid."""
 TIMED = (LEASED, DELAYED)
-"""Time will change them."""
+"""Such a job has a deadline."""
 REDELIVERABLE = (EXPIRED, RETURNED)
-"""Such a job can be claimed, or is doomed."""
+"""Such a job can be claimed, or is exhausted."""
 
 
 class UnfinishedJob:
-    """A job that was handed out, and is not done."""
+    """A job that was delivered and is not finished."""
 
     __slots__ = ("came_back", "deliveries", "due_ms", "kind", "length_ms", "worker")
 
@@ -29,25 +29,25 @@ class UnfinishedJob:
         self.deliveries = deliveries
         self.kind = kind
         self.due_ms = due_ms
-        """When its lease or its delay is over."""
+        """End of its lease or delay."""
         self.length_ms = length_ms
-        """How long that lasts from its beginning: so long again, after a reboot."""
+        """Full length of the lease or delay: after a reboot it starts again."""
         self.came_back: DueJob | None = None
-        """When its time came for the last time."""
+        """Set when its deadline passes: only the newest entry is valid."""
         self.worker = ""
-        """Who was handed it last, for those who look; nothing is kept of that on the disk."""
+        """The worker that got it last, for `browse_jobs`; not stored."""
 
 
 class PartitionJobs:
-    """What is known of one partition."""
+    """The jobs of one partition."""
 
     __slots__ = ("forgotten", "frontier", "jobs")
 
     def __init__(self, frontier: int, forgotten: int = 0) -> None:
         self.frontier = frontier
-        """All before it was handed out at least once, or is no job."""
+        """All jobs before this offset were delivered at least once."""
         self.forgotten = forgotten
-        """Before it, some job may have ended in a way that is not remembered."""
+        """Before this offset, some job may have ended in a way that is not remembered."""
         self.jobs: dict[int, UnfinishedJob] = {}
 
     @property
@@ -57,7 +57,7 @@ class PartitionJobs:
 
 
 class DueJob(NamedTuple):
-    """A job whose time has come; it counts until something happens to the job."""
+    """A job whose deadline passed; valid until something happens to the job."""
 
     partition: int
     offset: int

@@ -1,13 +1,13 @@
-"""The state of a queue with its log, its topic and its clock.
+"""The state of a queue together with its log, its topic and its clock.
 
-    decide, in one turn of the loop         durable
-    look at the state -> event -> apply -> submitted ----> whoever asked is answered
+    one turn of the loop                                   durable
+    state -> decision -> event -> applied, and appended ----> the request is answered
 
-- What was decided shows in the state at once, so that the next request goes by it; nobody hears of
-  it before it is durable, and neither of what it would be repeated for.
-- Where the log refuses an event, all who wait are told why, and the state is read again from the
-  log. Nothing of what is lost had been answered.
-- A boot has its own clock. In another one, each lease and delay begins anew.
+- A decision changes the state at once, so the next request sees it. It is answered when it is
+  durable, and so is a request that changed nothing but depends on it.
+- If the log refuses an event, all waiting requests fail, and the state is replayed from the log.
+  Nothing that is lost had been answered.
+- The monotonic clock restarts with each boot. Then every lease and delay starts again.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from millstream.storage.log import Log
 logger = logging.getLogger(__name__)
 
 _TOLERANCE_MS = 0.001
-"""Seconds times a thousand may come out a little below a whole number."""
+"""Seconds times a thousand may be slightly below a whole number of milliseconds."""
 
 _DEAD_LETTER_GENERATION = 0
-"""No state has it: what seals dead letters seals no receipt."""
+"""No state has this generation, so a seal of a dead letter is never a valid receipt."""
 
 
 class QueueStore:
-    """What is known of the jobs of one queue, and made durable. Lives on one event loop."""
+    """The durable state of one queue. Owned by one event loop."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class QueueStore:
         self.state = QueueStateMachine(ended_max=limits.ended_max)
         self.receipts = Receipts(secret, topic.id.bytes, 0)
         self.seals = Receipts(secret, topic.id.bytes, _DEAD_LETTER_GENERATION)
-        """What shows that a record of the dead-letter topic came from here."""
+        """Marks records of the dead-letter topic as coming from this queue."""
         self.refusal: MillstreamError | None = None
         """Why the queue cannot be used, if it cannot."""
         self.on_wake: Callable[[], None] = lambda: None
-        """Called when there may be something to do: a job came, came back, or is doomed."""
+        """Called when there may be work: a job arrived, came back, or is exhausted."""
         self.on_failure: Callable[[MillstreamError], None] = lambda _: None
-        """Called when events were refused."""
+        """Called when requests that wait have to fail."""
         self._secret = secret
         self._clock = clock
         self._timers = timers
@@ -94,43 +94,44 @@ class QueueStore:
             log, clock, on_failure=self._fail, events_bytes_min=limits.events_bytes_min
         )
         self._expired = 0
-        self._shapes: dict[int, tuple[int, object]] = {}
+        self._removals: dict[int, tuple[int, object]] = {}
         self._timer: Timer | None = None
         self._timer_ms = 0
         self._draw_generation = draw_generation
         self._must_renew = not is_clean
-        """Whether deliveries that were answered may be lost, so that their numbers come again."""
+        """Whether deliveries that were answered may be lost, so that their numbers will be used
+        again.
+        """
         self._is_new_state = True
         self._changed: set[int] = set()
-        """Partitions in which more or less can be read since they were looked at."""
+        """Partitions whose readable records changed since they were checked."""
         self._watches: dict[int, Callable[[], None]] = {}
-        self._is_noted = False
+        self._is_change_scheduled = False
         self._rebuilding: asyncio.Task[None] | None = None
         self._is_closed = False
 
     # Opening and closing.
 
     async def open(self) -> None:
-        """Read the log, and open the partitions; one that cannot be opened is left out for now."""
+        """Replay the log, and open the partitions, except those that cannot be opened now."""
         await self._read()
-        self.keep_partitions()
+        self.hold_partitions()
         await self.grow()
 
     async def grow(self) -> None:
-        """Open the partitions that are not open, and let the queue begin in those that are new."""
+        """Open the partitions that are not open, and add the new ones to the queue."""
         for partition in self.topic.partitions:
             try:
                 await partition.open()
             except MillstreamError as error:
                 logger.warning(
-                    "queue %s: %s cannot be opened: %s", self.topic.name, partition, error
+                    "queue %s: partition %s cannot be opened: %s", self.topic.name, partition, error
                 )
-        self._look_at_all()
-        if self.is_usable:
-            self.refresh()
+        self._recheck_all()
+        self.current()
 
-    def keep_partitions(self) -> None:
-        """Keep retention from jobs that are not done, in all partitions that there are now."""
+    def hold_partitions(self) -> None:
+        """Keep unfinished jobs of all partitions from retention."""
         for partition in self.topic.partitions:
             if partition.retention_hold is None:
                 partition.retention_hold = UnfinishedJobsHold(self, partition.index)
@@ -140,7 +141,7 @@ class QueueStore:
                 partition.watch(watch)
 
     async def close(self) -> None:
-        """Finish what was submitted, and let go of the partitions."""
+        """Finish the events that were appended, and release the partitions."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -154,24 +155,23 @@ class QueueStore:
 
     @property
     def log(self) -> Log:
-        """The log of the events."""
         return self._events.log
 
     @property
     def snapshots(self) -> int:
-        """How many snapshots were written since the queue was opened."""
+        """Snapshots written since the queue was opened."""
         return self._events.snapshots
 
     @property
     def expired(self) -> int:
-        """How many leases ran out since the queue was opened."""
+        """Leases that ran out since the queue was opened."""
         return self._expired + self.state.expired
 
     async def _read(self) -> None:
         state = await self._background.run(self._replay)
         self._expired += self.state.expired
         self.state = state
-        self._shapes.clear()
+        self._removals.clear()
         self._is_new_state = True
 
     def _replay(self) -> QueueStateMachine:
@@ -185,12 +185,12 @@ class QueueStore:
                 state.apply(event)
         return state
 
-    # Deciding.
+    # Decisions.
 
     async def usable(self) -> QueueStateMachine:
-        """Return the state as it is now, once it can be used; raises why it cannot.
+        """Return the current state once it can be used; raises the reason if it cannot.
 
-        What is decided on it has to be decided before anything else is waited for.
+        The caller has to decide before it awaits anything else.
         """
         while self._rebuilding is not None:
             await asyncio.shield(self._rebuilding)
@@ -199,16 +199,22 @@ class QueueStore:
         self.refresh()
         return self.state
 
+    def current(self) -> QueueStateMachine | None:
+        """Return the state as it is now, or `None` if it cannot be used at the moment."""
+        if not self.is_usable:
+            return None
+        self.refresh()
+        return self.state
+
     @property
     def is_usable(self) -> bool:
-        """Whether the state is what the log says, or is about to say."""
+        """Whether the state matches the log, including the events in flight."""
         return self._rebuilding is None and self.refusal is None and not self._is_closed
 
     def commit(self, event: QueueEvent | None) -> asyncio.Future[None] | None:
-        """Apply an event and have it written; `wait` for what this returns, before any answer.
+        """Apply an event and append it to the log; pass the result to `wait` before answering.
 
-        Without one, what was committed before has to be waited for all the same: the answer may
-        rest on it.
+        Without an event, the answer still has to wait for the events before: it may depend on them.
         """
         if event is None:
             return self._events.pending
@@ -220,29 +226,36 @@ class QueueStore:
         return ticket
 
     def compact(self) -> asyncio.Future[None]:
-        """Write all that is known once more, and let go of the events before."""
+        """Write a snapshot; the events before it are deleted."""
         return self._events.append_snapshot(encode_event(snapshot_of(self.state)))
 
     async def wait(self, ticket: asyncio.Future[None] | None) -> AppendTimings:
-        """Return when what was committed is durable; raises where it is not."""
+        """Return when what was committed is durable; raises if it was refused."""
         if ticket is None:
             return AppendTimings()
-        begun = self._clock.monotonic()
+        started = self._clock.monotonic()
         await asyncio.shield(ticket)
-        commit = self._clock.monotonic() - begun
+        commit = self._clock.monotonic() - started
         log = self._events.log
         is_synced = log.config.durability is Durability.FSYNC
         fsync = min(commit, log.counters.last_sync_seconds) if is_synced else 0.0
         return AppendTimings(commit_ms=round(commit * 1000, 3), fsync_ms=round(fsync * 1000, 3))
 
+    def refuse(self, error: MillstreamError) -> None:
+        """Let all requests fail with `error` from now on, also those that wait."""
+        self.refusal = error
+        self.on_failure(error)
+
     async def settle(self) -> None:
-        """Return when all that was decided up to now is durable."""
+        """Return when all decisions made so far are durable."""
         await self.wait(self._events.pending)
 
     def _fail(self, error: MillstreamError) -> None:
         if self._is_closed:
             return
-        logger.warning("queue %s: events were refused: %s", self.topic.name, error)
+        logger.warning(
+            "queue %s: events were not written, replaying the log: %s", self.topic.name, error
+        )
         self._must_renew |= self.log.config.durability is not Durability.FSYNC
         if self._rebuilding is None:
             self._rebuilding = asyncio.get_running_loop().create_task(self._rebuild())
@@ -258,31 +271,31 @@ class QueueStore:
         if self.refusal is None and not self._is_closed:
             self._arm()
 
-    # What time and the topic bring.
+    # Clock and topic.
 
     def now_ms(self) -> int:
-        """The time by which leases run out."""
+        """Return the time by which leases run out."""
         return int(self._clock.monotonic() * 1000 + _TOLERANCE_MS)
 
     def begin_ms(self) -> int:
-        """The time from which a lease counts: never earlier than it is, so none is too short."""
+        """Return the time at which a lease starts, rounded up: none is shorter than requested."""
         return math.ceil(self._clock.monotonic() * 1000 - _TOLERANCE_MS)
 
     def refresh(self) -> None:
-        """Take in what time and the topic have brought since."""
+        """Bring the state up to date with the clock and the topic."""
         if self._is_new_state:
             self._begin()
         while self._changed:
             partition = self.topic.partitions[self._changed.pop()]
             if partition.is_open:
-                self._look_at(partition)
+                self._check_partition(partition)
         self.state.advance(self.now_ms(), self.config.deliveries_max)
 
     def _begin(self) -> None:
         self._is_new_state = False
-        self._look_at_all()
+        self._recheck_all()
         state, boot_id = self.state, self._clock.boot_id()
-        if self._must_renew or not state.lanes:
+        if self._must_renew or not state.partitions:
             self.commit(ReceiptsInvalidated(self._draw_generation()))
             self._must_renew = False
         self._read_generation()
@@ -293,51 +306,52 @@ class QueueStore:
     def _read_generation(self) -> None:
         self.receipts = Receipts(self._secret, self.topic.id.bytes, self.state.generation)
 
-    def _look_at(self, partition: Partition) -> None:
-        """Find out what became of the jobs of a partition: it is new, or some were deleted."""
-        shape = partition.reader.removals
-        index, start_offset = partition.index, shape[0]
-        known = self._shapes.get(index)
-        if known is not None and known[0] == start_offset and known[1] is shape[1]:
+    def _check_partition(self, partition: Partition) -> None:
+        """Commit what happened to a partition: it is new, lost its end, or records were deleted."""
+        removals = partition.reader.removals
+        index, start_offset = partition.index, removals[0]
+        known = self._removals.get(index)
+        if known is not None and known[0] == start_offset and known[1] is removals[1]:
             return
-        self._shapes[index] = shape
-        lane = self.state.lanes.get(index)
-        if lane is None:
+        self._removals[index] = removals
+        partition_jobs = self.state.partitions.get(index)
+        if partition_jobs is None:
             self.commit(PartitionAdded(index, start_offset))
             return
         if (
             known is None
-            and lane.frontier > partition.high_watermark
+            and partition_jobs.frontier > partition.high_watermark
             and not partition.appender.offline
         ):
             self.commit(PartitionTruncated(index, partition.high_watermark))
             self.commit(ReceiptsInvalidated(self._draw_generation()))
             self._read_generation()
         self.commit(
-            drop_deleted_jobs(self.state, {index: partition.reader.deleted_among(lane.jobs)})
+            drop_deleted_jobs(
+                self.state, {index: partition.reader.deleted_among(partition_jobs.jobs)}
+            )
         )
-        if lane.frontier < start_offset:
-            gone = start_offset - lane.frontier
+        if partition_jobs.frontier < start_offset:
+            gone = start_offset - partition_jobs.frontier
             self.commit(JobsDelivered(0, 0, [FirstDeliveries(index, [], start_offset, gone)], []))
 
-    def _look_at_all(self) -> None:
+    def _recheck_all(self) -> None:
         self._changed.update(range(len(self.topic.partitions)))
 
     def _note_change(self, index: int) -> None:
-        """Take note, in the middle of a commit, that more or less can be read of a partition."""
+        """Remember that the records of a partition changed. Called in the middle of its commit."""
         self._changed.add(index)
-        if not self._is_noted and not self._is_closed:
-            self._is_noted = True
+        if not self._is_change_scheduled and not self._is_closed:
+            self._is_change_scheduled = True
             asyncio.get_running_loop().call_soon(self._on_change)
 
     def _on_change(self) -> None:
-        self._is_noted = False
-        if self.is_usable:
-            self.refresh()
+        self._is_change_scheduled = False
+        if self.current() is not None:
             self.on_wake()
 
     def _arm(self) -> None:
-        """Have the timer go off when time changes something next."""
+        """Set the timer to the next deadline."""
         due_ms = self.state.next_due_ms
         if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
             return
@@ -349,17 +363,15 @@ class QueueStore:
 
     def _on_time(self) -> None:
         self._timer = None
-        if self.is_usable:
-            self.refresh()
+        if self.current() is not None:
             self._arm()
             self.on_wake()
 
-    # What it knows.
+    # Counts.
 
     def counts(self) -> QueueCounts:
-        """Count all jobs."""
-        if self.is_usable:
-            self.refresh()
+        """Count the jobs of each state."""
+        self.current()
         state = self.state
         kinds = state.kinds
         fresh = sum(map(self._fresh, self.topic.partitions))
@@ -377,8 +389,11 @@ class QueueStore:
         )
 
     def _fresh(self, partition: Partition) -> int:
-        lane = self.state.lanes.get(partition.index)
-        if not partition.is_open or lane is None:
+        partition_jobs = self.state.partitions.get(partition.index)
+        if not partition.is_open or partition_jobs is None:
             return 0
-        first, end = max(lane.frontier, partition.log_start_offset), partition.last_stable_offset
+        first, end = (
+            max(partition_jobs.frontier, partition.log_start_offset),
+            partition.last_stable_offset,
+        )
         return max(0, end - first - partition.reader.count_deleted(first, end))

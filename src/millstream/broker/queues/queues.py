@@ -1,14 +1,16 @@
 """The queues of a node.
 
-What there is stands in metadata, one row per queue; its events lie in a log of their own beside
-those of groups and transactions. Rules:
+Metadata has one row for each queue; its events are stored in a log of their own, beside those of
+groups and transactions. Rules:
 
-1. Making a queue makes its log, with where it begins, and then its row: with the row it is there.
-2. Deleting it deletes the row, and then the log. Its topic stays.
-3. A queue belongs to a topic by its id. When the topic goes, by any door, the queue goes; a topic
-   made anew under the name is no queue. Only of a topic of class `ephemeral`, which every start
-   makes anew, the queue is made anew with it.
-4. A queue whose log is damaged is refused with what is damaged, and nothing else of the node is.
+1. Creating a queue creates its log, with the offsets at which it starts, and then its row. The
+   queue exists once the row does.
+2. Deleting a queue deletes the row and then the log. Its topic stays.
+3. A queue belongs to a topic by the topic's id. Deleting the topic, through any server, deletes the
+   queue; a topic created later under the same name is not a queue. Except a topic of class
+   `ephemeral`, which is created again at each start: its queue is created again with it.
+4. If the log of a queue is damaged, the queue is refused with the reason, and the rest of the node
+   is not affected.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from millstream.storage.store import Store
 logger = logging.getLogger(__name__)
 
 QUEUES_MAX = 1_000
-"""Each has its own log, and keeps its partitions open."""
+"""Each queue has its own log, and keeps its partitions open."""
 
 LOG_PREFIX = "queue-"
 
@@ -59,7 +61,7 @@ SECRET_SIZE = 32
 
 
 class WorkQueues:
-    """All queues of a node. One event loop owns them."""
+    """All queues of a node. Owned by one event loop."""
 
     def __init__(
         self,
@@ -85,22 +87,22 @@ class WorkQueues:
         self._draw = draw
         self._queues: dict[str, WorkQueue] = {}
         self._refused: dict[str, MillstreamError] = {}
-        """Queues that cannot be opened, and why."""
+        """Queues that could not be opened, and why."""
         self._rows: dict[str, QueueRow] = {}
-        self._making: set[str] = set()
-        self._turns = KeyedLocks()
+        self._creating: set[str] = set()
+        self._locks = KeyedLocks()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unwatch: Callable[[], None] = lambda: None
 
     # Opening and closing.
 
     async def open(self) -> None:
-        """Open all queues that there are; remove what deletions left."""
+        """Open all queues, and delete the logs of queues that were deleted."""
         for entry in await self._metadata.list(QUEUES_PREFIX):
             row = decode_row(entry)
             topic = self._topics.find(row.name)
             if topic is not None and topic.id != row.topic_id:
-                topic = await self._made_anew(row, topic)
+                topic = await self._follow_ephemeral_topic(row, topic)
                 row = self._rows.get(row.name, row)
             if topic is None:
                 await self._metadata.transact(deletes=[entry.key])
@@ -108,11 +110,11 @@ class WorkQueues:
             self._rows[row.name] = row
             await self._open(topic, row)
         await self._remove_logs()
-        self._unwatch = self._topics.on_change(self._note_topic)
+        self._unwatch = self._topics.on_change(self._on_topic_change)
         self._topics.vetoes.append(self._veto)
 
-    async def _made_anew(self, row: QueueRow, topic: Topic) -> Topic | None:
-        """Let a queue follow its topic where each start makes that anew."""
+    async def _follow_ephemeral_topic(self, row: QueueRow, topic: Topic) -> Topic | None:
+        """Bind a queue to its topic of class `ephemeral`, which was created again at this start."""
         if not row.is_ephemeral or topic.config.durability is not Durability.EPHEMERAL:
             return None
         moved = msgspec.structs.replace(row, topic_id=topic.id, secret=self._draw(SECRET_SIZE))
@@ -123,8 +125,8 @@ class WorkQueues:
 
     async def _remove_logs(self) -> None:
         kept = {log_name(row.topic_id) for row in self._rows.values()}
-        found = {name.topic for name in self._store.names() if name.topic.startswith(LOG_PREFIX)}
-        for name in found - kept:
+        stored = {name.topic for name in self._store.names() if name.topic.startswith(LOG_PREFIX)}
+        for name in stored - kept:
             await self._store.delete(name)
 
     async def _open(self, topic: Topic, row: QueueRow) -> None:
@@ -137,10 +139,10 @@ class WorkQueues:
                 await queue.close(error)
             for partition in topic.partitions:
                 partition.retention_hold = HoldEverything()
-            logger.error("queue %s is refused: %s", row.name, error)  # noqa: TRY400
+            logger.error("queue %s cannot be opened: %s", row.name, error)  # noqa: TRY400
 
     async def _make(self, topic: Topic, row: QueueRow) -> WorkQueue:
-        ledger = QueueStore(
+        queue_store = QueueStore(
             topic,
             await self._log(topic),
             secret=row.secret,
@@ -152,7 +154,9 @@ class WorkQueues:
             draw_generation=lambda: int.from_bytes(self._draw(8)) or 1,
             is_clean=row.is_clean or not _is_weak(topic),
         )
-        queue = WorkQueue(ledger, topics=self._topics, appends=self._appends, timers=self._timers)
+        queue = WorkQueue(
+            queue_store, topics=self._topics, appends=self._appends, timers=self._timers
+        )
         await queue.open()
         return queue
 
@@ -166,8 +170,8 @@ class WorkQueues:
         return await self._store.log(log_name(topic.id), config=config)
 
     async def close(self) -> None:
-        """Let changes come to their end, and close all queues."""
-        await self._turns.close()
+        """Finish changes in progress, and close all queues."""
+        await self._locks.close()
         self._unwatch()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -175,11 +179,11 @@ class WorkQueues:
 
     async def _close(self, queue: WorkQueue) -> None:
         await queue.close(Stopping("the node is stopping"))
-        if queue.ledger.log.offline is None:
+        if queue.store.log.offline is None:
             await self._mark(queue.name, is_clean=True)
 
     async def _mark(self, name: str, *, is_clean: bool) -> None:
-        """Have the row of a queue say whether a start can trust what it finds."""
+        """Store whether the next start can trust the state of a queue."""
         row = self._rows[name]
         if row.is_clean == is_clean or not _is_weak(self._queues[name].topic):
             return
@@ -187,42 +191,42 @@ class WorkQueues:
         await self._metadata.transact(puts={queue_key(row.topic_id): encode_row(row)})
         self._rows[name] = row
 
-    # Looking.
+    # Lookup.
 
     def get(self, name: str) -> WorkQueue:
-        """Return a queue; raises `UnknownQueue`, or why it cannot be used."""
+        """Return a queue; raises `UnknownQueue`, or the reason why it cannot be used."""
         queue = self._queues.get(name)
         if queue is None:
-            raise self._refused.get(name) or UnknownQueue(f"there is no queue {name[:300]!r}")
-        if queue.ledger.refusal is not None:
-            raise queue.ledger.refusal
+            raise self._refused.get(name) or UnknownQueue(f"queue {name[:300]!r} does not exist")
+        if queue.store.refusal is not None:
+            raise queue.store.refusal
         return queue
 
     def all(self) -> list[WorkQueue]:
-        """Return all queues that can be used, sorted by name."""
+        """Return all usable queues, sorted by name."""
         return [
             self._queues[name]
             for name in sorted(self._queues)
-            if self._queues[name].ledger.refusal is None
+            if self._queues[name].store.refusal is None
         ]
 
     def problems(self) -> list[str]:
-        """Say which queues cannot be used. Empty is good."""
+        """Describe the queues that cannot be used."""
         refused = dict(self._refused)
         for name, queue in self._queues.items():
-            if queue.ledger.refusal is not None:
-                refused[name] = queue.ledger.refusal
+            if queue.store.refusal is not None:
+                refused[name] = queue.store.refusal
         return [f"queue {name}: {error}" for name, error in sorted(refused.items())]
 
-    # Changing.
+    # Changes.
 
     async def put(self, name: str, changes: QueueChanges) -> tuple[WorkQueue, bool]:
-        """Make a queue, or change what it is set to; returns it, and whether it is new.
+        """Create a queue or change its settings; returns it, and whether it is new.
 
-        The topic of that name is made where there is none. Jobs that are in it already count.
-        Durable when this returns.
+        Creates the topic of that name if there is none. Records that the topic already has become
+        jobs. Durable when this returns.
         """
-        return await self._turns.run(name, self._put(name, changes))
+        return await self._locks.run(name, self._put(name, changes))
 
     async def _put(self, name: str, changes: QueueChanges) -> tuple[WorkQueue, bool]:
         row = self._rows.get(name)
@@ -236,14 +240,16 @@ class WorkQueues:
                 queue.reconfigure(config)
             return queue, False
         if len(self._rows) >= QUEUES_MAX:
-            raise InvalidRequest(f"there are {len(self._rows)} queues, limit is {QUEUES_MAX}")
-        self._making.add(name)
+            raise InvalidRequest(
+                f"a node can have at most {QUEUES_MAX} queues, and has {len(self._rows)}"
+            )
+        self._creating.add(name)
         try:
             topic = await self._topics.ensure(name)
             self._check(name, topic.config)
             return await self._create(topic, config), True
         finally:
-            self._making.discard(name)
+            self._creating.discard(name)
 
     async def _create(self, topic: Topic, config: QueueConfig) -> WorkQueue:
         row = QueueRow(
@@ -255,33 +261,33 @@ class WorkQueues:
         )
         queue = await self._make(topic, row)
         try:
-            await queue.ledger.settle()
+            await queue.store.settle()
             if self._topics.find(topic.name) is not topic:
-                raise UnknownQueue(f"topic {topic.name} was deleted meanwhile")
+                raise UnknownQueue(f"topic {topic.name} was deleted while its queue was created")
             await self._metadata.transact(puts={queue_key(topic.id): encode_row(row)})
         except BaseException as error:
-            await queue.close(Stopping(f"queue {topic.name} was not made: {error}"))
+            await queue.close(Stopping(f"queue {topic.name} was not created: {error}"))
             await self._store.delete(log_name(topic.id))
             raise
         self._rows[topic.name] = row
         self._queues[topic.name] = queue
         if self._topics.find(topic.name) is not topic:
             await self._drop(topic.name, topic.id)
-            raise UnknownQueue(f"topic {topic.name} was deleted meanwhile")
+            raise UnknownQueue(f"topic {topic.name} was deleted while its queue was created")
         return queue
 
     async def delete(self, name: str) -> None:
         """Delete a queue; its topic stays, with all records. Raises `UnknownQueue`."""
-        await self._turns.run(name, self._delete(name))
+        await self._locks.run(name, self._delete(name))
 
     async def _delete(self, name: str) -> None:
         row = self._rows.get(name)
         if row is None:
-            raise UnknownQueue(f"there is no queue {name[:300]!r}")
+            raise UnknownQueue(f"queue {name[:300]!r} does not exist")
         await self._drop(name, row.topic_id)
 
     async def _drop(self, name: str, topic_id: uuid.UUID) -> None:
-        """Let a queue go, durably, if it is still that of this topic."""
+        """Delete a queue, durably, if it is still that of this topic."""
         row = self._rows.get(name)
         if row is None or row.topic_id != topic_id:
             return
@@ -296,21 +302,21 @@ class WorkQueues:
                 partition.retention_hold = None
         await self._store.delete(log_name(topic_id))
 
-    # Following topics.
+    # Changes of topics.
 
     def _veto(self, topic: Topic, config: TopicConfig) -> None:
-        if topic.name in self._rows or topic.name in self._making:
+        if topic.name in self._rows or topic.name in self._creating:
             self._check(topic.name, config)
 
     def _check(self, name: str, config: TopicConfig) -> None:
         if COMPACT in config.cleanup_policy:
             raise InvalidConfig(
-                f"topic {name} cannot be compacted and be a queue: a later job would swallow an"
-                " earlier one of the same key"
+                f"topic {name} cannot be compacted and be a queue: a job would replace an earlier"
+                " one of the same key"
             )
 
-    def _note_topic(self, change: TopicChange) -> None:
-        """Follow what happens to the topic of a queue."""
+    def _on_topic_change(self, change: TopicChange) -> None:
+        """Follow a change of a queue's topic."""
         topic = change.topic
         row = self._rows.get(topic.name)
         if row is None or row.topic_id != topic.id:
@@ -319,25 +325,25 @@ class WorkQueues:
         match change.event:
             case TopicEvent.DELETED:
                 if queue is not None:
-                    queue.ledger.refusal = UnknownQueue(f"queue {topic.name} was deleted")
+                    queue.store.refuse(UnknownQueue(f"queue {topic.name} was deleted"))
                 self._start(self._drop(topic.name, topic.id), topic.name)
             case TopicEvent.GROWN if queue is not None:
-                queue.ledger.keep_partitions()
-                self._start(queue.ledger.grow(), topic.name)
+                queue.store.hold_partitions()
+                self._start(queue.store.grow(), topic.name)
             case TopicEvent.ALTERED if queue is not None:
                 self._start(self._reclass(queue), topic.name)
 
     async def _reclass(self, queue: WorkQueue) -> None:
-        log, durability = queue.ledger.log, queue.topic.config.durability
+        log, durability = queue.store.log, queue.topic.config.durability
         if log.config.durability is not durability:
             await log.reconfigure(replace(log.config, durability=durability))
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         async def run() -> None:
             try:
-                await self._turns.run(name, work)
+                await self._locks.run(name, work)
             except MillstreamError as error:
-                logger.warning("queue %s does not follow its topic: %s", name, error)
+                logger.warning("queue %s: a change of its topic was not applied: %s", name, error)
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
@@ -345,10 +351,10 @@ class WorkQueues:
 
 
 def _is_weak(topic: Topic) -> bool:
-    """Whether a crash may take back what was answered, and leave the topic."""
+    """Return whether a crash may lose what was acknowledged, and leave the topic."""
     return topic.config.durability in (Durability.DISK, Durability.MEMORY)
 
 
 def log_name(topic_id: uuid.UUID) -> str:
-    """Return what the log of a queue is called, by the id of its topic."""
+    """Return the name of a queue's log."""
     return LOG_PREFIX + topic_id.hex

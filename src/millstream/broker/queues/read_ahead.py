@@ -1,4 +1,4 @@
-"""Jobs of one partition that nobody had yet, read ahead; and others, read by their offsets."""
+"""Reading jobs: new ones ahead of the claims, and others by their offsets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.record_page import committed_batches, inline_or_in_thread
 from millstream.broker.partition.results import FetchResult
+from millstream.broker.queues.fresh_jobs import FreshJobs, JobChunk
 from millstream.config.schema import KIB, MIB
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX
@@ -15,33 +16,16 @@ from millstream.records.iterate import records_of
 from millstream.records.record import StoredRecord
 
 READ_BYTES_MAX = 64 * KIB
-"""What is read of the log in one go, and opened on the loop; one batch may be larger."""
+"""Size of one read of the log, which is decoded on the loop; a single batch may be larger."""
 
 HELD_BYTES_MAX = 4 * MIB
-"""Nothing more is read for a claim once so much was: it gets fewer jobs than it asked for."""
-
-
-class TakenJobs(NamedTuple):
-    """Jobs that leave the stock."""
-
-    records: list[StoredRecord]
-    end: int
-    """The offset after them, and after what is no job behind them."""
-    removed: int
-    """How many jobs before them were deleted, and are passed over."""
-
-
-class _Chunk(NamedTuple):
-    records: list[StoredRecord]
-    removed: dict[int, int]
-    """How many jobs were deleted before a record, by its place; few have an entry."""
-    end: int
+"""After reading this much for a claim, no more is read: it gets fewer jobs than it wanted."""
 
 
 class ReadAhead:
-    """The next jobs of one partition that nobody had yet.
+    """Reads the new jobs of one partition ahead, from its frontier on.
 
-    It begins at the frontier. What is deleted meanwhile makes it void.
+    Deleting records from the partition invalidates all that was read.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -49,40 +33,33 @@ class ReadAhead:
         self.clear()
 
     def clear(self) -> None:
-        """Hold nothing."""
-        self._hold(_Chunk([], {}, 0), 0, None)
+        """Forget all jobs."""
+        self._start(0, None)
 
-    def _hold(self, chunk: _Chunk, position: int, shape: tuple[int, object] | None) -> None:
-        self._records, self._removed, self.end = chunk
-        self._at = 0
-        self._position = position
-        """Where the jobs begin that are left: the frontier has to be there."""
-        self._shape = shape
+    def _start(self, frontier: int, removals: tuple[int, object] | None) -> None:
+        self.jobs = FreshJobs(frontier)
+        self._removals = removals
+        """Changes whenever records of the partition are deleted."""
         self._bytes = 0
 
     @property
-    def count(self) -> int:
-        """How many jobs it holds."""
-        return len(self._records) - self._at
-
-    @property
     def is_full(self) -> bool:
-        """Whether it holds so much that more must wait."""
-        return self.count > 0 and self._bytes >= HELD_BYTES_MAX
+        """Whether so much was read that more has to wait until jobs are delivered."""
+        return self.jobs.count > 0 and self._bytes >= HELD_BYTES_MAX
 
-    def is_sound(self, frontier: int) -> bool:
-        """Whether it holds what comes next, and nothing of it was deleted since it was read."""
-        return self._position == frontier and _is_same(self._shape, self.partition.reader.removals)
+    def is_current(self, frontier: int) -> bool:
+        """Whether the jobs are the next ones, and none was deleted since they were read."""
+        removals = self.partition.reader.removals
+        return self.jobs.start == frontier and _is_same(self._removals, removals)
 
     async def read_more(self, frontier: int) -> bool:
-        """Read on, where there is anything; the partition is open. Returns whether there was.
+        """Read more of a partition that is open; returns whether there was more.
 
-        Afterwards it may hold no more than before, and yet reach further: there was no job on the
-        way.
+        Afterwards `jobs` may have a higher `end` and no more jobs: there was no job on the way.
         """
-        if not self.is_sound(frontier):
-            self._hold(_Chunk([], {}, frontier), frontier, self.partition.reader.removals)
-        shape, end = self._shape, self.end
+        if not self.is_current(frontier):
+            self._start(frontier, self.partition.reader.removals)
+        jobs, end = self.jobs, self.jobs.end
         cursor = max(end, self.partition.log_start_offset)
         if cursor >= self.partition.last_stable_offset:
             return False
@@ -92,97 +69,79 @@ class ReadAhead:
         if not fetched.parts:
             return False
         chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, cursor, end))
-        if self.end == end and _is_same(self._shape, shape):
-            self._add(chunk, fetched.size)
+        if self.jobs is jobs and jobs.end == end:  # Else it was cleared meanwhile.
+            self._bytes = fetched.size if not jobs.count else self._bytes + fetched.size
+            jobs.add(chunk)
         return True
 
-    def _add(self, chunk: _Chunk, size: int) -> None:
-        at, left = self._at, self.count
-        removed = {place - at: count for place, count in self._removed.items() if place >= at}
-        for place, count in chunk.removed.items():
-            removed[place + left] = removed.get(place + left, 0) + count
-        self._records = self._records[at:] + chunk.records
-        self._removed, self.end, self._at = removed, chunk.end, 0
-        self._bytes = size if not left else self._bytes + size
 
-    def take(self, limit: int) -> TakenJobs:
-        """Take the next jobs out, `limit` at the most; all holes before them go along."""
-        first, last = self._at, min(self._at + limit, len(self._records))
-        self._at = last
-        is_all = last == len(self._records)
-        gone = 0
-        if self._removed:
-            passed = [place for place in self._removed if first <= place < last + is_all]
-            gone = sum(map(self._removed.pop, passed))
-        taken = self._records[first:last]
-        self._position = self.end if is_all else taken[-1].offset + 1
-        return TakenJobs(taken, self._position, gone)
+def _is_same(removals: tuple[int, object] | None, other: tuple[int, object] | None) -> bool:
+    if removals is None or other is None:
+        return False
+    return removals[0] == other[0] and removals[1] is other[1]
 
 
-def _is_same(one: tuple[int, object] | None, other: tuple[int, object] | None) -> bool:
-    return one is not None and other is not None and one[0] == other[0] and one[1] is other[1]
-
-
-def _batch_opener(fetched: FetchResult, cursor: int, begin: int) -> Callable[[], _Chunk]:
+def _batch_opener(fetched: FetchResult, cursor: int, begin: int) -> Callable[[], JobChunk]:
     return lambda: _open(fetched, cursor, begin)
 
 
-def _open(fetched: FetchResult, cursor: int, begin: int) -> _Chunk:
-    """Open batches from `cursor` on; what lies before it from `begin` on was deleted."""
+def _open(fetched: FetchResult, cursor: int, begin: int) -> JobChunk:
+    """Decode batches from `cursor` on; offsets from `begin` up to it were deleted."""
     records: list[StoredRecord] = []
     removed: dict[int, int] = {}
     position = begin
 
-    def pass_over(offset: int) -> None:
+    def skip_to(offset: int) -> None:
         nonlocal position
         if offset > position:
             removed[len(records)] = removed.get(len(records), 0) + offset - position
         position = max(position, offset)
 
     for header, batch, is_shown in committed_batches(fetched):
-        pass_over(header.base_offset)
+        skip_to(header.base_offset)
         if is_shown:
-            found = records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
-            is_whole = header.record_count == header.last_offset_delta + 1
-            if is_whole and header.base_offset >= cursor:
-                records += found
+            stored = records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+            is_dense = header.record_count == header.last_offset_delta + 1
+            if is_dense and header.base_offset >= cursor:
+                records += stored
             else:
-                for record in found:
+                for record in stored:
                     if record.offset >= position:
-                        pass_over(record.offset)
+                        skip_to(record.offset)
                         records.append(record)
                         position = record.offset + 1
-                pass_over(header.next_offset)
+                skip_to(header.next_offset)
         position = max(position, header.next_offset)
-    pass_over(fetched.next_offset)
-    return _Chunk(records, removed, max(position, cursor))
+    skip_to(fetched.next_offset)
+    return JobChunk(records, removed, max(position, cursor))
 
 
 class FoundRecords(NamedTuple):
-    """What became of records that were looked for."""
+    """The result of reading records by offset."""
 
     records: dict[int, StoredRecord]
     missing: list[int]
-    """Those that are not there any more; what is in neither was not looked at."""
-    size: int = 0
-    """How many bytes were read of the log."""
+    """Offsets that hold no record any more. Offsets in neither were not looked up."""
+    size: int
+    """Bytes read of the log."""
 
 
 async def read_offsets(
     partition: Partition, offsets: Sequence[int], *, size_max: int = HELD_BYTES_MAX
 ) -> FoundRecords:
-    """Return the records at these offsets of an open partition, as far as they are there.
+    """Return the records at these offsets of an open partition, if they exist.
 
-    It ends once `size_max` bytes were read; at least one offset is looked at.
+    It stops after reading `size_max` bytes; at least one offset is looked up.
     """
-    found = FoundRecords({}, [])
+    records: dict[int, StoredRecord] = {}
+    missing: list[int] = []
     wanted = sorted(offsets)
-    at = size = 0
-    while at < len(wanted) and size < size_max:
-        offset = wanted[at]
+    index = size = 0
+    while index < len(wanted) and size < size_max:
+        offset = wanted[index]
         if offset < partition.log_start_offset:
-            found.missing.append(offset)
-            at += 1
+            missing.append(offset)
+            index += 1
             continue
         fetched = partition.reader.read(offset, size_max=1, is_committed_only=True)
         if not fetched.parts:
@@ -191,10 +150,10 @@ async def read_offsets(
         here = {record.offset: record for record in chunk.records}
         size += fetched.size
         end = max(fetched.next_offset, offset + 1)
-        while at < len(wanted) and wanted[at] < end:
-            if (record := here.get(wanted[at])) is not None:
-                found.records[wanted[at]] = record
+        while index < len(wanted) and wanted[index] < end:
+            if (record := here.get(wanted[index])) is not None:
+                records[wanted[index]] = record
             else:
-                found.missing.append(wanted[at])
-            at += 1
-    return found._replace(size=size)
+                missing.append(wanted[index])
+            index += 1
+    return FoundRecords(records, missing, size)

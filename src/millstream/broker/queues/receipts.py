@@ -1,14 +1,14 @@
-r"""Receipts: how a worker speaks of the job that it has.
+r"""Receipts: tokens by which a worker names the delivery of a job that it has.
 
     +---------+-----------+--------+----------+------------------+
     | version | partition | offset | delivery | seal             |   33 bytes, in base64url:
     | 1       | 4         | 8      | 4        | 16               |   44 characters
     +---------+-----------+--------+----------+------------------+
-     \_________________ summed by ____________/ keyed BLAKE2b
+     \________________ covered by ____________/ keyed BLAKE2b
 
-The key is a secret of the queue, with the generation of its state: a receipt can neither be
-guessed nor be used at another queue. Nothing is kept of a receipt; whether it is the newest of
-its job, the state says.
+The key is derived from a secret of the queue and the generation of its state: a receipt can neither
+be guessed nor be used at another queue. Receipts are not stored; whether one is the newest of its
+job follows from the state.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ RECEIPT_SIZE = 4 * (_CONTENT.size + _SEAL_SIZE) // 3
 
 
 class Delivery(NamedTuple):
-    """One handing out of one job."""
+    """One delivery of one job."""
 
     partition: int
     offset: int
     number: int
-    """1 for the first time that the job was handed out."""
+    """1 for the first delivery of the job."""
 
 
 class Receipts:
-    """Makes and reads the receipts of one queue."""
+    """Issues and reads the receipts of one queue."""
 
     def __init__(self, secret: bytes, queue_id: bytes, generation: int) -> None:
         key = hashlib.blake2b(
@@ -53,7 +53,7 @@ class Receipts:
         return sealed.translate(_TO_URL).decode("ascii")
 
     def read(self, receipt: str) -> Delivery | None:
-        """Return what a receipt is of; `None` where nobody here made it."""
+        """Return the delivery of a receipt; `None` if this queue did not issue it."""
         if len(receipt) != RECEIPT_SIZE:
             return None
         try:

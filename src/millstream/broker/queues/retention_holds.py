@@ -1,4 +1,4 @@
-"""Who keeps retention from jobs that are not done: see `broker.guard.Keeper`."""
+"""Retention holds of queues: unfinished jobs are kept. See `partition.removal_hooks`."""
 
 from __future__ import annotations
 
@@ -8,48 +8,45 @@ from millstream.broker.queues.state import QueueStateMachine
 
 
 class HeldQueue(Protocol):
-    """What a keeper has to know of a queue."""
+    """The part of a queue that a hold needs."""
 
     @property
-    def state(self) -> QueueStateMachine:
-        """What is known of its jobs."""
-        ...
+    def state(self) -> QueueStateMachine: ...
 
     @property
     def is_usable(self) -> bool:
-        """Whether the state is what the log says, or is about to say."""
+        """Whether the state matches the log, including the events in flight."""
         ...
 
     async def settle(self) -> None:
-        """Return when all that was decided up to now is durable."""
+        """Return when all decisions made so far are durable."""
         ...
 
 
 class UnfinishedJobsHold:
-    """Keeps the jobs of one partition that are not done."""
+    """Holds the unfinished jobs of one partition."""
 
-    def __init__(self, ledger: HeldQueue, index: int) -> None:
-        self._ledger = ledger
+    def __init__(self, store: HeldQueue, index: int) -> None:
+        self._store = store
         self._index = index
 
     def needed_offset(self) -> int:
-        """Return the first offset that is not done; the first of all where that is not known."""
-        if not self._ledger.is_usable:
+        """Return the first offset that is not finished; 0 if that is not known."""
+        if not self._store.is_usable:
             return 0
-        lane = self._ledger.state.lanes.get(self._index)
-        return 0 if lane is None else lane.needed_offset
+        partition_jobs = self._store.state.partitions.get(self._index)
+        return 0 if partition_jobs is None else partition_jobs.needed_offset
 
     async def settle(self) -> None:
-        """Return when it is durable what is done."""
-        await self._ledger.settle()
+        """Return when it is durable which jobs are finished."""
+        await self._store.settle()
 
 
 class HoldEverything:
-    """Keeps every record: nobody can say which jobs of a refused queue are done."""
+    """Holds every record of a refused queue, as it is not known which jobs are finished."""
 
     def needed_offset(self) -> int:
-        """Return the first offset that there can be."""
         return 0
 
     async def settle(self) -> None:
-        """Nothing is undecided."""
+        """Do nothing: there are no decisions."""

@@ -1,4 +1,4 @@
-"""The row that metadata has of a queue."""
+"""The metadata row of a queue."""
 
 from __future__ import annotations
 
@@ -16,41 +16,40 @@ ROW_VERSION = 1
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a queue, beside its events."""
+    """What is stored of a queue besides its events."""
 
     version: int = ROW_VERSION
     topic_id: uuid.UUID
     name: str
-    """That of the topic."""
+    """The name of the topic."""
     config: QueueConfig
     secret: bytes
-    """What its receipts are sealed with."""
+    """The key that seals its receipts."""
     is_ephemeral: bool = False
-    """Whether its topic is in memory only, and made anew at each start."""
+    """Whether its topic is in memory only, and created again at each start."""
     is_clean: bool = False
-    """Whether the queue was closed with all that it had answered on the disk. It counts for classes
-    below `fsync`, which may have lost some of that otherwise."""
+    """Whether the queue was closed with all answers on the disk. It matters for classes below
+    `fsync`, which may have lost some otherwise.
+    """
 
 
 def queue_key(topic_id: uuid.UUID) -> str:
-    """Return the key of a queue's row."""
     return QUEUES_PREFIX + topic_id.hex
 
 
 def encode_row(row: QueueRow) -> bytes:
-    """Write a row."""
     return msgspec.json.encode(row)
 
 
 def decode_row(entry: MetadataEntry) -> QueueRow:
-    """Read a row; raises `UnknownFormat` or `CorruptFile`."""
+    """Decode a row; raises `UnknownFormat` or `CorruptFile`."""
     try:
         version = msgspec.json.decode(entry.value, type=_Versioned).version
         if version != ROW_VERSION:
-            raise UnknownFormat(f"{entry.key}: found version {version}, known is {ROW_VERSION}")
+            raise UnknownFormat(f"{entry.key}: row has version {version}, expected {ROW_VERSION}")
         return msgspec.json.decode(entry.value, type=QueueRow)
     except msgspec.DecodeError as error:
-        raise CorruptFile(f"{entry.key} is not the row of a queue: {error}") from error
+        raise CorruptFile(f"{entry.key}: invalid row of a queue: {error}") from error
 
 
 class _Versioned(msgspec.Struct):

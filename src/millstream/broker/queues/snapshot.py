@@ -1,4 +1,4 @@
-"""The whole state of a queue as one event, and back."""
+"""Snapshots of a queue: the complete state as one event."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from millstream.broker.queues.jobs import (
 from millstream.broker.queues.state import QueueStateMachine
 from millstream.errors import CorruptData
 
-_KEPT = {
+_STORED_KINDS = {
     LEASED: LEASED,
     EXPIRED: LEASED,
     DELAYED: DELAYED,
     RETURNED: DELAYED,
     DEAD_LETTERING: DEAD_LETTERING,
 }
-"""What a snapshot says of a job: whether its time has come is not for it to say."""
+"""The kind stored for a job: whether its deadline has passed is not stored."""
 
 
 def snapshot_of(state: QueueStateMachine) -> QueueStateSnapshot:
-    """Return all that is durable, as one event."""
-    lanes = []
-    for partition, lane in state.lanes.items():
+    """Return all that is durable as one event."""
+    partitions = []
+    for partition, partition_jobs in state.partitions.items():
         numbers: list[int] = []
-        for offset, job in lane.jobs.items():
-            kind = _KEPT[job.kind]
+        for offset, job in partition_jobs.jobs.items():
+            kind = _STORED_KINDS[job.kind]
             numbers += (offset, job.deliveries, kind, job.due_ms, job.length_ms)
-        lanes.append((partition, lane.frontier, lane.forgotten, numbers))
+        partitions.append((partition, partition_jobs.frontier, partition_jobs.forgotten, numbers))
     return QueueStateSnapshot(
         boot_id=state.boot_id,
         generation=state.generation,
         counters=[state.acked, state.dead, state.delivered, state.removed],
-        lanes=lanes,
-        ended=[number for place, by in state.ended.items() for number in (*place, by)],
+        partitions=partitions,
+        ended=[
+            number for position, delivery in state.ended.items() for number in (*position, delivery)
+        ],
         intent=state.intent,
     )
 
@@ -56,14 +58,14 @@ def _restored(snapshot: QueueStateSnapshot, ended_max: int) -> QueueStateMachine
     state = QueueStateMachine(ended_max=ended_max)
     state.boot_id, state.generation = snapshot.boot_id, snapshot.generation
     state.acked, state.dead, state.delivered, state.removed = snapshot.counters
-    for partition, frontier, forgotten, numbers in snapshot.lanes:
-        lane = state.lanes[partition] = PartitionJobs(frontier, forgotten)
+    for partition, frontier, forgotten, numbers in snapshot.partitions:
+        partition_jobs = state.partitions[partition] = PartitionJobs(frontier, forgotten)
         for offset, *job in zip(*[iter(numbers)] * 5, strict=True):
             deliveries, kind, due_ms, length_ms = job
-            lane.jobs[offset] = UnfinishedJob(deliveries, kind, due_ms, length_ms)
+            partition_jobs.jobs[offset] = UnfinishedJob(deliveries, kind, due_ms, length_ms)
             state.kinds[kind] += 1
     rows = zip(*[iter(snapshot.ended)] * 3, strict=True)
-    state.ended = {(partition, offset): by for partition, offset, by in rows}
+    state.ended = {(partition, offset): delivery for partition, offset, delivery in rows}
     state.intent = snapshot.intent
     state.sort_deadlines()
     return state

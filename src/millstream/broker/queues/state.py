@@ -1,28 +1,28 @@
-r"""The state of a queue: a machine that is told events, and nothing else.
+r"""The state of a queue: a state machine that is changed by events only.
 
-    offsets of one partition (a lane)
+    offsets of one partition
               frontier
     ----------|----------------------
-     handed    not handed out yet
-     out, or
-     no job    \_ fresh: ready
+     delivered  never delivered
+     or no job
+                \_ new: ready
 
-    unfinished   handed out, and neither acked nor ended otherwise
+    unfinished   delivered, and neither acked nor ended otherwise
     finished     all others before the frontier
 
-    fresh --deliver--> LEASED --ack--> finished
-                        |  ^ \--nack--> DELAYED --time--> GIVEN ---+
-                   time |  | extend, ack, nack: late               |
-                        v  |                                       |
-                       EXPIRED ------------------------------------+--deliver--> LEASED
-                        \------ handed out too often --> BURYING <-/
-                                                          \--> finished, as a dead letter
+    new --deliver--> LEASED --ack--> finished
+                      |  ^ \--nack--> DELAYED --time--> RETURNED --+
+                 time |  | late extend, ack or nack                |
+                      v  |                                         |
+                     EXPIRED --------------------------------------+--deliver--> LEASED
+                      \------ delivered too often --> DEAD_LETTERING <-/
+                                                       \--> finished, as a dead letter
 
-1. `apply` alone changes what is durable; live and in replay it is the same. What a replay meets
-   that it cannot apply is damage.
-2. Time changes nothing durable. `advance` sorts jobs by whether their time has come, and may be
-   called as often as one likes: a lease that ran out needs no event.
-3. The number of deliveries of a job never falls. Of its receipts, that of the last delivery counts.
+1. `apply` alone changes what is durable, and does the same live and in replay. An event that cannot
+   be applied in a replay is damage.
+2. Time changes nothing durable. `advance` sorts jobs by whether their deadline has passed, and may
+   be called at any time: a lease that runs out needs no event.
+3. The number of deliveries of a job never falls. Only the receipt of the last delivery is valid.
 """
 
 from __future__ import annotations
@@ -64,93 +64,110 @@ from millstream.broker.queues.jobs import (
 from millstream.errors import CorruptData
 
 DEADLINES_SLACK = 1_000
-"""Deadlines of jobs that are finished are kept up to this, and as many as there are jobs."""
+"""Deadlines of finished jobs are removed when there are more than this, and twice the jobs."""
 
 ENDED_OTHERWISE = 0
-"""In place of the delivery by which a job was acked: it was not."""
+"""Stands for the acked delivery of a job that ended without an ack."""
 
 
 class QueueStateMachine:
-    """All that is known of the jobs of one queue."""
+    """The jobs of one queue that are not finished, and what has to be remembered of the others."""
 
     def __init__(self, *, ended_max: int) -> None:
-        self.lanes: dict[int, PartitionJobs] = {}
+        self.partitions: dict[int, PartitionJobs] = {}
         self.boot_id = ""
-        """The boot whose clock the deadlines are of."""
+        """The boot whose monotonic clock the deadlines refer to."""
         self.generation = 0
-        """Receipts of another one do not count."""
+        """Part of the receipts: those of another generation are not valid."""
         self.acked = self.dead = self.delivered = self.removed = 0
         self.kinds = [0, 0, 0, 0, 0]
-        """How many jobs are of each kind."""
+        """Number of jobs of each kind."""
         self.ended: dict[tuple[int, int], int] = {}
-        """Delivery that acked a job, if not its first, or `ENDED_OTHERWISE`. Oldest first."""
+        """The delivery by which a job was acked, if not its first, or `ENDED_OTHERWISE`. Oldest
+        first.
+        """
         self.intent: DeadLettersIntended | None = None
-        """Jobs that are about to be dead letters."""
+        """Jobs that are being moved to the dead-letter topic."""
         self.returned: deque[DueJob] = deque()
-        """Jobs that can be claimed again, by when they came back; some may count no more."""
-        self.doomed: deque[DueJob] = deque()
-        """Jobs that came back and were handed out too often; some may count no more."""
+        """Jobs that can be claimed again, in the order in which they came back. Some may be
+        outdated: see `is_due`.
+        """
+        self.exhausted: deque[DueJob] = deque()
+        """Jobs that came back after their last permitted delivery. Some may be outdated: see
+        `is_due`.
+        """
         self.expired = 0
-        """How many leases ran out; since the state was made, and only counted by `advance`."""
+        """Leases that ran out since the state was created; not durable, counted by `advance`
+        alone.
+        """
         self._ended_max = ended_max
         self._deadlines: list[tuple[int, int, list[FirstDeliveries], JobOffsets]] = []
         self._order = 0
         self._appliers: dict[type, Callable[[Any], None]] = {
-            NodeBooted: self._started,
-            PartitionAdded: self._began,
-            JobsDelivered: self._delivered,
-            JobsAcked: self._acked,
-            JobsReturned: self._returned,
-            LeasesExtended: self._extended,
-            DeadLettersIntended: self._burying,
-            DeadLettersMoved: self._buried,
-            JobsRemoved: self._removed,
-            PartitionTruncated: self._cut,
-            ReceiptsInvalidated: self._renewed,
+            NodeBooted: self._apply_boot,
+            PartitionAdded: self._add_partition,
+            JobsDelivered: self._deliver,
+            JobsAcked: self._ack,
+            JobsReturned: self._return,
+            LeasesExtended: self._extend,
+            DeadLettersIntended: self._intend_dead_letters,
+            DeadLettersMoved: self._move_dead_letters,
+            JobsRemoved: self._remove,
+            PartitionTruncated: self._truncate,
+            ReceiptsInvalidated: self._invalidate_receipts,
         }
 
-    # What is durable.
+    # Durable state.
 
     def apply(self, event: QueueEvent) -> None:
-        """Take note of what happened; raises `CorruptData` where it cannot have happened."""
+        """Apply an event; raises `CorruptData` if it is impossible in this state."""
         try:
             self._appliers[type(event)](event)
         except (KeyError, ValueError, IndexError, OverflowError) as error:
-            raise CorruptData(f"{type(event).__name__} cannot have happened: {error!r}") from error
+            raise CorruptData(
+                f"{type(event).__name__} is impossible in this state: {error!r}"
+            ) from error
 
     @property
     def unfinished(self) -> int:
-        """How many jobs were handed out and are not done."""
+        """Number of jobs that were delivered and are not finished."""
         return sum(self.kinds)
 
-    def _started(self, event: NodeBooted) -> None:
+    def job(self, partition: int, offset: int) -> UnfinishedJob | None:
+        """Return an unfinished job; `None` if it was never delivered, or is finished."""
+        partition_jobs = self.partitions.get(partition)
+        return None if partition_jobs is None else partition_jobs.jobs.get(offset)
+
+    def _apply_boot(self, event: NodeBooted) -> None:
         self.boot_id = event.boot_id
-        for lane in self.lanes.values():
-            for job in lane.jobs.values():
+        for partition_jobs in self.partitions.values():
+            for job in partition_jobs.jobs.values():
                 job.due_ms = event.now_ms + job.length_ms
         self.sort_deadlines()
 
-    def _began(self, event: PartitionAdded) -> None:
-        if event.partition in self.lanes:
-            raise ValueError(f"partition {event.partition} had begun")
-        self.lanes[event.partition] = PartitionJobs(event.offset, event.offset)
+    def _add_partition(self, event: PartitionAdded) -> None:
+        if event.partition in self.partitions:
+            raise ValueError(f"partition {event.partition} was added before")
+        self.partitions[event.partition] = PartitionJobs(event.offset, event.offset)
 
-    def _delivered(self, event: JobsDelivered) -> None:
+    def _deliver(self, event: JobsDelivered) -> None:
         due_ms, lease_ms = event.due_ms, event.lease_ms
         for fresh in event.fresh:
-            lane = self.lanes[fresh.partition]
-            if fresh.end < lane.frontier:
-                raise ValueError(f"frontier {lane.frontier} cannot go back to {fresh.end}")
-            jobs = lane.jobs
+            partition_jobs = self.partitions[fresh.partition]
+            if fresh.end < partition_jobs.frontier:
+                raise ValueError(
+                    f"frontier {partition_jobs.frontier} cannot move back to {fresh.end}"
+                )
+            jobs = partition_jobs.jobs
             offsets = offsets_of(fresh.runs)
             for offset in offsets:
                 jobs[offset] = UnfinishedJob(1, LEASED, due_ms, lease_ms)
-            lane.frontier = fresh.end
+            partition_jobs.frontier = fresh.end
             self.delivered += len(offsets)
             self.kinds[LEASED] += len(offsets)
             self.removed += fresh.removed
         for partition, offsets in event.again:
-            jobs = self.lanes[partition].jobs
+            jobs = self.partitions[partition].jobs
             self.delivered += len(offsets)
             for offset in offsets:
                 job = jobs[offset]
@@ -159,10 +176,10 @@ class QueueStateMachine:
         if event.again or any(fresh.runs for fresh in event.fresh):
             self._add_deadline(due_ms, event.fresh, event.again)
 
-    def _acked(self, event: JobsAcked) -> None:
+    def _ack(self, event: JobsAcked) -> None:
         kinds = self.kinds
         for partition, offsets in event.jobs:
-            jobs = self.lanes[partition].jobs
+            jobs = self.partitions[partition].jobs
             for offset in offsets:
                 job = jobs.pop(offset)
                 kinds[job.kind] -= 1
@@ -170,51 +187,51 @@ class QueueStateMachine:
                     self._remember(partition, offset, job.deliveries)
             self.acked += len(offsets)
 
-    def _returned(self, event: JobsReturned) -> None:
+    def _return(self, event: JobsReturned) -> None:
         for _, job in self._each(event.jobs):
             self._set(job, DELAYED, event.due_ms, event.delay_ms)
         self._add_deadline(event.due_ms, [], event.jobs)
 
-    def _extended(self, event: LeasesExtended) -> None:
+    def _extend(self, event: LeasesExtended) -> None:
         for _, job in self._each(event.jobs):
             self._set(job, LEASED, event.due_ms, event.lease_ms)
         self._add_deadline(event.due_ms, [], event.jobs)
 
-    def _burying(self, event: DeadLettersIntended) -> None:
+    def _intend_dead_letters(self, event: DeadLettersIntended) -> None:
         if self.intent is not None:
-            raise ValueError("another burial is under way")
+            raise ValueError("jobs are being moved to the dead-letter topic already")
         self.intent = event
         for jobs in (event.expired, event.nacked):
             for _, job in self._each(jobs):
                 self._set(job, DEAD_LETTERING, job.due_ms, job.length_ms)
 
-    def _buried(self, event: DeadLettersMoved) -> None:
+    def _move_dead_letters(self, event: DeadLettersMoved) -> None:
         self.intent = None
         self.dead += self._end(event.dead)
         self.removed += self._end(event.removed)
         if event.kept:
-            self._returned(JobsReturned(event.due_ms, event.delay_ms, event.kept))
+            self._return(JobsReturned(event.due_ms, event.delay_ms, event.kept))
 
-    def _removed(self, event: JobsRemoved) -> None:
+    def _remove(self, event: JobsRemoved) -> None:
         self.removed += self._end(event.jobs)
 
-    def _cut(self, event: PartitionTruncated) -> None:
-        lane = self.lanes[event.partition]
-        lost = [offset for offset in lane.jobs if offset >= event.end]
+    def _truncate(self, event: PartitionTruncated) -> None:
+        partition_jobs = self.partitions[event.partition]
+        lost = [offset for offset in partition_jobs.jobs if offset >= event.end]
         self.removed += self._end([(event.partition, lost)])
-        lane.frontier = event.end
-        lane.forgotten = min(lane.forgotten, event.end)
-        for place in [at for at in self.ended if at[0] == event.partition and at[1] >= event.end]:
-            del self.ended[place]
+        partition_jobs.frontier = event.end
+        partition_jobs.forgotten = min(partition_jobs.forgotten, event.end)
+        for position in [p for p in self.ended if p[0] == event.partition and p[1] >= event.end]:
+            del self.ended[position]
 
-    def _renewed(self, event: ReceiptsInvalidated) -> None:
+    def _invalidate_receipts(self, event: ReceiptsInvalidated) -> None:
         self.generation = event.generation
 
     def _end(self, jobs: JobOffsets) -> int:
-        """Let jobs be finished in another way than by an ack; returns how many."""
+        """Finish jobs in another way than by an ack; returns how many."""
         ended = 0
         for (partition, offset), job in self._each(jobs):
-            del self.lanes[partition].jobs[offset]
+            del self.partitions[partition].jobs[offset]
             self.kinds[job.kind] -= 1
             self._remember(partition, offset, ENDED_OTHERWISE)
             ended += 1
@@ -222,9 +239,9 @@ class QueueStateMachine:
 
     def _each(self, jobs: JobOffsets) -> Iterator[tuple[tuple[int, int], UnfinishedJob]]:
         for partition, offsets in jobs:
-            lane = self.lanes[partition]
+            partition_jobs = self.partitions[partition]
             for offset in offsets:
-                yield (partition, offset), lane.jobs[offset]
+                yield (partition, offset), partition_jobs.jobs[offset]
 
     def _set(self, job: UnfinishedJob, kind: int, due_ms: int, length_ms: int) -> None:
         self.kinds[job.kind] -= 1
@@ -238,24 +255,24 @@ class QueueStateMachine:
         if len(self.ended) > self._ended_max:
             oldest = next(iter(self.ended))
             del self.ended[oldest]
-            lane = self.lanes[oldest[0]]
-            lane.forgotten = max(lane.forgotten, oldest[1] + 1)
+            partition_jobs = self.partitions[oldest[0]]
+            partition_jobs.forgotten = max(partition_jobs.forgotten, oldest[1] + 1)
 
     # Time.
 
     def advance(self, now_ms: int, deliveries_max: int) -> None:
-        """Sort out the jobs whose time has come: they can be claimed again, or are doomed."""
+        """Handle the deadlines up to `now_ms`: jobs become claimable again, or are exhausted."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             due_ms, _, fresh, jobs = heapq.heappop(self._deadlines)
-            for one in fresh:
-                self._come_back(one.partition, offsets_of(one.runs), due_ms, deliveries_max)
+            for first in fresh:
+                self._come_back(first.partition, offsets_of(first.runs), due_ms, deliveries_max)
             for partition, offsets in jobs:
                 self._come_back(partition, offsets, due_ms, deliveries_max)
 
     def _come_back(
         self, partition: int, offsets: list[int], due_ms: int, deliveries_max: int
     ) -> None:
-        jobs = self.lanes[partition].jobs
+        jobs = self.partitions[partition].jobs
         for offset in offsets:
             job = jobs.get(offset)
             if job is None or job.due_ms != due_ms or job.kind not in TIMED:
@@ -263,28 +280,27 @@ class QueueStateMachine:
             self.expired += job.kind == LEASED
             self._set(job, EXPIRED if job.kind == LEASED else RETURNED, due_ms, job.length_ms)
             job.came_back = due = DueJob(partition, offset, job, due_ms)
-            (self.doomed if job.deliveries >= deliveries_max else self.returned).append(due)
+            (self.exhausted if job.deliveries >= deliveries_max else self.returned).append(due)
 
     def limit(self, deliveries_max: int) -> None:
-        """Go by another number of deliveries: some jobs that came back may be doomed, or saved."""
-        both = [due for due in (*self.returned, *self.doomed) if self.is_due(due)]
+        """Apply another limit of deliveries to the jobs that came back."""
+        both = [due for due in (*self.returned, *self.exhausted) if self.is_due(due)]
         both.sort(key=lambda due: due.due_ms)
         self.returned = deque(due for due in both if due.job.deliveries < deliveries_max)
-        self.doomed = deque(due for due in both if due.job.deliveries >= deliveries_max)
+        self.exhausted = deque(due for due in both if due.job.deliveries >= deliveries_max)
 
     @property
     def next_due_ms(self) -> int | None:
-        """When time may change something next."""
+        """The earliest deadline."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def is_due(self, due: DueJob) -> bool:
-        """Whether nothing happened to a job since its time came."""
-        job, lane = due.job, self.lanes.get(due.partition)
+        """Return whether nothing happened to a job since it came back."""
+        job = due.job
         return (
             job.kind in REDELIVERABLE
             and job.came_back is due
-            and lane is not None
-            and lane.jobs.get(due.offset) is job
+            and self.job(due.partition, due.offset) is job
         )
 
     def _add_deadline(self, due_ms: int, fresh: list[FirstDeliveries], jobs: JobOffsets) -> None:
@@ -294,10 +310,10 @@ class QueueStateMachine:
             self.sort_deadlines()
 
     def sort_deadlines(self) -> None:
-        """Make the deadlines anew from the jobs that there are, and forget those of others."""
+        """Rebuild the deadlines from the unfinished jobs."""
         grouped: dict[int, dict[int, list[int]]] = {}
-        for partition, lane in self.lanes.items():
-            for offset, job in lane.jobs.items():
+        for partition, partition_jobs in self.partitions.items():
+            for offset, job in partition_jobs.jobs.items():
                 if job.kind in TIMED:
                     grouped.setdefault(job.due_ms, {}).setdefault(partition, []).append(offset)
         self._order += 1

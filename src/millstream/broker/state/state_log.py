@@ -1,20 +1,21 @@
-"""A map kept in a log: what was put last under a key is its value.
+"""A map kept in a log: the value of a key is the one that was put last.
 
-    put -> gathered ----------------> in flight -----------------> applied to `entries`
+    put -> gathered ----------------> in flight -----------------> applied to `entries`,
            all puts of one turn of    the log commits it, with     and the put's future ends
            the loop, one batch        what else it has to sync
 
-The batch is the unit of all or nothing, in the log and so here: the entries of one put are never
-parted. Opening reads the log from its start; a record without a value deletes its key.
+The entries of one put are in one batch, so they are stored all or none. Opening reads the log from
+its start; a record without a value deletes its key.
 
-Compaction keeps the log in proportion to what is live. It remembers where the log ended when it
-began, writes every entry that was put before that point once more at the end, and then has the log
-forget all before the point. Rules that make this safe at any moment:
+Compaction keeps the log in proportion to what is live. It remembers the end of the log, the point,
+writes every entry that was put before the point again at the end, and then deletes all before the
+point. Rules that make this safe at any moment:
 
 1. An entry is rewritten with the value that it has when the rewriting batch is submitted, and only
-   while no other put of the same key is in flight: the log's order is then the order of the map.
-2. A key that was put anew since the point needs no rewriting, for its record lies after the point.
-3. Nothing is forgotten before every rewritten entry is durable. A crash before leaves entries
+   while no other put of the same key is in flight: the order in the log is then the order of the
+   map.
+2. A key that was put again since the point needs no rewriting: its record is after the point.
+3. Nothing is deleted before every rewritten entry is durable. A crash before that leaves entries
    twice with equal values, and the next start compacts again.
 """
 
@@ -49,25 +50,25 @@ StateEntry = tuple[bytes, bytes | None]
 
 REWRITE_BYTES_MAX = 1 * MIB
 REWRITE_ENTRIES_MAX = 2_000
-"""What compaction encodes in one go: a few milliseconds in which the loop does nothing else."""
+"""Entries that compaction encodes at once: a few milliseconds of the loop."""
 
 DEAD_BYTES_MIN = 4 * MIB
-"""Less than this is never worth rewriting anything."""
+"""With fewer dead bytes, no compaction is started."""
 
 _RECORD_OVERHEAD = 32
-"""The most that a record takes beside its key and value: its varints, all at their longest."""
+"""Largest size of a record besides its key and value: its varints, all at their longest."""
 
 
 @dataclass(slots=True)
 class _Compaction:
-    """One compaction under way."""
+    """A compaction in progress."""
 
     point: int
-    """Where the log ended when this began: what lies before is going to be forgotten."""
+    """End of the log when the compaction started: all before it is going to be deleted."""
     todo: set[bytes]
-    """Keys whose last durable record lies before the point."""
+    """Keys whose last durable record is before the point."""
     kept_bytes: int = 0
-    """Bytes that were applied from the point on."""
+    """Bytes applied from the point on."""
 
 
 class StateLog(StateWriter):
@@ -203,7 +204,7 @@ class StateLog(StateWriter):
             self._compaction = self._compacting = None
 
     async def _rewrite(self, compaction: _Compaction) -> int:
-        """Write once more all that is left to do and not in flight; returns how many that were."""
+        """Rewrite all keys in `todo` that are not in flight; returns how many."""
         count = 0
         keys = deque(compaction.todo)
         while not self._is_closed and (chunk := self._chunk(keys, compaction.todo)):
@@ -212,7 +213,7 @@ class StateLog(StateWriter):
         return count
 
     def _chunk(self, keys: deque[bytes], todo: set[bytes]) -> list[StateEntry]:
-        """Take from `keys` what one batch may rewrite, with its present value."""
+        """Take from `keys` what one batch may rewrite, with the present values."""
         busy = {key for key, _ in _entries_of(self._gathered)}
         busy.update(key for batch in self._in_flight for key, _ in _entries_of(batch))
         chunk: list[StateEntry] = []
@@ -239,7 +240,7 @@ class StateLog(StateWriter):
 
 
 def _size_of(key: bytes, value: bytes | None) -> int:
-    """Return what an entry takes in a batch, at the most."""
+    """Return the largest size that an entry can have in a batch."""
     return len(key) + len(value or b"") + _RECORD_OVERHEAD
 
 

@@ -77,7 +77,7 @@ QUEUE_METRICS: Sequence[MetricDeclaration[QueueReading]] = (
     counter(
         "millstream_queue_expired_leases_total",
         "Leases that ran out.",
-        lambda seen: seen.queue.ledger.expired,
+        lambda seen: seen.queue.store.expired,
     ),
     counter(
         "millstream_queue_stale_receipts_total",

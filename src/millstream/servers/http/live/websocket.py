@@ -243,7 +243,7 @@ class LiveWebSocket:
 
     async def _ack(self, asked: AckMessage) -> AckAnswer:
         settled = await self._broker.queues.get(asked.queue).ack(asked.receipts)
-        return AckAnswer(acked=settled.count, cost=RequestCost(**settled.cost._asdict()))
+        return AckAnswer(acked=settled.count, cost=RequestCost(**settled.timings._asdict()))
 
 
 def frame(event: LiveEvent) -> str:

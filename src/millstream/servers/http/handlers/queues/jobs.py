@@ -67,7 +67,7 @@ async def claim_jobs(request: Request) -> Response:
         claimed = await _claim(queue, asyncio.ensure_future(claim), leaving)
     jobs = [encode_job(job) for job in claimed.jobs]
     usage_of(request).charge(QuotaKind.CONSUME, sum(map(len, jobs)))
-    return json_response(claim_json(jobs, _cost(request, claimed.cost)))
+    return json_response(claim_json(jobs, _cost(request, claimed.timings)))
 
 
 async def _claim(
@@ -118,7 +118,7 @@ async def ack_jobs(request: Request) -> Response:
     """
     body = await read_message(request, ReceiptsBody, size_max=RECEIPTS_SIZE_MAX)
     settled = await queue_of(request).ack(body.receipts)
-    return json_response(AckAnswer(acked=settled.count, cost=_cost(request, settled.cost)))
+    return json_response(AckAnswer(acked=settled.count, cost=_cost(request, settled.timings)))
 
 
 async def nack_jobs(request: Request) -> Response:
@@ -129,7 +129,7 @@ async def nack_jobs(request: Request) -> Response:
     """
     body = await read_message(request, NackBody, size_max=RECEIPTS_SIZE_MAX)
     settled = await queue_of(request).nack(body.receipts, delay_ms=body.delay_ms)
-    return json_response(NackAnswer(nacked=settled.count, cost=_cost(request, settled.cost)))
+    return json_response(NackAnswer(nacked=settled.count, cost=_cost(request, settled.timings)))
 
 
 async def extend_jobs(request: Request) -> Response:
@@ -144,7 +144,7 @@ async def extend_jobs(request: Request) -> Response:
         ExtendAnswer(
             extended=settled.count,
             deadline_ms=body.lease_ms or queue.config.lease_ms,
-            cost=_cost(request, settled.cost),
+            cost=_cost(request, settled.timings),
         )
     )
 
