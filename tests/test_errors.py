@@ -56,7 +56,7 @@ def test_there_are_few_errors():
 def test_an_offset_out_of_range_carries_all_three_numbers():
     error = OffsetOutOfRange(7, start=10, end=20)
     assert (error.offset, error.start, error.end) == (7, 10, 20)
-    assert str(error) == "offset 7 is outside [10, 20]"
+    assert str(error) == "offset must be between 10 and 20, got 7"
 
 
 def test_an_append_that_would_block_carries_its_reason():

@@ -100,10 +100,10 @@ _HOMES = {
     "TopicState": "clients.http.core.values",
     "open": "embedded",
 }
-"""Where each name comes from; it is loaded when it is first asked for.
+"""Module of each public name, which is imported at the first access.
 
-Loading all of the storage takes a tenth of a second, which each process of Spark would pay to read
-a few batches.
+Importing the storage takes a tenth of a second, which each Spark process would pay to read a
+few batches.
 """
 
 
@@ -111,9 +111,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"{__name__}.{_HOMES[name]}")
-    found = getattr(home, "open_store" if name == "open" else name)
-    globals()[name] = found
-    return found
+    value = getattr(home, "open_store" if name == "open" else name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

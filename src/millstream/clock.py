@@ -1,7 +1,7 @@
-"""Time, passed in.
+"""Clocks and timers, passed in as parameters.
 
-Wall time dates records and files and decides nothing that safety depends on; whatever is measured
-or waited for uses the monotonic clock, which no operator can set back.
+Wall time is used for the timestamps of records and files; safety never depends on it. Durations
+and waits use the monotonic clock, which no operator can set back.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of time."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as the machine believes; may jump in both directions."""
+        """Return milliseconds since 1970 by the system clock, which may jump in both directions."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Return seconds since some fixed moment; never goes back."""
         ...
 
     def boot_id(self) -> str:
-        """Name the moment from which `monotonic` counts; empty where that is unknown.
+        """Return an id of the moment from which `monotonic` counts; empty if it is unknown.
 
-        Two processes that have the same name for it can compare what `monotonic` told them.
+        Two processes with the same id can compare their values of `monotonic`.
         """
         ...
 
 
 class Timer(Protocol):
-    """Something that will happen, unless it is called off."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Call it off. Harmless once it happened."""
+        """Cancel the callback. Has no effect once it ran."""
         ...
 
 
 class Timers(Protocol):
-    """Who calls back when time has passed. Where the loop runs, it does."""
+    """A scheduler of callbacks; an event loop is one."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call `callback` once, when `seconds` have passed on the monotonic clock."""
+        """Call `callback` once, after `seconds` on the monotonic clock."""
         ...
 
 
@@ -59,20 +59,18 @@ class SystemClock:
         self._boot_id = _boot_id()
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment."""
         return time.monotonic()
 
     def boot_id(self) -> str:
-        """Name the start of the machine, as the kernel does; empty where it does not say."""
+        """Return the kernel's id of this boot; empty if the kernel has none."""
         return self._boot_id
 
 
 def _boot_id() -> str:
-    """Name what `time.monotonic` counts from: a boot, and what a container may have added to it."""
+    """Return an id of the origin of `time.monotonic`: the boot and the time namespace."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         with open(_BOOT_FILE, encoding="ascii") as file:
             boot = file.read().strip()

@@ -1,7 +1,7 @@
-"""Every error that Millstream raises, sorted by who has to act.
+"""All errors that Millstream raises, grouped by who has to act.
 
-One root and a handful of one-line classes. Deep code raises one of these; each door translates
-them once, in a table. A message says what was found and what is allowed.
+One root class and many small ones. Inner code raises one of these; each server translates them
+once, in a table. A message says what must hold and what was found.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from typing import Any
 
 
 class MillstreamError(Exception):
-    """The root: catch this to catch all that Millstream raises on purpose."""
+    """Base class of all errors that Millstream raises on purpose."""
 
 
 # The caller has to change the request.
 
 
 class RequestError(MillstreamError):
-    """The request cannot be met as it is; repeating it will not help."""
+    """The request cannot be fulfilled as it is; repeating it will not help."""
 
 
 class InvalidConfig(RequestError):
-    """A setting has a value that is not allowed."""
+    """A setting has an invalid value."""
 
 
 class InvalidPipeline(RequestError):
-    """A pipeline is described in a way in which it cannot run."""
+    """A pipeline definition is invalid, so the pipeline cannot run."""
 
 
 class InvalidName(RequestError):
-    """A topic name or a partition number cannot be one."""
+    """A topic name or partition number is invalid."""
 
 
 class InvalidBatch(RequestError):
-    """The bytes handed in are not one whole, sound batch."""
+    """The bytes are not exactly one well-formed batch."""
 
 
 class BatchTooLarge(RequestError):
-    """A batch exceeds the limit of its log."""
+    """A batch exceeds the size limit of its log."""
 
 
 class LogFull(RequestError):
-    """The log holds as much as it may, and is set to refuse what does not fit."""
+    """The log is at its size limit, and is configured to reject new records."""
 
 
 class InvalidAddress(RequestError):
@@ -54,72 +54,72 @@ class UnknownLog(RequestError):
 
 
 class UnknownTopic(RequestError):
-    """There is no topic of that name, or it has no such partition."""
+    """There is no topic with that name, or it has no such partition."""
 
 
 class UnknownTopicId(RequestError):
-    """There is no topic with that id; one of the same name may have been made anew."""
+    """There is no topic with that id; the topic may have been deleted and created again."""
 
 
 class TopicExists(RequestError):
-    """There is a topic of that name already."""
+    """A topic with that name exists already."""
 
 
 class InvalidPartitions(RequestError):
-    """A topic cannot have that many partitions, or not fewer than it has."""
+    """The number of partitions is out of range, or lower than the current one."""
 
 
 class InvalidReplication(RequestError):
-    """A partition cannot have that many replicas, or not on these nodes."""
+    """The replication factor or the assignment of replicas is invalid."""
 
 
 class UnknownQueue(RequestError):
-    """There is no queue of that name; there may be a topic of that name."""
+    """There is no queue with that name; there may be a topic with that name."""
 
 
 class StaleReceipt(RequestError):
-    """Some receipts are not the newest of their jobs: these belong to others now, or ended."""
+    """Some receipts are outdated: their jobs were leased again, or are finished."""
 
     def __init__(self, receipts: Sequence[str], *, done: int = 0) -> None:
         shown = ", ".join(receipts[:3])
-        super().__init__(f"{len(receipts)} receipts are stale: {shown}; for {done} it was done")
+        super().__init__(f"{len(receipts)} receipts are stale: {shown}; {done} others succeeded")
         self.receipts = tuple(receipts)
         self.done = done
-        """How many of the others that came along took effect."""
+        """How many of the other receipts in the request succeeded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _stale_receipt, (self.receipts, self.done)
 
 
 def _stale_receipt(receipts: Sequence[str], done: int) -> StaleReceipt:
-    """Make the error anew in the process that it was sent to."""
+    """Recreate the error in the process that unpickles it."""
     return StaleReceipt(receipts, done=done)
 
 
 class UnknownStream(RequestError):
-    """There is no stream under that path, or it has expired."""
+    """There is no stream at that path, or it has expired."""
 
 
 class StreamGone(RequestError):
-    """The stream was deleted, or its first records were; its path stays taken by its forks."""
+    """The stream was deleted, or its first records were; its forks keep the path in use."""
 
 
 class StreamExists(RequestError):
-    """There is a stream or a topic in that place already, and it is not what was asked for."""
+    """A stream or topic with another configuration exists at that path already."""
 
 
 class StreamMismatch(RequestError):
-    """What is appended is of another type than the stream, or not newer than what came before."""
+    """The appended data has another content type than the stream, or its sequence is not newer."""
 
 
 class StreamClosed(RequestError):
-    """The stream was closed, and takes nothing more."""
+    """The stream is closed and accepts no more appends."""
 
     def __init__(self, path: str, end: int) -> None:
-        super().__init__(f"stream {path[:300]!r} is closed, and ends at {end}")
+        super().__init__(f"stream {path[:300]!r} is closed at offset {end}")
         self.path = path
         self.end = end
-        """Where it ends, as an offset of the stream."""
+        """The end of the stream, as an offset of the stream."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamClosed, (self.path, self.end)
@@ -129,7 +129,7 @@ class StaleStreamProducer(RequestError):
     """A newer instance of the stream's producer took over."""
 
     def __init__(self, producer: str, *, found: int, newest: int) -> None:
-        super().__init__(f"producer {producer!r} has epoch {found}, newest is {newest}")
+        super().__init__(f"epoch of producer {producer!r} must be at least {newest}, got {found}")
         self.producer = producer
         self.found = found
         self.newest = newest
@@ -139,15 +139,17 @@ class StaleStreamProducer(RequestError):
 
 
 def _stale_stream_producer(producer: str, found: int, newest: int) -> StaleStreamProducer:
-    """Make the error anew in the process that it was sent to."""
+    """Recreate the error in the process that unpickles it."""
     return StaleStreamProducer(producer, found=found, newest=newest)
 
 
 class StreamProducerGap(RequestError):
-    """Something that the stream's producer appended before is missing."""
+    """An earlier append of the stream's producer is missing."""
 
     def __init__(self, producer: str, *, expected: int, found: int) -> None:
-        super().__init__(f"producer {producer!r} sent number {found}, expected is {expected}")
+        super().__init__(
+            f"sequence of producer {producer!r} must be at most {expected}, got {found}"
+        )
         self.producer = producer
         self.expected = expected
         self.found = found
@@ -157,51 +159,51 @@ class StreamProducerGap(RequestError):
 
 
 def _stream_producer_gap(producer: str, expected: int, found: int) -> StreamProducerGap:
-    """Make the error anew in the process that it was sent to."""
+    """Recreate the error in the process that unpickles it."""
     return StreamProducerGap(producer, expected=expected, found=found)
 
 
 class MalformedRequest(RequestError):
-    """A request's bytes are not what its protocol says they must be."""
+    """The bytes of a request violate its protocol."""
 
 
 class UnsupportedVersion(RequestError):
-    """The request is of a version, or of a kind, that is not spoken here."""
+    """The type or the version of the request is not supported."""
 
 
 class InvalidRequest(RequestError):
-    """The request is well formed, but what it says contradicts itself or the state of things."""
+    """The request is well-formed, but contradicts itself or the current state."""
 
 
 class InvalidRecord(RequestError):
-    """The topic does not take this record: a key is missing, or it is not allowed there."""
+    """The topic does not accept this record: a key is missing, or it is not allowed there."""
 
 
 class BadRecord(RequestError):
-    """A record's value is not what its topic, or the reader, says that values are."""
+    """A record's value does not match the value format of its topic or reader."""
 
 
 class UnsupportedCompression(RequestError):
-    """The batch is packed in a way that is not allowed where it goes."""
+    """The topic or the request version does not allow the compression codec of the batch."""
 
 
 class InvalidTimestamp(RequestError):
-    """A record's timestamp is further from the present than the topic allows."""
+    """A record's timestamp is further from the current time than the topic allows."""
 
 
 class InvalidRegex(RequestError):
-    """A pattern cannot be compiled, or is too long."""
+    """A regular expression cannot be compiled, or is too long."""
 
 
 class FencedLeaderEpoch(RequestError):
-    """The caller knows an older leader of the partition."""
+    """The caller's leader epoch is older than that of the partition."""
 
 
 class UnknownLeaderEpoch(RequestError):
-    """The caller knows a newer leader of the partition than this node does."""
+    """The caller's leader epoch is newer than the one that this node knows."""
 
 
-# The caller is a producer that was overtaken, or lost its place.
+# The caller is a producer that was fenced, or whose state was lost.
 
 
 class ProducerFenced(RequestError):
@@ -209,27 +211,27 @@ class ProducerFenced(RequestError):
 
 
 class InvalidProducerEpoch(RequestError):
-    """The producer's epoch is older than the newest that was seen."""
+    """The producer's epoch is older than the newest one seen."""
 
 
 class UnknownProducer(RequestError):
-    """Nothing is known of this producer any more."""
+    """The state of this producer is unknown or has expired."""
 
 
 class OutOfOrderSequence(RequestError):
-    """A batch does not follow the producer's batch before it."""
+    """The sequence of a batch does not follow the producer's previous batch."""
 
 
 class InvalidTransactionState(RequestError):
-    """What was asked does not fit the state of the transaction."""
+    """The request is not allowed in the current state of the transaction."""
 
 
 class TransactionAborted(RequestError):
-    """The transaction was not in order and has to be aborted by its producer."""
+    """The transaction failed, and its producer has to abort it."""
 
 
 class InvalidTransactionTimeout(RequestError):
-    """A transaction may not last that long."""
+    """The transaction timeout exceeds the maximum."""
 
 
 class InvalidProducerMapping(RequestError):
@@ -244,7 +246,7 @@ class UnknownTransaction(RequestError):
 
 
 class InvalidGroup(RequestError):
-    """A group cannot be called so, or is of another kind."""
+    """The group id is invalid, or the group has another type."""
 
 
 class UnknownGroup(RequestError):
@@ -252,19 +254,19 @@ class UnknownGroup(RequestError):
 
 
 class GroupNotEmpty(RequestError):
-    """The group has members, and that is in the way."""
+    """The group still has members."""
 
 
 class GroupSubscribed(RequestError):
-    """The group is subscribed to the topic, so its offsets stay."""
+    """The group is subscribed to the topic, so its offsets cannot be deleted."""
 
 
 class UnknownMember(RequestError):
-    """The group does not have this member, or not any more."""
+    """The group has no such member, or no longer has it."""
 
 
 class MemberIdNeeded(RequestError):
-    """The member has to join again with the id that it was given."""
+    """The member has to join again with the id that it was assigned."""
 
     def __init__(self, member_id: str) -> None:
         super().__init__(f"join again as {member_id!r}")
@@ -275,7 +277,7 @@ class MemberIdNeeded(RequestError):
 
 
 class FencedInstance(RequestError):
-    """Another member has taken over this static member's instance id."""
+    """Another member took over this static member's instance id."""
 
 
 class UnreleasedInstance(RequestError):
@@ -283,19 +285,19 @@ class UnreleasedInstance(RequestError):
 
 
 class IllegalGeneration(RequestError):
-    """The caller speaks of a generation of the group that is not the present one."""
+    """The group generation in the request is not the current one."""
 
 
 class RebalanceInProgress(RequestError):
-    """The group is being divided anew; join it again."""
+    """The group is rebalancing; join it again."""
 
 
 class InconsistentProtocol(RequestError):
-    """The member shares no assignment strategy with the rest of the group."""
+    """The member supports no assignment strategy that all other members support."""
 
 
 class InvalidSessionTimeout(RequestError):
-    """A session may not be that short, or that long."""
+    """The session timeout is out of range."""
 
 
 class FencedMemberEpoch(RequestError):
@@ -303,26 +305,26 @@ class FencedMemberEpoch(RequestError):
 
 
 class StaleMemberEpoch(RequestError):
-    """The member's epoch has moved on; it has to learn the new one first."""
+    """The member's epoch is outdated; it has to send a heartbeat to get the new one."""
 
 
 class UnsupportedAssignor(RequestError):
-    """The group's division cannot be made by the named strategy."""
+    """The requested assignment strategy is not supported."""
 
 
 class GroupFull(RequestError):
-    """The group has as many members as it may have."""
+    """The group has reached its maximum number of members."""
 
 
 class OffsetMetadataTooLarge(RequestError):
-    """What was to be remembered beside an offset is too long."""
+    """The metadata of a committed offset is too long."""
 
 
 class OffsetOutOfRange(RequestError):
-    """The offset lies before the first or after the last that can be read."""
+    """The offset is before the first or after the last readable one."""
 
     def __init__(self, offset: int, *, start: int, end: int) -> None:
-        super().__init__(f"offset {offset} is outside [{start}, {end}]")
+        super().__init__(f"offset must be between {start} and {end}, got {offset}")
         self.offset = offset
         self.start = start
         self.end = end
@@ -332,12 +334,12 @@ class OffsetOutOfRange(RequestError):
 
 
 def _out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRange:
-    """Make the error anew in the process that it was sent to."""
+    """Recreate the error in the process that unpickles it."""
     return OffsetOutOfRange(offset, start=start, end=end)
 
 
 class DataLost(RequestError):
-    """Records that were to be read are gone, and whoever reads wants to know."""
+    """Records to be read were deleted, and the reader is configured to fail then."""
 
 
 # The caller may wait and try again.
@@ -348,7 +350,7 @@ class Unavailable(MillstreamError):
 
 
 class WouldBlock(Unavailable):
-    """The append was not admitted: it would have to wait, and was told not to."""
+    """The append was not admitted: it would have to wait, and the caller asked not to."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"append would block: {reason}")
@@ -359,68 +361,68 @@ class WouldBlock(Unavailable):
 
 
 class DeadlineExceeded(Unavailable):
-    """The append was not admitted within its deadline."""
+    """The append was not admitted before its deadline."""
 
 
 class Busy(Unavailable):
-    """The same thing is being changed already; try again in a moment."""
+    """A concurrent change is in progress; try again in a moment."""
 
 
 class QuotaExceeded(Unavailable):
-    """The client used more than its quota allows, and has to wait before it may use more."""
+    """The client exceeded its quota, and has to wait before its next request."""
 
     def __init__(self, quota: str, throttle_ms: int) -> None:
-        super().__init__(f"{quota} is used up, try again in {throttle_ms} ms")
+        super().__init__(f"{quota} is exceeded, try again in {throttle_ms} ms")
         self.quota = quota
-        """By the name that Kafka has for it."""
+        """Kafka's name of the quota."""
         self.throttle_ms = throttle_ms
-        """How long until nothing is owed any more."""
+        """Time until the client is within its quota again."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return QuotaExceeded, (self.quota, self.throttle_ms)
 
 
 class ConcurrentTransaction(Unavailable):
-    """The transaction before is still being ended."""
+    """The previous transaction is still being completed."""
 
 
 class UnstableOffset(Unavailable):
-    """An offset is part of a transaction that has not ended yet."""
+    """The offset was committed in a transaction that is still open."""
 
 
 class Stopping(Unavailable):
-    """The node is stopping, and takes nothing new."""
+    """The node is shutting down and accepts no new requests."""
 
 
 class DiskFull(Unavailable):
-    """The disk has no room. Reads go on; writes resume by themselves when space returns."""
+    """The disk is full. Reads go on; writes resume by themselves when space is free again."""
 
 
-# The caller is a client, and the node at the other end is in its way.
+# Raised by clients: the node failed or refused.
 
 
 class NodeUnreachable(MillstreamError):
-    """A node cannot be reached, hung up, or did not answer in time."""
+    """A node cannot be reached, closed the connection, or did not respond in time."""
 
     def __init__(self, address: str, reason: str, *, may_be_done: bool = False) -> None:
-        doubt = "; what was asked may have been done" if may_be_done else ""
-        super().__init__(f"{address}: {reason}{doubt}")
+        warning = "; the request may have been executed" if may_be_done else ""
+        super().__init__(f"{address}: {reason}{warning}")
         self.address = address
         self.reason = reason
         self.may_be_done = may_be_done
-        """Whether a request was on its way. Otherwise nothing of it can have taken effect."""
+        """Whether a request was in flight. Otherwise it cannot have had any effect."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unreachable, (self.address, self.reason, self.may_be_done)
 
 
 def _unreachable(address: str, reason: str, may_be_done: bool) -> NodeUnreachable:  # noqa: FBT001 - as it was pickled.
-    """Make the error anew in the process that it was sent to."""
+    """Recreate the error in the process that unpickles it."""
     return NodeUnreachable(address, reason, may_be_done=may_be_done)
 
 
 class NodeRefused(MillstreamError):
-    """A node refused a request for a reason that has no error of its own here."""
+    """A node refused a request with an error code that has no class here."""
 
     def __init__(self, code: int, name: str, message: str) -> None:
         super().__init__(f"{name} ({code}): {message}")
@@ -433,18 +435,18 @@ class NodeRefused(MillstreamError):
 
 
 class MalformedAnswer(MillstreamError):
-    """What a node answered is not what its protocol says it must be."""
+    """A response of a node violates its protocol."""
 
 
 # An operator has to act.
 
 
 class LogOffline(MillstreamError):
-    """The log takes no appends until it was closed, opened again and checked."""
+    """The log accepts no appends until it is closed, opened again and checked."""
 
 
 class LogClosed(MillstreamError):
-    """The log or its store was closed."""
+    """The log or its store is closed."""
 
 
 class StoreLocked(MillstreamError):
@@ -456,22 +458,22 @@ class StorageFailed(MillstreamError):
 
 
 class SparkMissing(MillstreamError):
-    """PySpark, or the Java that it runs on, is not installed here."""
+    """PySpark, or the Java that it runs on, is not installed."""
 
 
 class SparkFailed(MillstreamError):
-    """What Spark was to do did not come to its end; what it had finished is kept."""
+    """A Spark job failed; what it had finished is kept."""
 
 
 class UnknownFormat(MillstreamError):
-    """A file is of a version that this release does not know; it was left untouched."""
+    """A file has a version that this release does not support; it was not changed."""
 
 
 # Data is damaged.
 
 
 class CorruptData(MillstreamError):
-    """Stored bytes are not what was written."""
+    """Stored bytes differ from what was written."""
 
 
 class CorruptBatch(CorruptData):
@@ -479,4 +481,4 @@ class CorruptBatch(CorruptData):
 
 
 class CorruptFile(CorruptData):
-    """An index, seal or description is damaged, or a segment lacks bytes that it must have."""
+    """An index, seal or metadata file is damaged, or a segment is shorter than it must be."""

@@ -1,4 +1,4 @@
-"""How a value is spread: how often it fell into each of a few buckets."""
+"""Histogram with fixed buckets."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ LATENCY_BUCKETS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
 )  # fmt: skip
-"""Upper ends of the buckets of a time: from a write to a good disk to one that hangs."""
+"""Upper bounds of latency buckets in seconds: from a write to a fast disk to one that hangs."""
 
 
 class Histogram:
-    """Counts values by how large they are. Counting one makes nothing and waits for nobody."""
+    """Counts of values per bucket. Counting a value allocates nothing and takes no lock."""
 
     __slots__ = ("bounds", "counts")
 
     def __init__(self, bounds: tuple[float, ...] = LATENCY_BUCKETS) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """How many values were in each bucket, the last one for those beyond all bounds."""
+        """Number of values in each bucket; the last is for values above all bounds."""
 
-    def note(self, value: float) -> None:
+    def observe(self, value: float) -> None:
         """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
 
-    def within(self, bucket: int) -> int:
-        """Return how many values were in this bucket or a lower one."""
+    def count_within(self, bucket: int) -> int:
+        """Return the number of values in this bucket and all lower ones."""
         return sum(self.counts[: bucket + 1])

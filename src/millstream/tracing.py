@@ -1,8 +1,8 @@
-"""Who follows a request on its way, where somebody does: what the doors know of tracing.
+"""Tracing interface of the servers.
 
-The doors hold a `Tracer` or nothing. Whether a request is followed is decided before anything is
-made for it: `begin` returns nothing for those that are not, which are nearly all. What a span tells
-is bounded, and goes nowhere near what the request waits for.
+A server has a `Tracer` or none. Sampling is decided before anything is allocated: `begin` returns
+`None` for requests that are not sampled, which are nearly all. The data of a span is bounded, and
+exporting it never delays a request.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from __future__ import annotations
 from typing import Protocol
 
 AttributeValue = str | int | float
-"""What may be said of a request."""
+"""Type of a span attribute."""
 
 
 class Span(Protocol):
-    """One request that is followed. Used on the event loop, and no more once it ended."""
+    """One traced request. Used on the event loop only, and not after `end`."""
 
     def rename(self, name: str) -> None:
-        """Call it otherwise: what a request is for shows on its way."""
+        """Change the name: some requests show their purpose only while they are processed."""
         ...
 
-    def note(self, name: str, value: AttributeValue) -> None:
-        """Say something of it."""
+    def set_attribute(self, name: str, value: AttributeValue) -> None:
+        """Set an attribute."""
         ...
 
     def step(self, name: str, seconds: float) -> None:
-        """Tell of a part of it that ended just now, and took so long."""
+        """Record a part of the request that ended just now and took `seconds`."""
         ...
 
     def end(self, error: str | None = None) -> None:
-        """It was answered; `error` says what of ours went wrong. Repeating this does nothing."""
+        """End the span; `error` is a server-side failure. Further calls have no effect."""
         ...
 
 
 class Tracer(Protocol):
-    """Decides which requests are followed."""
+    """Decides which requests are traced."""
 
     def begin(self, name: str, parent: str | None = None) -> Span | None:
-        """Follow a request, or do not; `parent` is what its client says in `traceparent`."""
+        """Begin a span, or return `None`; `parent` is the client's `traceparent` header."""
         ...

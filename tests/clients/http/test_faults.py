@@ -107,7 +107,7 @@ def test_a_node_that_nobody_reaches_is_given_up_at_the_deadline(patient, clock):
 def test_an_append_that_is_never_answered_says_that_it_may_be_done(patient):
     with ScriptedNode(DESCRIBED, PRODUCER, hang_up) as node:
         client = patient(node.url)
-        with pytest.raises(NodeUnreachable, match="may have been done") as caught:
+        with pytest.raises(NodeUnreachable, match="may have been executed") as caught:
             client.append("t", 1)
     assert caught.value.may_be_done
     appends = [one for one in node.seen if one.path.endswith("/records")]
@@ -264,7 +264,7 @@ def test_something_between_that_does_not_hear_from_the_node_leaves_a_doubt(patie
     ):
         patient(node.url).queue("q").claim()
     assert len(node.seen) == 1
-    assert caught.value.__notes__ == ["what was asked may have been done"]
+    assert caught.value.__notes__ == ["the request may have been executed"]
 
 
 def test_a_node_that_is_at_fault_is_not_asked_again(patient):
@@ -274,7 +274,7 @@ def test_a_node_that_is_at_fault_is_not_asked_again(patient):
     ):
         patient(node.url).append("t", 1)
     assert len(node.seen) == 3
-    assert caught.value.__notes__ == ["what was asked may have been done"]
+    assert caught.value.__notes__ == ["the request may have been executed"]
 
 
 # Answers that are none.

@@ -55,7 +55,7 @@ async def test_who_owes_is_refused_and_told_for_how_long(node):
     assert code == 429
     assert answer["error"] == {
         "code": "quota_exceeded",
-        "message": "producer_byte_rate is used up, try again in 5000 ms",
+        "message": "producer_byte_rate is exceeded, try again in 5000 ms",
         "detail": {"quota": "producer_byte_rate", "throttle_ms": 5_000},
     }
     assert headers(refused)["retry-after"] == "5"

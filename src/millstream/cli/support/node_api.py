@@ -162,7 +162,7 @@ def _unreachable(server: str, lost: NodeUnreachable) -> str:
     cause = lost.__cause__
     reason = getattr(cause, "strerror", None) or lost.reason
     if lost.may_be_done and lost.reason != "hung up before it answered":
-        return f"{server}: {lost.reason}; what was asked may have been done"
+        return f"{server}: {lost.reason}; the request may have been executed"
     return f"no node answers at {server}: {reason}; say with --server where one does"
 
 

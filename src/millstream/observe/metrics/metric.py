@@ -141,7 +141,7 @@ def bucket_counter(
 
     def sample(bucket: int) -> MetricSample[S]:
         bound = str(bounds[bucket]) if bucket < len(bounds) else "+Inf"
-        return MetricSample(labels=(bound,), read=lambda thing: read(thing).within(bucket))
+        return MetricSample(labels=(bound,), read=lambda thing: read(thing).count_within(bucket))
 
     return MetricDeclaration(
         name=name,

@@ -109,7 +109,7 @@ class RequestSpan:
         """Call it otherwise."""
         self._span.update_name(name)
 
-    def note(self, name: str, value: AttributeValue) -> None:
+    def set_attribute(self, name: str, value: AttributeValue) -> None:
         """Say something of it."""
         self._span.set_attribute(name, value)
 

@@ -66,6 +66,6 @@ class HttpCounters:
             found = self.routes.setdefault((method, path), RouteCounter())
         found.by_class[min(status // 100, 5)] += 1
         found.seconds += seconds
-        self.durations.note(seconds)
+        self.durations.observe(seconds)
         if not is_patient:
-            self.prompt_durations.note(seconds)
+            self.prompt_durations.observe(seconds)

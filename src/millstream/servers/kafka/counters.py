@@ -28,7 +28,7 @@ class RequestCounter:
         """Count a request that was answered after so long."""
         self.count += 1
         self.seconds += seconds
-        self.durations.note(seconds)
+        self.durations.observe(seconds)
 
 
 @dataclass(slots=True)

@@ -141,7 +141,7 @@ class PendingFastProduce:
         if not isinstance(error, MillstreamError):
             raise error
         if self._span is not None:
-            self._span.note("error.type", type(error).__name__)
+            self._span.set_attribute("error.type", type(error).__name__)
         self._answer([] if self._request.acks == NONE else self._refusal(error))
 
     def _answer(self, parts: list[Bytes]) -> None:
@@ -158,11 +158,11 @@ class PendingFastProduce:
         request, partition = self._request, self._partition
         client_id = request.client_id.decode(errors="replace")
         describe(span, _API.name, request.version, client_id, self._session.host)
-        span.note("kafka.topic_count", 1)
-        span.note("messaging.destination.name", partition.topic)
-        span.note("messaging.destination.partition.id", str(partition.index))
+        span.set_attribute("kafka.topic_count", 1)
+        span.set_attribute("messaging.destination.name", partition.topic)
+        span.set_attribute("messaging.destination.partition.id", str(partition.index))
         if (sync_seconds := partition.appender.last_sync_seconds) is not None:
-            span.note("millstream.fsync_ms", round(sync_seconds * 1000, 3))
+            span.set_attribute("millstream.fsync_ms", round(sync_seconds * 1000, 3))
         span.step(WAIT_STEP_NAMES[_API.name], seconds)
         span.end()
 

@@ -129,7 +129,7 @@ class PendingRequest:
         if self._deferred is not None:
             span.step(WAIT_STEP_NAMES.get(self.api.name, "wait"), seconds - self.busy_seconds)
         if throttle_ms:
-            span.note("millstream.throttle_ms", throttle_ms)
+            span.set_attribute("millstream.throttle_ms", throttle_ms)
         span.end()
 
     # Coming to an end without one.

@@ -13,11 +13,11 @@ TEXT_LENGTH_MAX = 256
 def describe(span: Span, api: str, version: int, client_id: str, host: str) -> None:
     """Say which request it is, and whose."""
     span.rename(f"Kafka {api}")
-    span.note("messaging.system", "kafka")
-    span.note("messaging.operation.name", api)
-    span.note("kafka.api_version", version)
-    span.note("messaging.client.id", client_id[:TEXT_LENGTH_MAX])
-    span.note("client.address", host)
+    span.set_attribute("messaging.system", "kafka")
+    span.set_attribute("messaging.operation.name", api)
+    span.set_attribute("kafka.api_version", version)
+    span.set_attribute("messaging.client.id", client_id[:TEXT_LENGTH_MAX])
+    span.set_attribute("client.address", host)
 
 
 def describe_topics(span: Span, request: Any) -> None:
@@ -25,8 +25,8 @@ def describe_topics(span: Span, request: Any) -> None:
     topics = getattr(request, "topic_data", None) or getattr(request, "topics", None)
     if not isinstance(topics, tuple):
         return
-    span.note("kafka.topic_count", len(topics))
+    span.set_attribute("kafka.topic_count", len(topics))
     if len(topics) == 1:
         name = getattr(topics[0], "name", None) or getattr(topics[0], "topic", None)
         if isinstance(name, str):
-            span.note("messaging.destination.name", name[:TEXT_LENGTH_MAX])
+            span.set_attribute("messaging.destination.name", name[:TEXT_LENGTH_MAX])

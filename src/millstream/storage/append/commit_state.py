@@ -208,8 +208,8 @@ class CommitState:
         counters.syncs += self._file_count
         counters.sync_seconds += seconds
         counters.last_sync_seconds = seconds
-        self.totals.syncs.note(seconds)
-        self.totals.commits.note(now - self._written_at)
+        self.totals.syncs.observe(seconds)
+        self.totals.commits.observe(now - self._written_at)
 
     # The checkpoint.
 

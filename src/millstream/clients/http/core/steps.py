@@ -96,7 +96,7 @@ class RetriedRequest:
             return
         self.is_in_doubt = True
         if not isinstance(error, NodeUnreachable):
-            error.add_note("what was asked may have been done")
+            error.add_note("the request may have been executed")
 
     def _given_up(self, error: MillstreamError, count: int) -> MillstreamError:
         """Return the last error; it says so where an earlier attempt left a doubt."""

@@ -89,8 +89,8 @@ def is_long_poll(scope: Mapping[str, Any]) -> bool:
 
 def _follow(span: Span, cost: AppendTimings) -> None:
     """Tell what a request waited for: its offset, the commit, and the disk within that."""
-    span.note("millstream.append.wait_ms", cost.throttle_ms)
-    span.note("millstream.fsync_ms", cost.fsync_ms)
+    span.set_attribute("millstream.append.wait_ms", cost.throttle_ms)
+    span.set_attribute("millstream.fsync_ms", cost.fsync_ms)
     span.step("commit", cost.commit_ms / 1000)
 
 

@@ -66,16 +66,16 @@ def describe(span: Span, scope: Scope, status: int) -> str | None:
     """Say what was asked for and how it ended; return what of ours went wrong, if anything."""
     method, route = operation_of(scope)
     span.rename(f"{method} {route}")
-    span.note("http.request.method", method)
-    span.note("http.route", route)
-    span.note("http.response.status_code", status)
-    span.note("url.scheme", scope.get("scheme", "http"))
-    span.note("url.path", scope["path"][:TEXT_LENGTH_MAX])
+    span.set_attribute("http.request.method", method)
+    span.set_attribute("http.route", route)
+    span.set_attribute("http.response.status_code", status)
+    span.set_attribute("url.scheme", scope.get("scheme", "http"))
+    span.set_attribute("url.path", scope["path"][:TEXT_LENGTH_MAX])
     if scope.get("client"):
-        span.note("client.address", str(scope["client"][0]))
+        span.set_attribute("client.address", str(scope["client"][0]))
     for name, value in (scope.get("path_params") or {}).items():
-        span.note(f"millstream.{name}", str(value)[:TEXT_LENGTH_MAX])
+        span.set_attribute(f"millstream.{name}", str(value)[:TEXT_LENGTH_MAX])
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
-    span.note("error.type", str(status))
+    span.set_attribute("error.type", str(status))
     return f"answered with {status}"
