@@ -215,7 +215,7 @@ def test_what_keeps_a_node_from_being_ready_is_told_first_and_never_left_out():
 
 
 def test_notice_may_take_no_longer_than_stopping():
-    with pytest.raises(InvalidConfig, match="drain_notice_ms is 2, allowed is up to drain_ms_max"):
+    with pytest.raises(InvalidConfig, match="drain_notice_ms must be at most drain_ms_max"):
         NodeConfig(drain_ms_max=1, drain_notice_ms=2)
 
 

@@ -22,7 +22,7 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.config.schema import Durability, LogConfig, StoreConfig, durability_named
+from millstream.config.schema import Durability, LogConfig, StoreConfig, parse_durability
 from millstream.errors import LogClosed, OffsetOutOfRange
 from millstream.records.arrow.decoder import COLUMNS, arrow_batches
 from millstream.records.compression import Codec
@@ -55,7 +55,7 @@ def open_store(
     """
     if config is None:
         if isinstance(durability, str):
-            durability = durability_named(durability)
+            durability = parse_durability(durability)
         config = LogConfig(durability=durability)
     return EmbeddedStoreContext(Store(fspath(path), config=store_config, log_config=config))
 
@@ -115,7 +115,7 @@ class EmbeddedStore:
         """Return a log, creating it where there is none."""
         if durability is not None and config is None:
             name = durability.value if isinstance(durability, Durability) else durability
-            config = replace(self.inner.log_config, durability=durability_named(name))
+            config = replace(self.inner.log_config, durability=parse_durability(name))
         return EmbeddedLog(self._loop.run(self.inner.log(topic, partition, config=config)), self)
 
     def delete(self, topic: str) -> None:

@@ -88,7 +88,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path, door: str):
 def test_others_are_not_let_in_by_accident(tmp_path: Path, door: str):
     result = refused("--data", str(tmp_path), door, "0.0.0.0:0")
     assert result.exit_code == 1
-    assert "0.0.0.0:0, which others than this machine can reach" in result.stderr
+    assert "0.0.0.0:0, which other machines can reach" in result.stderr
     assert "--insecure" in result.stderr
     assert not list(tmp_path.iterdir()), "nothing was touched"
 
@@ -121,8 +121,8 @@ def test_what_is_no_host_and_port_is_refused_with_what_is_needed(
     result = refused("--data", str(tmp_path), option, value)
     assert result.exit_code == 1
     assert result.stderr == (
-        f"Error: {KEYS_OF[option]} is '{value}' ({option}), allowed is HOST:PORT with a port of 0"
-        f" to 65535{', or none' * (option == '--advertise')}\n"
+        f"Error: {KEYS_OF[option]} must be HOST:PORT with a port from 0 to 65535"
+        f"{', or none' * (option == '--advertise')}, got '{value}' ({option})\n"
     )
 
 
@@ -130,7 +130,7 @@ def test_partitions_that_cannot_be_are_refused_with_what_is_allowed(tmp_path: Pa
     result = refused("--data", str(tmp_path), "--partitions", "0")
     assert result.exit_code == 1
     assert result.stderr == (
-        "Error: topics.partitions is 0 (--partitions), allowed is 1 to 100000\n"
+        "Error: topics.partitions must be between 1 and 100000, got 0 (--partitions)\n"
     )
 
 

@@ -197,7 +197,7 @@ def test_a_node_is_set_up_by_file_variables_and_options(tmp_path: Path, monkeypa
     assert configured["set"]["topics.partitions"] == "MILLSTREAM_TOPICS_PARTITIONS"
     assert configured["set"]["logging.level"] == "--log-level"
     (warning,) = (one for one in events(node) if one["level"] == "warning")
-    assert "can be written to by others" in warning["event"]
+    assert "is writable by users other than" in warning["event"]
 
 
 def test_a_node_without_any_configuration_keeps_its_data_here(tmp_path: Path, monkeypatch):
@@ -217,9 +217,10 @@ def test_a_node_with_wrong_settings_names_all_of_them_and_touches_nothing(tmp_pa
     ended = started(*ANY[2:], cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines() == [
-        "Error: kafka.connections_max is 0 (millstream.toml, line 2), allowed is 1 to 1000000",
-        "Error: kafka.listen is 1 (millstream.toml, line 3), allowed is HOST:PORT with a port of 0"
-        " to 65535",
+        "Error: kafka.connections_max must be between 1 and 1000000, got 0 (millstream.toml, line"
+        " 2)",
+        "Error: kafka.listen must be HOST:PORT with a port from 0 to 65535, got 1"
+        " (millstream.toml, line 3)",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["millstream.toml"]
 

@@ -21,9 +21,9 @@ from millstream.config.schema import (
     NodeConfig,
     StoreConfig,
     TelemetryConfig,
-    durability_named,
-    endpoint_named,
     is_loopback,
+    parse_durability,
+    parse_endpoint,
     settings_of,
 )
 from millstream.errors import InvalidConfig
@@ -61,6 +61,8 @@ OPTIONAL = [
     for name in sorted(config._optional)
 ]
 
+REQUIRED = [limit for limit in LIMITS if limit.values[1] not in limit.values[0]._optional]
+
 NO_WHOLE_NUMBER = ["1024", 1024.0, float("nan"), True, [1024], Durability.FSYNC]
 
 
@@ -96,7 +98,7 @@ def test_a_number_outside_its_limits_is_refused_with_key_value_and_range(config,
     for value in (least - 1, most + 1, -(2**70), 2**70):
         with pytest.raises(InvalidConfig) as caught:
             config(**{name: value})
-        assert str(caught.value) == f"{name} is {value}, allowed is {least} to {most}"
+        assert str(caught.value) == f"{name} must be between {least} and {most}, got {value}"
 
 
 @pytest.mark.parametrize("value", NO_WHOLE_NUMBER, ids=repr)
@@ -104,7 +106,13 @@ def test_a_number_outside_its_limits_is_refused_with_key_value_and_range(config,
 def test_what_is_no_whole_number_is_refused_with_key_and_value(config, name, least, most, value):
     with pytest.raises(InvalidConfig) as caught:
         config(**{name: value})
-    assert str(caught.value) == f"{name} is {value!r}, a whole number is needed"
+    assert str(caught.value) == f"{name} must be a whole number, got {value!r}"
+
+
+@pytest.mark.parametrize(("config", "name", "least", "most"), REQUIRED)
+def test_a_required_number_cannot_be_none(config, name, least, most):
+    with pytest.raises(InvalidConfig, match=f"{name} must be a whole number, got None"):
+        config(**{name: None})
 
 
 @pytest.mark.parametrize(("config", "name"), OPTIONAL)
@@ -117,7 +125,7 @@ def test_a_limit_that_may_be_left_out_is_left_out_unless_it_is_set(config, name)
 def test_a_discard_that_is_none_is_refused_with_all_that_are(value):
     with pytest.raises(InvalidConfig) as caught:
         LogConfig(discard=value)
-    assert str(caught.value) == f"discard is {value!r}, allowed is old, reject"
+    assert str(caught.value) == f"discard must be one of old, reject, got {value!r}"
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 0.5, 1, 1.0])
@@ -129,11 +137,11 @@ def test_a_ratio_may_be_anything_from_0_to_1(value):
 def test_what_is_no_ratio_is_refused(value):
     with pytest.raises(InvalidConfig) as caught:
         LogConfig(dirty_ratio_min=value)
-    assert str(caught.value) == (f"dirty_ratio_min is {value!r}, allowed is a number from 0 to 1")
+    assert str(caught.value) == (f"dirty_ratio_min must be a number from 0 to 1, got {value!r}")
 
 
 def test_a_log_is_compacted_or_not():
-    with pytest.raises(InvalidConfig, match="is_compacted is 1, allowed is True or False"):
+    with pytest.raises(InvalidConfig, match="is_compacted must be True or False, got 1"):
         LogConfig(is_compacted=1)
 
 
@@ -142,7 +150,7 @@ def test_compaction_cannot_have_to_wait_longer_than_it_may():
     with pytest.raises(InvalidConfig) as caught:
         LogConfig(compaction_lag_ms_min=6, compaction_lag_ms_max=5)
     assert str(caught.value) == (
-        "compaction_lag_ms_min is 6, allowed is up to compaction_lag_ms_max, which is 5"
+        "compaction_lag_ms_min must be at most compaction_lag_ms_max, which is 5, got 6"
     )
 
 
@@ -159,21 +167,21 @@ def test_a_durability_that_is_none_is_refused_with_all_that_are(value):
     with pytest.raises(InvalidConfig) as caught:
         LogConfig(durability=value)
     assert str(caught.value) == (
-        f"durability is {value!r}, allowed is ephemeral, memory, disk, fsync"
+        f"durability must be one of ephemeral, memory, disk, fsync, got {value!r}"
     )
 
 
 @pytest.mark.parametrize("kind", Durability)
 def test_a_durability_is_found_by_its_name(kind):
-    assert durability_named(kind.value) is kind
+    assert parse_durability(kind.value) is kind
 
 
 @pytest.mark.parametrize("name", ["", "FSYNC", "sync", " fsync", "fsync\n", None], ids=repr)
 def test_an_unknown_durability_is_refused_with_all_that_are_known(name):
     with pytest.raises(InvalidConfig) as caught:
-        durability_named(name)
+        parse_durability(name)
     assert str(caught.value) == (
-        f"durability is {name!r}, allowed is ephemeral, memory, disk, fsync"
+        f"durability must be one of ephemeral, memory, disk, fsync, got {name!r}"
     )
 
 
@@ -232,14 +240,14 @@ def test_a_limit_that_was_left_out_comes_out_as_nothing():
 def test_a_level_that_is_none_is_refused_with_all_that_are(value):
     with pytest.raises(InvalidConfig) as caught:
         LoggingConfig(level=value)
-    assert str(caught.value) == f"level is {value!r}, allowed is debug, info, warning, error"
+    assert str(caught.value) == f"level must be one of debug, info, warning, error, got {value!r}"
 
 
 @pytest.mark.parametrize("value", ["json", None, EventLevel.INFO], ids=repr)
 def test_a_format_that_is_none_is_refused_with_all_that_are(value):
     with pytest.raises(InvalidConfig) as caught:
         LoggingConfig(format=value)
-    assert str(caught.value) == f"format is {value!r}, allowed is auto, json, pretty"
+    assert str(caught.value) == f"format must be one of auto, json, pretty, got {value!r}"
 
 
 # Where a node is reached.
@@ -256,7 +264,7 @@ def test_a_format_that_is_none_is_refused_with_all_that_are(value):
     ],
 )
 def test_an_endpoint_is_a_host_and_a_port(text, endpoint):
-    assert endpoint_named(text, name="--kafka") == endpoint
+    assert parse_endpoint(text, name="--kafka") == endpoint
 
 
 @pytest.mark.parametrize(
@@ -266,9 +274,9 @@ def test_an_endpoint_is_a_host_and_a_port(text, endpoint):
 )  # fmt: skip
 def test_what_is_no_endpoint_is_refused_with_what_was_found_and_what_is_needed(text):
     with pytest.raises(InvalidConfig) as caught:
-        endpoint_named(text, name="--kafka")
+        parse_endpoint(text, name="--kafka")
     assert str(caught.value) == (
-        f"--kafka is {text!r}, needed is HOST:PORT with a port of 0-{PORT_MAX}"
+        f"--kafka must be HOST:PORT with a port from 0 to {PORT_MAX}, got {text!r}"
     )
 
 
@@ -282,7 +290,7 @@ def test_what_is_no_endpoint_is_refused_with_what_was_found_and_what_is_needed(t
 )
 def test_an_endpoint_is_written_so_that_it_can_be_read_again(endpoint, text):
     assert str(endpoint) == text
-    assert endpoint_named(text, name="x") == endpoint
+    assert parse_endpoint(text, name="x") == endpoint
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
@@ -317,16 +325,16 @@ def test_a_node_without_any_settings_serves_this_machine_alone():
 
 
 def test_the_shortest_session_cannot_be_longer_than_the_longest():
-    with pytest.raises(InvalidConfig, match="group_session_timeout_ms_min is 10000, allowed is up"):
+    with pytest.raises(InvalidConfig, match="group_session_timeout_ms_min must be at most"):
         BrokerConfig(group_session_timeout_ms_min=10_000, group_session_timeout_ms_max=9_000)
 
 
 def test_a_switch_is_true_or_false():
-    with pytest.raises(InvalidConfig, match="auto_create_topics is 'no', allowed is True or False"):
+    with pytest.raises(InvalidConfig, match="auto_create_topics must be True or False, got 'no'"):
         BrokerConfig(auto_create_topics="no")
 
 
 @pytest.mark.parametrize("text", ["http://localhost:80", "me@localhost:80", "local host:80"])
 def test_an_address_is_no_url(text):
-    with pytest.raises(InvalidConfig, match="needed is HOST:PORT"):
-        endpoint_named(text, name="--kafka")
+    with pytest.raises(InvalidConfig, match="must be HOST:PORT"):
+        parse_endpoint(text, name="--kafka")

@@ -1,7 +1,7 @@
-"""Configuration of a node: a file, variables and flags in, checked values out.
+"""Configuration of a node, read from a file, environment variables and flags.
 
-    defaults ──► millstream.toml ──► MILLSTREAM_* ──► flags ──► NodeConfig, and where each came from
+    defaults ──► millstream.toml ──► MILLSTREAM_* ──► flags ──► NodeConfig, with origins
 
-What stands further to the right wins. `keys` declares what can be set and by which names; nothing
-else in here knows a setting.
+A source further to the right wins. `keys` declares which settings there are and how they are named;
+no other module in this package knows a setting.
 """

@@ -1,9 +1,9 @@
-"""What can be set, and by which names: one table, derived from the fields of `config`.
+"""All keys with their names: one table, derived from the fields of the configs.
 
-    [kafka]                     a table of the file, named for what it is about
+    [kafka]                     a table of the file, named after its subject
     connections_max = 5000      kafka.connections_max, MILLSTREAM_KAFKA_CONNECTIONS_MAX
 
-A field goes into the table of its class under its own name, unless `_NAMES` gives it another. So a
+A field becomes a key in the table of its class under its own name, unless `_NAMES` renames it. So a
 field that is added to a config can be set from then on, and has its entry in the manual.
 """
 
@@ -29,14 +29,14 @@ from millstream.config.schema import (
 )
 
 PREFIX = "MILLSTREAM_"
-"""What the name of every variable begins with."""
+"""Prefix of all our environment variables."""
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-"""Says which file is read."""
+"""Names the file to read."""
 
 
 class ConfigKeyType(enum.Enum):
-    """What sort of value a key has."""
+    """Type of the value of a key."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -52,12 +52,14 @@ class ConfigKeyType(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One thing that can be set."""
+    """One setting: its names, type, default and limits."""
 
     table: str
     name: str
     part: str
-    """The field of `NodeConfig` that holds the config it belongs to; empty for `NodeConfig`."""
+    """The field of `NodeConfig` with the config that it belongs to; empty for `NodeConfig`
+    itself.
+    """
     field: str
     kind: ConfigKeyType
     default: Any
@@ -66,13 +68,13 @@ class ConfigKey:
     limits: tuple[int, int] | None
     choices: tuple[enum.Enum, ...]
     flag: str
-    """The option of `millstream serve`; empty where only `--set` does it."""
+    """The option of `millstream serve`; empty if there is only `--set`."""
     short_variable: str
-    """A shorter name that is read too; empty where there is none."""
+    """A shorter variable that sets it too; empty if there is none."""
 
     @property
     def path(self) -> str:
-        """Table and name: how a key is called everywhere."""
+        """Table and name: the full name of the key."""
         return f"{self.table}.{self.name}"
 
     @property
@@ -82,22 +84,22 @@ class ConfigKey:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Every variable that sets it."""
+        """All variables that set it."""
         return (self.variable, self.short_variable) if self.short_variable else (self.variable,)
 
 
 TABLES: Mapping[str, str] = {
     "node": "the node itself",
-    "kafka": "the Kafka door: where clients connect, and what they may take",
-    "http": "the HTTP door: where clients connect, and what they may take",
-    "topics": "what topics have that do not set it themselves",
-    "storage": "all logs together: disk, memory, upkeep",
+    "kafka": "the Kafka server: its address and its limits",
+    "http": "the HTTP server: its address and its limits",
+    "topics": "defaults of topics",
+    "storage": "all logs together: disk, memory, maintenance",
     "groups": "consumer groups and their offsets",
     "queues": "queues and their leases",
     "transactions": "transactions, publications and producers",
-    "limits": "what every client may use that has no quota of its own",
-    "logging": "what is said on standard error",
-    "telemetry": "what is sent to an OpenTelemetry collector",
+    "limits": "clients without a quota of their own",
+    "logging": "the log on standard error",
+    "telemetry": "traces and metrics for an OpenTelemetry collector",
 }
 """The tables of a file, in the order in which they are shown."""
 
@@ -111,7 +113,7 @@ PARTS: Mapping[str, tuple[type, str]] = {
     "logging": (LoggingConfig, "logging"),
     "telemetry": (TelemetryConfig, "telemetry"),
 }
-"""Each config of a node, by its field in `NodeConfig`, with the table that its fields go to."""
+"""Each config of a node by its field in `NodeConfig`, with the table that its fields belong to."""
 
 _NAMES: Mapping[tuple[str, str], str] = {
     ("", "kafka"): "kafka.listen",
@@ -124,7 +126,7 @@ _NAMES: Mapping[tuple[str, str], str] = {
     ("broker", "transactional_id_expiration_ms"): "transactions.id_expiration_ms",
     ("broker", "producer_id_expiration_ms"): "transactions.producer_id_expiration_ms",
 }
-"""Fields that are called otherwise, by part and field."""
+"""Keys that are named differently from their field, by part and field."""
 
 _PREFIXES: Mapping[str, str] = {
     "group_": "groups.",
@@ -136,19 +138,19 @@ _PREFIXES: Mapping[str, str] = {
     "publication_": "transactions.publication_",
     "limit_": "limits.",
 }
-"""Where fields of the broker go that begin so."""
+"""Prefixes of broker fields that belong to other tables."""
 
 TOPIC_ONLY_FIELDS: Mapping[tuple[str, str], str] = {
-    ("log", "is_compacted"): "a topic says it with `cleanup.policy`",
-    ("log", "batch_size_max"): "a topic says it with `max.message.bytes`",
+    ("log", "is_compacted"): "set for a topic with `cleanup.policy`",
+    ("log", "batch_size_max"): "set for a topic with `max.message.bytes`",
 }
-"""Fields that would change nothing here, since every topic has its own value: no keys."""
+"""Fields that have no key, because every topic has a value of its own."""
 
 _TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
     ("telemetry", "endpoint"): ConfigKeyType.URL,
     ("telemetry", "service_name"): ConfigKeyType.LABEL,
 }
-"""Fields with text that is no path, by part and field."""
+"""Text fields that are not paths, by part and field."""
 
 _FLAGS: Mapping[str, str] = {
     "node.data": "--data",
@@ -188,7 +190,7 @@ def _path(part: str, field: str) -> str:
 
 
 def _kind(name: str, hint: Any) -> ConfigKeyType:
-    """Tell what sort of value a field has, by its type and the words of its name."""
+    """Return the type of a field's value, from its Python type and the words of its name."""
     if hint is int:
         words = name.split("_")
         if "ms" in words:
@@ -237,7 +239,7 @@ _ORDER = list(TABLES)
 KEYS: Mapping[str, ConfigKey] = {
     key.path: key for key in sorted(_keys(), key=lambda key: _ORDER.index(key.table))
 }
-"""Every key, by its path, table by table."""
+"""All keys by path, table by table."""
 
 VARIABLES: Mapping[str, ConfigKey] = {name: key for key in KEYS.values() for name in key.variables}
-"""Every key, by the variables that set it."""
+"""All keys by the variables that set them."""

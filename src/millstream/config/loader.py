@@ -1,8 +1,7 @@
-"""All places together: what a node is set to, and what is wrong with it."""
+"""Loads the configuration of a node from all sources, and reports everything that is wrong."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 from millstream.config import sources, values
 from millstream.config.keys import KEYS, PARTS, ConfigKey
 from millstream.config.origins import FromDefault, FromFile, Origin
-from millstream.config.schema import NodeConfig
+from millstream.config.schema import InvalidField, NodeConfig
 from millstream.config.sources import KeyAssignment, SourceEntry, UnknownKey, UnusedVariable
 from millstream.errors import InvalidConfig
 
 SHOWN_LENGTH_MAX = 100
-"""How much of a wrong value is repeated: enough to find it by."""
+"""Characters of a wrong value that an error repeats: enough to find it by."""
 
 
 class ConfigurationError(InvalidConfig):
-    """Everything that is wrong with a configuration, a sentence for each."""
+    """Everything that is wrong with a configuration, one sentence per problem."""
 
     def __init__(self, problems: Collection[str]) -> None:
         super().__init__("; ".join(problems))
@@ -28,21 +27,19 @@ class ConfigurationError(InvalidConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a node is set to, and where each value came from."""
+    """The settings of a node, and the origin of each value."""
 
     node: NodeConfig
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    """Of what was set, by the path of its key; the rest has its default."""
+    """Origins of the values that were set, by key path; other keys have their default."""
     file: str | None = None
-    """The file that was read."""
+    """The configuration file that was read."""
     warnings: tuple[str, ...] = ()
 
     def value(self, key: ConfigKey) -> Any:
-        """Return what a key is set to."""
         return getattr(getattr(self.node, key.part) if key.part else self.node, key.field)
 
     def origin(self, key: ConfigKey) -> Origin:
-        """Return where that came from."""
         return self.origins.get(key.path, FromDefault())
 
 
@@ -54,61 +51,61 @@ def load_configuration(
     pairs: Collection[str] = (),
     others: Collection[str] = (),
 ) -> Configuration:
-    """Read a file, variables and flags, of which the later win, and check all that they say.
+    """Read the file, the variables and the flags, of which the later win, and validate all values.
 
-    `config` names the file, `flags` has what options of their own say, by the path of their key,
-    `pairs` what `--set` says, and `others` names variables that are none of ours. Raises
-    `ConfigurationError` with everything that is wrong.
+    `config` is the path of the file, `flags` has the values of options that have a key of their
+    own, by key path, `pairs` the arguments of `--set`, and `others` the names of variables that
+    other commands read. Raises `ConfigurationError` with everything that is wrong.
     """
     problems: list[str] = []
     warnings: list[str] = []
-    settled: dict[str, KeyAssignment] = {}
+    assigned: dict[str, KeyAssignment] = {}
     path = sources.find_config_file(config, environment)
-    for found in (
+    for entries in (
         _read_file(path, problems, warnings) if path else iter(()),
         sources.read_environment(environment, others),
         sources.read_flags(flags or {}, pairs),
     ):
-        settled |= _resolve_source(found, problems, warnings)
+        assigned |= _resolve_source(entries, problems, warnings)
     if problems:
         raise ConfigurationError(problems)
-    node = _node({given.key: given.value for given in settled.values()}, settled)
-    origins = {path: given.origin for path, given in settled.items()}
+    node = _build_node(assigned)
+    origins = {path: given.origin for path, given in assigned.items()}
     return Configuration(node=node, origins=origins, file=path, warnings=tuple(warnings))
 
 
 def _read_file(path: str, problems: list[str], warnings: list[str]) -> Iterator[SourceEntry]:
     try:
         text = sources.read_config_text(path)
-        found = list(sources.read_file(path, text))
+        entries = list(sources.read_file(path, text))
     except InvalidConfig as error:
         problems.append(str(error))
         return
     if warning := sources.permission_warning(path):
         warnings.append(warning)
-    yield from found
+    yield from entries
 
 
 def _resolve_source(
-    found: Iterator[SourceEntry], problems: list[str], warnings: list[str]
+    entries: Iterator[SourceEntry], problems: list[str], warnings: list[str]
 ) -> dict[str, KeyAssignment]:
-    """Read and check what one place says; it may not say two things of one key."""
-    settled: dict[str, KeyAssignment] = {}
+    """Parse the entries of one source, which may not set a key to two different values."""
+    assigned: dict[str, KeyAssignment] = {}
     try:
-        for one in found:
-            if isinstance(one, UnknownKey):
-                problems.append(_unknown(one))
+        for entry in entries:
+            if isinstance(entry, UnknownKey):
+                problems.append(_describe_unknown(entry))
                 continue
-            if isinstance(one, UnusedVariable):
-                warnings.append(f"{one.name} is set, and nothing reads it")
+            if isinstance(entry, UnusedVariable):
+                warnings.append(f"{entry.name} is set but not used")
                 continue
-            key, given, origin = one
+            key, given, origin = entry
             try:
                 value = values.parse_value(key, given)
             except ValueError:
                 problems.append(describe_invalid_value(key, given, origin))
                 continue
-            before = settled.setdefault(key.path, KeyAssignment(key, value, origin))
+            before = assigned.setdefault(key.path, KeyAssignment(key, value, origin))
             if before.value != value:
                 first = _shortened(values.display_value(key, before.value))
                 second = _shortened(values.display_value(key, value))
@@ -117,22 +114,20 @@ def _resolve_source(
                 )
     except InvalidConfig as error:
         problems.append(str(error))
-    return settled
+    return assigned
 
 
 def describe_invalid_value(key: ConfigKey, given: Any, origin: Origin) -> str:
-    """Say what is wrong with a value: the key, the value, where it came from, what is allowed."""
-    return (
-        f"{key.path} is {_shortened(given)} ({origin}), allowed is {values.describe_allowed(key)}"
-    )
+    """Return an error message: the key, what is allowed, the value and its origin."""
+    return f"{key.path} must be {values.describe_allowed(key)}, got {_shortened(given)} ({origin})"
 
 
-def _unknown(found: UnknownKey) -> str:
-    name = _shortened(found.name).strip("'\"")
-    where = f" ({found.origin})" if str(found.origin) != found.name else ""
-    kind = "key" if isinstance(found.origin, FromFile) or "." in found.name else "variable"
-    hint = f", the nearest that is known is {found.nearest}" if found.nearest else ""
-    return f"there is no {kind} {name}{where}{hint}"
+def _describe_unknown(entry: UnknownKey) -> str:
+    name = _shortened(entry.name).strip("'\"")
+    where = f" ({entry.origin})" if str(entry.origin) != entry.name else ""
+    kind = "key" if isinstance(entry.origin, FromFile) or "." in entry.name else "variable"
+    hint = f"; did you mean {entry.nearest}?" if entry.nearest else ""
+    return f"unknown {kind} {name}{where}{hint}"
 
 
 def _shortened(given: Any) -> str:
@@ -140,28 +135,27 @@ def _shortened(given: Any) -> str:
     return text if len(text) <= SHOWN_LENGTH_MAX else f"{text[:SHOWN_LENGTH_MAX]}…"
 
 
-def _node(given: Mapping[ConfigKey, Any], settled: Mapping[str, KeyAssignment]) -> NodeConfig:
-    """Make the value that a node is started with, of values that are right one by one."""
-    made: dict[str, Any] = {}
+def _build_node(assigned: Mapping[str, KeyAssignment]) -> NodeConfig:
+    """Build the config of a node from values that are valid one by one, and check them together."""
+    # `NodeConfig` has the part "" and comes first in `PARTS`, so it is built last, from the others.
+    built: dict[str, Any] = {}
     problems = []
     for part, (config, _) in reversed(list(PARTS.items())):
-        mine = {key.field: value for key, value in given.items() if key.part == part}
+        own = {each.key.field: each.value for each in assigned.values() if each.key.part == part}
         try:
-            made[part] = config(**mine, **({} if part else made))
-        except InvalidConfig as error:
-            problems.append(_with_key_names(str(error), part, settled))
-            made[part] = config()
+            built[part] = config(**own, **({} if part else built))
+        except InvalidField as error:
+            problems.append(_with_key_names(error, part, assigned))
+            built[part] = config()
     if problems:
         raise ConfigurationError(problems)
-    node: NodeConfig = made[""]
+    node: NodeConfig = built[""]
     return node
 
 
-def _with_key_names(message: str, part: str, settled: Mapping[str, KeyAssignment]) -> str:
-    """Name keys where a config names its fields, and say where those that were set came from."""
-    named = {key.field: key for key in KEYS.values() if key.part == part}
-    pattern = re.compile(rf"\b({'|'.join(named)})\b(?=,| is )")
-    keys = [named[name] for name in pattern.findall(message)]
-    origins = dict.fromkeys(str(settled[key.path].origin) for key in keys if key.path in settled)
-    where = f" ({', '.join(origins)})" if origins else ""
-    return pattern.sub(lambda match: named[match[1]].path, message) + where
+def _with_key_names(error: InvalidField, part: str, assigned: Mapping[str, KeyAssignment]) -> str:
+    """Return the message with keys for fields, and with the origins of those that were set."""
+    keys = {key.field: key.path for key in KEYS.values() if key.part == part}
+    paths = [keys[field] for field in error.fields]
+    origins = dict.fromkeys(str(assigned[path].origin) for path in paths if path in assigned)
+    return error.with_names(keys) + (f" ({', '.join(origins)})" if origins else "")

@@ -1,4 +1,4 @@
-"""Where a value came from, in words that lead there."""
+"""Origins of values, in words that lead a reader there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class FromDefault:
-    """Nobody set it."""
+    """The key was not set."""
 
     place: str = "default"
-    """What every origin has: the name of the place."""
+    """Name of the source; every origin has one."""
 
     def __str__(self) -> str:
         return self.place
@@ -21,7 +21,7 @@ class FromDefault:
 
 @dataclass(frozen=True, slots=True)
 class FromVariable:
-    """An environment variable set it."""
+    """Set by an environment variable."""
 
     place: str
 
@@ -31,7 +31,7 @@ class FromVariable:
 
 @dataclass(frozen=True, slots=True)
 class FromFlag:
-    """An option of the command set it."""
+    """Set by an option of the command."""
 
     place: str
 
@@ -41,17 +41,17 @@ class FromFlag:
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """A file set it."""
+    """Set by a file."""
 
     place: str
     path: tuple[str, ...]
     """The tables, outermost first, and the key."""
     text: str = field(repr=False)
-    """What the file holds, to find the line in."""
+    """Content of the file, to find the line in."""
 
     @property
     def line(self) -> int:
-        """The line that the key stands on, counted from 1. Finding it takes some milliseconds."""
+        """Line of the key, counted from 1. Finding it takes some milliseconds."""
         return line_of(self.text, self.path)
 
     def __str__(self) -> str:
@@ -62,10 +62,10 @@ Origin: TypeAlias = FromDefault | FromVariable | FromFlag | FromFile
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:
-    """Return the line of a document on which a key stands.
+    """Return the line of a document in which a key is set.
 
-    Python's reader of TOML tells no lines. But as lines are added to a document, a key that is
-    there stays there; so the first line with which it is there is found by halving.
+    Python's TOML parser reports no lines. But a key that a prefix of the document has is also in
+    every longer prefix, so the first line with which it appears is found by binary search.
     """
     lines = text.splitlines(keepends=True)
     low, high = 1, len(lines)
@@ -79,15 +79,15 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
 
 
 def _has(lines: list[str], count: int, path: tuple[str, ...]) -> bool:
-    """Whether the key is there with so many lines, and those that their last value goes on in."""
+    """Return whether the first `count` lines, extended to the end of a value, set the key."""
     for end in range(count, len(lines) + 1):
         try:
-            found: Any = tomllib.loads("".join(lines[:end]))
+            value: Any = tomllib.loads("".join(lines[:end]))
         except ValueError:
             continue  # In the middle of a value.
         for name in path:
-            if not isinstance(found, Mapping) or name not in found:
+            if not isinstance(value, Mapping) or name not in value:
                 return False
-            found = found[name]
+            value = value[name]
         return True
     return True

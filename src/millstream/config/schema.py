@@ -1,13 +1,14 @@
-"""What can be set, as frozen values that were checked once.
+"""Settings as frozen values, which are validated once, when they are made.
 
-`LogConfig` is what one topic may set, `StoreConfig` what one process may set. No dictionary of
-options travels further inward than here.
+`LogConfig` holds what can be set for one topic, `StoreConfig` what can be set for one process. No
+dictionary of options is passed further inward than here.
 """
 
 from __future__ import annotations
 
 import enum
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
@@ -22,72 +23,94 @@ PORT_MAX = 65_535
 
 
 class Durability(enum.Enum):
-    """What an acknowledgement promises."""
+    """How safe a record is when its append is acknowledged."""
 
     EPHEMERAL = "ephemeral"
-    """Kept in memory only; gone when the process ends."""
+    """Kept in memory only; lost when the process ends."""
 
     MEMORY = "memory"
-    """Acknowledged once it is in the process's memory, written to its file soon after."""
+    """Acknowledged once it is in the process's memory, and written to its file soon after."""
 
     DISK = "disk"
-    """Acknowledged once the kernel has it: survives the death of the process, not of the power."""
+    """Acknowledged once the kernel has it: survives a crash of the process, but not a power cut."""
 
     FSYNC = "fsync"
-    """Acknowledged once the disk has it: survives a power cut at any instant."""
+    """Acknowledged once it is on the disk: survives a power cut at any moment."""
 
 
 class Discard(enum.Enum):
-    """What happens when a log holds as many bytes or records as it may."""
+    """What happens when a log has reached its limit of bytes or records."""
 
     OLD = "old"
-    """The oldest segments go."""
+    """The oldest segments are deleted."""
 
     REJECT = "reject"
-    """What does not fit is refused; only age and deletion make room."""
+    """Appends that do not fit are rejected; space is freed only by age and by deletion."""
 
 
 class ReplayPriority(enum.Enum):
-    """How urgent it is to read what is old and not in memory."""
+    """Disk priority of reads of old data that is not in memory."""
 
     IDLE = "idle"
-    """It is read when nobody else wants the disk, where the kernel allows that."""
+    """Read only when nothing else uses the disk, if the kernel supports that."""
 
     NORMAL = "normal"
-    """It is read as all else is."""
+    """Read with the same priority as everything else."""
 
 
 class EventLevel(enum.Enum):
-    """How much a node says on standard error."""
+    """Lowest level of the events that a node logs on standard error."""
 
     DEBUG = "debug"
-    """All there is to say, for those who look for an error of ours."""
+    """Everything, to find a bug in Millstream."""
 
     INFO = "info"
-    """What happens, and why."""
+    """What the node does, and why."""
 
     WARNING = "warning"
-    """What may need a look."""
+    """What may need attention."""
 
     ERROR = "error"
-    """What needs one."""
+    """What needs attention."""
 
 
 class EventFormat(enum.Enum):
-    """How a node says it."""
+    """Format of the events on standard error."""
 
     AUTO = "auto"
-    """`pretty` where standard error is a terminal, else `json`."""
+    """`pretty` if standard error is a terminal, otherwise `json`."""
 
     JSON = "json"
-    """One JSON object on each line, for programs."""
+    """One JSON object per line, for programs."""
 
     PRETTY = "pretty"
     """One line with time, level and fields, for people."""
 
 
+class InvalidField(InvalidConfig):
+    """A field of a config has a value that is not allowed.
+
+    The message is made from a template whose positional places are names of fields, so that a
+    caller who knows the fields by other names (keys of a file) can put these in.
+    """
+
+    def __init__(self, template: str, *fields: str, **values: Any) -> None:
+        super().__init__(template.format(*fields, **values))
+        self.fields = fields
+        self._template = template
+        self._values = values
+
+    def with_names(self, names: Mapping[str, str]) -> str:
+        """Return the message with the fields called by `names`."""
+        fields = (names.get(field, field) for field in self.fields)
+        return self._template.format(*fields, **self._values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InvalidConfig, self.args
+
+
 class _Limited:
-    """Checks every whole number of a config against its limits, and names what is allowed."""
+    """Base of all configs: checks every whole number against its limits."""
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {}
     _optional: ClassVar[frozenset[str]] = frozenset()
@@ -102,81 +125,102 @@ class _Limited:
 
 def _check_number(name: str, value: Any, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidConfig(f"{name} is {value!r}, a whole number is needed")
+        raise InvalidField("{} must be a whole number, got {value!r}", name, value=value)
     if not least <= value <= most:
-        raise InvalidConfig(f"{name} is {value}, allowed is {least} to {most}")
+        words = "{} must be between {least} and {most}, got {value}"
+        raise InvalidField(words, name, least=least, most=most, value=value)
 
 
 def _check_member(name: str, value: Any, kind: type[enum.Enum]) -> None:
     if not isinstance(value, kind):
-        allowed = ", ".join(one.value for one in kind)
-        raise InvalidConfig(f"{name} is {value!r}, allowed is {allowed}")
+        raise InvalidField(
+            "{} must be one of {allowed}, got {value!r}", name, allowed=_listed(kind), value=value
+        )
 
 
 def _check_switch(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise InvalidConfig(f"{name} is {value!r}, allowed is True or False")
+        raise InvalidField("{} must be True or False, got {value!r}", name, value=value)
 
 
 def _check_ratio(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidConfig(f"{name} is {value!r}, allowed is a number from 0 to 1")
+        raise InvalidField("{} must be a number from 0 to 1, got {value!r}", name, value=value)
+
+
+def _check_at_most(config: Any, name: str, limit_name: str) -> None:
+    """Check one field against another, which may be `None`, for no limit."""
+    value, limit = getattr(config, name), getattr(config, limit_name)
+    if limit is not None and value > limit:
+        words = "{} must be at most {}, which is {limit}, got {value}"
+        raise InvalidField(words, name, limit_name, limit=limit, value=value)
+
+
+def _listed(kind: type[enum.Enum]) -> str:
+    return ", ".join(member.value for member in kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig(_Limited):
-    """What one topic may set for its logs."""
+    """Settings of the logs of one topic."""
 
     durability: Durability = Durability.FSYNC
-    """What an acknowledgement promises. We do not ship a default that loses data."""
+    """When an append is acknowledged. The default is the class that never loses data."""
 
     segment_bytes_max: int = 256 * MIB
-    """A segment is closed before it would grow past this."""
+    """A segment is closed before it grows past this size."""
 
     segment_records_max: int = 2**31 - 1
-    """A segment is closed before it would hold more records than this."""
+    """A segment is closed before it holds more records than this."""
 
     segment_age_ms_max: int = 7 * DAY_MS
     """A segment is closed when its first batch is older than this."""
 
     index_interval_bytes: int = 4 * KIB
-    """One index entry for every so many bytes of log."""
+    """Bytes of log per index entry."""
 
     batch_size_max: int = 16 * MIB
-    """Larger batches are refused."""
+    """Larger batches are rejected."""
 
     unflushed_bytes_max: int = 64 * MIB
-    """How much may wait for the disk before appenders have to wait too."""
+    """Bytes of this log that may wait for the disk; beyond this, appends have to wait."""
 
     retention_ms: int | None = None
-    """A segment goes when it was closed longer ago than this, by a clock that nobody can set."""
+    """A segment is deleted when it was closed longer ago than this. Ages are measured by the
+    retention clock, which setting the system time does not change.
+    """
 
     retention_bytes: int | None = None
-    """The oldest segments go while the rest still holds so many bytes: never less is kept, and up
-    to a segment more. A log that rejects never holds more."""
+    """The oldest segments are deleted while the remaining ones hold at least this many bytes: never
+    less is kept, and up to one segment more. A log that rejects never holds more.
+    """
 
     retention_records: int | None = None
-    """The same, counted in records."""
+    """Like `retention_bytes`, counted in records."""
 
     discard: Discard = Discard.OLD
-    """What happens when there is more than `retention_bytes` or `retention_records` allow: the
-    oldest segments go, or appends are refused."""
+    """What happens when the log exceeds `retention_bytes` or `retention_records`: the oldest
+    segments are deleted, or appends are rejected.
+    """
 
     is_compacted: bool = False
-    """Whether only the latest record of each key is kept, once the log was cleaned."""
+    """Whether cleaning keeps only the latest record of each key."""
 
     tombstone_ms: int = DAY_MS
-    """How long a record without a value stays in a compacted log once all older ones of its key
-    are gone, for readers to see that the key was deleted."""
+    """How long a record without a value stays in a compacted log after all older records of its key
+    were removed, so that readers see that the key was deleted.
+    """
 
     dirty_ratio_min: float = 0.5
-    """A compacted log is cleaned when so much of it was appended since it was cleaned last."""
+    """A compacted log is cleaned when this share of it was appended since the last cleaning."""
 
     compaction_lag_ms_min: int = 0
-    """Compaction leaves a segment alone until it was closed so long ago."""
+    """Compaction skips a segment until it was closed this long ago."""
 
     compaction_lag_ms_max: int | None = None
-    """A compacted log is cleaned when a segment waits for so long, whatever `dirty_ratio_min`."""
+    """A compacted log is cleaned when a segment has waited this long, whatever `dirty_ratio_min`
+    says.
+    """
 
     _optional: ClassVar[frozenset[str]] = frozenset(
         {"retention_ms", "retention_bytes", "retention_records", "compaction_lag_ms_max"}
@@ -204,52 +248,54 @@ class LogConfig(_Limited):
         _check_member("discard", self.discard, Discard)
         _check_switch("is_compacted", self.is_compacted)
         _check_ratio("dirty_ratio_min", self.dirty_ratio_min)
-        least, most = self.compaction_lag_ms_min, self.compaction_lag_ms_max
-        if most is not None and least > most:
-            raise InvalidConfig(
-                f"compaction_lag_ms_min is {least}, allowed is up to compaction_lag_ms_max,"
-                f" which is {most}"
-            )
+        _check_at_most(self, "compaction_lag_ms_min", "compaction_lag_ms_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig(_Limited):
-    """What one process may set for all its logs."""
+    """Settings of one process, shared by all its logs."""
 
     sync_threads: int = 4
-    """Threads that wait for the disk. The kernel joins concurrent syncs, so a few suffice."""
+    """Threads that wait for the disk. The kernel merges concurrent syncs, so a few are enough."""
 
     writers_open_max: int = 256
-    """Logs whose two files stay open for writing; beyond, those opened first are closed when idle.
-    Twice as many descriptors, then: half of what a process may have by default."""
+    """Logs whose two files stay open for writing; beyond this, those opened first are closed when
+    idle. This takes twice as many descriptors, which is half of what a process may have by default.
+    """
 
     maps_open_max: int = 1024
-    """Sealed segments and indexes that stay mapped."""
+    """Sealed segments and indexes that stay mapped into memory."""
 
     unflushed_bytes_max: int = 512 * MIB
-    """How much of all logs together may wait for the disk before appenders have to wait."""
+    """Bytes of all logs together that may wait for the disk; beyond this, appends have to wait."""
 
     ephemeral_bytes_max: int = 256 * MIB
-    """What all `ephemeral` logs together may hold."""
+    """Total size of all `ephemeral` logs."""
 
     upkeep_interval_ms: int = 30_000
-    """How often all logs are looked after: what has to go by age or size goes, and logs are
-    cleaned. 0 is never."""
+    """Interval of log maintenance, which deletes what is too old or too much and cleans logs. 0
+    turns it off.
+    """
 
     cleaning_bytes_per_second_max: int = 64 * MIB
-    """How fast cleaning reads and writes, so that it leaves the disk to others. 0 is as fast as it
-    can."""
+    """Rate at which cleaning reads and writes, so that it leaves disk bandwidth to clients. 0 is
+    unlimited.
+    """
 
     cleaning_memory_bytes_max: int = 256 * MIB
-    """What compaction may use to remember keys; with more keys than fit, it takes more turns."""
+    """Memory in which compaction remembers keys; if more keys have to be remembered, it takes more
+    passes.
+    """
 
     deletions_max: int = 10_000
-    """How many deletions by key may wait in one log for their bytes to be reclaimed; beyond, more
-    are refused until some are."""
+    """Deletions by key that may wait in one log until their bytes are reclaimed; beyond this, more
+    are rejected until some are.
+    """
 
     replay_priority: ReplayPriority = ReplayPriority.IDLE
-    """How urgent it is to read what is old and not in memory: `idle` leaves the disk to whoever
-    appends, and upkeep is then last in line."""
+    """Disk priority of reads of old data that is not in memory: with `idle` appends come first, and
+    maintenance comes last.
+    """
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "sync_threads": (1, 64),
@@ -271,69 +317,71 @@ class StoreConfig(_Limited):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(_Limited):
-    """What one node may set for topics, groups and transactions."""
+    """Settings of one node for topics, groups and transactions."""
 
     node_id: int = 1
-    """The number by which clients know this node."""
+    """The id by which clients know this node."""
 
     auto_create_topics: bool = True
-    """Whether a topic that a client asks for is made when there is none."""
+    """Whether a topic that a client asks for is created if it does not exist."""
 
     num_partitions: int = 1
-    """Partitions of a topic that is created without saying how many."""
+    """Partitions of a topic that is created without a number of partitions."""
 
     partitions_max: int = 100_000
-    """Partitions of all topics together; beyond, no more are created."""
+    """Partitions of all topics together; beyond this, no more are created."""
 
     group_initial_rebalance_delay_ms: int = 100
-    """How long an empty classic group waits for more members before it is divided first."""
+    """How long an empty classic group waits for more members before its first rebalance."""
 
     group_session_timeout_ms_min: int = 6_000
-    """The shortest session that a member of a classic group may ask for."""
+    """The shortest session timeout that a member of a classic group may ask for."""
 
     group_session_timeout_ms_max: int = 1_800_000
-    """The longest session that a member of a classic group may ask for."""
+    """The longest session timeout that a member of a classic group may ask for."""
 
     group_members_max: int = 10_000
     """Members that one group may have."""
 
     consumer_session_timeout_ms: int = 45_000
-    """How long a member of a KIP-848 group may be silent before it is taken for gone."""
+    """How long a member of a KIP-848 group may send no heartbeat before it is removed."""
 
     consumer_heartbeat_interval_ms: int = 5_000
-    """How often a member of a KIP-848 group has to be heard."""
+    """How often a member of a KIP-848 group has to send a heartbeat."""
 
     offsets_retention_ms: int = 7 * DAY_MS
     """How long the offsets of a group without members are kept."""
 
     offset_metadata_bytes_max: int = 4096
-    """How much may be remembered beside an offset."""
+    """Size of the metadata stored with a committed offset."""
 
     transaction_timeout_ms_max: int = 900_000
-    """The longest that a transaction may be open."""
+    """The longest time that a transaction may stay open."""
 
     transactional_id_expiration_ms: int = 7 * DAY_MS
     """How long an idle transactional id is remembered."""
 
     publication_expiration_ms: int = 90 * DAY_MS
-    """How long the last publication of an idle publisher is remembered, in time that the machine
-    runs. A Spark query that is started again later than that may write its last batch twice."""
+    """How long the last publication of an idle publisher is remembered, counted while the machine
+    runs. A Spark query that is restarted later than that may write its last batch twice.
+    """
 
     producer_id_expiration_ms: int = 1 * DAY_MS
     """How long a partition remembers an idle producer."""
 
     limit_producer_bytes_per_second: int | None = None
-    """What a client may send a second to be kept, where no quota is set that fits it."""
+    """Bytes that a client may append per second, if no quota applies to it."""
 
     limit_consumer_bytes_per_second: int | None = None
-    """What a client may read a second, where no quota is set that fits it."""
+    """Bytes that a client may read per second, if no quota applies to it."""
 
     limit_request_percent: int | None = None
-    """How much of a core the requests of a client may take, where no quota is set that fits it."""
+    """Share of one processor core that the requests of a client may use, in percent, if no quota
+    applies to it.
+    """
 
     limit_mutations_per_second: int | None = None
-    """Partitions that a client may create or delete a second, where no quota is set that fits
-    it."""
+    """Partitions that a client may create or delete per second, if no quota applies to it."""
 
     _optional: ClassVar[frozenset[str]] = frozenset(
         {
@@ -369,54 +417,55 @@ class BrokerConfig(_Limited):
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
         _check_switch("auto_create_topics", self.auto_create_topics)
-        least, most = self.group_session_timeout_ms_min, self.group_session_timeout_ms_max
-        if least > most:
-            raise InvalidConfig(
-                f"group_session_timeout_ms_min is {least}, allowed is up to"
-                f" group_session_timeout_ms_max, which is {most}"
-            )
+        _check_at_most(self, "group_session_timeout_ms_min", "group_session_timeout_ms_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConfig(_Limited):
-    """What one node may set for its Kafka door."""
+    """Settings of the Kafka server of one node."""
 
     request_size_max: int = 100 * MIB
-    """Larger requests end the connection. Kafka's own limit."""
+    """A larger request ends its connection. The default is Kafka's."""
 
     connections_max: int = 20_000
-    """Connections at once; beyond, new ones are closed."""
+    """Concurrent connections; beyond this, new ones are closed."""
 
     connections_per_address_max: int = 20_000
-    """Connections at once from one address."""
+    """Concurrent connections from one address."""
 
     idle_ms_max: int = 600_000
-    """A connection without a request for so long is closed. Kafka's own limit."""
+    """A connection without a request for this long is closed. The default is Kafka's."""
 
     handshake_ms_max: int = 10_000
-    """How long a client may take from connecting to its first whole request."""
+    """Time from connecting until the first request is complete."""
 
     request_ms_max: int = 30_000
-    """How long a request may take to arrive whole, once its first byte came."""
+    """Time from the first byte of a request until it is complete."""
 
     requests_in_flight_max: int = 1_000
-    """Requests of one connection that are worked on at once; beyond, no more are read."""
+    """Requests of one connection that are processed at once; beyond this, no more are read."""
 
     output_bytes_max: int = 512 * KIB
-    """Answers of one connection that may wait to be read before no more requests are begun. One
-    answer may exceed it: records are sent from where they lie."""
+    """Bytes of responses that may wait for one client to read them; beyond this, no more of its
+    requests are started. One response may exceed it: records are sent from the files in which they
+    are stored.
+    """
 
     output_ms_max: int = 60_000
-    """A client that reads nothing for so long while answers wait is dropped."""
+    """A client that reads nothing for this long while responses wait is disconnected."""
 
     receive_bytes_max: int = 512 * MIB
-    """What all connections together may hold of requests; beyond, no more are read."""
+    """Bytes of requests that all connections together may hold in memory; beyond this, no more are
+    read.
+    """
 
     fetch_bytes_max: int = 55 * MIB
-    """The most that one fetch returns, whatever the client asks for. Kafka's own limit."""
+    """Upper limit of the size of a fetch response, whatever the client asks for. The default is
+    Kafka's.
+    """
 
     fetch_sessions_max: int = 1_000
-    """Fetch sessions that are remembered. Kafka's own limit."""
+    """Fetch sessions that are remembered. The default is Kafka's."""
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "request_size_max": (1 * KIB, 1 * GIB),
@@ -436,52 +485,65 @@ class KafkaConfig(_Limited):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig(_Limited):
-    """What one node may set for its HTTP door."""
+    """Settings of the HTTP server of one node."""
 
     connections_max: int = 10_000
-    """Connections at once, live ones among them; beyond, new ones are closed."""
+    """Concurrent connections, live ones included; beyond this, new ones are closed."""
 
     connections_per_address_max: int = 10_000
-    """Connections at once from one address."""
+    """Concurrent connections from one address."""
 
     head_size_max: int = 64 * KIB
-    """Bytes of a request's first line and headers; with more, it is refused."""
+    """Size of a request line with its headers; a larger one is rejected."""
 
     head_ms_max: int = 10_000
-    """How long a request's first line and headers may take to arrive, from its first byte on; for
-    the first request of a connection, from connecting on."""
+    """Time for a request line with its headers to arrive, from its first byte; for the first
+    request of a connection, from connecting.
+    """
 
     body_ms_max: int = 30_000
-    """How long a body may take to arrive, from the end of its head on, however its bytes trickle
-    in. This is also how fast a large one has to come: 16 MiB in 30 s, by default."""
+    """Time for a body to arrive, from the end of its headers, at whatever pace its bytes come. It
+    implies a lowest rate for large bodies: 16 MiB in 30 s, by default.
+    """
 
     idle_ms_max: int = 600_000
-    """A connection that asks for nothing for so long is closed."""
+    """A connection without a request for this long is closed."""
 
     output_ms_max: int = 60_000
-    """A client that reads less than 64 KiB in so long, while more waits for it, is dropped."""
+    """A client that reads less than 64 KiB in this time, while more waits for it, is
+    disconnected.
+    """
 
     receive_bytes_max: int = 512 * MIB
-    """What all connections together may hold of requests; beyond, who sends is told 503."""
+    """Bytes of requests that all connections together may hold in memory; beyond this, a request is
+    answered with status 503.
+    """
 
     output_bytes_max: int = 512 * MIB
-    """What may wait for all clients together to be read; beyond, who does not read is dropped."""
+    """Bytes of responses that may wait for all clients together; beyond this, clients that do not
+    read are disconnected.
+    """
 
     append_size_max: int = 16 * MIB
-    """Bytes of a body that brings records."""
+    """Size of a request body with records."""
 
     live_bytes_max: int = 1 * MIB
-    """What may wait for one live connection before it is told that it lags, and catches up."""
+    """Bytes that may wait for one live connection before it is told that it lags, and catches
+    up.
+    """
 
     heartbeat_ms: int = 15_000
-    """How often a live connection hears something, though nothing happens."""
+    """Interval of heartbeats on a live connection that has nothing to send."""
 
     stream_wait_ms: int = 3_000
-    """How long a long poll of a stream waits for something new. Clients ask again at once, and an
-    idle one costs next to nothing; the public conformance suite gives a poll five seconds."""
+    """How long a long poll of a stream waits for new data. Clients ask again at once, and an idle
+    one costs next to nothing; the public conformance suite gives a poll five seconds.
+    """
 
     console: bool = True
-    """Whether the console is at `/`. It changes nothing, and shows what every client may read."""
+    """Whether the console is served at `/`. It changes nothing, and shows what every client may
+    read.
+    """
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "connections_max": (1, 1_000_000),
@@ -506,13 +568,13 @@ class HttpConfig(_Limited):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig(_Limited):
-    """What one node may set for what it says on standard error."""
+    """Settings of the log of one node, which goes to standard error."""
 
     level: EventLevel = EventLevel.INFO
-    """How much is said."""
+    """Lowest level that is logged."""
 
     format: EventFormat = EventFormat.AUTO
-    """How it is said."""
+    """Format of the log."""
 
     def __post_init__(self) -> None:
         _check_member("level", self.level, EventLevel)
@@ -521,34 +583,37 @@ class LoggingConfig(_Limited):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig(_Limited):
-    """What one node may set for OpenTelemetry. Nothing is sent unless it is asked for."""
+    """Settings of one node for OpenTelemetry. By default nothing is sent."""
 
     traces: bool = False
-    """Whether requests are followed, and what is found is sent to a collector."""
+    """Whether requests are traced, and spans are sent to a collector."""
 
     traces_ratio: float = 0.01
-    """How many of the requests are followed whose client does not say: 1 is all of them. What a
-    client follows itself, by `traceparent`, is followed too."""
+    """Share of the requests to trace whose client did not decide it: 1 is all of them. A request
+    that its client traces, by `traceparent`, is traced too.
+    """
 
     traces_waiting_max: int = 2_048
-    """Spans that may wait for the collector; beyond, more are dropped, and counted."""
+    """Spans that may wait for the collector; beyond this, more are dropped and counted."""
 
     metrics: bool = False
-    """Whether metrics are sent to a collector, beside those at `/metrics`."""
+    """Whether metrics are sent to a collector, in addition to those at `/metrics`."""
 
     metrics_interval_ms: int = 60_000
-    """How often metrics are sent."""
+    """Interval at which metrics are sent."""
 
     endpoint: str | None = None
-    """Where the collector is, as `http://127.0.0.1:4318`; `/v1/traces` and `/v1/metrics` are added
-    to it. Where it is not set, `OTEL_EXPORTER_OTLP_ENDPOINT` says it, or it is this machine."""
+    """URL of the collector, such as `http://127.0.0.1:4318`; `/v1/traces` and `/v1/metrics` are
+    appended to it. If it is not set, `OTEL_EXPORTER_OTLP_ENDPOINT` applies, or else this machine.
+    """
 
     service_name: str | None = None
-    """What the node is called there; where it is not set, what `OTEL_SERVICE_NAME` says, or else
-    `millstream`."""
+    """Name of the node in the telemetry. If it is not set, `OTEL_SERVICE_NAME` applies, or else
+    `millstream`.
+    """
 
     flush_ms_max: int = 3_000
-    """How long stopping waits for the collector to take what is left."""
+    """How long stopping waits for the collector to accept the remaining telemetry."""
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
         "traces_waiting_max": (1, 1_000_000),
@@ -562,24 +627,29 @@ class TelemetryConfig(_Limited):
         _check_switch("metrics", self.metrics)
         _check_ratio("traces_ratio", self.traces_ratio)
         if self.endpoint is not None and not is_url(self.endpoint):
-            raise InvalidConfig(f"endpoint is {self.endpoint!r}, needed is {URL_WORDS}")
+            words = f"{{}} must be {URL_WORDS}, got {{value!r}}"
+            raise InvalidField(words, "endpoint", value=self.endpoint)
         if self.service_name is not None and not is_label(self.service_name):
-            raise InvalidConfig(f"service_name is {self.service_name!r}, needed is {LABEL_WORDS}")
+            words = f"{{}} must be {LABEL_WORDS}, got {{value!r}}"
+            raise InvalidField(words, "service_name", value=self.service_name)
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is sent."""
         return self.traces or self.metrics
 
 
-URL_WORDS = "http://HOST or https://HOST, with a port and a path where there are any"
+URL_WORDS = "http://HOST or https://HOST, optionally with a port and a path"
+ENDPOINT_WORDS = f"HOST:PORT with a port from 0 to {PORT_MAX}"
 URL_LENGTH_MAX = 2_000
 LABEL_LENGTH_MAX = 200
-LABEL_WORDS = f"text of 1 to {LABEL_LENGTH_MAX} characters that can be seen"
+LABEL_WORDS = f"1 to {LABEL_LENGTH_MAX} printable characters"
 
 
 def is_url(text: Any) -> bool:
-    """Whether something can be asked for there. Who asks is told by a header, not by the URL."""
+    """Return whether `text` is a URL that a request can be sent to.
+
+    Credentials are not allowed in it: they are sent as a header.
+    """
     if not isinstance(text, str) or len(text) > URL_LENGTH_MAX or not text.isascii():
         return False
     try:
@@ -597,12 +667,12 @@ def is_url(text: Any) -> bool:
 
 
 def is_label(text: Any) -> bool:
-    """Whether something can be called so."""
+    """Return whether `text` is a short printable string."""
     return isinstance(text, str) and 1 <= len(text) <= LABEL_LENGTH_MAX and text.isprintable()
 
 
 class Endpoint(NamedTuple):
-    """A host and a port; port 0 lets the system pick one."""
+    """A host and a port. With port 0 the system picks one."""
 
     host: str
     port: int
@@ -617,33 +687,38 @@ _HTTP = Endpoint("127.0.0.1", 8080)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig(_Limited):
-    """What one node may set: where its data lies and where it is reached."""
+    """Settings of one node: its data directory, its addresses, and the configs of its parts."""
 
     data: str = "./millstream-data"
     """The data directory."""
 
     kafka: Endpoint = _KAFKA
-    """Where Kafka clients connect."""
+    """Address of the Kafka server."""
 
     http: Endpoint = _HTTP
-    """Where HTTP clients connect."""
+    """Address of the HTTP server."""
 
     advertised: Endpoint | None = None
-    """What Kafka clients are told to connect to, where that is not what the node listens on."""
+    """Address that Kafka clients are told to connect to, if it differs from the one that the node
+    listens on.
+    """
 
     is_insecure: bool = False
-    """Whether others than this machine may connect without saying who they are."""
+    """Whether other machines may connect, without authentication."""
 
     drain_ms_max: int = 25_000
-    """How long stopping may take; then the node ends, and checks its logs at the next start."""
+    """How long stopping may take; after that the process exits, and checks its logs at the next
+    start.
+    """
 
     drain_notice_ms: int = 0
-    """How long a node that was told to stop says so at `/health/ready` and goes on serving, before
-    it closes its doors: as long as a load balancer needs to send no more clients. It is part of
-    the time that stopping may take."""
+    """How long a node that is told to stop reports so at `/health/ready` and continues to serve,
+    before it closes its listeners: as long as a load balancer needs to stop sending clients. It
+    counts toward the time that stopping may take.
+    """
 
     loop_lag_ms_max: int = 500
-    """How late the event loop may be, time after time, before the node is not ready."""
+    """How late the event loop may be, repeatedly, before the node reports that it is not ready."""
 
     broker: BrokerConfig = BrokerConfig()
     kafka_server: KafkaConfig = KafkaConfig()
@@ -661,21 +736,19 @@ class NodeConfig(_Limited):
 
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
-        if self.drain_notice_ms > self.drain_ms_max:
-            raise InvalidConfig(
-                f"drain_notice_ms is {self.drain_notice_ms}, allowed is up to drain_ms_max,"
-                f" which is {self.drain_ms_max}"
-            )
+        _check_at_most(self, "drain_notice_ms", "drain_ms_max")
         for name, endpoint in (("kafka", self.kafka), ("http", self.http)):
             if not self.is_insecure and not is_loopback(endpoint.host):
-                raise InvalidConfig(
-                    f"{name} is {endpoint}, which others than this machine can reach: nobody has to"
-                    " log in yet, so that has to be allowed with --insecure"
+                raise InvalidField(
+                    "{} is {endpoint}, which other machines can reach; clients are not"
+                    " authenticated yet, so this has to be allowed with --insecure",
+                    name,
+                    endpoint=endpoint,
                 )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Return whether `host` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -684,24 +757,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def endpoint_named(text: str, *, name: str) -> Endpoint:
-    """Return the endpoint that `text` describes: HOST:PORT, with brackets around an IPv6 host."""
+def parse_endpoint(text: str, *, name: str) -> Endpoint:
+    """Parse HOST:PORT, with brackets around an IPv6 host. `name` is what an error calls it."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     is_host = bool(host) and not set(host) & set("/@ ")
     if not colon or not is_host or not port.isdecimal() or int(port) > PORT_MAX:
-        raise InvalidConfig(f"{name} is {text!r}, needed is HOST:PORT with a port of 0-{PORT_MAX}")
+        raise InvalidConfig(f"{name} must be {ENDPOINT_WORDS}, got {text!r}")
     return Endpoint(host, int(port))
 
 
-def durability_named(name: str) -> Durability:
-    """Return the durability class that is called `name`."""
+def parse_durability(name: str) -> Durability:
     try:
         return Durability(name)
     except ValueError:
-        allowed = ", ".join(kind.value for kind in Durability)
-        raise InvalidConfig(f"durability is {name!r}, allowed is {allowed}") from None
+        raise InvalidConfig(
+            f"durability must be one of {_listed(Durability)}, got {name!r}"
+        ) from None
 
 
 def settings_of(config: LogConfig | StoreConfig) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Sizes and times as people write them: `64 MiB`, `30 s`.
+"""Quantities with units: `64 MiB`, `30 s`.
 
-A number without a unit is in the unit that the setting's name ends on: bytes, or milliseconds.
+A number without a unit is in bytes or milliseconds, as the end of the setting's name says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 TEXT_LENGTH_MAX = 40
-"""Longer than any number with a unit that we take: 2^63 with every digit apart has 38."""
+"""Longer than any quantity that is accepted: 2^63 with an underscore after every digit has 38
+characters.
+"""
 
 BINARY_UNITS: Mapping[str, int] = {
     "B": 1,
@@ -39,26 +41,26 @@ _QUANTITY = re.compile(r"([0-9]+(?:_[0-9]+)*)(?:\.([0-9]+))?\s*([A-Za-z]*)")
 
 
 def quantity(text: str, units: Mapping[str, int]) -> int:
-    """Return how many of the smallest unit `text` says; raises `ValueError` where it says none.
+    """Parse a quantity into its smallest unit; raises `ValueError` if it is not one.
 
-    Units are told apart without regard to case. A fraction has to come out whole.
+    Units are not case-sensitive. A fraction has to come out as a whole number of the smallest unit.
     """
     text = text.strip()
     match = _QUANTITY.fullmatch(text) if len(text) <= TEXT_LENGTH_MAX else None
     if match is None:
-        raise ValueError("no number")
-    whole, fraction, unit = match.groups()
-    known = {name.lower(): size for name, size in units.items()}
-    if unit and unit.lower() not in known:
-        raise ValueError("no such unit")
-    number = Fraction(f"{whole.replace('_', '')}.{fraction or 0}") * known.get(unit.lower(), 1)
+        raise ValueError("not a number with a unit")
+    digits, fraction, unit = match.groups()
+    sizes = {name.lower(): size for name, size in units.items()}
+    if unit and unit.lower() not in sizes:
+        raise ValueError("unknown unit")
+    number = Fraction(f"{digits.replace('_', '')}.{fraction or 0}") * sizes.get(unit.lower(), 1)
     if number.denominator != 1 or (fraction and not unit):
-        raise ValueError("not whole")
+        raise ValueError("not a whole number of the smallest unit")
     return number.numerator
 
 
 def with_unit(number: int, units: Mapping[str, int]) -> str:
-    """Return a quantity in the largest unit in which it is whole, as `quantity` reads it."""
+    """Format a quantity in the largest unit in which it is a whole number."""
     for name, size in sorted(units.items(), key=lambda unit: unit[1], reverse=True):
         if number and size > 1 and number % size == 0:
             return f"{number // size} {name}"

@@ -1,7 +1,7 @@
-"""What is written for a key, and the value that it stands for.
+"""Parses and formats the values of keys.
 
-`parse_value` takes what a file has (a number, a switch, text) and what a variable or a flag has,
-which is text in all cases. `toml_value` is its inverse.
+`parse_value` takes a value from a file (a number, a boolean or text), or from a variable or a flag,
+which is always text. `toml_value` is its inverse.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from millstream.config.keys import ConfigKey, ConfigKeyType
 from millstream.config.schema import (
+    ENDPOINT_WORDS,
     LABEL_WORDS,
-    PORT_MAX,
     URL_WORDS,
-    endpoint_named,
     is_label,
     is_url,
+    parse_endpoint,
 )
 from millstream.config.units import (
     BINARY_UNITS,
@@ -29,10 +29,10 @@ from millstream.config.units import (
 from millstream.errors import InvalidConfig
 
 NONE = "none"
-"""How it is written that there is no limit, or no such thing: TOML has no word for nothing."""
+"""Stands for no limit, or no value: TOML has no null."""
 
 PATH_LENGTH_MAX = 4096
-"""As long as a path may be for the kernel."""
+"""The longest path that the kernel accepts."""
 
 _SWITCHES = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -51,7 +51,7 @@ _SHOWN_UNITS = {
 
 
 def parse_value(key: ConfigKey, given: Any) -> Any:
-    """Return the value that was written; raises `ValueError` where it is not allowed."""
+    """Return the value of a key; raises `ValueError` if it is not allowed."""
     if key.is_optional and isinstance(given, str) and given.strip().lower() == NONE:
         return None
     return _READERS[key.kind](key, given)
@@ -64,21 +64,21 @@ def _read_number(key: ConfigKey, given: Any) -> int:
     least, most = key.limits
     is_number = isinstance(given, int) and not isinstance(given, bool)
     if not is_number or not least <= given <= most:
-        raise ValueError("no whole number, or beyond its limits")
+        raise ValueError("not a whole number within the limits")
     return int(given)
 
 
 def _read_ratio(_: ConfigKey, given: Any) -> float:
     is_number = isinstance(given, str | int | float) and not isinstance(given, bool)
     if not is_number or not 0 <= float(given) <= 1:
-        raise ValueError("no number, or beyond its limits")
+        raise ValueError("not a number from 0 to 1")
     return float(given)
 
 
 def _read_switch(_: ConfigKey, given: Any) -> bool:
     switch = _SWITCHES.get(given.strip().lower()) if isinstance(given, str) else given
     if switch is not True and switch is not False:
-        raise ValueError("no switch")
+        raise ValueError("not a boolean")
     return switch
 
 
@@ -86,34 +86,34 @@ def _read_choice(key: ConfigKey, given: Any) -> enum.Enum:
     for choice in key.choices:
         if isinstance(given, str) and choice.value == given.strip():
             return choice
-    raise ValueError("no such choice")
+    raise ValueError("not one of the choices")
 
 
 def _read_endpoint(key: ConfigKey, given: Any) -> Any:
     if not isinstance(given, str) or not given.isprintable():
-        raise ValueError("no text")
+        raise ValueError("not printable text")
     try:
-        return endpoint_named(given.strip(), name=key.path)
+        return parse_endpoint(given.strip(), name=key.path)
     except InvalidConfig as error:
         raise ValueError(str(error)) from error
 
 
 def _read_path(_: ConfigKey, given: Any) -> str:
     if not isinstance(given, str) or not given or "\0" in given or len(given) > PATH_LENGTH_MAX:
-        raise ValueError("no path")
-    given.encode()  # A file could not hold it otherwise, nor a line of the log.
+        raise ValueError("not a path")
+    given.encode()  # Raises for lone surrogates, which neither a file nor the log can hold.
     return given
 
 
 def _read_url(_: ConfigKey, given: Any) -> str:
     if not is_url(given):
-        raise ValueError("no URL")
+        raise ValueError("not a URL")
     return str(given)
 
 
 def _read_label(_: ConfigKey, given: Any) -> str:
     if not is_label(given):
-        raise ValueError("no label")
+        raise ValueError("not a label")
     return str(given)
 
 
@@ -132,16 +132,16 @@ _READERS = {
 
 
 def describe_allowed(key: ConfigKey) -> str:
-    """Say what may be written for a key."""
+    """Describe the allowed values of a key, to follow "must be"."""
     match key.kind:
         case ConfigKeyType.RATIO:
             words = "a number from 0 to 1"
         case ConfigKeyType.SWITCH:
             words = "true or false"
         case ConfigKeyType.CHOICE:
-            words = ", ".join(choice.value for choice in key.choices)
+            words = "one of " + ", ".join(choice.value for choice in key.choices)
         case ConfigKeyType.ENDPOINT:
-            words = f"HOST:PORT with a port of 0 to {PORT_MAX}"
+            words = ENDPOINT_WORDS
         case ConfigKeyType.PATH:
             words = f"a path of at most {PATH_LENGTH_MAX} characters"
         case ConfigKeyType.URL:
@@ -157,19 +157,19 @@ def _range(key: ConfigKey) -> str:
     assert key.limits is not None, f"{key.path} has limits"
     least, most = key.limits
     units = list(_READ_UNITS[key.kind])
-    more = f" {units[0]}, or with a unit ({', '.join(units)})" if units else ""
-    return f"{least} to {most}{more}"
+    more = f" {units[0]} (or with a unit: {', '.join(units)})" if units else ""
+    return f"between {least} and {most}{more}"
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON has it: a number, a switch, text, or nothing."""
+    """Return a value as JSON: a number, a boolean, text or null."""
     if isinstance(value, enum.Enum):
         return value.value
     return value if value is None or isinstance(value, int | float | str) else str(value)
 
 
 def display_value(key: ConfigKey, value: Any) -> str:
-    """Return a value as people read it."""
+    """Format a value for people."""
     if value is None:
         return NONE
     if key.kind in _SHOWN_UNITS:
@@ -180,7 +180,7 @@ def display_value(key: ConfigKey, value: Any) -> str:
 
 
 def toml_value(key: ConfigKey, value: Any) -> str:
-    """Return a value as a file has it, so that `parse_value` gives it back."""
+    """Format a value for a TOML file, so that `parse_value` returns it."""
     text = display_value(key, value)
     is_bare = value is not None and (
         key.kind in (ConfigKeyType.SWITCH, ConfigKeyType.RATIO)
@@ -190,7 +190,7 @@ def toml_value(key: ConfigKey, value: Any) -> str:
 
 
 def toml_string(text: str) -> str:
-    """Return text as a string of TOML, with everything escaped that is not meant to be seen."""
+    """Return `text` as a TOML string, with everything escaped that is not printable."""
     return (
         '"' + "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text) + '"'
     )

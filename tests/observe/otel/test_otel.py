@@ -462,8 +462,7 @@ main()
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_is_allowed(name: str, value: object):
-    found = re.escape(f"{name} is {value!r}")
-    with pytest.raises(InvalidConfig, match=rf"{found}, (allowed|needed) is"):
+    with pytest.raises(InvalidConfig, match=rf"{name} must be .*, got {re.escape(repr(value))}"):
         TelemetryConfig(**{name: value})
 
 
