@@ -58,7 +58,8 @@ bench: setup java ## Measure every claim, beside limits and peers. SUBJECT=log P
 	@tools/setup-peers "$(or $(PEERS),all)"
 	@$(BIN)/python benchmarks/run.py $(if $(SUBJECT),--subject $(SUBJECT)) $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick)
 
-docs: setup ## Regenerate the pages of docs/reference that are made from code.
+docs: setup ## Regenerate what is made from code: pages of docs/reference, the blocking client.
+	@$(BIN)/python tools/generate_sync_client.py
 	@$(BIN)/python tools/generate_docs.py
 
 docs-site: setup ## Build the documentation site into build/site; a warning is an error.

@@ -65,17 +65,17 @@ def test_who_appends_waits_where_too_much_is_not_answered(broker, name):
     async def work(client):
         await client.create_topic(name)
         held = 0
-        deliveries = client._deliveries
-        original = deliveries._add
+        sender = client._sender
+        original = sender._add
 
         def add(lane, parcel):
             nonlocal held
             original(lane, parcel)
-            held = max(held, deliveries._waiting_bytes)
+            held = max(held, sender._waiting_bytes)
 
-        deliveries._add = add
+        sender._add = add
         await asyncio.gather(*(client.append(name, "x" * 1_000) for _ in range(200)))
-        assert deliveries._waiting_bytes == 0
+        assert sender._waiting_bytes == 0
         return held
 
     assert run(broker, work, waiting_bytes_max=10_000) < 12_000

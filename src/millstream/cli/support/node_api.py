@@ -85,7 +85,7 @@ class NodeApi:
         effect = {"GET": Idempotency.NONE, "POST": Idempotency.EACH}.get(method, Idempotency.SAME)
         data = b"" if body is None else msgspec.json.encode(body)
         answer = self.client.run(
-            send_with_retries(self.client.around, Request(method, path, effect, data))
+            send_with_retries(self.client.context, Request(method, path, effect, data))
         )
         try:
             found: Any = msgspec.json.decode(answer.body) if answer.body else None

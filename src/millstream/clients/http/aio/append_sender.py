@@ -8,36 +8,64 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from millstream.clients.http.core.append.appender import Appender, AppendOutcome, Rows
+from millstream.clients.http.core.append.appender import (
+    Appender,
+    AppendOutcome,
+    Rows,
+    merge_outcomes,
+)
+from millstream.clients.http.core.append.new_record import NewRecord
 from millstream.clients.http.core.append.partition_appends import PartitionAppends, RecordGroup
-from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.http.core.steps import Steps
 from millstream.clients.http.core.values import Placed
-from millstream.clients.http.sync.append_sender import merge_outcomes
 from millstream.errors import NodeUnreachable
 
 
 class AsyncAppendSender:
     """The appends of all tasks of a client."""
 
-    def __init__(
-        self,
-        appending: Appender,
-        config: ClientConfig,
-        run: Callable[[Steps[Any]], Awaitable[Any]],
-    ) -> None:
-        self._appending = appending
+    def __init__(self, appender: Appender, run: Callable[[Steps[Any]], Awaitable[Any]]) -> None:
+        self._appending = appender
         self._run = run
-        self._waiting_bytes_max = config.waiting_bytes_max
+        self._waiting_bytes_max = appender.config.waiting_bytes_max
+        self._partition_count_lock = asyncio.Lock()
         self._waiting_bytes = 0
         self._doors: deque[tuple[asyncio.Future[None], int]] = deque()
         """Those who wait to be taken in, with how much."""
         self._senders: set[asyncio.Task[None]] = set()
 
-    async def deliver(self, topic: str, rows: Rows, count: int) -> list[Placed]:
+    async def append(self, topic: str, records: Sequence[NewRecord]) -> list[Placed]:
+        """Append records and return where each of them was stored."""
+        rows = await self._place(topic, records)
+        if rows is None:
+            placed: list[Placed] = await self._run(self._appending.append_unplaced(topic, records))
+            if self._appending.is_noting:
+                await asyncio.to_thread(self._appending.note_unplaced, topic, records, placed)
+            return placed
+        return await self._deliver(topic, rows, len(records))
+
+    async def _place(self, topic: str, records: Sequence[NewRecord]) -> Rows | None:
+        """Choose a partition for each record.
+
+        The partition count may have to be fetched from the node. Then one task fetches it and the
+        others wait for the lock.
+        """
+        steps = self._appending.place(topic, records)
+        rows: Rows | None
+        if (
+            self._appending.known_count(topic) is not None
+            and not self._partition_count_lock.locked()
+        ):
+            rows = await self._run(steps)
+        else:
+            async with self._partition_count_lock:
+                rows = await self._run(steps)
+        return rows
+
+    async def _deliver(self, topic: str, rows: Rows, count: int) -> list[Placed]:
         """Append rows to their partitions; return where each of the `count` records went."""
         await self._be_taken_in(sum(len(text) for _, texts in rows.values() for text in texts))
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""`millstream.AsyncClient`: a node from Python that awaits.
+"""`millstream.AsyncClient`: the asyncio client of a node.
 
     async with millstream.AsyncClient("http://localhost:8080") as client:
         await client.create_topic("orders", partitions=3)
@@ -6,8 +6,11 @@
         async for record in client.read("orders"):
             print(record.value)
 
-A client is for one event loop, and any number of its tasks. Appends of several tasks to the same
-partition share requests, so many at once are fast.
+Any number of tasks may share one client. Concurrent appends to one partition share requests.
+An iterator (`read`, `follow`, `AsyncQueue.work`) is for one task.
+
+The blocking client in `millstream.clients.http.sync` is generated from this package by
+`tools/generate_sync_client.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -24,10 +27,10 @@ from millstream.clients.http.aio.append_sender import AsyncAppendSender
 from millstream.clients.http.aio.queue import AsyncQueue
 from millstream.clients.http.aio.readers import AsyncFollower, AsyncReader
 from millstream.clients.http.aio.topic import AsyncTopic
-from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core import operations
 from millstream.clients.http.core.address import parse_node_url
 from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
-from millstream.clients.http.core.append.appender import Appender, Rows, checked_records
+from millstream.clients.http.core.append.appender import Appender, checked_records
 from millstream.clients.http.core.append.new_record import NewRecord
 from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.http.core.read_state import PageOptions
@@ -41,7 +44,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client of one node."""
+    """Client of one node."""
 
     def __init__(
         self,
@@ -54,24 +57,23 @@ class AsyncClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Make a client of the node at `url`; it connects when it is first used.
+        """Create a client for the node at `url`. It connects on first use.
 
-        It connects there and nowhere else: it follows no redirect, and takes no proxy from the
-        environment. `tls` is for `https://`, where the certificates that the system knows are not
-        the right ones. `acknowledgements` has every record written down that was appended, before
-        `append` returns; whoever opened that file closes it. The other arguments are for tests.
+        The client does not follow redirects and does not read proxy settings from the environment.
+        `tls` replaces the default certificate store for `https://`. With `acknowledgements`, every
+        appended record is written to that file before `append` returns; the caller closes the file.
+        The remaining arguments are for tests.
         """
         self.address = parse_node_url(url)
         self.config = config or ClientConfig()
-        self._around = ClientContext(self.address, self.config, clock or SystemClock(), chance)
+        self._context = ClientContext(self.address, self.config, clock or SystemClock(), chance)
         self._pause = pause
         self._connections = AsyncConnectionPool(
-            self.address, self.config, clock=self._around.clock, tls=tls
+            self.address, self.config, clock=self._context.clock, tls=tls
         )
-        noting = None if acknowledgements is None else AcknowledgementRecorder(acknowledgements)
-        self._appending = Appender(self._around, noting)
-        self._placing = asyncio.Lock()
-        self._deliveries = AsyncAppendSender(self._appending, self.config, self.run)
+        recorder = None if acknowledgements is None else AcknowledgementRecorder(acknowledgements)
+        self._appender = Appender(self._context, recorder)
+        self._sender = AsyncAppendSender(self._appender, self.run)
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,8 +87,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections. What is under way in other tasks fails, and may have been done."""
-        await self._deliveries.close()
+        """Close all connections. Requests in flight fail; they may have taken effect."""
+        await self._sender.close()
         await self._connections.close()
 
     # Topics.
@@ -105,11 +107,11 @@ class AsyncClient:
         schema: Mapping[str, str] | None = None,
         configs: Mapping[str, Any] | None = None,
     ) -> AsyncTopic:
-        """Make sure that there is a topic, and that it is set so; return it.
+        """Create a topic, or change the given settings of an existing one.
 
-        What is left out stays as it is, or is the default of the node where the topic is new. So
-        asking twice is as asking once. In `configs` stands any config of a topic by the name that
-        Kafka has for it, and `None` has it be the default again.
+        Settings that are not given keep their value, or take the node's default in a new topic, so
+        the call can be repeated. `configs` takes any topic config by its Kafka name; `None` resets
+        one to its default.
         """
         settings = {
             "partitions": partitions,
@@ -122,17 +124,17 @@ class AsyncClient:
             "schema": schema,
             "configs": configs,
         }
-        await self.run(calls.put_topic(self._around, name, settings))
-        self._appending.forget(name)
+        await self.run(operations.put_topic(self._context, name, settings))
+        self._appender.forget(name)
         return self.topic(name)
 
     def topic(self, name: str) -> AsyncTopic:
-        """Return a topic to ask about; the node is not asked yet."""
+        """Return a handle of a topic. Sends no request."""
         return AsyncTopic(self, name)
 
     async def topics(self) -> list[TopicInfo]:
-        """List all topics, by rising name."""
-        return await self.run(calls.list_topics(self._around))
+        """List all topics, sorted by name."""
+        return await self.run(operations.list_topics(self._context))
 
     # Records.
 
@@ -146,39 +148,24 @@ class AsyncClient:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Placed:
-        """Append a record, and return where it went, once it is as safe as its topic promises.
+        """Append one record and return its partition and offset, once it is durable.
 
-        Bytes go as they are, anything else as JSON. It is appended once, however often it had to
-        be sent. Raises `NodeUnreachable` with `may_be_done` where that cannot be told.
+        Bytes are stored as they are, any other value as JSON. The record is appended exactly once,
+        however often the request is retried. Raises `NodeUnreachable` with `may_be_done` set if the
+        outcome is unknown.
         """
         record = NewRecord(value, key, headers, partition, timestamp_ms)
-        return (await self._append(topic, [record]))[0]
+        placed = await self._sender.append(topic, [record])
+        return placed[0]
 
     async def append_many(self, topic: str, records: Iterable[Any]) -> list[Placed]:
-        """Append records in their order, and return where each of them went.
+        """Append records in order and return where each of them was stored.
 
-        A `NewRecord` brings key, headers, partition and time; anything else is the value of one.
-        Those that go to one partition are appended all or none. Where one partition fails, others
-        may have been written; a note of the error says how many.
+        A `NewRecord` carries key, headers, partition and time; anything else is taken as a value.
+        The records of one partition are appended all or none. If one partition fails, others may
+        have been written; a note on the error says how many.
         """
-        return await self._append(topic, checked_records(records))
-
-    async def _append(self, topic: str, records: Sequence[NewRecord]) -> list[Placed]:
-        rows = await self._place(topic, records)
-        if rows is None:
-            placed = await self.run(self._appending.append_unplaced(topic, records))
-            if self._appending.is_noting:
-                await asyncio.to_thread(self._appending.note_unplaced, topic, records, placed)
-            return placed
-        return await self._deliveries.deliver(topic, rows, len(records))
-
-    async def _place(self, topic: str, records: Sequence[NewRecord]) -> Rows | None:
-        """Find out where records go; where the node has to be asked, one task asks for all."""
-        placing = self._appending.place(topic, records)
-        if self._appending.known_count(topic) is not None and not self._placing.locked():
-            return await self.run(placing)
-        async with self._placing:
-            return await self.run(placing)
+        return await self._sender.append(topic, checked_records(records))
 
     def read(
         self,
@@ -190,25 +177,25 @@ class AsyncClient:
         bytes_max: int = 1024 * 1024,
         exclude_node: str | None = None,
     ) -> AsyncReader:
-        """Read from an offset, or from the cursor of a reading, until the head.
+        """Read from an offset, or from the cursor of an earlier reader, up to the end of the log.
 
-        Gives records, and a `TopicGap` for what retention took before it was read. Without a
-        `partition` all are read, one after the other. `limit` and `bytes_max` are for one page.
+        Yields records, and a `TopicGap` for records that retention deleted. Without `partition`,
+        all partitions are read one after another. `limit` and `bytes_max` apply to one page.
         """
-        which = PageOptions(limit, bytes_max, exclude_node)
-        starting = calls.start_reading(
-            self._appending, topic, partition=partition, from_=from_, which=which
+        page = PageOptions(limit, bytes_max, exclude_node)
+        starting = operations.start_reading(
+            self._appender, topic, partition=partition, from_=from_, which=page
         )
         return AsyncReader(self, starting)
 
     def follow(
         self, *topics: str, from_: str = "latest", exclude_node: str | None = None
     ) -> AsyncFollower:
-        """Follow topics live, from `earliest`, `latest` or a cursor on.
+        """Follow topics live, from `earliest`, `latest` or a cursor.
 
-        Gives records and gaps as `read` does, and waits for more; a lost connection is made anew
-        and goes on where it was. Raises `UnknownTopic` where a topic is deleted, and what was
-        wrong where no connection came about for as long as `timeout_s`.
+        Yields records and gaps as `read` does and waits for more. A lost connection is reopened and
+        continues at the same position. Raises `UnknownTopic` if a topic is deleted, and the last
+        error if no connection could be made for `timeout_s`.
         """
         return AsyncFollower(self, topics, from_=from_, exclude_node=exclude_node)
 
@@ -221,14 +208,14 @@ class AsyncClient:
         before: int | None = None,
         partition: int | None = None,
     ) -> int:
-        """Delete records for good: of a key, whose key begins so, or before an offset.
+        """Delete records permanently: by key, by key prefix, or before an offset.
 
-        Returns how many went. Where an attempt was lost and repeated, that may be fewer than went
-        by both.
+        Returns the number of deleted records. If a request was lost and retried, the number may be
+        too small.
         """
         return await self.run(
-            calls.delete_records(
-                self._around,
+            operations.delete_records(
+                self._context,
                 topic,
                 key=key,
                 key_prefix=key_prefix,
@@ -248,9 +235,9 @@ class AsyncClient:
         dead_letter: str | None = None,
         claim_window_ms: int | None = None,
     ) -> AsyncQueue:
-        """Make sure that there is a queue, and that it is set so; return it.
+        """Create a queue, or change the given settings of an existing one.
 
-        What is left out stays as it is, or is the default of the node.
+        Settings that are not given keep their value, or take the node's default.
         """
         settings = {
             "lease_ms": lease_ms,
@@ -258,51 +245,48 @@ class AsyncClient:
             "dead_letter": dead_letter,
             "claim_window_ms": claim_window_ms,
         }
-        await self.run(calls.put_queue(self._around, name, settings))
+        await self.run(operations.put_queue(self._context, name, settings))
         return self.queue(name)
 
     def queue(self, name: str) -> AsyncQueue:
-        """Return a queue to work with; the node is not asked yet."""
+        """Return a handle of a queue. Sends no request."""
         return AsyncQueue(self, name)
 
     async def queues(self) -> list[QueueState]:
         """List all queues."""
-        return await self.run(calls.list_queues(self._around))
+        return await self.run(operations.list_queues(self._context))
 
-    # What the parts of a client share.
+    # For the other modules of this package.
 
     @property
-    def around(self) -> ClientContext:
-        """What calls know of the world."""
-        return self._around
+    def context(self) -> ClientContext:
+        return self._context
 
     @property
     def connections(self) -> AsyncConnectionPool:
-        """The connections to the node."""
         return self._connections
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
         await self._pause(seconds)
 
     async def run(self, steps: Steps[T]) -> T:
-        """Do what a call says, step by step, and return its result."""
+        """Execute the steps of an operation and return its result."""
         try:
             step = next(steps)
             while True:
                 try:
-                    done = await self._do(step)
+                    result = await self._execute(step)
                 except MillstreamError as error:
                     step = steps.throw(error)
                 else:
-                    step = steps.send(done)
+                    step = steps.send(result)
         except StopIteration as end:
-            result: T = end.value
-            return result
+            value: T = end.value
+            return value
         finally:
             steps.close()
 
-    async def _do(self, step: Any) -> Any:
+    async def _execute(self, step: Any) -> Any:
         if isinstance(step, SendRequest):
             return await self._connections.ask(step.request, step.timeout_s)
         return await self._pause(step.seconds)

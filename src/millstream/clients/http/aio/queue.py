@@ -1,4 +1,4 @@
-"""A queue and its jobs, for those who await."""
+"""Queues and jobs of the asyncio client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from millstream.clients.http.aio.queue_worker import AsyncQueueWorker
-from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core import operations
 from millstream.clients.http.core.queues.worker_job import WorkerJob
 from millstream.clients.http.core.values import ClaimedJob, Placed, QueueState
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 
 class AsyncJob(WorkerJob):
-    """A job that belongs to a worker, until its lease ends."""
+    """A claimed job. It belongs to this worker until its lease expires."""
 
     def __init__(self, queue: AsyncQueue, claimed: ClaimedJob) -> None:
         super().__init__(claimed)
         self._queue = queue
 
     async def ack(self) -> None:
-        """Say that it is done. Raises `StaleReceipt` where it belongs to someone else by now."""
+        """Complete the job. Raises `StaleReceipt` if another worker has it by now."""
         await self._queue.ack([self])
 
     async def nack(self, *, delay_ms: int = 0) -> None:
-        """Give it back: others may have it, after `delay_ms`."""
+        """Return the job to the queue; it can be claimed again after `delay_ms`."""
         await self._queue.nack([self], delay_ms=delay_ms)
 
     async def extend(self, *, lease_ms: int | None = None) -> None:
-        """Have its lease begin anew, with what the queue is set to or with `lease_ms`."""
+        """Restart the lease, with the queue's lease time or with `lease_ms`."""
         await self._queue.extend([self], lease_ms=lease_ms)
 
 
 class AsyncQueue:
-    """A queue of a node, by its name."""
+    """Handle of a queue."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
         self._client = client
         self.name = name
 
     async def put(self, value: Any, **options: Any) -> Placed:
-        """Put a job in; as `AsyncClient.append` to the topic of the same name, which it is."""
+        """Add a job: append to the topic of the same name, as `AsyncClient.append` does."""
         return await self._client.append(self.name, value, **options)
 
     async def claim(
@@ -53,14 +53,14 @@ class AsyncQueue:
         wait_ms: int = 0,
         worker: str = "",
     ) -> list[AsyncJob]:
-        """Claim up to `max_jobs`; waits up to `wait_ms` for the first where there is none.
+        """Claim up to `max_jobs` jobs; if there is none, wait up to `wait_ms` for the first.
 
-        Raises `NodeUnreachable` with `may_be_done` where no answer came: jobs that were given out
-        by that come back when their leases run out.
+        Raises `NodeUnreachable` with `may_be_done` set if no response arrived. Jobs that were
+        handed out by such a request return to the queue when their leases expire.
         """
-        found = await self._client.run(
-            calls.claim(
-                self._client.around,
+        claimed = await self._client.run(
+            operations.claim(
+                self._client.context,
                 self.name,
                 max_jobs=max_jobs,
                 lease_ms=lease_ms,
@@ -68,29 +68,30 @@ class AsyncQueue:
                 worker=worker,
             )
         )
-        return [AsyncJob(self, one) for one in found]
+        return [AsyncJob(self, job) for job in claimed]
 
     async def ack(self, jobs: Iterable[WorkerJob]) -> None:
-        """Say that jobs are done. Raises `StaleReceipt` with those that belong to others by now."""
+        """Complete jobs. Raises `StaleReceipt` with those that belong to other workers by now."""
         settled = list(jobs)
-        around = self._client.around
-        await self._client.run(calls.ack(around, self.name, [one.receipt for one in settled]))
+        context = self._client.context
+        await self._client.run(operations.ack(context, self.name, [job.receipt for job in settled]))
         for job in settled:
             job.is_settled = True
 
     async def nack(self, jobs: Iterable[WorkerJob], *, delay_ms: int = 0) -> None:
-        """Give jobs back: others may have them, after `delay_ms`."""
+        """Return jobs to the queue; they can be claimed again after `delay_ms`."""
         settled = list(jobs)
-        receipts = [one.receipt for one in settled]
-        await self._client.run(calls.nack(self._client.around, self.name, receipts, delay_ms))
+        receipts = [job.receipt for job in settled]
+        await self._client.run(operations.nack(self._client.context, self.name, receipts, delay_ms))
         for job in settled:
             job.is_settled = True
 
     async def extend(self, jobs: Iterable[WorkerJob], *, lease_ms: int | None = None) -> float:
-        """Have leases begin anew; return how many seconds they last."""
-        receipts = [one.receipt for one in jobs]
-        steps = calls.extend(self._client.around, self.name, receipts, lease_ms)
-        return (await self._client.run(steps)) / 1000
+        """Restart the leases of jobs and return their length in seconds."""
+        receipts = [job.receipt for job in jobs]
+        steps = operations.extend(self._client.context, self.name, receipts, lease_ms)
+        length_ms = await self._client.run(steps)
+        return length_ms / 1000
 
     def work(
         self,
@@ -101,16 +102,16 @@ class AsyncQueue:
         worker: str = "",
         stops_when_empty: bool = False,
     ) -> AsyncQueueWorker:
-        """Work on jobs, one after the other.
+        """Iterate over jobs.
 
             async with queue.work() as jobs:
                 async for job in jobs:
                     await send_mail(job.value)
 
-        Up to `ahead` jobs are claimed at once. A job is acked when the next one is asked for, and
-        given back when `async with queue.work() as jobs` is left in another way: by an error, or
-        by `break`. Leases are extended for as long as it takes. `AsyncQueueWorker.stop` ends the
-        loop after the current job.
+        Claims up to `ahead` jobs at a time. A job is acknowledged when the next one is requested.
+        Jobs that are still claimed when the `with` block or the loop is left, by an error or by
+        `break`, are returned to the queue. Leases are extended while a job is processed.
+        `AsyncQueueWorker.stop` ends the loop after the current job.
         """
         return AsyncQueueWorker(
             self,
@@ -122,16 +123,15 @@ class AsyncQueue:
         )
 
     async def counts(self) -> QueueState:
-        """Count its jobs, and tell what it is set to."""
-        return await self._client.run(calls.describe_queue(self._client.around, self.name))
+        """Return the settings of the queue and the number of its jobs by state."""
+        return await self._client.run(operations.describe_queue(self._client.context, self.name))
 
     async def delete(self) -> None:
-        """Delete it; the topic of the same name stays."""
-        await self._client.run(calls.delete_queue(self._client.around, self.name))
+        """Delete the queue. The topic of the same name remains."""
+        await self._client.run(operations.delete_queue(self._client.context, self.name))
 
     @property
     def client(self) -> AsyncClient:
-        """The client that it belongs to."""
         return self._client
 
     def __repr__(self) -> str:

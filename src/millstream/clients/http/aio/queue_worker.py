@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Self
 
-from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core import operations
 from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
 from millstream.errors import MillstreamError, NodeUnreachable, StaleReceipt
 
@@ -77,7 +77,7 @@ class AsyncQueueWorker:
             jobs = await self._claim()
             if not jobs and self._stops_when_empty:
                 return None
-            self._held.claimed(jobs, self._queue.client.around.clock.monotonic())
+            self._held.claimed(jobs, self._queue.client.context.clock.monotonic())
             self._changed.set()
         return None
 
@@ -117,7 +117,7 @@ class AsyncQueueWorker:
     # The task.
 
     async def _extend(self) -> None:
-        clock = self._queue.client.around.clock
+        clock = self._queue.client.context.clock
         while True:
             self._changed.clear()
             due_at = self._held.leases.next_at()
@@ -135,13 +135,13 @@ class AsyncQueueWorker:
         stale: tuple[str, ...] = ()
         lease_s: float | None = None
         try:
-            steps = calls.extend(client.around, self._queue.name, receipts, self._lease_ms)
+            steps = operations.extend(client.context, self._queue.name, receipts, self._lease_ms)
             lease_s = await client.run(steps) / 1000
         except StaleReceipt as error:
             stale = error.receipts
         except MillstreamError as error:
             logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
-        now = client.around.clock.monotonic()
+        now = client.context.clock.monotonic()
         self._held.lost(stale)
         if lease_s is not None:
             self._held.leases.renew(receipts, lease_s, now)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Self
 
-from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core import operations
 from millstream.clients.http.core.follow_state import RETRIABLE, FollowState
 from millstream.clients.http.core.read_state import ReadState
 from millstream.clients.http.core.steps import Steps, send_with_retries
@@ -41,7 +41,7 @@ class AsyncReader:
         self._reading = reading = await self._client.run(self._starting)
         while (request := reading.next_request()) is not None:
             page = reading.take(
-                await self._client.run(send_with_retries(self._client.around, request))
+                await self._client.run(send_with_retries(self._client.context, request))
             )
             for item in page.items:
                 reading.passed(item)
@@ -56,7 +56,9 @@ class AsyncFollower:
         self, client: AsyncClient, topics: Sequence[str], *, from_: str, exclude_node: str | None
     ) -> None:
         self._client = client
-        self._following = FollowState(client.around, topics, from_=from_, exclude_node=exclude_node)
+        self._following = FollowState(
+            client.context, topics, from_=from_, exclude_node=exclude_node
+        )
         self._stream: AsyncResponseStream | None = None
         self._is_begun = False
         self._is_closed = False
@@ -70,7 +72,9 @@ class AsyncFollower:
     async def begin(self) -> Self:
         """Find out where it begins; else that is done when the first item is asked for."""
         if not self._is_begun:
-            await self._client.run(calls.start_following(self._client.around, self._following))
+            await self._client.run(
+                operations.start_following(self._client.context, self._following)
+            )
             self._is_begun = True
         return self
 

@@ -8,14 +8,20 @@ next. So no thread sends for others for longer than its own records take.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from millstream.clients.http.core.append.appender import Appender, AppendOutcome, Rows
+from millstream.clients.http.core.append.appender import (
+    Appender,
+    AppendOutcome,
+    Rows,
+    merge_outcomes,
+)
+from millstream.clients.http.core.append.new_record import NewRecord
 from millstream.clients.http.core.append.partition_appends import PartitionAppends, RecordGroup
 from millstream.clients.http.core.steps import Steps
 from millstream.clients.http.core.values import Placed
-from millstream.errors import MillstreamError, NodeUnreachable
+from millstream.errors import NodeUnreachable
 
 
 class _Ticket:
@@ -33,12 +39,24 @@ class _Ticket:
 class AppendSender:
     """The appends of all threads of a client."""
 
-    def __init__(self, appending: Appender, run: Callable[[Steps[Any]], Any]) -> None:
-        self._appending = appending
+    def __init__(self, appender: Appender, run: Callable[[Steps[Any]], Any]) -> None:
+        self._appending = appender
         self._run = run
         self._guard = threading.Lock()
 
-    def deliver(self, topic: str, rows: Rows, count: int) -> list[Placed]:
+    def append(self, topic: str, records: Sequence[NewRecord]) -> list[Placed]:
+        """Append records and return where each of them was stored."""
+        rows: Rows | None = self._run(self._appending.place(topic, records))
+        if rows is None:
+            placed: list[Placed] = self._run(self._appending.append_unplaced(topic, records))
+            self._appending.note_unplaced(topic, records, placed)
+            return placed
+        return self._deliver_rows(topic, rows, len(records))
+
+    def close(self) -> None:
+        """Do nothing: closing the connections fails the appends of other threads."""
+
+    def _deliver_rows(self, topic: str, rows: Rows, count: int) -> list[Placed]:
         """Append rows to their partitions; return where each of the `count` records went."""
         outcomes = {
             partition: self._deliver(self._appending.lane(topic, partition), texts)
@@ -95,19 +113,3 @@ class AppendSender:
             following: _Ticket = lane.waiting[0].ticket
             following.sends = True
             following.is_called.set()
-
-
-def merge_outcomes(rows: Rows, outcomes: dict[int, AppendOutcome], count: int) -> list[Placed]:
-    """Return where each of `count` records went; raises the first error that there is."""
-    placed: dict[int, Placed] = {}
-    error: MillstreamError | None = None
-    for partition, outcome in outcomes.items():
-        if isinstance(outcome, MillstreamError):
-            error = error or outcome
-        else:
-            placed |= zip(rows[partition][0], outcome, strict=True)
-    if error is not None:
-        if placed:
-            error.add_note(f"of {count} records, {len(placed)} in other partitions were appended")
-        raise error
-    return [placed[number] for number in range(count)]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Self
 
-from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core import operations
 from millstream.clients.http.core.queues.claimed_jobs import ClaimedJobs
 from millstream.errors import MillstreamError, NodeUnreachable, StaleReceipt
 
@@ -85,7 +85,7 @@ class QueueWorker:
             if not jobs and self._stops_when_empty:
                 return None
             with self._guard:
-                self._held.claimed(jobs, self._queue.client.around.clock.monotonic())
+                self._held.claimed(jobs, self._queue.client.context.clock.monotonic())
                 self._guard.notify_all()
         return None
 
@@ -128,7 +128,7 @@ class QueueWorker:
     # The thread.
 
     def _extend(self) -> None:
-        clock = self._queue.client.around.clock
+        clock = self._queue.client.context.clock
         while True:
             with self._guard:
                 if self._is_stopped and not len(self._held.leases):
@@ -147,13 +147,13 @@ class QueueWorker:
         stale: tuple[str, ...] = ()
         lease_s: float | None = None
         try:
-            steps = calls.extend(client.around, self._queue.name, receipts, self._lease_ms)
+            steps = operations.extend(client.context, self._queue.name, receipts, self._lease_ms)
             lease_s = client.run(steps) / 1000
         except StaleReceipt as error:
             stale = error.receipts
         except MillstreamError as error:
             logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
-        now = client.around.clock.monotonic()
+        now = client.context.clock.monotonic()
         with self._guard:
             self._held.lost(stale)
             if lease_s is not None:

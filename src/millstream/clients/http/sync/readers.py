@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
-from millstream.clients.http.core import operations as calls
+from millstream.clients.http.core import operations
 from millstream.clients.http.core.follow_state import RETRIABLE, FollowState
 from millstream.clients.http.core.read_state import ReadState
-from millstream.clients.http.core.steps import send_with_retries
+from millstream.clients.http.core.steps import Steps, send_with_retries
 from millstream.clients.http.core.values import Item
 from millstream.clients.http.transport.connection_pool import ResponseStream
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Reader:
     """Gives what a topic has from a cursor on, until its head. For one thread."""
 
-    def __init__(self, client: Client, reading: ReadState) -> None:
+    def __init__(self, client: Client, starting: Steps[ReadState]) -> None:
         self._client = client
-        self._reading = reading
+        self._reading = client.run(starting)
         self._items = self._read()
 
     @property
@@ -39,7 +39,7 @@ class Reader:
     def _read(self) -> Iterator[Item]:
         reading = self._reading
         while (request := reading.next_request()) is not None:
-            page = reading.take(self._client.run(send_with_retries(self._client.around, request)))
+            page = reading.take(self._client.run(send_with_retries(self._client.context, request)))
             for item in page.items:
                 reading.passed(item)
                 yield item
@@ -53,8 +53,10 @@ class Follower:
         self, client: Client, topics: Sequence[str], *, from_: str, exclude_node: str | None
     ) -> None:
         self._client = client
-        self._following = FollowState(client.around, topics, from_=from_, exclude_node=exclude_node)
-        client.run(calls.start_following(client.around, self._following))
+        self._following = FollowState(
+            client.context, topics, from_=from_, exclude_node=exclude_node
+        )
+        client.run(operations.start_following(client.context, self._following))
         self._stream: ResponseStream | None = None
         self._is_closed = False
         self._items = self._follow()

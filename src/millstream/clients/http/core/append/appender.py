@@ -23,6 +23,7 @@ from millstream.clients.http.core import requests
 from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
 from millstream.clients.http.core.append.new_record import NewRecord, key_bytes, row_of
 from millstream.clients.http.core.append.partition_appends import PartitionAppends, RecordGroup
+from millstream.clients.http.core.config import ClientConfig
 from millstream.clients.http.core.requests import HttpProducerId
 from millstream.clients.http.core.responses import identity_of, placed_of, topic_of
 from millstream.clients.http.core.steps import (
@@ -94,6 +95,10 @@ class Appender:
         self._producer: HttpProducerId | None = None
         self._turn = 0
         self._guard = threading.Lock()
+
+    @property
+    def config(self) -> ClientConfig:
+        return self._around.config
 
     def lane(self, topic: str, partition: int) -> PartitionAppends:
         """Return the way to a partition."""
@@ -321,3 +326,19 @@ def checked_records(records: Iterable[object]) -> list[NewRecord]:
     if not 1 <= len(found) <= RECORDS_MAX:
         raise InvalidRequest(f"there are {len(found)} records, allowed is 1-{RECORDS_MAX}")
     return found
+
+
+def merge_outcomes(rows: Rows, outcomes: dict[int, AppendOutcome], count: int) -> list[Placed]:
+    """Return where each of `count` records went; raises the first error that there is."""
+    placed: dict[int, Placed] = {}
+    error: MillstreamError | None = None
+    for partition, outcome in outcomes.items():
+        if isinstance(outcome, MillstreamError):
+            error = error or outcome
+        else:
+            placed |= zip(rows[partition][0], outcome, strict=True)
+    if error is not None:
+        if placed:
+            error.add_note(f"of {count} records, {len(placed)} in other partitions were appended")
+        raise error
+    return [placed[number] for number in range(count)]
