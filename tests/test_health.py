@@ -180,7 +180,7 @@ def test_a_full_disk_is_told_until_something_is_written_again(tmp_path: Path, fu
 
 def test_room_that_upkeep_finds_ends_it_though_nobody_writes(tmp_path: Path, full: Disk):
     with node_on(full, tmp_path) as (broker, client):
-        upkeep = broker.server.broker.store.upkeep
+        upkeep = broker.server.broker.store.maintenance
         full.fail(str(tmp_path))
         assert try_produce(client, "orders") != 0
         assert try_produce(client, "mail") != 0

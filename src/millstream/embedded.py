@@ -82,7 +82,7 @@ class EmbeddedStoreContext:
 
     async def __aenter__(self) -> Store:
         store = await self._store.__aenter__()
-        store.start_upkeep()
+        store.start_maintenance()
         return store
 
     async def __aexit__(
@@ -141,7 +141,7 @@ class EmbeddedStore:
 
 async def _start_maintenance(store: Store) -> None:
     """Have the logs of a store looked after by the loop that this runs on."""
-    store.start_upkeep()
+    store.start_maintenance()
 
 
 class EmbeddedLog:
@@ -257,7 +257,7 @@ class EmbeddedLog:
 
     async def _compact(self) -> CleanerResult | None:
         await self.inner.roll()  # Only sealed segments are rewritten.
-        return await self._store.inner.upkeep.clean(self.inner, is_forced=True)
+        return await self._store.inner.maintenance.clean(self.inner, is_forced=True)
 
     def read_arrow(
         self,

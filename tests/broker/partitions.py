@@ -98,11 +98,11 @@ class Bench:
             await self.partition.open()
             return self.store.get(*name)
 
-        self.store.upkeep.opener = open_log
-        self.store.upkeep.config_of = lambda _: self.partition.config.log_config()
-        failures = self.store.upkeep.counters.failures
-        await self.store.upkeep.run_once(is_forced=is_forced)
-        assert self.store.upkeep.counters.failures == failures
+        self.store.maintenance.opener = open_log
+        self.store.maintenance.config_of = lambda _: self.partition.config.log_config()
+        failures = self.store.maintenance.counters.failures
+        await self.store.maintenance.run_once(is_forced=is_forced)
+        assert self.store.maintenance.counters.failures == failures
 
     async def again(self, *, seed: int | None = None, is_clean: bool = False) -> Bench:
         """Open the same disk again, after a power cut or a clean end."""

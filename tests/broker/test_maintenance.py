@@ -49,7 +49,7 @@ class Node:
     async def wait(self, ms: int, *, is_forced: bool = False) -> None:
         """Let time pass, and have the logs looked after."""
         self.clock.advance(ms / 1000)
-        await self.broker.store.upkeep.run_once(is_forced=is_forced)
+        await self.broker.store.maintenance.run_once(is_forced=is_forced)
 
     def is_open(self, topic: str) -> bool:
         return self.broker.store.find(LogName(topic, 0)) is not None
@@ -96,7 +96,7 @@ async def test_it_happens_by_itself(node):
     partition = await node.partition("a")
     for runs in range(1, 4):
         node.timers.advance(INTERVAL)
-        while node.broker.store.upkeep.counters.runs < runs:  # noqa: ASYNC110 - Nobody tells.
+        while node.broker.store.maintenance.counters.runs < runs:  # noqa: ASYNC110 - Nobody tells.
             await asyncio.sleep(0)
     assert partition.log_start_offset == 5
 
@@ -185,7 +185,7 @@ async def test_a_topic_that_is_deleted_meanwhile_does_no_harm(node):
         await fill(node, name)
     node.clock.advance(1)
     await asyncio.gather(
-        node.broker.store.upkeep.run_once(is_forced=True), node.broker.topics.delete("a")
+        node.broker.store.maintenance.run_once(is_forced=True), node.broker.topics.delete("a")
     )
     await node.wait(1000)
     assert (await node.partition("b")).log_start_offset == 5

@@ -84,7 +84,7 @@ class Life:
     def reclaim(self) -> None:
         """Have what was deleted leave the files. Kafka cannot."""
         assert self._node is not None
-        self._node.run(self._node.server.broker.store.upkeep.run_once(is_forced=True))
+        self._node.run(self._node.server.broker.store.maintenance.run_once(is_forced=True))
 
     def watermarks(self, topic: str) -> tuple[int, int]:
         """The first offset, and the one after the last."""

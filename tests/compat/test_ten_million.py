@@ -77,7 +77,7 @@ def test_the_latest_of_each_key_is_left_of_ten_million_records(node: RunningBrok
     log = node.server.broker.store.get("state")
     node.run(log.roll())
     before = log.size_bytes
-    node.run(node.server.broker.store.upkeep.run_once(is_forced=True))
+    node.run(node.server.broker.store.maintenance.run_once(is_forced=True))
     assert log.end_offset == RECORDS, "offsets stay"
     assert log.record_count == KEYS
     assert log.size_bytes < before / 50

@@ -118,7 +118,7 @@ class Life:
         await self._append(log, 10)
         await self._attempt(self._delete(log, b"b"))
         self.clock.advance(2 * TOMBSTONE_MS / 1000)
-        await self._attempt(store.upkeep.run_once(is_forced=True))
+        await self._attempt(store.maintenance.run_once(is_forced=True))
         await self._append(log, 2)
         await self._attempt(self._evict(log))
         await store.close()
@@ -137,18 +137,18 @@ class Life:
         log = await store.log("t")
         await self._append(log, 14)
         await self._attempt(self._delete(log, b"b"))
-        await self._attempt(store.upkeep.run_once())
+        await self._attempt(store.maintenance.run_once())
         self.clock.advance(2 * TOMBSTONE_MS / 1000)
         await asyncio.gather(
             self._append(log, 10),
             self._attempt(self._delete(log, b"a")),
-            self._attempt(store.upkeep.run_once(is_forced=True)),
+            self._attempt(store.maintenance.run_once(is_forced=True)),
         )
         if life % 2 == 0:
             await self._attempt(log.begin_epoch(log.partition.leader_epoch + 1))
         await self._append(log, 4)
         await self._attempt(self._evict(log))
-        await self._attempt(store.upkeep.run_once(is_forced=True))
+        await self._attempt(store.maintenance.run_once(is_forced=True))
 
     async def _append(self, log: Log, count: int) -> None:
         for number in range(count):
@@ -253,7 +253,7 @@ async def check_state(disk: SimulatedFilesystem, state: CrashState, where: str) 
     end = log.end_offset
     appended = await log.append_records([Record(b"after the crash", key=b"new")])
     assert appended.offset == end, where
-    await store.upkeep.run_once(is_forced=True)
+    await store.maintenance.run_once(is_forced=True)
     check_what_is_seen(log, state.notes, f"{where}, cleaned")
     await store.close()
     assert not damage_found(disk), where

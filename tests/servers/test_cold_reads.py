@@ -35,7 +35,7 @@ class Disk:
 def node(tmp_path):
     with running_broker(tmp_path, log=LogConfig(segment_bytes_max=4096)) as running:
         store = running.server.broker.store
-        store.warming = Prefetcher(store._replay_background, Disk())
+        store.prefetcher = Prefetcher(store._replay_background, Disk())
         for number in range(COUNT):
             body = json.dumps({"records": [{"value": f"{number}{VALUE}"}]}).encode()
             assert ask(running.url, "POST", "/v1/topics/t/records", body).status == 201
@@ -57,7 +57,7 @@ def fetched(client: RawClient, offset: int) -> bytes:
 
 
 def test_a_replay_over_kafka_brings_in_what_is_cold_and_reads_the_same(node):
-    warming = node.server.broker.store.warming
+    warming = node.server.broker.store.prefetcher
     with RawClient(node.bootstrap) as client:
         cold = fetched(client, 0)
         assert warming.reads > 0
@@ -73,13 +73,15 @@ def test_a_consumer_at_the_head_brings_in_nothing(node):
     with RawClient(node.bootstrap) as client:
         assert fetched(client, COUNT - 1)
         assert fetched(client, COUNT) == b""
-    assert node.server.broker.store.warming.reads == 0
+    assert node.server.broker.store.prefetcher.reads == 0
 
 
 def test_a_replay_over_http_brings_in_what_is_cold(node):
     path = "/v1/topics/t/records"
     found = ask(node.url, "GET", f"{path}?from=0&limit=1000&max_bytes=1000000").json["records"]
     assert [record["value"][:2] for record in found[10:]] == [str(n) for n in range(10, COUNT)]
-    assert node.server.broker.store.warming.reads > 0
+    assert node.server.broker.store.prefetcher.reads > 0
     metrics = ask(node.url, "GET", "/metrics").body.decode()
-    assert f"millstream_store_cold_reads_total {node.server.broker.store.warming.reads}" in metrics
+    assert (
+        f"millstream_store_cold_reads_total {node.server.broker.store.prefetcher.reads}" in metrics
+    )

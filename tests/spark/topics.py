@@ -83,7 +83,7 @@ def evict(node, topic):
     _configure(node, topic, "1")
     partition = node.server.broker.topics.partition(topic, 0)
     while partition.log_start_offset < partition.high_watermark:
-        node.run(node.server.broker.store.upkeep.run_once(is_forced=True))
+        node.run(node.server.broker.store.maintenance.run_once(is_forced=True))
     _configure(node, topic, "-1")
     return partition.log_start_offset
 

@@ -76,7 +76,7 @@ class HeldSyncer:
         self._files: list[File] = []
         self._done: Callable[[OSError | None], None] | None = None
 
-    def has_room(self, count: int) -> bool:
+    def has_capacity(self, count: int) -> bool:
         return True
 
     def sync(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:

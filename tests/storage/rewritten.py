@@ -127,7 +127,7 @@ def put_log(place: LogDirectory, segment: SegmentId, data: bytes | None = None) 
 
 def put_seal(place: LogDirectory, segment: SegmentId) -> None:
     found = scan_log(place, segment)
-    write_seal(place, found.tally.seal(2), found.index, segment.generation)
+    write_seal(place, found.stats.seal(2), found.index, segment.generation)
 
 
 def scan_log(place: LogDirectory, segment: SegmentId) -> SegmentScan:

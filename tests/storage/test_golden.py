@@ -68,7 +68,7 @@ def test_golden_files_give_exactly_the_records_that_went_in(topic):
 def test_golden_files_that_were_closed_cleanly_are_trusted_without_a_scan():
     store = open_store(golden_disk(FILES, ROOT), ROOT)
     assert store.recovered() == {}
-    scanned = {name.topic: store._found[name].scanned_bytes for name in store.names()}
+    scanned = {name.topic: store._recovered[name].scanned_bytes for name in store.names()}
     assert scanned == {
         "growing": len(FILES["topics/growing/0/00000000000000000000.log"]),
         "packed": 0,

@@ -160,13 +160,13 @@ class LifeMachine(RuleBasedStateMachine):
     def look_after_the_store(self) -> None:
         """Retention, reclaiming and compaction, as time brings them."""
         end = len(self.model)
-        self.run(self.store.upkeep.run_once())
+        self.run(self.store.maintenance.run_once())
         self.note_eviction(end)
 
     @rule()
     def compact_all(self) -> None:
         end = len(self.model)
-        self.run(self.store.upkeep.run_once(is_forced=True))
+        self.run(self.store.maintenance.run_once(is_forced=True))
         self.note_eviction(end)
 
     def note_eviction(self, end: int) -> None:

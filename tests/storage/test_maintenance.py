@@ -56,7 +56,7 @@ async def filled(
 async def started_at(disk: Filesystem, topic: str = "a", *, clock: ManualClock) -> int:
     """Open a store, look after it, close it, and return where a log starts then."""
     store = make_store(disk, config=AN_HOUR, clock=clock)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     start = (await store.log(topic)).start_offset
     await store.close()
     return start
@@ -76,14 +76,14 @@ async def test_no_jump_of_the_wall_clock_makes_data_older_or_younger(jump_ms: in
     await fill(log, 3)
     clock.advance(HOUR)
     clock.jump_wall(jump_ms)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 0, "nothing is older than an hour"
     clock.advance(0.001)
     clock.jump_wall(-jump_ms)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 4, "what was closed an hour ago goes"
     clock.advance(HOUR + 1)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 6, "and so does the rest, once it was closed"
 
 
@@ -96,10 +96,10 @@ async def test_records_dated_1970_or_9999_live_as_long_as_any_other(timestamp_ms
     await fill(log, 4, timestamp_ms=timestamp_ms)
     await log.roll()
     clock.advance(HOUR)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 0
     clock.advance(0.001)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 4
 
 
@@ -182,11 +182,11 @@ async def test_time_is_written_down_every_minute_and_when_the_store_is_closed() 
     store = make_store(disk, clock=clock)
     opened = store.now_ms()
     clock.advance(59)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     clock.advance(1)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     clock.advance(30)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     clock.reboot("boot-2")
     after_power_cut = make_store(disk.crash(), clock=clock)
     assert after_power_cut.now_ms() == opened + 60_000
@@ -206,14 +206,14 @@ async def test_an_old_growing_segment_is_closed_though_nobody_appends() -> None:
     log = await store.log("a")
     await fill(log, 3)
     clock.advance(HOUR)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert isinstance(log.segments[-1], GrowingSegment)
     clock.advance(0.001)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert not isinstance(log.segments[-1], GrowingSegment)
     assert log.start_offset == 0
     clock.advance(HOUR + 0.001)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert (log.start_offset, log.eviction_floor) == (3, 3)
     await fill(log, 1)
     assert [record.offset for record in log.records(3)] == [3]
@@ -228,7 +228,7 @@ async def test_restarts_and_a_trickle_of_records_do_not_keep_old_ones_alive() ->
         store = make_store(disk, config=config, clock=clock)
         log = await store.log("a")
         await fill(log, 1)
-        await store.upkeep.run_once()
+        await store.maintenance.run_once()
         clock.advance(HOUR / 2)
         await store.close()
     assert log.end_offset - log.start_offset <= 5, "two hours, and what was closed with them"
@@ -240,7 +240,7 @@ async def test_logs_that_are_not_open_are_looked_after_and_opened_only_for_that(
     await filled(disk, "a", "b")
     await filled(disk, "c", count=2)
     store = make_store(disk, config=FOUR_KEPT)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert sorted(log.name for log in store.open_logs) == ["a/0", "b/0"]
     assert [(await store.log(topic)).start_offset for topic in "abc"] == [6, 6, 0]
 
@@ -255,15 +255,15 @@ async def test_a_log_that_is_not_open_is_opened_when_a_tombstone_of_it_may_go() 
     await log.append_records([Record(None, key=b"k")])
     await log.roll()
     await turns(50)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert [record.offset for record in log.records()] == [1], "the tombstone stays for an hour"
     await store.close()
     store = make_store(disk, config=config, clock=clock)
     clock.advance(HOUR - 1)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert store.open_logs == [], "there is nothing to do yet"
     clock.advance(1)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert [record.offset for record in (await store.log("a")).records()] == []
 
 
@@ -276,14 +276,14 @@ async def test_a_dry_run_says_what_would_go_and_touches_nothing() -> None:
     await store.log("b")
     before = disk.contents()
     plans = store.plan_evictions()
-    sizes = [sum(s.size for s in store.found(name).segments[:3]) for name in (A, B)]
+    sizes = [sum(s.size for s in store.recovered_log(name).segments[:3]) for name in (A, B)]
     assert plans == [
         (A, Eviction(6, 3, sizes[0], 6, ("records",))),
         (B, Eviction(6, 3, sizes[1], 6, ("records",))),
     ]
     assert disk.contents() == before
     assert [log.name for log in store.open_logs] == ["b/0"]
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert store.plan_evictions() == []
 
 
@@ -292,13 +292,13 @@ async def test_whoever_opens_a_log_first_decides_its_settings_though_upkeep_was_
     disk = SimulatedFilesystem()
     await filled(disk, "a", "b")
     store = make_store(disk, config=FOUR_KEPT)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     mine = replace(TWO_EACH, durability=Durability.DISK, retention_records=2)
     log = await store.log("a", config=mine)
     assert (log.config, log.partition.durability) == (mine, Durability.DISK)
     assert (await store.log("a", config=TWO_EACH)).config == mine, "an open log keeps its own"
     assert (await store.log("b")).config == FOUR_KEPT
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 8
 
 
@@ -326,10 +326,10 @@ async def test_who_knows_the_settings_of_logs_opens_them_and_may_leave_some_alon
         opened.append(name)
         return await store.log(*name, config=FOUR_KEPT)
 
-    store.upkeep.opener = open_log
-    store.upkeep.config_of = lambda name: FOUR_KEPT if name == A else None
+    store.maintenance.opener = open_log
+    store.maintenance.config_of = lambda name: FOUR_KEPT if name == A else None
     assert [name for name, _ in store.plan_evictions()] == [A]
-    await store.upkeep.run_once(is_forced=True)
+    await store.maintenance.run_once(is_forced=True)
     assert set(opened) == {A}
     assert store.get("a").start_offset == 6
 
@@ -340,8 +340,8 @@ async def test_trouble_with_one_log_is_counted_and_the_others_are_looked_after(c
     await filled(disk, "a", "b", "c")
     fault = Fault(call=1, forever=True, only={"rename"}, path="/b/0/partition.json")
     store = make_store(FaultyFilesystem(disk, fault), config=FOUR_KEPT)
-    await store.upkeep.run_once()
-    assert store.upkeep.counters.failures == 1
+    await store.maintenance.run_once()
+    assert store.maintenance.counters.failures == 1
     assert "upkeep of b/0: " in caplog.text
     starts = {topic: (await store.log(topic)).start_offset for topic in "ac"}
     assert starts == {"a": 6, "c": 6}
@@ -352,15 +352,15 @@ async def test_even_a_bug_in_one_log_leaves_the_others_looked_after(caplog) -> N
     disk = SimulatedFilesystem()
     await filled(disk, "a", "b")
     store = make_store(disk, config=FOUR_KEPT)
-    borrow = store.upkeep.opener
+    borrow = store.maintenance.opener
 
     async def open_log(name: LogName) -> Log:
         assert name != A, "a bug"
         return await borrow(name)
 
-    store.upkeep.opener = open_log
-    await store.upkeep.run_once()
-    assert store.upkeep.counters.failures == 1
+    store.maintenance.opener = open_log
+    await store.maintenance.run_once()
+    assert store.maintenance.counters.failures == 1
     assert "upkeep of a/0 failed" in caplog.text
     assert (await store.log("b")).start_offset == 6
 
@@ -376,8 +376,8 @@ async def test_a_damaged_log_is_left_as_it_is(caplog) -> None:
     store = make_store(disk, config=FOUR_KEPT)
     before = {path: data for path, data in disk.contents().items() if "/a/" in path}
     caplog.clear()
-    await store.upkeep.run_once()
-    if (offline := store.found(A).offline) is not None:
+    await store.maintenance.run_once()
+    if (offline := store.recovered_log(A).offline) is not None:
         assert {path: data for path, data in disk.contents().items() if "/a/" in path} == before
         assert str(offline) not in caplog.text, "it was said when the store was opened"
 
@@ -387,7 +387,7 @@ async def test_what_is_ephemeral_goes_too() -> None:
     store = make_store(config=replace(FOUR_KEPT, durability=Durability.EPHEMERAL))
     log = await store.log("a")
     await fill(log)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 6
 
 
@@ -400,10 +400,10 @@ async def test_a_log_that_rejects_takes_more_when_age_has_made_room() -> None:
     await fill(log, 4)
     with pytest.raises(LogFull, match="a/0 holds 4 records, limit is 4 and it rejects"):
         await log.append_records([Record(b"one too many")])
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert (log.start_offset, log.end_offset) == (0, 4)
     clock.advance(HOUR + 1)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 2, "what was closed more than an hour ago"
     assert (await log.append_records([Record(b"fits")])).offset == 4
 
@@ -421,13 +421,13 @@ def with_timers(**settings: int) -> tuple[Store, ManualClock, ManualTimers]:
 async def test_it_happens_every_interval_from_when_it_is_started() -> None:
     store, _, timers = with_timers(upkeep_interval_ms=5000)
     assert timers.pending == 0
-    store.start_upkeep(timers)
-    store.start_upkeep(timers)
+    store.start_maintenance(timers)
+    store.start_maintenance(timers)
     assert timers.pending == 1
     for seconds, runs in ((4.9, 0), (0.1, 1), (4.9, 1), (0.1, 2)):
         timers.advance(seconds)
         await turns()
-        assert store.upkeep.counters.runs == runs
+        assert store.maintenance.counters.runs == runs
     await store.close()
     assert timers.pending == 0
 
@@ -435,23 +435,23 @@ async def test_it_happens_every_interval_from_when_it_is_started() -> None:
 @in_loop
 async def test_an_interval_of_0_is_never() -> None:
     store, _, timers = with_timers(upkeep_interval_ms=0)
-    store.start_upkeep(timers)
+    store.start_maintenance(timers)
     assert timers.pending == 0
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     await store.close()
 
 
 @in_loop
 async def test_the_event_loop_of_the_store_keeps_the_time_where_no_one_else_does() -> None:
     store = make_store(store_config=StoreConfig(upkeep_interval_ms=1))
-    keep_house, was_kept = store.keep_house, asyncio.Event()
+    keep_house, was_kept = store.run_housekeeping, asyncio.Event()
 
     async def note_keeping() -> None:
         await keep_house()
         was_kept.set()
 
-    store.keep_house = note_keeping
-    store.start_upkeep()
+    store.run_housekeeping = note_keeping
+    store.start_maintenance()
     await was_kept.wait()
     await store.close()
 
@@ -462,11 +462,11 @@ def test_an_embedded_store_is_looked_after_unless_it_is_set_not_to(
 ):
     config = StoreConfig(upkeep_interval_ms=interval_ms)
     with open_store(tmp_path, store_config=config) as store:
-        assert (store.inner.upkeep._timer is not None) is is_running
+        assert (store.inner.maintenance._timer is not None) is is_running
 
     async def check() -> None:
         async with open_store(tmp_path, store_config=config) as inner:
-            assert (inner.upkeep._timer is not None) is is_running
+            assert (inner.maintenance._timer is not None) is is_running
 
     asyncio.run(check())
 
@@ -474,10 +474,10 @@ def test_an_embedded_store_is_looked_after_unless_it_is_set_not_to(
 @in_loop
 async def test_it_can_be_asked_for_while_it_happens() -> None:
     store, _, timers = with_timers(upkeep_interval_ms=1000)
-    store.start_upkeep(timers)
+    store.start_maintenance(timers)
     timers.advance(1)
-    await asyncio.gather(store.upkeep.run_once(), store.upkeep.run_once())
-    assert store.upkeep.counters.runs == 3
+    await asyncio.gather(store.maintenance.run_once(), store.maintenance.run_once())
+    assert store.maintenance.counters.runs == 3
     await store.close()
 
 
@@ -486,12 +486,12 @@ async def test_a_caller_that_gives_up_leaves_nothing_half_done() -> None:
     disk = SimulatedFilesystem()
     await filled(disk, "a")
     store = make_store(disk, config=FOUR_KEPT)
-    running = asyncio.ensure_future(store.upkeep.run_once())
+    running = asyncio.ensure_future(store.maintenance.run_once())
     await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await store.close()
-    assert make_store(disk).found(A).partition.start_offset in (0, 6)
+    assert make_store(disk).recovered_log(A).partition.start_offset in (0, 6)
 
 
 COMPACTED = replace(TWO_EACH, is_compacted=True, dirty_ratio_min=0.0)
@@ -504,7 +504,7 @@ async def test_cleaning_that_takes_long_keeps_no_one_from_being_evicted() -> Non
     store = make_store(
         config=AN_HOUR, store_config=StoreConfig(upkeep_interval_ms=60_000), clock=clock
     )
-    store.upkeep._background = held = HeldExecutor()
+    store.maintenance._background = held = HeldExecutor()
     held.is_held = True
     log = await store.log("a", config=COMPACTED)
     for _ in range(6):
@@ -512,7 +512,7 @@ async def test_cleaning_that_takes_long_keeps_no_one_from_being_evicted() -> Non
     await turns()
     other = await store.log("b")
     await fill(other)
-    store.start_upkeep(timers)
+    store.start_maintenance(timers)
     timers.advance(60)
     await turns(50)
     assert held.waiting == 1, "the cleaning is under way"
@@ -533,14 +533,14 @@ async def test_closing_the_store_ends_cleaning_that_waits_for_its_turn(tmp_path)
         log = await store.log("a")
         for _ in range(6):
             await log.append_records([Record(b"v" * 1000, key=b"k")])
-        throttle, is_waiting = store.upkeep._throttle, threading.Event()
+        throttle, is_waiting = store.maintenance._throttle, threading.Event()
         sleep = throttle._sleep
         throttle._sleep = lambda *args: (is_waiting.set(), sleep(*args))
-        cleaning = asyncio.ensure_future(store.upkeep.run_once())
+        cleaning = asyncio.ensure_future(store.maintenance.run_once())
         await asyncio.to_thread(is_waiting.wait)
     await cleaning
     with pytest.raises(LogClosed, match="is closed"):
-        await store.upkeep.run_once()
+        await store.maintenance.run_once()
 
 
 @in_loop
@@ -553,7 +553,7 @@ async def test_logs_that_need_it_are_cleaned() -> None:
             await log.append_records([Record(b"%d" % number, key=b"k")])
     await store.close()
     store = make_store(disk, config=COMPACTED)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     for topic in "ab":
         log = await store.log(topic)
         assert [record.value for record in log.records()] == [b"8"]
@@ -568,7 +568,7 @@ async def test_a_growing_segment_from_which_much_was_deleted_is_closed_and_rewri
     for number in range(10):
         await log.append_records([Record(b"secret %d" % number, key=b"%d" % (number % 2))])
     assert await log.delete_keys(key=b"1") == 5
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     await turns(50)
     assert log.reclaimable_bytes == 0
     assert log.partition.deletions == ()
@@ -586,6 +586,6 @@ async def test_nothing_is_cleaned_where_nothing_has_to_be(caplog) -> None:
     store = make_store(disk, config=TWO_EACH)
     with caplog.at_level(logging.INFO):
         caplog.clear()
-        await store.upkeep.run_once()
+        await store.maintenance.run_once()
     assert store.open_logs == []
     assert caplog.records == []

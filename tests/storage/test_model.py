@@ -206,7 +206,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def park(self) -> None:
-        self.log.park()
+        self.log.close_idle()
         assert not self.log.is_open_for_writing
 
     @rule(suffix=st.sampled_from(["index"]))

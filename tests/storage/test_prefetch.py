@@ -42,49 +42,49 @@ async def filled(store: Store, *, segments: int = 6) -> Log:
 @in_loop
 async def test_what_lies_near_the_head_is_read_at_once(tmp_path):
     disk = Disk()
-    async with Store(str(tmp_path), residency=disk) as store:
+    async with Store(str(tmp_path), page_cache_probe=disk) as store:
         log = await filled(store)
         for offset in (
             log.end_offset - 1,
             log.segments[-1].base_offset,
             log.segments[-2].base_offset,
         ):
-            assert store.warming.cold(log.segments, offset, 1_000) == []
+            assert store.prefetcher.cold(log.segments, offset, 1_000) == []
         assert disk.asked == [], "nobody even asks"
-        assert store.warming.cold(log.segments[-2:], 0, 1_000) == []
+        assert store.prefetcher.cold(log.segments[-2:], 0, 1_000) == []
 
 
 @in_loop
 async def test_what_is_old_and_in_memory_is_read_at_once(tmp_path):
     disk = Disk()
-    async with Store(str(tmp_path), residency=disk) as store:
+    async with Store(str(tmp_path), page_cache_probe=disk) as store:
         log = await filled(store)
         log.read(0)  # Its index is at hand from here on.
         disk.is_warm = True
-        assert store.warming.cold(log.segments, 0, 1_000) == []
+        assert store.prefetcher.cold(log.segments, 0, 1_000) == []
         assert disk.asked == [1_000]
 
 
 @in_loop
 async def test_what_is_old_and_not_in_memory_is_brought_in(tmp_path):
     disk = Disk()
-    async with Store(str(tmp_path), residency=disk) as store:
+    async with Store(str(tmp_path), page_cache_probe=disk) as store:
         log = await filled(store)
-        [stretch] = store.warming.cold(log.segments, 1, 1_000)
+        [stretch] = store.prefetcher.cold(log.segments, 1, 1_000)
         assert (stretch.segment, stretch.offset) == (log.segments[0], 1)
-        await store.warming.bring_in([stretch])
-        assert store.warming.reads == 1
-        assert store.warming.bytes >= log.segments[0].size, "its index too, and what follows"
+        await store.prefetcher.bring_in([stretch])
+        assert store.prefetcher.reads == 1
+        assert store.prefetcher.bytes >= log.segments[0].size, "its index too, and what follows"
 
 
 @in_loop
 async def test_a_read_over_several_segments_is_brought_in_whole_up_to_the_hot_ones(tmp_path):
     disk = Disk()
-    async with Store(str(tmp_path), residency=disk) as store:
+    async with Store(str(tmp_path), page_cache_probe=disk) as store:
         log = await filled(store)
-        found = store.warming.cold(log.segments, 0, 10**9)
+        found = store.prefetcher.cold(log.segments, 0, 10**9)
         assert [one.segment for one in found] == list(log.segments[:-2])
-        two = store.warming.cold(log.segments, 0, log.segments[0].size + 1)
+        two = store.prefetcher.cold(log.segments, 0, log.segments[0].size + 1)
         assert [one.segment for one in two] == list(log.segments[:2])
 
 
@@ -92,7 +92,7 @@ async def test_a_read_over_several_segments_is_brought_in_whole_up_to_the_hot_on
 async def test_while_something_is_brought_in_the_loop_goes_on(tmp_path):
     background = HeldExecutor()
     background.is_held = True
-    async with Store(str(tmp_path), residency=Disk()) as store:
+    async with Store(str(tmp_path), page_cache_probe=Disk()) as store:
         log = await filled(store)
         warming = Prefetcher(background, Disk())
         bringing = asyncio.ensure_future(
@@ -108,12 +108,12 @@ async def test_while_something_is_brought_in_the_loop_goes_on(tmp_path):
 
 @in_loop
 async def test_a_segment_that_went_meanwhile_is_no_error(tmp_path):
-    async with Store(str(tmp_path), residency=Disk()) as store:
+    async with Store(str(tmp_path), page_cache_probe=Disk()) as store:
         log = await filled(store)
-        stretches = store.warming.cold(log.segments, 0, 1_000)
+        stretches = store.prefetcher.cold(log.segments, 0, 1_000)
         await log.evict_before(log.segments[2].base_offset)
-        await store.warming.bring_in(stretches)
-        assert store.warming.reads == 1
+        await store.prefetcher.bring_in(stretches)
+        assert store.prefetcher.reads == 1
 
 
 @in_loop

@@ -152,10 +152,10 @@ async def test_maps_descriptors_and_failures_are_forgotten():
     await fill(log)
     values(log)
     assert store.maps_open > 0
-    assert len(store._indexes) > 0
+    assert len(store._index_cache) > 0
     await store.delete("a")
-    assert (store.maps_open, len(store._indexes), len(store._writers)) == (0, 0, 0)
-    assert (store._found, store._failed, store._configs) == ({}, {}, {})
+    assert (store.maps_open, len(store._index_cache), len(store._open_writers)) == (0, 0, 0)
+    assert (store._recovered, store._failed, store._configs) == ({}, {}, {})
     assert len(store._opening) == 0
 
 

@@ -25,7 +25,7 @@ async def main(data: str, bytes_per_second: int) -> None:
     async with Node(NodeConfig(data=data, kafka=LOOPBACK, http=LOOPBACK, store=store)) as server:
         print(f"kafka 127.0.0.1:{server.kafka.port}", flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
-            await server.broker.store.upkeep.run_once()
+            await server.broker.store.maintenance.run_once()
             print("cleaned", flush=True)
 
 

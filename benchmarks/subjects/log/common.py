@@ -58,7 +58,7 @@ class OpenStore:
 
     def look_after(self) -> None:
         """Have the store evict and clean all that it can."""
-        self.run(self.store.upkeep.run_once(is_forced=True))
+        self.run(self.store.maintenance.run_once(is_forced=True))
 
     def logs(self, count: int) -> list[Log]:
         """Return many logs at once."""

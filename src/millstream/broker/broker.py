@@ -182,10 +182,10 @@ class Broker:
         A log is opened as a partition: only that knows which transactions are open, and which
         producers a record is the last trace of. What groups and transactions keep is theirs.
         """
-        upkeep = self.store.upkeep
+        upkeep = self.store.maintenance
         upkeep.opener = self.topics.open_log
         upkeep.config_of = self.topics.log_config_of
-        self.store.start_upkeep(self.timers)
+        self.store.start_maintenance(self.timers)
         stack.push_async_callback(upkeep.stop)
 
     async def close(self) -> None:
@@ -207,15 +207,15 @@ class Broker:
     def problems(self) -> Iterator[Problem]:
         """Tell what is wrong with logs, queues and metadata. Nothing is good."""
         code = ProblemCode
-        for log in self.state.troubles.offline():
+        for log in self.state.health.offline():
             yield Problem(code.STATE_OFFLINE, f"{STATE_DIRECTORY}/{log.offline}")
         if (failure := self._metadata.failure) is not None:
             yield Problem(code.METADATA_OFFLINE, f"no changes are taken: {failure}")
-        full = [*self.state.troubles.full(), *self.store.troubles.full()]
+        full = [*self.state.health.full(), *self.store.health.full()]
         if full:
             others = f" (and {len(full) - 1} other logs)" if len(full) > 1 else ""
-            yield Problem(code.DISK_FULL, f"{full[0].full}{others}")
-        for log in self.store.troubles.offline():
+            yield Problem(code.DISK_FULL, f"{full[0].disk_full}{others}")
+        for log in self.store.health.offline():
             yield Problem(code.LOG_OFFLINE, str(log.offline))
         for name, errors in self.store.damage().items():
             for error in errors:

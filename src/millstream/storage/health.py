@@ -33,11 +33,11 @@ class LogHealth:
 
     def full(self) -> list[Log]:
         """Return the logs whose last write the disk had no room for."""
-        return [log for log in self._present() if log.offline is None and log.full is not None]
+        return [log for log in self._present() if log.offline is None and log.disk_full is not None]
 
     def _present(self) -> list[Log]:
         """Return the logs that are still in trouble, and forget the others."""
         for name, log in list(self._logs.items()):
-            if log.offline is None and log.full is None:
+            if log.offline is None and log.disk_full is None:
                 del self._logs[name]
         return list(self._logs.values())

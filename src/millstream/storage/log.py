@@ -106,24 +106,24 @@ class Log:
         self,
         *,
         name: str,
-        place: LogDirectory,
+        log_directory: LogDirectory,
         config: LogConfig,
         clock: Clock,
         background: Executor,
         committer: GroupCommitter,
         budget: ByteBudget,
         recovered: RecoveredLog,
-        steady: Callable[[], int] | None = None,
+        retention_now_ms: Callable[[], int] | None = None,
         deletions_max: int = DELETIONS_MAX,
         on_open: Callable[[Log], None] = lambda _: None,
-        on_trouble: Callable[[Log], None] = lambda _: None,
+        on_unhealthy: Callable[[Log], None] = lambda _: None,
     ) -> None:
         self.name = name
-        self.place = place
+        self.log_directory = log_directory
         """Where its files are stored; others may store theirs beside them."""
         self.config = config
         self.recovered = recovered
-        self.guard: RemovalHooks | None = None
+        self.removal_hooks: RemovalHooks | None = None
         """Knows which records belong together; set once, by the owner of the log."""
         self.counters = LogCounters(recovered_bytes=recovered.scanned_bytes)
         self.offline: MillstreamError | None = None
@@ -134,22 +134,22 @@ class Log:
         That happens when a write is refused, when the log goes offline and when it is deleted; once
         each time, before the appenders are told. It must not raise."""
         self._clock = clock
-        self._retention_now_ms = steady or clock.wall_ms
-        self._on_unhealthy = partial(on_trouble, self)
+        self._retention_now_ms = retention_now_ms or clock.wall_ms
+        self._on_unhealthy = partial(on_unhealthy, self)
         self._new_records: asyncio.Future[None] | None = None
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_closing = False
         self._is_closed = False
         partition, end = recovered.partition, _end_of(recovered)
-        self._contents = LogState(
-            place.directory,
+        self._state = LogState(
+            log_directory.directory,
             recovered.segments,
             end,
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
             masks=resolve_deleted_offsets(recovered.segments, partition, end.offset),
         )
-        self._contents.lost = recovered.offline
+        self._state.lost = recovered.offline
         self._context = context = self._make_context(background, partition)
         self._queue = AppendQueue(
             context,
@@ -159,7 +159,7 @@ class Log:
             is_stalled=lambda: self._segments.is_stalled,
             on_rewind=self._rewind,
         )
-        self._start = LogStart(context, guard=lambda: self.guard)
+        self._start = LogStart(context, removal_hooks=lambda: self.removal_hooks)
         self._commit = CommitState(
             context,
             durability=config.durability,
@@ -190,7 +190,7 @@ class Log:
         )
         self._cleaner = LogCleaner(
             context,
-            guard=lambda: self.guard,
+            removal_hooks=lambda: self.removal_hooks,
             now_ms=self._retention_now_ms,
             monotonic=clock.monotonic,
             retire=self._segments.retire,
@@ -202,13 +202,13 @@ class Log:
         tasks = BackgroundTasks()
         return LogContext(
             name=self.name,
-            place=self.place,
+            log_directory=self.log_directory,
             background=background,
             tasks=tasks,
-            contents=self._contents,
-            description=MetadataFile(
+            state=self._state,
+            metadata_file=MetadataFile(
                 partition,
-                place=self.place,
+                log_directory=self.log_directory,
                 background=background,
                 tasks=tasks,
                 check=self._check_writable,
@@ -222,12 +222,12 @@ class Log:
     @property
     def start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._contents.start_offset
+        return self._state.start_offset
 
     @property
     def end_offset(self) -> int:
         """The offset after the last committed record: what a reader will see next."""
-        return self._contents.end_offset
+        return self._state.end_offset
 
     @property
     def next_offset(self) -> int:
@@ -237,16 +237,16 @@ class Log:
     @property
     def eviction_floor(self) -> int:
         """All before this offset went without anyone asking for that; at most `start_offset`."""
-        return self._contents.eviction_floor
+        return self._state.eviction_floor
 
     def gap_at(self, offset: int) -> Gap | None:
         """Return what a reader misses who comes to `offset`, where records were evicted there."""
-        return _gap(offset, self._contents.state)
+        return _gap(offset, self._state.snapshot)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments, oldest first."""
-        return self._contents.state.segments
+        return self._state.snapshot.segments
 
     @property
     def sealed(self) -> list[SealedSegment]:
@@ -266,7 +266,7 @@ class Log:
     @property
     def masks(self) -> Mapping[int, DeletedOffsets]:
         """What was deleted by key and is not reclaimed yet, by base offset of the segment."""
-        return self._contents.state.masks
+        return self._state.snapshot.masks
 
     @property
     def reclaimable_bytes(self) -> int:
@@ -284,18 +284,18 @@ class Log:
         return self._queue.unflushed_bytes
 
     @property
-    def full(self) -> Unavailable | None:
+    def disk_full(self) -> Unavailable | None:
         """The error of the last write, if the disk had no space for it; None once one succeeds."""
         return self._segments.disk_full
 
-    def note_room(self) -> None:
+    def clear_disk_full(self) -> None:
         """Assume that the disk has space again: the maintenance of the store found some."""
         self._segments.disk_full = None
 
     @property
     def partition(self) -> PartitionMetadata:
         """The content of `partition.json`: leader epochs, floors and deletions."""
-        return self._context.description.partition
+        return self._context.metadata_file.partition
 
     # Appending.
 
@@ -387,7 +387,7 @@ class Log:
 
     async def begin_epoch(self, number: int) -> None:
         """Write all further batches with a newer leader epoch. Durable when this returns."""
-        await self._context.description.change(self._begin_epoch(number))
+        await self._context.metadata_file.change(self._begin_epoch(number))
 
     async def _begin_epoch(self, number: int) -> None:
         segments, pending = self._segments, self._queue.pending
@@ -407,7 +407,7 @@ class Log:
 
     async def _write_epoch(self, partition: PartitionMetadata) -> None:
         try:
-            await self._context.description.write(partition)
+            await self._context.metadata_file.write(partition)
         except OSError as error:
             # The file may have either epoch now: no batch may be written until that is known.
             self._go_offline(error)
@@ -432,11 +432,11 @@ class Log:
 
     def plan_eviction(self) -> Eviction | None:
         """Return what has to go now by the settings of the log; nothing goes by this."""
-        state = self._contents.state
+        snapshot = self._state.snapshot
         return plan_eviction(
-            state.segments,
-            start=state.start,
-            committed=state.committed.offset,
+            snapshot.segments,
+            start=snapshot.start,
+            committed=snapshot.committed.offset,
             config=self.config,
             now_ms=self._retention_now_ms(),
             needed=self.needed_offset,
@@ -445,7 +445,7 @@ class Log:
     @property
     def needed_offset(self) -> int | None:
         """The first offset that whoever guards the log still needs, if anyone does."""
-        return None if self.guard is None else self.guard.needed_offset()
+        return None if self.removal_hooks is None else self.removal_hooks.needed_offset()
 
     async def delete_keys(
         self,
@@ -509,7 +509,7 @@ class Log:
         when this returns. The first acknowledgement of class `fsync` promises that all before it
         is on the disk too.
         """
-        await self._context.description.change(self._reconfigure(config))
+        await self._context.metadata_file.change(self._reconfigure(config))
 
     async def _reconfigure(self, config: LogConfig) -> None:
         before, after = self.config.durability, config.durability
@@ -539,9 +539,9 @@ class Log:
         try:
             if config.durability is Durability.FSYNC:
                 files = [self._segments.open_file(s) for s in self._segments.unsealed]
-                await context.background.run(partial(sync_all, self.place, files))
+                await context.background.run(partial(sync_all, self.log_directory, files))
                 self._commit.is_directory_dirty = False
-            await context.description.write(partition)
+            await context.metadata_file.write(partition)
         except SegmentSyncFailed as failed:
             self._go_offline(failed.cause)
         except OSError as error:
@@ -572,13 +572,13 @@ class Log:
         At least one batch comes back, whatever its size; none at the end of the log. Checksums
         are verified unless `is_checked` is off, for callers whose readers verify them.
         """
-        return self._contents.read(
+        return self._state.read(
             offset, size_max=size_max, records_max=records_max, is_checked=is_checked
         )
 
     def read_at(self, address: Address) -> Slice:
         """Return the batch at a physical address, without an index."""
-        return self._contents.read_at(address)
+        return self._state.read_at(address)
 
     def records(
         self, offset: int | None = None, *, until: int | None = None
@@ -612,10 +612,10 @@ class Log:
         To be asked when `read` raised `OffsetOutOfRange`, which this raises too where nothing was
         deleted or evicted there. Without a gap, all that went was deleted.
         """
-        state = self._contents.state
-        if not 0 <= offset < state.start:
-            raise OffsetOutOfRange(offset, start=state.start, end=state.committed.offset)
-        return _gap(offset, state), state.start
+        snapshot = self._state.snapshot
+        if not 0 <= offset < snapshot.start:
+            raise OffsetOutOfRange(offset, start=snapshot.start, end=snapshot.committed.offset)
+        return _gap(offset, snapshot), snapshot.start
 
     def headers(
         self, offset: int, *, until: int | None = None
@@ -637,14 +637,14 @@ class Log:
 
     def find_latest(self) -> TimestampedOffset | None:
         """Return the record with the greatest timestamp; of several, the first. Exact."""
-        return self._contents.find_latest()
+        return self._state.find_latest()
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record, by offset, that is as late as `timestamp_ms` or later.
 
         Exact per record, though timestamps may jump back and forth.
         """
-        return self._contents.find_timestamp(timestamp_ms)
+        return self._state.find_timestamp(timestamp_ms)
 
     def records_between(self, first_ms: int, last_ms: int) -> Iterator[StoredRecord]:
         """Go over all records with `first_ms` <= timestamp < `last_ms`, in the order of the log.
@@ -652,7 +652,7 @@ class Log:
         Misses none: timestamps need not rise, so it looks at every batch that is late enough.
         """
         start = self.start_offset
-        for batch in self._contents.batches_since(first_ms):
+        for batch in self._state.batches_since(first_ms):
             for record in read_all(batch):
                 if first_ms <= record.timestamp_ms < last_ms and record.offset >= start:
                     yield record
@@ -748,7 +748,7 @@ class Log:
 
     # Closing.
 
-    def park(self) -> bool:
+    def close_idle(self) -> bool:
         """Close the file for writing if the log is idle; return whether it was closed."""
         return self._segments.close_idle()
 
@@ -790,7 +790,7 @@ class Log:
                 self._refuse_all(closed)
             await self._release()
         finally:
-            self._contents.let_go(LogClosed(f"{self.name} is closed"))
+            self._state.let_go(LogClosed(f"{self.name} is closed"))
             self._end()
 
     def _stop_accepting(self) -> LogClosed:
@@ -821,8 +821,8 @@ def _end_of(recovered: RecoveredLog) -> LogPosition:
     return LogPosition(last.next_offset, last.base_offset, last.size)
 
 
-def _gap(offset: int, state: LogSnapshot) -> Gap | None:
+def _gap(offset: int, snapshot: LogSnapshot) -> Gap | None:
     """Return what was evicted from `offset` on."""
-    if not 0 <= offset < state.eviction_floor:
+    if not 0 <= offset < snapshot.eviction_floor:
         return None
-    return Gap(offset, state.eviction_floor - 1, "retention")
+    return Gap(offset, snapshot.eviction_floor - 1, "retention")

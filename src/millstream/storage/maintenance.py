@@ -165,7 +165,7 @@ class Maintenance:
                     view = self._view(name)
                 if (plan := self._plan(view)) is not None:
                     await self._attempt(name, partial(Log.evict_before, offset=plan.before_offset))
-            await self._store.keep_house()
+            await self._store.run_housekeeping()
             self.counters.runs += 1
 
     async def _clean_all(self, *, is_forced: bool) -> None:
@@ -207,7 +207,7 @@ class Maintenance:
             state = (log.segments, log.start_offset, log.end_offset)
             needed = log.needed_offset
             return MaintenanceView(*state, log.config, log.partition, is_open=True, needed=needed)
-        found, config = self._store.found(name), self.config_of(name)
+        found, config = self._store.recovered_log(name), self.config_of(name)
         if found is None or found.offline is not None or config is None:
             return None
         segments, start = found.segments, found.partition.start_offset
@@ -279,5 +279,5 @@ class Maintenance:
         return (
             is_forced
             or log.masks[last.base_offset].bytes >= RECLAIM_RATIO_MIN * last.size
-            or self._store.now_ms() - last.tally.created_ms >= RECLAIM_MS_MAX
+            or self._store.now_ms() - last.stats.created_ms >= RECLAIM_MS_MAX
         )

@@ -74,7 +74,7 @@ class Prefetcher:
             if room <= 0 or not isinstance(segment, SealedSegment):
                 break
             offset = max(offset, segment.base_offset)
-            index = segment.index_at_hand()
+            index = segment.cached_index()
             start = 0 if index is None else index.for_offset(offset).position
             end = min(segment.size, start + room)
             try:
@@ -96,7 +96,7 @@ def _prefetch(stretch: ColdRange) -> int:
     """Read a stretch, and the index that leads to it; return how many bytes that were."""
     segment, size = stretch.segment, 0
     with contextlib.suppress(OSError, MillstreamError):  # Whoever reads it finds the same.
-        if segment.index_at_hand() is None:
+        if segment.cached_index() is None:
             size += _read_through(segment, segment.index_path, 0, COLD_RANGE_BYTES_MAX)
         start = segment.index().for_offset(stretch.offset).position
         wanted = max(stretch.size, COLD_RANGE_BYTES_MIN)
@@ -105,7 +105,7 @@ def _prefetch(stretch: ColdRange) -> int:
 
 
 def _read_through(segment: SealedSegment, path: str, start: int, end: int) -> int:
-    file = segment.place.filesystem.open_readonly(path)
+    file = segment.log_directory.filesystem.open_readonly(path)
     position = start
     try:
         while position < end:

@@ -137,7 +137,7 @@ class Store:
         clock: Clock | None = None,
         background: Executor | None = None,
         syncer: Syncer | None = None,
-        residency: PageCacheProbe | None = None,
+        page_cache_probe: PageCacheProbe | None = None,
     ) -> None:
         self.path = path
         self.config = config or StoreConfig()
@@ -153,28 +153,28 @@ class Store:
         self._committer = GroupCommitter(self._background, syncer, self.totals)
         self._is_probing = filesystem is None and syncer is None
         self._budget = ByteBudget(self.config.unflushed_bytes_max)
-        self._spare = BallastFile(self._filesystem, join(path, BALLAST_FILE))
-        self._maps: FileCache[memoryview] = FileCache(self.config.maps_open_max)
-        self._indexes: FileCache[SegmentIndex] = FileCache(self.config.maps_open_max)
+        self._ballast = BallastFile(self._filesystem, join(path, BALLAST_FILE))
+        self._map_cache: FileCache[memoryview] = FileCache(self.config.maps_open_max)
+        self._index_cache: FileCache[SegmentIndex] = FileCache(self.config.maps_open_max)
         self._memory = MemoryFilesystem(self.config.ephemeral_bytes_max)
         self._memory.make_directory(_EPHEMERAL_ROOT)
         self._lock: Lock | None = None
-        self._found: dict[LogName, RecoveredLog] = {}
+        self._recovered: dict[LogName, RecoveredLog] = {}
         self._failed: dict[LogName, MillstreamError] = {}
         self._damaged: dict[LogName, None] = {}
         """Of these, logs that recovery found something wrong with."""
-        self.troubles = LogHealth()
+        self.health = LogHealth()
         """Logs that cannot be written at present."""
         self._logs: dict[LogName, Log] = {}
         self._configs: dict[LogName, LogConfig] = {}
         self._borrowed: set[LogName] = set()
         self._opening: WeakValueDictionary[LogName, asyncio.Lock] = WeakValueDictionary()
         self._deleting: dict[str, asyncio.Future[None]] = {}
-        self._emptying: set[asyncio.Future[None]] = set()
-        self._writers: OrderedDict[Log, None] = OrderedDict()
-        self._parking: asyncio.TimerHandle | None = None
+        self._trash_removals: set[asyncio.Future[None]] = set()
+        self._open_writers: OrderedDict[Log, None] = OrderedDict()
+        self._close_idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._steady: RetentionClock | None = None
+        self._retention_clock: RetentionClock | None = None
         self._clock_saved = 0.0
         self.store_id = ""
         """What tells this data from all other, once it is open: a UUID."""
@@ -183,14 +183,16 @@ class Store:
         self._cleaning_background = background or ThreadExecutor(
             1, name="millstream-upkeep", on_start=partial(self._take_priority, LOWEST_BEST_EFFORT)
         )
-        self.upkeep = Maintenance(
+        self.maintenance = Maintenance(
             self, background=self._cleaning_background, monotonic=self._clock.monotonic
         )
         """What happens to logs though nobody asks for it."""
         self._replay_background = background or ThreadExecutor(
             REPLAY_THREADS, name="millstream-replay", on_start=partial(self._take_priority, IDLE)
         )
-        self.warming = Prefetcher(self._replay_background, residency or detect_page_cache_probe())
+        self.prefetcher = Prefetcher(
+            self._replay_background, page_cache_probe or detect_page_cache_probe()
+        )
         """What brings in old data that is not in memory, for whoever reads on the loop."""
         self.replay_priority = ReplayPriority.NORMAL
         """At which priority that happens, once it is open: what is wanted, if the kernel allows."""
@@ -202,15 +204,15 @@ class Store:
         if self._lock is not None or self._is_closed:
             raise StoreLocked(f"{self.path} was opened already by this store; make another one")
         try:
-            self._take()
+            self._acquire()
             self._check_format()
-            self._steady = load_retention_clock(self._filesystem, self.path, self._clock)
+            self._retention_clock = load_retention_clock(self._filesystem, self.path, self._clock)
             self._clock_saved = self._clock.monotonic()
             empty_trash(self._filesystem, self.path)
-            self._walk()
+            self._recover_all()
             self.opening = StoreOpenReport(
-                logs=len(self._found) + len(self._failed),
-                scanned_bytes=sum(found.scanned_bytes for found in self._found.values()),
+                logs=len(self._recovered) + len(self._failed),
+                scanned_bytes=sum(found.scanned_bytes for found in self._recovered.values()),
                 repaired_logs=len(self.recovered()),
                 damaged_logs=len(self.damage()),
             )
@@ -221,7 +223,7 @@ class Store:
             self._release()
             raise
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         self._filesystem.make_directory(self.path)
         self._filesystem.sync_directory(parent(self.path))
         self._lock = self._filesystem.lock(join(self.path, LOCK_FILE))
@@ -274,15 +276,15 @@ class Store:
 
     def now_ms(self) -> int:
         """Steady time: what the ages of data are measured by. The store must be open."""
-        assert self._steady is not None, "the store is open"
-        return self._steady.now_ms()
+        assert self._retention_clock is not None, "the store is open"
+        return self._retention_clock.now_ms()
 
     def age_ms(self, date_ms: int) -> int:
         """Return how long ago a moment of steady time was, at the least. The store must be open."""
-        assert self._steady is not None, "the store is open"
-        return self._steady.age_ms(date_ms)
+        assert self._retention_clock is not None, "the store is open"
+        return self._retention_clock.age_ms(date_ms)
 
-    def _walk(self) -> None:
+    def _recover_all(self) -> None:
         topics = join(self.path, TOPICS_DIRECTORY)
         for topic in filter(is_topic, self._filesystem.list(topics)):
             with contextlib.suppress(NotADirectoryError):  # Someone's file; it is left alone.
@@ -292,16 +294,16 @@ class Store:
 
     def _recover(self, name: LogName, config: LogConfig) -> None:
         self._failed.pop(name, None)
-        self._found.pop(name, None)
+        self._recovered.pop(name, None)
         self._damaged[name] = None
         try:
-            found = recover(self._place(name, config), self._clock, now_ms=self.now_ms)
+            found = recover(self._log_directory(name, config), self._clock, now_ms=self.now_ms)
         except MillstreamError as error:
             self._failed[name] = error
         except OSError as error:
             self._failed[name] = StorageFailed(f"{name} cannot be opened: {error}")
         else:
-            self._found[name] = self._dated(found)
+            self._recovered[name] = self._with_dates_since_clock(found)
             if not found.damage and not found.offline:
                 del self._damaged[name]
             for action in found.actions:
@@ -309,26 +311,26 @@ class Store:
             for damage in found.damage:
                 logger.error("%s: damaged: %s", name, damage)
 
-    def _dated(self, found: RecoveredLog) -> RecoveredLog:
+    def _with_dates_since_clock(self, found: RecoveredLog) -> RecoveredLog:
         """Let no segment be older than steady time itself: dates before it mean nothing."""
-        assert self._steady is not None, "the store is open"
-        since_ms = self._steady.since_ms
+        assert self._retention_clock is not None, "the store is open"
+        since_ms = self._retention_clock.since_ms
         for segment in found.sealed:
             seal = segment.seal
             if max(seal.created_ms, seal.sealed_ms) < since_ms:
                 segment.seal = replace(seal, created_ms=since_ms, sealed_ms=since_ms)
         return found
 
-    def _place(self, name: LogName, config: LogConfig) -> LogDirectory:
+    def _log_directory(self, name: LogName, config: LogConfig) -> LogDirectory:
         is_ephemeral = config.durability is Durability.EPHEMERAL
         root = _EPHEMERAL_ROOT if is_ephemeral else join(self.path, TOPICS_DIRECTORY)
         return LogDirectory(
             filesystem=self._memory if is_ephemeral else self._filesystem,
             directory=join(root, name.topic, str(name.partition)),
-            maps=self._maps,
-            indexes=self._indexes,
+            map_cache=self._map_cache,
+            index_cache=self._index_cache,
             index_interval_bytes=config.index_interval_bytes,
-            spare=None if is_ephemeral else self._spare,
+            ballast=None if is_ephemeral else self._ballast,
         )
 
     # Logs.
@@ -340,21 +342,21 @@ class Store:
         store's settings otherwise. A log that is open keeps what it was opened with.
         """
         name = LogName(check_topic(topic), check_partition(partition))
-        async with self._turn(name):
+        async with self._exclusive(name):
             if self._is_closed:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
                 self._logs[name] = await self._open_log(name, config)
             elif name in self._borrowed:
-                await self._give(self._logs[name], config)
+                await self._apply_config(self._logs[name], config)
             self._borrowed.discard(name)
             return self._logs[name]
 
     @contextlib.asynccontextmanager
-    async def _turn(self, name: LogName) -> AsyncIterator[None]:
+    async def _exclusive(self, name: LogName) -> AsyncIterator[None]:
         """Wait until no one else opens this log, or deletes its topic, and keep others waiting."""
         while True:
-            await self._deleted(name.topic)
+            await self._wait_until_deleted(name.topic)
             async with self._opening.setdefault(name, asyncio.Lock()):
                 if name.topic not in self._deleting:
                     yield
@@ -365,17 +367,17 @@ class Store:
 
         It is as if nobody had opened it: whoever asks for it first still decides its settings.
         """
-        async with self._turn(name):
+        async with self._exclusive(name):
             if self._is_closed:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
-                if name not in self._found and name not in self._failed:
+                if name not in self._recovered and name not in self._failed:
                     raise UnknownLog(f"{name} does not exist")
                 self._logs[name] = await self._open_log(name, self._configs.get(name))
                 self._borrowed.add(name)
             return self._logs[name]
 
-    async def _give(self, log: Log, config: LogConfig | None) -> None:
+    async def _apply_config(self, log: Log, config: LogConfig | None) -> None:
         """Let a log that upkeep has opened go by the settings of whoever asks for it first."""
         if config is not None and config != log.config and log.offline is None:
             await log.reconfigure(config)
@@ -384,9 +386,9 @@ class Store:
         """Return a log if it is open."""
         return self._logs.get(name)
 
-    def found(self, name: LogName) -> RecoveredLog | None:
+    def recovered_log(self, name: LogName) -> RecoveredLog | None:
         """Return what opening the store found of a log, which holds until the log is opened."""
-        return self._found.get(name)
+        return self._recovered.get(name)
 
     def is_failed(self, name: LogName) -> bool:
         """Whether a log is there and could not be read at all when the store was opened."""
@@ -409,12 +411,12 @@ class Store:
 
     def unsorted_names(self) -> set[LogName]:
         """Return the names of all logs; sorting a hundred thousand holds up the event loop."""
-        return {*self._found, *self._failed, *self._logs}
+        return {*self._recovered, *self._failed, *self._logs}
 
     @property
     def maps_open(self) -> int:
         """How many sealed segments are mapped for reading."""
-        return len(self._maps)
+        return len(self._map_cache)
 
     @property
     def open_logs(self) -> list[Log]:
@@ -427,39 +429,39 @@ class Store:
         for name in self._damaged:
             if name in self._failed:
                 found[name] = [self._failed[name]]
-            elif (one := self._found.get(name)) is not None:
+            elif (one := self._recovered.get(name)) is not None:
                 found[name] = [*one.damage, *([one.offline] if one.offline else [])]
         return found
 
     def recovered(self) -> dict[LogName, list[str]]:
         """Return what opening had to repair, in words, by log."""
-        return {name: found.actions for name, found in self._found.items() if found.actions}
+        return {name: found.actions for name, found in self._recovered.items() if found.actions}
 
     async def reopen(self, topic: str, partition: int = 0) -> Log:
         """Close a log, recover it from the disk and open it again: the way back from offline."""
         name = LogName(check_topic(topic), check_partition(partition))
-        async with self._turn(name):
+        async with self._exclusive(name):
             if name not in self.names():
                 raise UnknownLog(f"{name} does not exist")
             if log := self._logs.pop(name, None):
                 self._configs[name] = log.config
-                await self._let_go(log)
-                self.troubles.forget(name)
+                await self._close_log(log)
+                self.health.forget(name)
             config = self._configs.get(name)
             recovering = partial(self._recover, name, config or self.log_config)
             await self._background.run(recovering)
             self._logs[name] = await self._open_log(name, config)
             return self._logs[name]
 
-    async def _let_go(self, log: Log) -> None:
+    async def _close_log(self, log: Log) -> None:
         try:
             await log.close()
         except StorageFailed as error:
             logger.warning("%s", error)
-        self._writers.pop(log, None)
+        self._open_writers.pop(log, None)
         for segment in log.segments:
-            self._maps.forget(segment.path)
-            self._indexes.forget(segment.path.removesuffix("log") + "index")
+            self._map_cache.forget(segment.path)
+            self._index_cache.forget(segment.path.removesuffix("log") + "index")
 
     # Deleting.
 
@@ -471,7 +473,7 @@ class Store:
         valid. Nothing happens where there is no such topic.
         """
         check_topic(topic)
-        await self._deleted(topic)
+        await self._wait_until_deleted(topic)
         if self._is_closed:
             raise LogClosed(f"{self.path} is closed")
         # A task of the store's own: a caller that gives up must not leave a topic half deleted.
@@ -479,7 +481,7 @@ class Store:
         task.add_done_callback(lambda _: self._deleting.pop(topic))
         await asyncio.shield(task)
 
-    async def _deleted(self, topic: str) -> None:
+    async def _wait_until_deleted(self, topic: str) -> None:
         """Wait until no deletion of the topic is under way, however that ends."""
         while deleting := self._deleting.get(topic):
             await asyncio.wait([deleting])
@@ -492,7 +494,7 @@ class Store:
         logs = [self._logs.pop(name) for name in names if name in self._logs]
         for log in logs:
             await log.discard()
-            self._writers.pop(log, None)
+            self._open_writers.pop(log, None)
         ephemeral = join(_EPHEMERAL_ROOT, topic)
         self._memory.remove_tree(ephemeral)
         directory = join(self.path, TOPICS_DIRECTORY, topic)
@@ -505,30 +507,30 @@ class Store:
         finally:
             # Not before: a reader could have mapped a file again as long as it had its name.
             for gone in (ephemeral, directory):
-                self._maps.forget_below(gone)
-                self._indexes.forget_below(gone)
+                self._map_cache.forget_below(gone)
+                self._index_cache.forget_below(gone)
         for name in names:
-            self._found.pop(name, None)
+            self._recovered.pop(name, None)
             self._failed.pop(name, None)
             self._damaged.pop(name, None)
             self._configs.pop(name, None)
-            self.troubles.forget(name)
+            self.health.forget(name)
             self._borrowed.discard(name)
         if moved is not None:
-            self._empty(moved)
+            self._remove_trash(moved)
 
     def _recover_again(self, names: list[LogName]) -> None:
         """Look at logs anew that were closed without a seal, so that they can be opened again."""
         for name in names:
             self._recover(name, self.log_config)
-            if name in self._found and self._found[name].is_new:
-                del self._found[name]  # It went all the same, though perhaps not for good.
+            if name in self._recovered and self._recovered[name].is_new:
+                del self._recovered[name]  # It went all the same, though perhaps not for good.
 
-    def _empty(self, moved: str) -> None:
+    def _remove_trash(self, moved: str) -> None:
         """Remove in the background what was moved to the trash."""
         done = self._background.run(partial(remove_trash, self._filesystem, moved))
-        self._emptying.add(done)
-        done.add_done_callback(self._emptying.discard)
+        self._trash_removals.add(done)
+        done.add_done_callback(self._trash_removals.discard)
 
     async def _open_log(self, name: LogName, config: LogConfig | None) -> Log:
         if name in self._failed:
@@ -540,94 +542,100 @@ class Store:
 
     def _make_log(self, name: LogName, config: LogConfig | None) -> Log:
         """Bring a log to be. Blocks: a new one is durable, by name, before it is used."""
-        found = self._found.get(name)
+        found = self._recovered.get(name)
         if config is None:
             kept = found.partition.durability if found else self.log_config.durability
             config = replace(self.log_config, durability=kept)
         if found and not found.is_new and _is_ephemeral(config) and not _is_ephemeral(found):
             raise InvalidConfig(f"{name} is on the disk, and cannot become ephemeral")
-        place = self._place(name, config)
+        log_directory = self._log_directory(name, config)
         if found is None or found.is_new or _is_ephemeral(found) != _is_ephemeral(config):
-            _make_directory(place.filesystem, parent(place.directory))
-            _make_directory(place.filesystem, place.directory)
+            _make_directory(log_directory.filesystem, parent(log_directory.directory))
+            _make_directory(log_directory.filesystem, log_directory.directory)
             found = RecoveredLog(PartitionMetadata(config.durability))
-            write_partition_metadata(place.filesystem, place.directory, found.partition)
+            write_partition_metadata(
+                log_directory.filesystem, log_directory.directory, found.partition
+            )
         elif found.partition.durability is not config.durability and not found.offline:
             if config.durability is Durability.FSYNC:
-                _sync_growing(place, found)
+                _sync_growing(log_directory, found)
             found.partition = replace(found.partition, durability=config.durability)
-            write_partition_metadata(place.filesystem, place.directory, found.partition)
+            write_partition_metadata(
+                log_directory.filesystem, log_directory.directory, found.partition
+            )
         return Log(
             name=str(name),
-            place=place,
+            log_directory=log_directory,
             config=config,
             clock=self._clock,
             background=self._background,
             committer=self._committer,
             budget=self._budget,
             recovered=found,
-            steady=self.now_ms,
+            retention_now_ms=self.now_ms,
             deletions_max=self.config.deletions_max,
-            on_open=self._note_writer,
-            on_trouble=partial(self.troubles.note, name),
+            on_open=self._limit_open_files,
+            on_unhealthy=partial(self.health.note, name),
         )
 
-    def _note_writer(self, log: Log) -> None:
+    def _limit_open_files(self, log: Log) -> None:
         """Keep few descriptors: beyond the limit, the log that was idle for longest parks."""
-        self._writers[log] = None
-        self._writers.move_to_end(log)
-        self._park_idle(newest=log)
+        self._open_writers[log] = None
+        self._open_writers.move_to_end(log)
+        self._close_idle_logs(newest=log)
 
-    def _park_idle(self, newest: Log | None = None) -> None:
+    def _close_idle_logs(self, newest: Log | None = None) -> None:
         """Park idle logs down to the limit; those that are busy now are looked at again later."""
-        if self._parking is not None:
-            self._parking.cancel()
-            self._parking = None
-        for other in list(self._writers):
-            if len(self._writers) <= self.config.writers_open_max:
+        if self._close_idle_timer is not None:
+            self._close_idle_timer.cancel()
+            self._close_idle_timer = None
+        for other in list(self._open_writers):
+            if len(self._open_writers) <= self.config.writers_open_max:
                 return
-            if other is not newest and (other.park() or not other.is_open_for_writing):
-                del self._writers[other]
-        if len(self._writers) > self.config.writers_open_max and not self._is_closed:
+            if other is not newest and (other.close_idle() or not other.is_open_for_writing):
+                del self._open_writers[other]
+        if len(self._open_writers) > self.config.writers_open_max and not self._is_closed:
             loop = asyncio.get_running_loop()
-            self._parking = loop.call_later(CLOSE_IDLE_RETRY_SECONDS, self._park_idle)
+            self._close_idle_timer = loop.call_later(
+                CLOSE_IDLE_RETRY_SECONDS, self._close_idle_logs
+            )
 
     # Upkeep.
 
-    def start_upkeep(self, timers: Timers | None = None) -> None:
+    def start_maintenance(self, timers: Timers | None = None) -> None:
         """Look after all logs every `upkeep_interval_ms` from here on, until the store is closed.
 
         Call it on the event loop of the store, which is also what calls back unless `timers` are
         given. Once is enough.
         """
-        self.upkeep.start(timers or asyncio.get_running_loop())
+        self.maintenance.start(timers or asyncio.get_running_loop())
 
     def plan_evictions(self) -> list[tuple[LogName, Eviction]]:
         """Say what would go if all logs were looked after now. Nothing is touched."""
-        return self.upkeep.plan_evictions()
+        return self.maintenance.plan_evictions()
 
-    async def keep_house(self) -> None:
+    async def run_housekeeping(self) -> None:
         """Write down the time, now and then, and make the spare file again where it was used."""
-        assert self._steady is not None, "the store is open"
+        assert self._retention_clock is not None, "the store is open"
         if self._clock.monotonic() - self._clock_saved >= CLOCK_SAVE_SECONDS:
             self._clock_saved = self._clock.monotonic()
             await self._background.run(
-                partial(save_retention_clock, self._filesystem, self.path, self._steady)
+                partial(save_retention_clock, self._filesystem, self.path, self._retention_clock)
             )
         try:
-            await self._background.run(self._spare.keep)
+            await self._background.run(self._ballast.keep)
         except OSError as error:
             logger.warning("%s: no room is kept for deleting: %s", self.path, error)
-        await self._look_for_room()
+        await self._check_disk_space()
 
-    async def _look_for_room(self) -> None:
+    async def _check_disk_space(self) -> None:
         """Say of logs that met a full disk that they may go on, where there is room by now."""
-        full = self.troubles.full()
+        full = self.health.full()
         if not full:
             return
-        is_there_room = await self._background.run(self._spare.is_there_room)
-        for log in full if is_there_room else ():
-            log.note_room()
+        has_disk_space = await self._background.run(self._ballast.has_disk_space)
+        for log in full if has_disk_space else ():
+            log.clear_disk_full()
 
     # Closing.
 
@@ -639,19 +647,19 @@ class Store:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._parking is not None:
-            self._parking.cancel()
-        await self.upkeep.stop()
+        if self._close_idle_timer is not None:
+            self._close_idle_timer.cancel()
+        await self.maintenance.stop()
         await asyncio.gather(*self._deleting.values(), return_exceptions=True)
         await self._adopt_unsealed()
         results = await asyncio.gather(
             *(log.close() for log in self._logs.values()), return_exceptions=True
         )
         failures = [result for result in results if isinstance(result, BaseException)]
-        await asyncio.gather(*self._emptying)
-        if self._steady is not None:
+        await asyncio.gather(*self._trash_removals)
+        if self._retention_clock is not None:
             await self._background.run(
-                partial(save_retention_clock, self._filesystem, self.path, self._steady)
+                partial(save_retention_clock, self._filesystem, self.path, self._retention_clock)
             )
         self._cleaning_background.close()
         self._replay_background.close()
@@ -662,7 +670,7 @@ class Store:
 
     async def _adopt_unsealed(self) -> None:
         """Open logs that were recovered and never used, so that closing seals them too."""
-        for name, found in self._found.items():
+        for name, found in self._recovered.items():
             if name not in self._logs and found.growing and not found.offline:
                 self._logs[name] = await self._open_log(name, None)
 
@@ -693,11 +701,11 @@ def _is_ephemeral(what: RecoveredLog | LogConfig) -> bool:
     return config.durability is Durability.EPHEMERAL
 
 
-def _sync_growing(place: LogDirectory, found: RecoveredLog) -> None:
+def _sync_growing(log_directory: LogDirectory, found: RecoveredLog) -> None:
     """Make durable what a weaker class left, before the log is of class `fsync`."""
     files = [found.growing.open()] if found.growing else []
     try:
-        sync_all(place, files)
+        sync_all(log_directory, files)
     except SegmentSyncFailed as failed:
         raise failed.cause from failed
     finally:

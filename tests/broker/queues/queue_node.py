@@ -102,8 +102,8 @@ class Node:
             limits=self.limits,
         )
         await self.queues.open()
-        self.store.upkeep.opener = self.topics.open_log
-        self.store.upkeep.config_of = self.topics.log_config_of
+        self.store.maintenance.opener = self.topics.open_log
+        self.store.maintenance.config_of = self.topics.log_config_of
 
     def _store(self, path: str) -> Store:
         store = Store(

@@ -684,7 +684,7 @@ async def test_retention_never_takes_a_job_that_is_not_done() -> None:
     jobs = (await queue.claim(max_jobs=4)).jobs
     await queue.ack(receipts_of([jobs[0], jobs[1], jobs[3]]))
     await node.advance(100_000)
-    await node.store.upkeep.run_once()
+    await node.store.maintenance.run_once()
     log = node.store.get("q")
     assert log.start_offset == 2
     assert queue.counts() == QueueCounts(6, 3, 0, 0, 3, 0, 4, 0)
@@ -692,7 +692,7 @@ async def test_retention_never_takes_a_job_that_is_not_done() -> None:
     assert sorted(job.record.offset for job in jobs) == [2, 4, 5]
     await queue.ack(receipts_of(jobs))
     await node.advance(100_000)
-    await node.store.upkeep.run_once()
+    await node.store.maintenance.run_once()
     assert log.start_offset == 6
     assert queue.counts().removed == 0
     await node.stop()
@@ -712,7 +712,7 @@ async def test_retention_waits_until_it_is_durable_that_a_job_is_done() -> None:
     acking = asyncio.ensure_future(queue.ack(receipts))
     await asyncio.sleep(0)
     assert queue.store.state.partitions[0].needed_offset == 3
-    await node.store.upkeep.run_once()
+    await node.store.maintenance.run_once()
     assert (await asyncio.gather(acking, return_exceptions=True))[0] is not None
     assert node.store.get("q").start_offset == 0
     node.disk.bytes_max = 2**40

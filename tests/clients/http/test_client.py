@@ -266,7 +266,7 @@ def test_what_retention_took_is_told_as_a_gap(broker, client, name):
     client.create_topic(name, configs={"segment.bytes": 1_024, "retention.bytes": 1_024})
     for n in range(30):
         client.append(name, "x" * 200, key=str(n))
-    broker.run(broker.server.broker.store.upkeep.run_once(is_forced=True))
+    broker.run(broker.server.broker.store.maintenance.run_once(is_forced=True))
     [gap, *records] = client.read(name)
     assert (gap.topic, gap.partition, gap.from_offset, gap.reason) == (name, 0, 0, "retention")
     assert [record.offset for record in records] == list(range(gap.to_offset + 1, 30))

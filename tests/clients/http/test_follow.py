@@ -75,7 +75,7 @@ def test_a_follower_is_told_of_a_gap(broker, client, name):
     client.create_topic(name, configs={"segment.bytes": 1_024, "retention.bytes": 1_024})
     for n in range(30):
         client.append(name, "x" * 200, key=str(n))
-    broker.run(broker.server.broker.store.upkeep.run_once(is_forced=True))
+    broker.run(broker.server.broker.store.maintenance.run_once(is_forced=True))
     with client.follow(name, from_=f"{name}:0:3") as follower:
         gap, record = take(follower, 2)
     assert (gap.topic, gap.partition, gap.from_offset, gap.reason) == (name, 0, 3, "retention")

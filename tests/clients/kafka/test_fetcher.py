@@ -183,7 +183,7 @@ def test_records_that_retention_took_are_named(broker, node, new_topic):
     deadline = time.monotonic() + TIMEOUT_S
     while partition.log_start_offset < 50:
         assert time.monotonic() < deadline
-        broker.run(broker.server.broker.store.upkeep.run_once(is_forced=False))
+        broker.run(broker.server.broker.store.maintenance.run_once(is_forced=False))
     with pytest.raises(OffsetOutOfRange) as raised:
         read(node, where, 10, 50)
     assert (raised.value.offset, raised.value.start, raised.value.end) == (10, 50, 50)

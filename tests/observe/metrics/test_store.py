@@ -284,7 +284,7 @@ async def test_what_retention_took_is_counted():
     for _ in range(3 * each):
         await log.append(BATCH)
     await log.roll()
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     scraped = Scraped(store)
     assert scraped.log("evicted_segments_total") == 2
     assert scraped.log("evicted_records_total") == 2 * 2 * each
@@ -312,7 +312,7 @@ async def test_what_was_deleted_by_key_is_counted_until_it_is_reclaimed():
     assert scraped.log("deleted_records_total") == 3
     assert scraped.log("unreclaimed_records") == scraped.store("unreclaimed_records") == 3
     assert 3 * 50 < scraped.log("reclaimable_bytes") < 3 * len(KEYED)
-    await store.upkeep.run_once(is_forced=True)
+    await store.maintenance.run_once(is_forced=True)
     assert scraped.log("cleanings_total") >= 1
     assert scraped.log("cleaning_failures_total") == 0
     assert scraped.log("cleaning_removed_records_total") == 3
@@ -333,7 +333,7 @@ async def test_a_log_that_cannot_be_looked_after_is_counted():
     for _ in range(20):
         await log.append(BATCH)
     await log.roll()
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert fault.hits, "the start of the log could not be written down"
     scraped = Scraped(store)
     assert scraped.store("upkeep_failures_total") == 1

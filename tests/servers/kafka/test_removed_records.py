@@ -42,7 +42,7 @@ def upkeep(broker):
     """Look after all logs: `upkeep()`."""
 
     def run(*, is_forced=False):
-        broker.run(broker.server.broker.store.upkeep.run_once(is_forced=is_forced))
+        broker.run(broker.server.broker.store.maintenance.run_once(is_forced=is_forced))
 
     return run
 

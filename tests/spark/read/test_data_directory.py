@@ -341,7 +341,7 @@ def test_a_file_that_went_is_looked_up_again(is_committed_only):
 
         def ask(contents: LogState) -> int:
             if is_committed_only:
-                return stable.of(contents.state)
+                return stable.of(contents.snapshot)
             found = contents.read(31, size_max=1, records_max=None, is_checked=True)
             return found.next_offset
 

@@ -42,7 +42,7 @@ class HeldSyncer:
         self.room = room
         self.held: list[tuple[Sequence[File], SyncCallback]] = []
 
-    def has_room(self, count: int) -> bool:
+    def has_capacity(self, count: int) -> bool:
         return len(self.held) + count <= self.room
 
     def sync(self, files: Sequence[File], done: SyncCallback) -> None:

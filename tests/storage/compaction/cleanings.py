@@ -62,7 +62,7 @@ def make_segment(
         index_interval_bytes=place.index_interval_bytes,
     )
     assert found.damage is None
-    seal = found.tally.seal(sealed_ms)
+    seal = found.stats.seal(sealed_ms)
     write_seal(place, seal, found.index, generation)
     return SealedSegment(place, seal, generation)
 
@@ -114,7 +114,7 @@ def check_sound(place: LogDirectory, segment: SealedSegment, index: SegmentIndex
         leader_epoch=segment.leader_epoch,
     )
     assert found.damage is None
-    assert found.tally.seal(segment.seal.sealed_ms) == segment.seal
+    assert found.stats.seal(segment.seal.sealed_ms) == segment.seal
     assert found.index.to_bytes() == index.to_bytes()
 
 

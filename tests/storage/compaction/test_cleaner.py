@@ -460,14 +460,16 @@ async def test_aborted_records_go_and_shadow_nothing():
         produced(2, 0, b"b", is_transactional=True),
         marker(2, is_commit=True),
     )
-    log.guard = FakeRemovalHooks([AbortedOffsets(producer_id=1, first_offset=1, last_offset=3)])
+    log.removal_hooks = FakeRemovalHooks(
+        [AbortedOffsets(producer_id=1, first_offset=1, last_offset=3)]
+    )
     await settle(log)
     await clean(log)
     assert kept(log) == [(0, b"a", b"kept"), (4, b"b", b"0")]
     headers = [header for header, _ in log.headers(0)]
     assert [h.base_offset for h in headers if h.is_control] == [3, 5]
     assert not any(h.is_transactional for h in headers if not h.is_control)
-    assert log.guard.calls == 1
+    assert log.removal_hooks.calls == 1
 
 
 @in_loop
@@ -477,7 +479,7 @@ async def test_nothing_of_an_open_transaction_is_touched_and_nothing_behind_it()
     await settle(log)
     await append_all(log, produced(1, 0, b"a", is_transactional=True), data((b"a", b"4")))
     await settle(log)
-    guard = log.guard = FakeRemovalHooks(stable=2)
+    guard = log.removal_hooks = FakeRemovalHooks(stable=2)
     await clean(log)
     assert only_offsets(log) == [1, 2, 3]
     assert log.partition.cleaned_offset == 2
@@ -509,7 +511,7 @@ async def test_a_guard_that_fails_keeps_the_records_from_going(caplog):
     for number in range(30):
         await put(log, b"k", b"%d" % number)
     await settle(log)
-    guard = log.guard = FakeRemovalHooks()
+    guard = log.removal_hooks = FakeRemovalHooks()
     guard.error = StorageFailed("no snapshot")
     before = disk.contents()
     assert await clean(log) is None
@@ -524,7 +526,7 @@ async def test_a_guard_that_fails_keeps_the_records_from_going(caplog):
 @in_loop
 async def test_a_guard_is_asked_once_for_each_run_that_removes_something():
     _, log = await opened()
-    guard = log.guard = FakeRemovalHooks()
+    guard = log.removal_hooks = FakeRemovalHooks()
     for number in range(50):
         await put(log, b"k%d" % number, b"v")
     await settle(log)
@@ -815,7 +817,7 @@ async def damaged(number: int, clock: ManualClock | None = None) -> tuple[Log, l
     await settle(log)
     bases = [segment.base_offset for segment in log.segments]
     disk.flip_bit(log.segments[number].path, 8 * 100)
-    log.place.maps.forget(log.segments[number].path)
+    log.log_directory.map_cache.forget(log.segments[number].path)
     return log, [*bases, 60]
 
 
@@ -874,7 +876,7 @@ async def test_markers_stay_behind_a_damaged_segment():
     for number in range(3):
         await append_all(log, marker(1, is_commit=True), produced(2, number, b"a"))
     await settle(log)
-    log.guard = FakeRemovalHooks()
+    log.removal_hooks = FakeRemovalHooks()
     disk.flip_bit(log.segments[0].path, 8 * 64)
     await clean(log)
     await clean(log)

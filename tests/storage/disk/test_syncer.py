@@ -62,10 +62,10 @@ def test_there_is_room_for_so_many_and_no_more(syncer: KernelSyncer, file: OsFil
             asyncio.ensure_future(sync(syncer, [file])) for _ in range(SYNCS_IN_FLIGHT_MAX - 1)
         ]
         await asyncio.sleep(0)
-        assert syncer.has_room(1)
-        assert not syncer.has_room(2)
+        assert syncer.has_capacity(1)
+        assert not syncer.has_capacity(2)
         await asyncio.gather(*waiting)
-        assert syncer.has_room(SYNCS_IN_FLIGHT_MAX)
+        assert syncer.has_capacity(SYNCS_IN_FLIGHT_MAX)
 
     asyncio.run(check())
 

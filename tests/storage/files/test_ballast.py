@@ -34,7 +34,7 @@ async def full_store(
     store = make_store(disk, config=FOUR_KEPT, clock=clock)
     log = await store.log("a")
     if has_spare:
-        await store.upkeep.run_once()
+        await store.maintenance.run_once()
     for number in range(10):
         await log.append_records([Record(b"%d" % number)])
     await turns()
@@ -55,22 +55,22 @@ async def test_upkeep_makes_room_and_writes_go_on() -> None:
     disk = SimulatedFilesystem()
     store, log = await full_store(disk)
     assert await is_refused(log)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert (log.start_offset, log.eviction_floor) == (6, 6)
     await turns()
     assert (await log.append_records([Record(b"room again")])).offset == 10
     await store.close()
-    assert make_store(disk).found(("a", 0)).partition.eviction_floor == 6
+    assert make_store(disk).recovered_log(("a", 0)).partition.eviction_floor == 6
 
 
 @in_loop
 async def test_without_a_spare_a_full_disk_stays_full(caplog) -> None:
     """So it is the spare that helps, and not something else."""
     store, log = await full_store(SimulatedFilesystem(), has_spare=False)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 0
     assert "upkeep of a/0: a/0: the disk is full: " in caplog.text
-    assert store.upkeep.counters.failures == 1
+    assert store.maintenance.counters.failures == 1
 
 
 @in_loop
@@ -98,14 +98,14 @@ async def test_the_spare_is_made_again_and_serves_again() -> None:
     await log.evict_before(6)
     await turns()
     assert PATH not in disk.paths()
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert len(disk.content(PATH)) == BALLAST_SIZE
     disk.free(100_000)
     for number in range(4):
         await log.append_records([Record(b"%d" % number)])
     await turns()
     fill_up(disk)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert log.start_offset == 10
 
 
@@ -139,9 +139,9 @@ async def test_a_segment_that_cannot_be_closed_for_want_of_room_keeps_no_other_f
         await log.append_records([Record(b"%d" % number)])
     await turns()
     clock.advance(10)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert fault.hits, "the last was to be closed"
-    assert store.upkeep.counters.failures == 1
+    assert store.maintenance.counters.failures == 1
     assert log.start_offset == 6
 
 
@@ -154,7 +154,7 @@ async def test_a_store_opens_on_a_full_disk_and_makes_room() -> None:
     clock.reboot("boot-2")
     fill_up(disk)
     store = make_store(disk, config=FOUR_KEPT, clock=clock)
-    await store.upkeep.run_once()
+    await store.maintenance.run_once()
     assert (await store.log("a")).start_offset == 6
 
 
@@ -179,7 +179,7 @@ async def test_a_power_cut_while_the_spare_is_used_leaves_the_old_start_or_the_n
         assert log.start_offset == 6 or "evicted" not in state.notes, str(state)
         starts.add(log.start_offset)
         if state.point % 5 == 0:
-            await store.upkeep.run_once()
+            await store.maintenance.run_once()
             assert len(after.content(PATH)) == BALLAST_SIZE, str(state)
     assert starts == {0, 6}
 

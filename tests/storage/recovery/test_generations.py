@@ -301,7 +301,7 @@ def test_an_index_is_written_for_one_generation_alone() -> None:
         make_log_directory(disk),
         found.index,
         base_offset=0,
-        log_size=found.tally.size,
+        log_size=found.stats.size,
         generation=7,
     )
     assert disk.content(path_of(SegmentId(0, 7), "index")) == before[path_of(A, "index")]
@@ -326,10 +326,10 @@ def test_maps_of_a_removed_segment_are_given_back() -> None:
     place = make_log_directory(disk)
     segment = SealedSegment(place, read_seal(place, *X), X.generation)
     segment.view(0, 1), segment.index()
-    place.maps.get(segment.keys_path, lambda: memoryview(b"keys"))
-    assert (len(place.maps), len(place.indexes)) == (2, 1)
+    place.map_cache.get(segment.keys_path, lambda: memoryview(b"keys"))
+    assert (len(place.map_cache), len(place.index_cache)) == (2, 1)
     remove_segment(place, segment)
-    assert (len(place.maps), len(place.indexes)) == (0, 0)
+    assert (len(place.map_cache), len(place.index_cache)) == (0, 0)
 
 
 def test_a_rewritten_segment_is_not_opened_again() -> None:

@@ -693,10 +693,10 @@ def test_inputs_go_only_after_the_seal_is_durable_whoever_wrote_it() -> None:
     place = make_log_directory(disk)
     put_log(place, X)
     found = scan_log(place, X)
-    write_index(place, found.index, base_offset=0, log_size=found.tally.size, generation=1)
+    write_index(place, found.index, base_offset=0, log_size=found.stats.size, generation=1)
     disk.sync_directory(DIRECTORY)
     name = path_of(X, "seal").rpartition("/")[2]
-    replace_file(disk, DIRECTORY, name, [encode_seal(found.tally.seal(2))])
+    replace_file(disk, DIRECTORY, name, [encode_seal(found.stats.seal(2))])
     begun = len(disk.trace.events)
     assert values(recovered(disk)) == NEW
     points = range(begun, len(disk.trace.events) + 1)
@@ -715,10 +715,10 @@ def test_inputs_go_only_after_the_seal_was_written_again_where_a_sync_had_failed
     place = make_log_directory(disk)
     put_log(place, X)
     found = scan_log(place, X)
-    write_index(place, found.index, base_offset=0, log_size=found.tally.size, generation=1)
+    write_index(place, found.index, base_offset=0, log_size=found.stats.size, generation=1)
     disk.sync_directory(DIRECTORY)
     name = path_of(X, "seal").rpartition("/")[2]
-    replace_file(disk, DIRECTORY, name, [encode_seal(found.tally.seal(2))])
+    replace_file(disk, DIRECTORY, name, [encode_seal(found.stats.seal(2))])
     disk.fail_sync_directory(DIRECTORY)
     recovered(disk)
     after = disk.crash()

@@ -315,7 +315,7 @@ class RecordingRemovalHooks:
 @in_loop
 async def test_the_guard_is_asked_before_anything_goes():
     disk, _, log = await filled()
-    log.guard = guard = RecordingRemovalHooks(log)
+    log.removal_hooks = guard = RecordingRemovalHooks(log)
     evicting = asyncio.ensure_future(log.evict_before(20))
     await turns(1)
     assert guard.asked == [0]
@@ -327,7 +327,7 @@ async def test_the_guard_is_asked_before_anything_goes():
 @in_loop
 async def test_nothing_goes_against_the_guard():
     disk, _, log = await filled()
-    log.guard = RecordingRemovalHooks(log, StorageFailed("no room for what only they know"))
+    log.removal_hooks = RecordingRemovalHooks(log, StorageFailed("no room for what only they know"))
     with pytest.raises(StorageFailed, match="no room for what only they know"):
         await log.evict_before(20)
     assert (log.start_offset, log.eviction_floor) == (0, 0)
@@ -337,7 +337,7 @@ async def test_nothing_goes_against_the_guard():
 @in_loop
 async def test_what_the_guard_needs_stays_even_if_others_ask_for_more():
     disk, _, log = await filled()
-    log.guard = guard = RecordingRemovalHooks(log)
+    log.removal_hooks = guard = RecordingRemovalHooks(log)
     guard.needed = 7
     await log.evict_before(20)
     assert (log.start_offset, log.eviction_floor) == (7, 7)
@@ -352,7 +352,7 @@ async def test_the_guard_may_change_the_description_itself():
         async def before_removal(self):
             await log.begin_epoch(5)
 
-    log.guard = Busy(log)
+    log.removal_hooks = Busy(log)
     await log.evict_before(20)
     assert log.partition.leader_epoch == 5
 
@@ -381,7 +381,7 @@ async def test_what_cannot_be_written_down_does_not_go(error, kind):
 async def test_records_go_though_the_disk_is_full_to_the_last_byte():
     """P27: what sets room free must not need any."""
     disk, store, log = await filled()
-    await store.keep_house()
+    await store.run_housekeeping()
     disk.bytes_max = disk.bytes_used
     with pytest.raises(DiskFull):
         await log.append_records([Record(b"x" * 100_000)])

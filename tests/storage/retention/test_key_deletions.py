@@ -209,7 +209,7 @@ async def test_appends_go_on_while_it_is_found_out_what_is_hit():
 class NoWaitSyncer:
     """Syncs at once, and tells so in the next turn of the loop."""
 
-    def has_room(self, count):
+    def has_capacity(self, count):
         return True
 
     def sync(self, files, done):
@@ -377,7 +377,7 @@ async def test_where_the_rule_cannot_be_written_the_caller_is_told_and_either_is
     log = await make_store(disk, config=SMALL).log("a")
     await fill(log, 9)
     fault = Fault(call=1, error=error, only={call}, path=DIRECTORY)
-    place = log._context.description._place
+    place = log._context.metadata_file._log_directory
     faulty = FaultyFilesystem(disk, fault)
     object.__setattr__(place, "filesystem", faulty)
     with pytest.raises(kind):

@@ -157,12 +157,12 @@ async def test_slices_of_a_removed_segment_stay_readable():
 async def test_a_reader_that_is_overtaken_by_a_deletion_is_told_so():
     """It took the state of the log before, and finds the file gone."""
     _, _, log = await filled()
-    stale = log._contents.state
+    stale = log._state.snapshot
     await log.delete_before(20)
     await turns(50)
-    current = log._contents.state
+    current = log._state.snapshot
 
-    class Overtaken(type(log._contents)):
+    class Overtaken(type(log._state)):
         """Gives the old state to the first who asks, and the new one to all after."""
 
         asked = 0
@@ -176,10 +176,10 @@ async def test_a_reader_that_is_overtaken_by_a_deletion_is_told_so():
         def state(self, _):
             raise AssertionError
 
-    log._contents.__class__ = Overtaken
+    log._state.__class__ = Overtaken
     with pytest.raises(OffsetOutOfRange, match=r"offset 0 is outside \[20, 36\]"):
         log.read(0)
-    log._contents.asked = 0
+    log._state.asked = 0
     assert log.find_timestamp(0) == (20, 6002), "it answers by what is there now"
 
 
@@ -357,7 +357,7 @@ async def test_maps_and_indexes_of_removed_segments_are_forgotten():
     await log.delete_before(20)
     await turns(50)
     assert store.maps_open == 1
-    assert len(store._indexes) == 1
+    assert len(store._index_cache) == 1
 
 
 @in_loop
@@ -513,7 +513,7 @@ async def test_a_log_of_class_fsync_that_ends_before_it_starts_has_lost_somethin
     before = disk.content(path)
     store = make_store(disk, config=SMALL)
     [lost] = store.damage()["a", 0]
-    assert "ends at offset 3, but starts at 7: what was there is lost" in str(lost)
+    assert "ends at offset 3, before its start offset 7: records are lost" in str(lost)
     log = await store.log("a")
     with pytest.raises(LogOffline):
         await log.append(batch_of(b"v"))

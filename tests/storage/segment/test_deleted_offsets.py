@@ -62,7 +62,7 @@ def hide(log: Log, hidden: list[int]) -> None:
             known = log.masks.get(segment.base_offset, DeletedOffsets(array("q"), 0))
             more = DeletedOffsets(array("q", inside), 80 * len(inside))
             masks[segment.base_offset] = merge_deleted_offsets([known, more])
-    log._contents.hide(masks)
+    log._state.mask_deleted(masks)
 
 
 async def with_hidden(hidden: list[int], **options: object) -> Log:
@@ -312,7 +312,7 @@ async def test_masks_go_with_their_segment():
     await log.delete_before(9)
     assert list(log.masks) == [9]
     hide(log, [])
-    log._contents.hide({0: DeletedOffsets(array("q", [2]), 80)})
+    log._state.mask_deleted({0: DeletedOffsets(array("q", [2]), 80)})
     assert list(log.masks) == [9], "the segment is not there any more"
 
 
@@ -344,15 +344,17 @@ async def test_what_takes_the_place_of_segments_inherits_what_was_not_removed(re
     await log.roll()
     old = log.sealed
     contents = contents_of(*old)
-    contents.hide({0: DeletedOffsets(array("q", [1]), 80), 9: DeletedOffsets(array("q", [10]), 80)})
-    contents.hide(
+    contents.mask_deleted(
+        {0: DeletedOffsets(array("q", [1]), 80), 9: DeletedOffsets(array("q", [10]), 80)}
+    )
+    contents.mask_deleted(
         {0: DeletedOffsets(array("q", [1, 4]), 160), 18: DeletedOffsets(array("q", [20]), 80)}
     )
-    contents.replace_run(old[:2], old[0], array("q", removed))
-    assert contents.state.bases == (0, 18, 27)
-    found = contents.state.masks.get(0)
+    contents.replace_segment_run(old[:2], old[0], array("q", removed))
+    assert contents.snapshot.bases == (0, 18, 27)
+    found = contents.snapshot.masks.get(0)
     assert (list(found.offsets), found.bytes) == (left, size) if left else found is None
-    assert list(contents.state.masks[18].offsets) == [20]
+    assert list(contents.snapshot.masks[18].offsets) == [20]
 
 
 @in_loop
@@ -361,9 +363,9 @@ async def test_where_the_log_ends_in_what_is_replaced_it_ends_in_what_takes_its_
     await log.roll()
     first, second, *rest = log.sealed
     contents = contents_of(first, second, *rest)
-    new = SealedSegment(second.place, replace(second.seal, next_offset=36, size=99), 1)
-    contents.replace_run([second, *rest], new, array("q"))
-    mark = contents.state.committed
+    new = SealedSegment(second.log_directory, replace(second.seal, next_offset=36, size=99), 1)
+    contents.replace_segment_run([second, *rest], new, array("q"))
+    mark = contents.snapshot.committed
     assert (mark.offset, mark.segment, mark.position) == (36, 9, 99)
 
 
@@ -390,19 +392,19 @@ async def about_to_be_replaced() -> tuple[Interfering, Log]:
     await fill(log, 36)
     await turns(50)
     await log.roll()
-    stale = log._contents.state
+    stale = log._state.snapshot
     await log.delete_keys(key=b"k1")
     assert await clean(store, log)
     await turns(50)
-    current = log._contents.state
+    current = log._state.snapshot
     assert not set(current.segments) & set(stale.segments)
     for segment in (*stale.segments, *current.segments):
         segment.forget()
 
     def replace() -> None:
-        log._contents.state = current
+        log._state.snapshot = current
 
-    log._contents.state = stale
+    log._state.snapshot = stale
     disk.interfere = replace
     return disk, log
 
@@ -448,7 +450,7 @@ async def test_going_over_times_goes_on_where_it_was_when_files_are_replaced():
 async def test_a_file_that_is_missing_and_was_not_replaced_is_an_error():
     _, _, log = await filled()
     for segment in log.sealed:
-        remove_segment(segment.place, segment)
+        remove_segment(segment.log_directory, segment)
     for ask in (
         lambda: log.read(0),
         lambda: log.find_timestamp(0),
@@ -462,9 +464,9 @@ async def test_a_file_that_is_missing_and_was_not_replaced_is_an_error():
 @in_loop
 async def test_a_reader_that_is_overtaken_again_and_again_gives_up_one_day():
     _, _, log = await filled()
-    stale = log._contents.state
+    stale = log._state.snapshot
     for segment in log.sealed:
-        remove_segment(segment.place, segment)
+        remove_segment(segment.log_directory, segment)
 
     class Restless(LogState):
         """Every state is over when it is looked at again."""
@@ -480,7 +482,7 @@ async def test_a_reader_that_is_overtaken_again_and_again_gives_up_one_day():
         def state(self, _):
             raise AssertionError
 
-    log._contents.__class__ = Restless
+    log._state.__class__ = Restless
     with pytest.raises(StorageFailed, match="cannot be read"):
         log.read(0)
-    assert log._contents.asked < 1000
+    assert log._state.asked < 1000

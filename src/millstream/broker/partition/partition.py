@@ -173,13 +173,13 @@ class Partition:
         log = await self._store.log(self.topic, self.index, config=config)
         if log.config != config and log.offline is None:
             await log.reconfigure(config)
-        place = log.place
+        log_directory = log.log_directory
         recovered = await self._background.run(
             partial(
                 recover_producers,
                 log,
-                place.filesystem,
-                place.directory,
+                log_directory.filesystem,
+                log_directory.directory,
                 expiration_ms=self._expiration_ms,
                 now_ms=int(self._clock.monotonic() * 1000),
             )
@@ -191,7 +191,7 @@ class Partition:
             log,
             states,
             known_offset=recovered.known_offset if damage else None,
-            prefetcher=self._store.warming,
+            prefetcher=self._store.prefetcher,
         )
         self._opened = _OpenPartition(
             log,
@@ -209,15 +209,15 @@ class Partition:
             ProducerSnapshotSaver(
                 log,
                 states,
-                filesystem=place.filesystem,
-                directory=place.directory,
+                filesystem=log_directory.filesystem,
+                directory=log_directory.directory,
                 saved_offset=recovered.snapshot_offset,
                 is_known=damage is None,
                 clock=self._clock,
                 background=self._background,
             ),
         )
-        log.guard = PartitionRemovalHooks(
+        log.removal_hooks = PartitionRemovalHooks(
             reader,
             states,
             save=self._save_before_removal,

@@ -97,7 +97,7 @@ class OfflineRun:
 
     async def _logs(self, store: Store) -> AsyncIterator[tuple[LogName, Log]]:
         """Go over the logs that are wanted; raises `UnknownTopic` where there are none of them."""
-        config_of, topic = store.upkeep.config_of, self._topic
+        config_of, topic = store.maintenance.config_of, self._topic
         names = [name for name in store.names() if topic in (None, name.topic)]
         if topic is not None and not names:
             raise UnknownTopic(f"{self._data} has no logs of topic {topic!r}")
@@ -106,7 +106,7 @@ class OfflineRun:
                 continue  # Of no topic, and beyond what the node may have: left alone.
             self.log_count += 1
             try:
-                log = await store.upkeep.opener(name)
+                log = await store.maintenance.opener(name)
                 if log.offline is not None:
                     raise log.offline
             except MillstreamError as error:
@@ -121,7 +121,7 @@ class OfflineRun:
         is_growing = bool(log.segments) and isinstance(log.segments[-1], GrowingSegment)
         if is_growing and (log.config.is_compacted or log.deleted_records):
             await log.roll()  # Only closed segments are rewritten.
-        await store.upkeep.clean(log, is_forced=True, throttle=_Counting(self._note))
+        await store.maintenance.clean(log, is_forced=True, throttle=_Counting(self._note))
 
     def _note(self, size: int) -> None:
         """Take note, in the thread that does the work, of so many bytes read or written."""
@@ -173,7 +173,7 @@ def _plan(name: LogName, log: Log, now_ms: int) -> OfflinePlan:
         )
     if not log.config.is_compacted:
         return found
-    end = log.end_offset if log.guard is None else log.guard.stable_offset()
+    end = log.end_offset if log.removal_hooks is None else log.removal_hooks.stable_offset()
     compaction = plan_compaction(
         rewritable_segments(log.segments, start=log.start_offset, end=end),
         cleaned_offset=log.partition.cleaned_offset,

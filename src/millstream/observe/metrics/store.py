@@ -259,12 +259,12 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     counter(
         "millstream_store_upkeep_runs_total",
         "How often all logs were looked after: what was too old or too much went.",
-        lambda store: store.upkeep.counters.runs,
+        lambda store: store.maintenance.counters.runs,
     ),
     counter(
         "millstream_store_upkeep_failures_total",
         "How often something went wrong with one log on the way; the others were looked after.",
-        lambda store: store.upkeep.counters.failures,
+        lambda store: store.maintenance.counters.failures,
     ),
     MetricDeclaration(
         name="millstream_store_sync_backend_info",
@@ -279,12 +279,12 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     counter(
         "millstream_store_cold_reads_total",
         "How often old data was not in memory, and was brought in before somebody read it.",
-        lambda store: store.warming.reads,
+        lambda store: store.prefetcher.reads,
     ),
     counter(
         "millstream_store_cold_read_bytes_total",
         "Bytes that were brought in.",
-        lambda store: store.warming.bytes,
+        lambda store: store.prefetcher.bytes,
     ),
     MetricDeclaration(
         name="millstream_store_replay_priority_info",

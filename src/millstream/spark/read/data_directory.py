@@ -134,7 +134,7 @@ class DataDirectory:
             if isolation is Isolation.READ_UNCOMMITTED:
                 return OffsetBounds(contents.start_offset, contents.end_offset)
             stable = self._stable_ends.setdefault(where, StableOffsetTracker())
-            return OffsetBounds(contents.start_offset, stable.of(contents.state))
+            return OffsetBounds(contents.start_offset, stable.of(contents.snapshot))
 
         return view.answer(ask)
 
@@ -142,7 +142,7 @@ class DataDirectory:
         view = self._view(where)
         if view is None:
             return 1.0
-        state = _known(where, view.look).state
+        state = _known(where, view.look).snapshot
         held = [
             segment
             for segment in state.segments
@@ -157,7 +157,7 @@ class DataDirectory:
             return None
         _known(where, view.look)
         found = view.answer(lambda contents: contents.find_timestamp(timestamp_ms))
-        if found is None and (lost := view.contents.lost) is not None:
+        if found is None and (lost := view.state.lost) is not None:
             raise lost
         return None if found is None else found.offset
 
@@ -206,7 +206,7 @@ class _Reading:
     ) -> Mapping[int, Sequence[int]]:
         if self._isolation is Isolation.READ_UNCOMMITTED:
             return {}
-        state = contents.state
+        state = contents.snapshot
         if self._endings is None or self._segments != state.segments:
             self._segments, self._endings = state.segments, TransactionOutcomes(state)
         aborted, undecided = self._endings.aborted(data, next_offset)

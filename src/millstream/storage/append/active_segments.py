@@ -89,7 +89,7 @@ class ActiveSegments:
         self._reopening = -1
         self._retired = -1
         """Sealed segments up to this base offset are not reopened, whatever capacity they have."""
-        self._place = context.place
+        self._log_directory = context.log_directory
         self._config = config
         self._age_ms_max = segment_age_ms_max(config)
 
@@ -97,7 +97,9 @@ class ActiveSegments:
         """Use other settings from the next batch on."""
         self._config = config
         self._age_ms_max = segment_age_ms_max(config)
-        self._place = replace(self._place, index_interval_bytes=config.index_interval_bytes)
+        self._log_directory = replace(
+            self._log_directory, index_interval_bytes=config.index_interval_bytes
+        )
 
     @property
     def unsealed(self) -> list[GrowingSegment]:
@@ -235,22 +237,22 @@ class ActiveSegments:
             return None
         if growing and growing.size == 0:
             # An empty segment has no batch of an older epoch, so it can take the current one.
-            growing.tally.leader_epoch = self._context.description.partition.leader_epoch
-        if growing and self._fits(growing.tally, header):
+            growing.stats.leader_epoch = self._context.metadata_file.partition.leader_epoch
+        if growing and self._fits(growing.stats, header):
             return growing
         return self._begin(offset)
 
-    def _fits(self, tally: SegmentStats, header: BatchHeader) -> bool:
+    def _fits(self, stats: SegmentStats, header: BatchHeader) -> bool:
         """Return whether a batch may be written to a segment."""
-        if tally.leader_epoch != self._context.description.partition.leader_epoch:
+        if stats.leader_epoch != self._context.metadata_file.partition.leader_epoch:
             return False
-        if tally.size == 0:
+        if stats.size == 0:
             return True
         config = self._config
         return (
-            tally.size + header.size <= config.segment_bytes_max
-            and tally.record_count + header.record_count <= config.segment_records_max
-            and self._retention_now_ms() - tally.created_ms <= self._age_ms_max
+            stats.size + header.size <= config.segment_bytes_max
+            and stats.record_count + header.record_count <= config.segment_records_max
+            and self._retention_now_ms() - stats.created_ms <= self._age_ms_max
         )
 
     def _begin(self, base_offset: int) -> GrowingSegment | None:
@@ -260,15 +262,20 @@ class ActiveSegments:
             return None
         context = self._context
         try:
-            file = self._place.filesystem.create(self._place.path(base_offset, "log"))
+            file = self._log_directory.filesystem.create(
+                self._log_directory.path(base_offset, "log")
+            )
         except OSError as error:
             self._refuse_pending(error)
             return None
         self._commit.is_directory_dirty = True
-        epoch = context.description.partition.leader_epoch
-        tally = SegmentStats(base_offset, leader_epoch=epoch, created_ms=self._retention_now_ms())
-        full, self.growing = self.growing, GrowingSegment(self._place, tally, SegmentIndex(), file)
-        context.contents.replace_segments([*context.contents.state.segments, self.growing])
+        epoch = context.metadata_file.partition.leader_epoch
+        stats = SegmentStats(base_offset, leader_epoch=epoch, created_ms=self._retention_now_ms())
+        full, self.growing = (
+            self.growing,
+            GrowingSegment(self._log_directory, stats, SegmentIndex(), file),
+        )
+        context.state.replace_segments([*context.state.snapshot.segments, self.growing])
         context.counters.rolls += 1
         self._on_open()
         if full:
@@ -280,7 +287,7 @@ class ActiveSegments:
     async def roll(self) -> None:
         """Seal the growing segment, if it has a record, and wait for that; raise if it failed."""
         context = self._context
-        await context.description.change(self._roll())
+        await context.metadata_file.change(self._roll())
         while self.is_sealing and not self._commit.is_stopped:
             await context.tasks.change()
         if (error := self.seal_error) and not self._commit.is_stopped:
@@ -293,7 +300,7 @@ class ActiveSegments:
 
     async def _try_roll(self) -> None:
         try:
-            await self._context.description.change(self._roll())
+            await self._context.metadata_file.change(self._roll())
         except MillstreamError as error:
             logger.warning("%s: no segment was sealed: %s", self._context.name, error)
 
@@ -315,7 +322,7 @@ class ActiveSegments:
         All of it must be committed. Does nothing if it is empty or another is being sealed.
         """
         growing = self.growing
-        last = self._context.contents.state.segments[-1:]
+        last = self._context.state.snapshot.segments[-1:]
         if growing is None:
             self._retired = max([self._retired, *(segment.base_offset for segment in last)])
         elif growing.size > 0 and self.sealing is None:
@@ -356,15 +363,15 @@ class ActiveSegments:
         self._publish(segment, seal)
         self.sealing = None
         self._commit.discard(segment)
-        self._log_start.drop_dead()
+        self._log_start.remove_dead_segments()
         self._queue.schedule_flush()
         self._queue.admit_waiting()
 
     def _publish(self, segment: GrowingSegment, seal: Seal) -> None:
         """Replace a segment by its sealed form, for readers."""
-        contents = self._context.contents
-        sealed = SealedSegment(self._place, seal)
-        contents.replace_segments([sealed if s is segment else s for s in contents.state.segments])
+        state = self._context.state
+        sealed = SealedSegment(self._log_directory, seal)
+        state.replace_segments([sealed if s is segment else s for s in state.snapshot.segments])
         segment.file = None
         self._context.counters.seals += 1
 
@@ -375,7 +382,7 @@ class ActiveSegments:
 
         A rewritten segment is never written again: its seal is what makes it part of the log.
         """
-        segments = self._context.contents.state.segments
+        segments = self._context.state.snapshot.segments
         last = segments[-1] if segments else None
         if not self._can_reopen or not isinstance(last, SealedSegment):
             return None
@@ -387,7 +394,7 @@ class ActiveSegments:
         context = self._context
         try:
             file, index, self._commit.checkpoint = await context.background.run(
-                partial(unseal_segment, self._place, sealed)
+                partial(unseal_segment, self._log_directory, sealed)
             )
         except OSError as error:
             self._refuse_pending(error)
@@ -398,9 +405,11 @@ class ActiveSegments:
         finally:
             self._reopening = -1
         sealed.forget()
-        self.growing = GrowingSegment(self._place, stats_from_seal(sealed.seal), index, file)
-        segments = context.contents.state.segments
-        context.contents.replace_segments([*segments[:-1], self.growing])
+        self.growing = GrowingSegment(
+            self._log_directory, stats_from_seal(sealed.seal), index, file
+        )
+        segments = context.state.snapshot.segments
+        context.state.replace_segments([*segments[:-1], self.growing])
         self._on_open()
 
     # Closing.
@@ -416,8 +425,8 @@ class ActiveSegments:
         background = self._context.background
         for segment in unsealed:
             if segment.size == 0:
-                self._place.filesystem.remove(segment.path)
+                self._log_directory.filesystem.remove(segment.path)
                 continue
             work = partial(seal_segment, segment, now_ms=self._retention_now_ms())
             self._publish(segment, await background.run(work))
-        await background.run(partial(remove_checkpoint, self._place))
+        await background.run(partial(remove_checkpoint, self._log_directory))

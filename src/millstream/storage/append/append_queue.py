@@ -44,7 +44,7 @@ class AppendQueue:
         on_rewind: Callable[[int], None],
     ) -> None:
         self._name = context.name
-        self._state = context.contents
+        self._state = context.state
         self._counters = context.counters
         self._budget = budget
         self._flush = flush

@@ -137,14 +137,14 @@ class CommitState:
     def _commit(self, position: LogPosition) -> None:
         """Publish and acknowledge everything before `position`."""
         context, written = self._context, self.written
-        context.contents.commit(position)
+        context.state.commit(position)
         committed_bytes = 0
         while written and written[0].offset < position.offset:
             append = written.popleft()
             committed_bytes += append.size
             append.acknowledge()
-        if self._log_start.has_dead:
-            self._log_start.drop_dead()
+        if self._log_start.has_dead_segments:
+            self._log_start.remove_dead_segments()
         if committed_bytes:
             context.on_change()
         self._queue.release(committed_bytes)
@@ -171,13 +171,13 @@ class CommitState:
         """Start a commit of what is written by now, and return its blocking work."""
         files = self.begin_plain_sync()
         is_directory_dirty, self.is_directory_dirty = self.is_directory_dirty, False
-        place = self._context.place
+        log_directory = self._context.log_directory
 
         def work() -> None:
             for file in files:
                 file.sync()
             if self._ensure_checkpoint() or is_directory_dirty:
-                place.filesystem.sync_directory(place.directory)
+                log_directory.filesystem.sync_directory(log_directory.directory)
 
         return work
 
@@ -218,7 +218,7 @@ class CommitState:
         is_new = False
         try:
             if self.checkpoint is None:
-                self.checkpoint, is_new = open_checkpoint(self._context.place)
+                self.checkpoint, is_new = open_checkpoint(self._context.log_directory)
         except OSError as error:
             logger.warning("%s: checkpoint cannot be opened: %s", self._context.name, error)
         return is_new

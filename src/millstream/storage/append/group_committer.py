@@ -63,7 +63,7 @@ class GroupCommitter:
 
     def request(self, log: Syncable) -> None:
         """Commit `log` as soon as a thread is free. It must not be under way already."""
-        if self._syncer and log.is_plain and self._syncer.has_room(_FILES_MAX):
+        if self._syncer and log.is_plain and self._syncer.has_capacity(_FILES_MAX):
             self._syncer.sync(log.begin_plain_sync(), log.end_sync)
             return
         self._waiting[log] = None

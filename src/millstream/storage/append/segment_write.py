@@ -22,7 +22,7 @@ def gather_batches(
     """Return the pending batches that go into `segment` in one write; at least one."""
     appends = [pending[0]]
     room = config.segment_bytes_max - segment.size - appends[0].size
-    slots = config.segment_records_max - segment.tally.record_count
+    slots = config.segment_records_max - segment.stats.record_count
     slots -= appends[0].header.record_count
     for append in islice(pending, 1, None):
         room -= append.size
@@ -60,14 +60,14 @@ def record_written(
     totals: StoreTotals,
 ) -> None:
     """Take note of batches that were written, in the segment and in themselves."""
-    base_offset, records = segment.base_offset, segment.tally.record_count
+    base_offset, records = segment.base_offset, segment.stats.record_count
     size = segment.size
     for append, prefix, rest in zip(appends, pieces[::2], pieces[1::2], strict=True):
-        append.address = Address(base_offset, segment.tally.size)
+        append.address = Address(base_offset, segment.stats.size)
         segment.add(append.header, append.size, b"".join((prefix, rest[:_REST_OF_HEADER])))
     counters.writes += 1
     counters.appends += len(appends)
-    records, size = segment.tally.record_count - records, segment.size - size
+    records, size = segment.stats.record_count - records, segment.size - size
     counters.records += records
     counters.bytes += size
     totals.records += records

@@ -87,18 +87,18 @@ class LogCleaner:
 
     def __init__(
         self,
-        parts: LogContext,
+        context: LogContext,
         *,
-        guard: Callable[[], RemovalHooks | None],
+        removal_hooks: Callable[[], RemovalHooks | None],
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
         retire: Callable[[SealedSegment], bool],
     ) -> None:
-        self._parts = parts
-        self._guard = guard
+        self._context = context
+        self._removal_hooks = removal_hooks
         self._now_ms = now_ms
         self._monotonic = monotonic
-        self._switching = SegmentSwap(parts, retire=retire)
+        self._switching = SegmentSwap(context, retire=retire)
         self._memory = CleanerMemory()
         self._throttle: IoThrottle | None = None
         self._is_stopped = False
@@ -107,7 +107,7 @@ class LogCleaner:
     @property
     def is_stopped(self) -> bool:
         """Whether no run does anything: the log closes, or it is in doubt which files it has."""
-        return self._is_stopped or self._switching.is_doubtful
+        return self._is_stopped or self._switching.is_uncertain
 
     @property
     def is_running(self) -> bool:
@@ -139,16 +139,16 @@ class LogCleaner:
         one tries again. One run at a time: another raises `Busy`.
         """
         if self.is_running:
-            raise Busy(f"{self._parts.name} is being cleaned")
+            raise Busy(f"{self._context.name} is being cleaned")
         if self._is_stopped:
             return None
         self._throttle = throttle
         run = CleanerRun(
-            self._parts,
+            self._context,
             self._switching,
             self._memory,
             config=config,
-            guard=self._guard(),
+            removal_hooks=self._removal_hooks(),
             background=background,
             pace=partial(throttle.pause, unless=lambda: self._is_stopped),
             now_ms=self._now_ms,
@@ -157,10 +157,10 @@ class LogCleaner:
             seed=seed,
             is_forced=is_forced,
         )
-        return await asyncio.shield(self._parts.tasks.start(self._go(run)))
+        return await asyncio.shield(self._context.tasks.start(self._go(run)))
 
     async def _go(self, run: CleanerRun) -> CleanerResult | None:
-        counters, began = self._parts.counters, self._monotonic()
+        counters, began = self._context.counters, self._monotonic()
         try:
             await self._attempt(run)
         finally:
@@ -182,9 +182,9 @@ class LogCleaner:
         except (Stopping, LogClosed, LogOffline):
             pass
         except SwapConflict as overtaken:
-            logger.debug("%s: cleaning ends early: %s", self._parts.name, overtaken)
+            logger.debug("%s: cleaning ends early: %s", self._context.name, overtaken)
         except DamagedSegment as damaged:
-            if damaged.segment in self._parts.contents.state.segments:
+            if damaged.segment in self._context.state.snapshot.segments:
                 self._memory.damaged.add(damaged.segment.path)
                 self._fail(damaged)
         except (OSError, MillstreamError) as error:
@@ -192,10 +192,10 @@ class LogCleaner:
 
     def _fail(self, error: Exception) -> None:
         """Count a failure, and tell of it unless it is the same again."""
-        self._parts.counters.cleaning_failures += 1
+        self._context.counters.cleaning_failures += 1
         if self._complaint != str(error):
             self._complaint = str(error)
-            logger.error("%s: cleaning failed: %s", self._parts.name, error)
+            logger.error("%s: cleaning failed: %s", self._context.name, error)
 
 
 async def _clean(run: CleanerRun) -> None:

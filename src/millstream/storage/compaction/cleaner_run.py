@@ -72,12 +72,12 @@ class CleanerRun:
 
     def __init__(
         self,
-        parts: LogContext,
+        context: LogContext,
         switching: SegmentSwap,
         memory: CleanerMemory,
         *,
         config: LogConfig,
-        guard: RemovalHooks | None,
+        removal_hooks: RemovalHooks | None,
         background: Executor,
         pace: ThrottleCallback,
         now_ms: Callable[[], int],
@@ -86,11 +86,11 @@ class CleanerRun:
         seed: int,
         is_forced: bool,
     ) -> None:
-        self.parts = parts
+        self.context = context
         self._switching = switching
         self.memory = memory
         self.config = config
-        self.guard = guard
+        self.removal_hooks = removal_hooks
         self.background = background
         self.pace = pace
         self.now_ms = now_ms
@@ -98,38 +98,39 @@ class CleanerRun:
         self.memory_bytes_max = memory_bytes_max
         self.seed = seed
         self.is_forced = is_forced
-        self._is_guard_told = False
+        self._are_hooks_notified = False
         self.done = CleanerResult()
 
     async def look(self) -> tuple[LogSnapshot, int]:
         """Return what there is, with no change half done, and the end of what is settled."""
-        state = await self.parts.description.change(self._state())
-        end = state.committed.offset
-        return state, end if self.guard is None else min(end, self.guard.stable_offset())
+        snapshot = await self.context.metadata_file.change(self._snapshot())
+        end = snapshot.committed.offset
+        hooks = self.removal_hooks
+        return snapshot, end if hooks is None else min(end, hooks.stable_offset())
 
-    async def _state(self) -> LogSnapshot:
-        return self.parts.contents.state
+    async def _snapshot(self) -> LogSnapshot:
+        return self.context.state.snapshot
 
-    def cleaned_offset(self, state: LogSnapshot) -> int:
+    def cleaned_offset(self, snapshot: LogSnapshot) -> int:
         """Return how far the log is compacted.
 
         What is remembered beyond what is durable holds only while the segments that were left out
         are still damaged, or are gone: otherwise their keys would never be compared.
         """
-        durable, memory = self.parts.description.partition.cleaned_offset, self.memory
-        present = [segment for segment in memory.walls if segment in state.segments]
-        is_true = all(self.is_damaged(segment, state) for segment in present)
+        durable, memory = self.context.metadata_file.partition.cleaned_offset, self.memory
+        present = [segment for segment in memory.walls if segment in snapshot.segments]
+        is_true = all(self.is_damaged(segment, snapshot) for segment in present)
         return max(durable, memory.cleaned_offset if is_true else 0)
 
     async def rewrite(
         self, inputs: SegmentGroup, rules: FilterRules, *, keeps_markers: bool = False
     ) -> RewriteResult:
         """Rewrite some segments as one, and put that in their place."""
-        counters, done = self.parts.counters, self.done
+        counters, done = self.context.counters, self.done
         rewritten = await self.background.run(
             partial(
                 rewrite,
-                self.parts.place,
+                self.context.log_directory,
                 inputs,
                 rules,
                 keeps_markers=keeps_markers,
@@ -159,15 +160,15 @@ class CleanerRun:
         self, inputs: SegmentGroup, output: RewriteOutput, removed: array[int]
     ) -> None:
         """Put what was written in the place of what it was made from."""
-        if self.guard is not None and not self._is_guard_told:
-            # Not in turn with the changes of the log: the guard may need one of these itself.
-            await self._switching.or_withdraw(output, self.guard.before_removal())
-            self._is_guard_told = True
+        if self.removal_hooks is not None and not self._are_hooks_notified:
+            # Not in turn with the changes of the log: the hooks may need one of these themselves.
+            await self._switching.or_withdraw(output, self.removal_hooks.before_removal())
+            self._are_hooks_notified = True
         await self._switching.switch(inputs, output, removed)
 
-    def is_damaged(self, segment: SealedSegment, state: LogSnapshot) -> bool:
+    def is_damaged(self, segment: SealedSegment, snapshot: LogSnapshot) -> bool:
         """Whether a segment is known to be damaged, or it is not known what was deleted in it."""
-        mask = state.masks.get(segment.base_offset)
+        mask = snapshot.masks.get(segment.base_offset)
         return segment.path in self.memory.damaged or (mask is not None and mask.damage is not None)
 
     def begin(self) -> RunStart:
@@ -181,7 +182,7 @@ class CleanerRun:
         logger.info(
             "%s: %s offsets %d to %d: %d segments with %d bytes became %d with %d bytes,"
             " %d records went, in %.3f s",
-            *(self.parts.name, what, first, end - 1),
+            *(self.context.name, what, first, end - 1),
             done.segments_before - before.segments_before,
             done.bytes_before - before.bytes_before,
             done.segments_after - before.segments_after,
@@ -191,10 +192,10 @@ class CleanerRun:
         )
 
 
-def deleted_offsets_in(segments: Sequence[SealedSegment], state: LogSnapshot) -> array[int]:
+def deleted_offsets_in(segments: Sequence[SealedSegment], snapshot: LogSnapshot) -> array[int]:
     """Return the offsets of all records in some segments that are masked, in order."""
     masked = array("q")
     for segment in segments:
-        if segment.base_offset in state.masks:
-            masked.extend(state.masks[segment.base_offset].offsets)
+        if segment.base_offset in snapshot.masks:
+            masked.extend(snapshot.masks[segment.base_offset].offsets)
     return masked

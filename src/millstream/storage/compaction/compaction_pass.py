@@ -33,24 +33,26 @@ class CompactionPass:
 
     async def compact(self) -> None:
         """Compact what is worth it."""
-        state, settled_end = await self._run.look()
-        segments = rewritable_segments(state.segments, start=state.start, end=settled_end)
-        walls = tuple(segment for segment in segments if self._run.is_damaged(segment, state))
-        wall = first_unreadable_offset(segments, start=state.start, is_damaged=walls.__contains__)
-        cleaned = self._run.cleaned_offset(state)
+        snapshot, settled_end = await self._run.look()
+        segments = rewritable_segments(snapshot.segments, start=snapshot.start, end=settled_end)
+        walls = tuple(segment for segment in segments if self._run.is_damaged(segment, snapshot))
+        wall = first_unreadable_offset(
+            segments, start=snapshot.start, is_damaged=walls.__contains__
+        )
+        cleaned = self._run.cleaned_offset(snapshot)
         plan = plan_compaction(
             [segment for segment in segments if segment not in walls],
             cleaned_offset=cleaned,
             config=self._run.config,
             now_ms=self._run.now_ms(),
-            tombstones_due_ms=self._run.parts.description.partition.tombstones_due_ms or None,
+            tombstones_due_ms=self._run.context.metadata_file.partition.tombstones_due_ms or None,
             is_forced=self._run.is_forced,
         )
         if plan is None:
             return
         begun = self._run.begin()
         table = KeyTable(memory_bytes_max=self._run.memory_bytes_max, seed=self._run.seed)
-        end, torn = await self._take_note(table, plan, state, cleaned)
+        end, torn = await self._take_note(table, plan, snapshot, cleaned)
         if end <= max(cleaned, plan.segments[0].base_offset) and plan.dirty:
             return
         due_ms = NEVER_MS
@@ -60,14 +62,14 @@ class CompactionPass:
             breaks={wall, torn},
             is_forced=self._run.is_forced,
         ):
-            due_ms = min(due_ms, await self._compact_group(each, table, state, end, wall))
-        await self._run.parts.description.change(self._write_cleaned(min(end, wall), due_ms))
+            due_ms = min(due_ms, await self._compact_group(each, table, snapshot, end, wall))
+        await self._run.context.metadata_file.change(self._write_cleaned(min(end, wall), due_ms))
         self._run.memory.cleaned_offset, self._run.memory.walls = end, walls
         self._run.done.compacted_offset = end
         self._run.tell("compacted", plan.segments[0].base_offset, end, begun)
 
     async def _compact_group(
-        self, inputs: SegmentGroup, table: KeyTable, state: LogSnapshot, end: int, wall: int
+        self, inputs: SegmentGroup, table: KeyTable, snapshot: LogSnapshot, end: int, wall: int
     ) -> int:
         """Rewrite a group without what the rules drop; return when its next tombstone may go.
 
@@ -76,7 +78,7 @@ class CompactionPass:
         is_known = inputs[-1].next_offset <= wall
         may_bury = is_known and inputs[-1].next_offset <= end
         rules = replace(
-            self._rules(inputs, state),
+            self._rules(inputs, snapshot),
             key_table=table,
             now_ms=self._run.now_ms(),
             tombstone_ms=self._run.config.tombstone_ms if may_bury else None,
@@ -84,17 +86,19 @@ class CompactionPass:
         rewritten = await self._run.rewrite(inputs, rules, keeps_markers=not is_known)
         return rewritten.tombstones_due_ms
 
-    def _rules(self, inputs: SegmentGroup, state: LogSnapshot) -> FilterRules:
+    def _rules(self, inputs: SegmentGroup, snapshot: LogSnapshot) -> FilterRules:
         """Return what goes from some segments whatever their keys."""
-        guard, aborted = self._run.guard, None
-        if guard is not None:
-            aborted = guard.aborted(inputs[0].base_offset, inputs[-1].next_offset)
+        removal_hooks, aborted = self._run.removal_hooks, None
+        if removal_hooks is not None:
+            aborted = removal_hooks.aborted(inputs[0].base_offset, inputs[-1].next_offset)
         return FilterRules(
-            start_offset=state.start, deleted=deleted_offsets_in(inputs, state), aborted=aborted
+            start_offset=snapshot.start,
+            deleted=deleted_offsets_in(inputs, snapshot),
+            aborted=aborted,
         )
 
     async def _take_note(
-        self, table: KeyTable, plan: CompactionPlan, state: LogSnapshot, cleaned: int
+        self, table: KeyTable, plan: CompactionPlan, snapshot: LogSnapshot, cleaned: int
     ) -> tuple[int, int]:
         """Fill the table from the dirty segments; return E, and the segment that E lies inside of.
 
@@ -103,7 +107,7 @@ class CompactionPass:
         transactions of which nobody knows how they ended is not compacted, nor what follows it.
         """
         for segment in plan.dirty:
-            rules = self._rules((segment,), state)
+            rules = self._rules((segment,), snapshot)
             try:
                 noted = await self._run.background.run(
                     partial(
@@ -126,11 +130,11 @@ class CompactionPass:
 
     async def _write_cleaned(self, offset: int, due_ms: int) -> None:
         """Write down how far the log is compacted, and when the next tombstone may go."""
-        description = self._run.parts.description
+        metadata_file = self._run.context.metadata_file
         partition = replace(
-            description.partition,
-            cleaned_offset=max(description.partition.cleaned_offset, offset),
+            metadata_file.partition,
+            cleaned_offset=max(metadata_file.partition.cleaned_offset, offset),
             tombstones_due_ms=0 if due_ms == NEVER_MS else due_ms,
         )
-        if partition != description.partition:
-            await description.write(partition)
+        if partition != metadata_file.partition:
+            await metadata_file.write(partition)

@@ -30,24 +30,24 @@ class MergePass:
 
     async def tidy(self) -> None:
         """Reclaim and merge what is worth it."""
-        state, _ = await self._run.look()
+        snapshot, _ = await self._run.look()
         segments = [
             segment
             for segment in rewritable_segments(
-                state.segments, start=state.start, end=state.committed.offset
+                snapshot.segments, start=snapshot.start, end=snapshot.committed.offset
             )
-            if not self._run.is_damaged(segment, state)
+            if not self._run.is_damaged(segment, snapshot)
         ]
-        wanted = await self._wanted(segments, state)
-        for each in self._groups(segments, self._run.cleaned_offset(state)):
+        wanted = await self._wanted(segments, snapshot)
+        for each in self._groups(segments, self._run.cleaned_offset(snapshot)):
             if len(each) > 1 or each[0] in wanted:
                 begun = self._run.begin()
                 rules = FilterRules(
-                    start_offset=state.start, deleted=deleted_offsets_in(each, state)
+                    start_offset=snapshot.start, deleted=deleted_offsets_in(each, snapshot)
                 )
                 rewritten = await self._run.rewrite(each, rules)
                 if rewritten.output is None:
-                    self._run.memory.front_tried = (each[0].path, state.start)
+                    self._run.memory.front_tried = (each[0].path, snapshot.start)
                     continue
                 what = "merged" if len(each) > 1 else "reclaimed"
                 self._run.tell(what, each[0].base_offset, each[-1].next_offset, begun)
@@ -66,16 +66,16 @@ class MergePass:
         ]
 
     async def _wanted(
-        self, segments: Sequence[SealedSegment], state: LogSnapshot
+        self, segments: Sequence[SealedSegment], snapshot: LogSnapshot
     ) -> set[SealedSegment]:
         """Return the segments that are to be rewritten without what was deleted from them."""
         since, now_ms = self._run.memory.front_since_ms, self._run.now_ms()
-        rules = self._run.parts.description.partition.deletions
+        rules = self._run.context.metadata_file.partition.deletions
         wanted: set[SealedSegment] = set()
         touched: dict[str, int] = {}
         for segment in segments:
-            mask = state.masks.get(segment.base_offset)
-            front_bytes = await self._front_bytes(segment, state.start)
+            mask = snapshot.masks.get(segment.base_offset)
+            front_bytes = await self._front_bytes(segment, snapshot.start)
             if mask is None and front_bytes == 0:
                 continue
             touched[segment.path] = since.get(segment.path, now_ms)
@@ -105,12 +105,12 @@ class MergePass:
         that, people may want to go back to them, and must not find there what was deleted.
         """
         await self._run.wait_for_removals()
-        if self._run.parts.description.partition.deletions:
-            await self._run.parts.description.change(self._write_rules())
+        if self._run.context.metadata_file.partition.deletions:
+            await self._run.context.metadata_file.change(self._write_rules())
 
     async def _write_rules(self) -> None:
-        description = self._run.parts.description
-        first = first_deleted_offset(self._run.parts.contents.state.masks)
-        left = tuple(rule for rule in description.partition.deletions if rule.before > first)
-        if left != description.partition.deletions:
-            await description.write(replace(description.partition, deletions=left))
+        metadata_file = self._run.context.metadata_file
+        first = first_deleted_offset(self._run.context.state.snapshot.masks)
+        left = tuple(rule for rule in metadata_file.partition.deletions if rule.before > first)
+        if left != metadata_file.partition.deletions:
+            await metadata_file.write(replace(metadata_file.partition, deletions=left))

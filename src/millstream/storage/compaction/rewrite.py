@@ -55,7 +55,7 @@ class RewriteResult(NamedTuple):
 
 
 def rewrite(
-    place: LogDirectory,
+    log_directory: LogDirectory,
     inputs: Sequence[SealedSegment],
     rules: FilterRules,
     *,
@@ -74,13 +74,13 @@ def rewrite(
         needed |= _needed_headers(segment, keeps_markers=keeps_markers, pace=pace)
     rules = replace(rules, producers=frozenset(needed))
     try:
-        return _SegmentRewrite(place, inputs, rules, pace).run()
+        return _SegmentRewrite(log_directory, inputs, rules, pace).run()
     except RewriteTooLarge:
         # A tombstone that waits makes all records beside it larger; then it has to wait elsewhere.
         logger.warning("%s: left without a date for its tombstones: too large", inputs[0].path)
         rules = replace(rules, tombstone_ms=None)
     try:
-        return _SegmentRewrite(place, inputs, rules, pace).run()
+        return _SegmentRewrite(log_directory, inputs, rules, pace).run()
     except RewriteTooLarge as error:
         raise StorageFailed(f"{inputs[0].path} cannot be rewritten: {error}") from error
 
@@ -134,12 +134,12 @@ class _SegmentRewrite:
 
     def __init__(
         self,
-        place: LogDirectory,
+        log_directory: LogDirectory,
         inputs: Sequence[SealedSegment],
         rules: FilterRules,
         pace: ThrottleCallback,
     ) -> None:
-        self._place = place
+        self._log_directory = log_directory
         self._inputs = inputs
         self._rules = rules
         self._pace = pace
@@ -178,7 +178,7 @@ class _SegmentRewrite:
             self._put(sifted.pieces, chunk)
 
     def _begin(self) -> None:
-        self._file = RewriteFile(self._place, self._inputs)
+        self._file = RewriteFile(self._log_directory, self._inputs)
 
     def _copy(self, segment: SealedSegment, end_position: int) -> None:
         """Copy what was found to stay as it is. Its sums were verified."""

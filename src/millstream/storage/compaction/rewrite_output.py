@@ -41,16 +41,16 @@ class RewriteOutput:
 class RewriteFile:
     """The `.log` that is written, and what its seal and its index will say."""
 
-    def __init__(self, place: LogDirectory, inputs: Sequence[SealedSegment]) -> None:
+    def __init__(self, log_directory: LogDirectory, inputs: Sequence[SealedSegment]) -> None:
         first = inputs[0].seal
-        self._place = place
+        self._log_directory = log_directory
         self._inputs = inputs
         self._generation = 1 + max(segment.generation for segment in inputs)
         self._name = segment_file(first.base_offset, "log", self._generation)
-        self._temporary = join(place.directory, self._name + TEMPORARY_SUFFIX)
+        self._temporary = join(log_directory.directory, self._name + TEMPORARY_SUFFIX)
         self._index = SegmentIndex()
-        self._indexed = -place.index_interval_bytes
-        self._tally = SegmentStats(
+        self._indexed = -log_directory.index_interval_bytes
+        self._stats = SegmentStats(
             first.base_offset,
             leader_epoch=first.leader_epoch,
             created_ms=min(segment.seal.created_ms for segment in inputs),
@@ -59,17 +59,17 @@ class RewriteFile:
         self.headers: list[BatchHeader] = []
         """Of the batches that the last write added."""
         with contextlib.suppress(FileNotFoundError):
-            place.filesystem.remove(self._temporary)
-        self._file = place.filesystem.create(self._temporary)
+            log_directory.filesystem.remove(self._temporary)
+        self._file = log_directory.filesystem.create(self._temporary)
 
     @property
     def size(self) -> int:
         """Bytes written so far."""
-        return self._tally.size
+        return self._stats.size
 
     def write(self, pieces: Sequence[Bytes]) -> int:
         """Add batches, and before each a filler for offsets that are missing; returns the size."""
-        position = self._tally.size
+        position = self._stats.size
         self.headers = []
         covered: list[Bytes] = []
         for piece in pieces:
@@ -81,21 +81,23 @@ class RewriteFile:
                 self._add(header, batch)
                 covered.append(batch)
         write_all(self._file, position, covered)
-        if self._tally.size - self._synced >= SYNC_BYTES:
+        if self._stats.size - self._synced >= SYNC_BYTES:
             self._file.sync()
-            self._synced = self._tally.size
-        return self._tally.size - position
+            self._synced = self._stats.size
+        return self._stats.size - position
 
     def finish(self) -> RewriteOutput:
         """Cover the rest and make it durable, save for the name, which the seal takes care of."""
-        position = self._tally.size
+        position = self._stats.size
         covered: list[Bytes] = []
         self._cover(self._inputs[-1].next_offset, covered)
         write_all(self._file, position, covered)
         self._file.sync()
         self._file.close()
-        self._place.filesystem.rename(self._temporary, join(self._place.directory, self._name))
-        segment = SealedSegment(self._place, self._seal(), self._generation)
+        self._log_directory.filesystem.rename(
+            self._temporary, join(self._log_directory.directory, self._name)
+        )
+        segment = SealedSegment(self._log_directory, self._seal(), self._generation)
         return RewriteOutput(segment, self._index)
 
     def abandon(self) -> None:
@@ -103,7 +105,7 @@ class RewriteFile:
         with contextlib.suppress(OSError):
             self._file.close()
         try:
-            self._place.filesystem.remove(self._temporary)
+            self._log_directory.filesystem.remove(self._temporary)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -111,25 +113,25 @@ class RewriteFile:
 
     def _seal(self) -> Seal:
         """Return the seal. Its dates are those of the inputs: records do not get younger."""
-        return self._tally.seal(max(segment.seal.sealed_ms for segment in self._inputs))
+        return self._stats.seal(max(segment.seal.sealed_ms for segment in self._inputs))
 
     def _cover(self, offset: int, covered: list[Bytes]) -> None:
         """Add a filler up to `offset`, if any is missing."""
-        tally = self._tally
-        if offset < tally.next_offset:
-            raise CorruptBatch(f"batch has base offset {offset}, expected {tally.next_offset}")
-        if offset > tally.next_offset:
-            missing = filler_batches(tally.next_offset, offset, leader_epoch=tally.leader_epoch)
+        stats = self._stats
+        if offset < stats.next_offset:
+            raise CorruptBatch(f"batch has base offset {offset}, expected {stats.next_offset}")
+        if offset > stats.next_offset:
+            missing = filler_batches(stats.next_offset, offset, leader_epoch=stats.leader_epoch)
             for header, batch in split(missing):
                 self._add(header, batch)
                 covered.append(batch)
 
     def _add(self, header: BatchHeader, batch: Bytes) -> None:
-        tally = self._tally
-        if tally.size + len(batch) > OUTPUT_SIZE_MAX:
+        stats = self._stats
+        if stats.size + len(batch) > OUTPUT_SIZE_MAX:
             raise RewriteTooLarge(f"more than {OUTPUT_SIZE_MAX} bytes")
-        if tally.size - self._indexed >= self._place.index_interval_bytes:
-            self._index.add(tally.next_offset, tally.size, tally.timestamp_max)
-            self._indexed = tally.size
-        tally.add(header, len(batch), batch[:HEADER_SIZE])
+        if stats.size - self._indexed >= self._log_directory.index_interval_bytes:
+            self._index.add(stats.next_offset, stats.size, stats.timestamp_max)
+            self._indexed = stats.size
+        stats.add(header, len(batch), batch[:HEADER_SIZE])
         self.headers.append(header)

@@ -73,7 +73,7 @@ def read_chunks(
 @contextlib.contextmanager
 def _open_log(segment: SealedSegment) -> Iterator[File]:
     with reporting_damage(segment, 0):
-        file = segment.place.filesystem.open_readonly(segment.path)
+        file = segment.log_directory.filesystem.open_readonly(segment.path)
     try:
         yield file
     finally:

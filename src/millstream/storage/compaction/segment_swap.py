@@ -63,14 +63,14 @@ class SegmentSwap:
     where the writer has begun to.
     """
 
-    def __init__(self, parts: LogContext, *, retire: Callable[[SealedSegment], bool]) -> None:
-        self._parts = parts
+    def __init__(self, context: LogContext, *, retire: Callable[[SealedSegment], bool]) -> None:
+        self._context = context
         self._retire = retire
         self._doubtful: SealedSegment | None = None
         self._removals: set[asyncio.Task[None]] = set()
 
     @property
-    def is_doubtful(self) -> bool:
+    def is_uncertain(self) -> bool:
         """Whether it is not known which files the next start will find: nothing is replaced."""
         return self._doubtful is not None
 
@@ -82,7 +82,7 @@ class SegmentSwap:
         If that fails, the output is removed, and this raises `SwapConflict`, `OSError`, or why the
         log may not be changed any more.
         """
-        change = self._parts.description.change(self._switch(inputs, output, removed))
+        change = self._context.metadata_file.change(self._switch(inputs, output, removed))
         await self.or_withdraw(output, change)
 
     async def or_withdraw(self, output: RewriteOutput, work: Coroutine[Any, Any, None]) -> None:
@@ -90,13 +90,13 @@ class SegmentSwap:
         try:
             await work
         except Exception:
-            if output.segment not in self._parts.contents.state.segments:
+            if output.segment not in self._context.state.snapshot.segments:
                 await self._withdraw(output.segment)
             raise
 
     async def unmask(self, segment: SealedSegment, removed: array[int]) -> None:
         """Forget masks of a segment in which there is nothing at these offsets."""
-        await self._parts.description.change(self._unmask(segment, removed))
+        await self._context.metadata_file.change(self._unmask(segment, removed))
 
     async def wait_for_removals(self) -> None:
         """Return when the files of all inputs are gone, or cannot be removed."""
@@ -111,47 +111,49 @@ class SegmentSwap:
     async def _switch(
         self, inputs: Sequence[SealedSegment], output: RewriteOutput, removed: array[int]
     ) -> None:
-        parts, description = self._parts, self._parts.description
-        assert not self.is_doubtful, "nothing is replaced while a seal is in doubt"
+        context, metadata_file = self._context, self._context.metadata_file
+        assert not self.is_uncertain, "nothing is replaced while a seal is in doubt"
         self._check(inputs)
-        if not description.partition.is_rewritten:
-            await description.write(replace(description.partition, is_rewritten=True))
+        if not metadata_file.partition.is_rewritten:
+            await metadata_file.write(replace(metadata_file.partition, is_rewritten=True))
         segment = output.segment
-        await parts.background.run(
-            partial(write_seal, parts.place, segment.seal, output.index, segment.generation)
+        await context.background.run(
+            partial(
+                write_seal, context.log_directory, segment.seal, output.index, segment.generation
+            )
         )
-        parts.contents.replace_run(inputs, segment, removed)
-        removal = parts.tasks.start(self._remove(inputs))
+        context.state.replace_segment_run(inputs, segment, removed)
+        removal = context.tasks.start(self._remove(inputs))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
-        parts.on_change()
+        context.on_change()
 
     def _check(self, inputs: Sequence[SealedSegment]) -> None:
         """Raise `SwapConflict` unless the inputs are segments of the log and will stay so.
 
         Those below the first offset may be dropped at any time; all others only in turn.
         """
-        state = self._parts.contents.state
-        if any(segment.next_offset <= state.start for segment in inputs):
-            raise SwapConflict(f"all before offset {state.start} was deleted")
-        if not set(inputs) <= set(state.segments):
+        snapshot = self._context.state.snapshot
+        if any(segment.next_offset <= snapshot.start for segment in inputs):
+            raise SwapConflict(f"all before offset {snapshot.start} was deleted")
+        if not set(inputs) <= set(snapshot.segments):
             raise SwapConflict("segments were removed or opened again")
-        if inputs[-1] is state.segments[-1] and not self._retire(inputs[-1]):
+        if inputs[-1] is snapshot.segments[-1] and not self._retire(inputs[-1]):
             raise SwapConflict("the last segment is opened again")
 
     async def _unmask(self, segment: SealedSegment, removed: array[int]) -> None:
-        if segment in self._parts.contents.state.segments:
-            self._parts.contents.replace_run((segment,), segment, removed)
+        if segment in self._context.state.snapshot.segments:
+            self._context.state.replace_segment_run((segment,), segment, removed)
 
     async def _withdraw(self, segment: SealedSegment) -> None:
-        parts = self._parts
+        context = self._context
         try:
-            await parts.background.run(partial(withdraw_output, parts.place, segment))
+            await context.background.run(partial(withdraw_output, context.log_directory, segment))
         except OSError as error:
             if self._doubtful is None:
                 logger.error(  # noqa: TRY400 - the message says it all.
                     "%s: no more cleaning until it is opened again: %s cannot be taken back: %s",
-                    *(parts.name, segment.path, error),
+                    *(context.name, segment.path, error),
                 )
             self._doubtful = segment
         else:
@@ -159,21 +161,25 @@ class SegmentSwap:
 
     async def _remove(self, segments: Sequence[SealedSegment]) -> None:
         """Remove files that no one needs. What cannot be removed, the next start tries again."""
-        parts = self._parts
+        context = self._context
         for segment in segments:
             try:
-                await parts.background.run(partial(remove_segment, parts.place, segment))
+                await context.background.run(
+                    partial(remove_segment, context.log_directory, segment)
+                )
             except OSError as error:
-                logger.warning("%s: a rewritten segment is still there: %s", parts.name, error)
+                logger.warning("%s: a rewritten segment is still there: %s", context.name, error)
 
 
-def withdraw_output(place: LogDirectory, segment: SealedSegment) -> None:
+def withdraw_output(log_directory: LogDirectory, segment: SealedSegment) -> None:
     """Take a rewritten segment back whose inputs are all there. Blocks.
 
     Its seal is gone durably before anything else of it goes, so that no seal is ever left that
     speaks of files which are not there.
     """
     with contextlib.suppress(FileNotFoundError):
-        place.filesystem.remove(place.path(segment.base_offset, "seal", segment.generation))
-    place.filesystem.sync_directory(place.directory)
-    remove_segment(place, segment)
+        log_directory.filesystem.remove(
+            log_directory.path(segment.base_offset, "seal", segment.generation)
+        )
+    log_directory.filesystem.sync_directory(log_directory.directory)
+    remove_segment(log_directory, segment)

@@ -70,7 +70,7 @@ class MemoryFilesystem:
     def create(self, path: str) -> File:
         """Create a file that must not exist yet."""
         with self._names:
-            directory, name = self._place(path)
+            directory, name = self._log_directory(path)
             if name in directory:
                 raise os_error(errno.EEXIST, path)
             content = directory[name] = _Content(self._space)
@@ -79,7 +79,7 @@ class MemoryFilesystem:
     def put(self, path: str, content: bytes) -> None:
         """Create a file that holds `content`. The bytes are shared until they are written over."""
         with self._names:
-            directory, name = self._place(path)
+            directory, name = self._log_directory(path)
             if name in directory:
                 raise os_error(errno.EEXIST, path)
             directory[name] = _Content(self._space, content)
@@ -102,15 +102,15 @@ class MemoryFilesystem:
         with self._names:
             if not path_parts(path):
                 return
-            parent, name = self._place(path)
+            parent, name = self._log_directory(path)
             if not isinstance(parent.setdefault(name, _Directory()), _Directory):
                 raise os_error(errno.EEXIST, path)
 
     def rename(self, source: str, target: str) -> None:
         """Give a file or a directory another name, replacing a file that had it, atomically."""
         with self._names:
-            directory, old = self._place(source)
-            other, new = self._place(target)
+            directory, old = self._log_directory(source)
+            other, new = self._log_directory(target)
             node = _entry(directory, old, source)
             if other is directory and old == new:
                 return
@@ -125,7 +125,7 @@ class MemoryFilesystem:
     def remove(self, path: str) -> None:
         """Remove a file."""
         with self._names:
-            directory, name = self._place(path)
+            directory, name = self._log_directory(path)
             if isinstance(node := _entry(directory, name, path), _Directory):
                 raise os_error(errno.EISDIR, path)
             _unlink(node)
@@ -134,7 +134,7 @@ class MemoryFilesystem:
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
         with self._names:
-            parent, name = self._place(path)
+            parent, name = self._log_directory(path)
             if not isinstance(node := _entry(parent, name, path), _Directory):
                 raise os_error(errno.ENOTDIR, path)
             if node:
@@ -145,7 +145,7 @@ class MemoryFilesystem:
         """Remove a file, or a directory with all that is in it; nothing where it is gone."""
         with self._names:
             try:
-                directory, name = self._place(path)
+                directory, name = self._log_directory(path)
                 node = _entry(directory, name, path)
             except FileNotFoundError:
                 return
@@ -160,7 +160,7 @@ class MemoryFilesystem:
     def lock(self, path: str) -> Lock:
         """Take the lock file at `path`, creating it; raises `StoreLocked` where another has it."""
         with self._names:
-            directory, name = self._place(path)
+            directory, name = self._log_directory(path)
             node = directory.setdefault(name, _Content(self._space))
             if isinstance(node, _Directory):
                 raise os_error(errno.EISDIR, path)
@@ -179,7 +179,7 @@ class MemoryFilesystem:
             raise os_error(errno.ENOTDIR, path)
         return node
 
-    def _place(self, path: str) -> tuple[_Directory, str]:
+    def _log_directory(self, path: str) -> tuple[_Directory, str]:
         """Return the directory that holds, or would hold, the last name of `path`; and the name."""
         parts = path_parts(path)
         if not parts:

@@ -49,7 +49,7 @@ SyncCallback: TypeAlias = Callable[[OSError | None], None]
 class Syncer(Protocol):
     """Syncs files without blocking the event loop that it belongs to."""
 
-    def has_room(self, count: int) -> bool:
+    def has_capacity(self, count: int) -> bool:
         """Whether so many more files can be synced now."""
         ...
 
@@ -76,7 +76,7 @@ class KernelSyncer:
         self._groups: dict[int, _Group] = {}
         self._number = 0
 
-    def has_room(self, count: int) -> bool:
+    def has_capacity(self, count: int) -> bool:
         """Whether so many more files can be synced now."""
         return len(self._groups) + count <= SYNCS_IN_FLIGHT_MAX
 

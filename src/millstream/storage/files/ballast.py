@@ -36,7 +36,7 @@ class BallastFile:
             if not self._is_whole():
                 self._make()
 
-    def is_there_room(self) -> bool:
+    def has_disk_space(self) -> bool:
         """Whether the disk has room for as much again. What was taken to see that is given back."""
         path = f"{self._path}.tmp"
         with self._lock:

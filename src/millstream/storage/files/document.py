@@ -84,7 +84,7 @@ def write_document(
     *,
     kind: str,
     version: int,
-    spare: BallastFile | None = None,
+    ballast: BallastFile | None = None,
 ) -> None:
     """Replace a document; it is durable when this returns.
 
@@ -95,9 +95,9 @@ def write_document(
         replace_file(filesystem, directory, name, [data])
     except OSError as error:
         if (
-            spare is None
+            ballast is None
             or not is_disk_full(error)
-            or not spare.replace_file(directory, name, data)
+            or not ballast.replace_file(directory, name, data)
         ):
             raise
     filesystem.sync_directory(directory)

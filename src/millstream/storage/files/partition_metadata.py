@@ -166,7 +166,7 @@ def write_partition_metadata(
     directory: str,
     partition: PartitionMetadata,
     *,
-    spare: BallastFile | None = None,
+    ballast: BallastFile | None = None,
 ) -> None:
     """Replace `partition.json`; durable when this returns. On a full disk, out of the `spare`."""
     epochs = [[epoch.number, epoch.start_offset] for epoch in partition.epochs]
@@ -194,7 +194,7 @@ def write_partition_metadata(
         content,
         kind=_KIND,
         version=version,
-        spare=spare,
+        ballast=ballast,
     )
 
 

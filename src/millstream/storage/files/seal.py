@@ -127,17 +127,17 @@ class SegmentStats:
 
 def stats_from_seal(seal: Seal) -> SegmentStats:
     """Return a tally that goes on from where `seal` stands."""
-    tally = SegmentStats(
+    stats = SegmentStats(
         seal.base_offset, leader_epoch=seal.leader_epoch, created_ms=seal.created_ms
     )
-    tally.next_offset = seal.next_offset
-    tally.size = seal.size
-    tally.batch_count = seal.batch_count
-    tally.record_count = seal.record_count
-    tally.timestamp_min = seal.timestamp_min
-    tally.timestamp_max = seal.timestamp_max
-    tally.digest = seal.digest
-    return tally
+    stats.next_offset = seal.next_offset
+    stats.size = seal.size
+    stats.batch_count = seal.batch_count
+    stats.record_count = seal.record_count
+    stats.timestamp_min = seal.timestamp_min
+    stats.timestamp_max = seal.timestamp_max
+    stats.digest = seal.digest
+    return stats
 
 
 def encode_seal(seal: Seal) -> bytes:

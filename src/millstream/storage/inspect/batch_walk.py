@@ -115,7 +115,7 @@ class _SegmentWalk:
 
     def _next_indexed(self, position: int, size: int) -> int:
         places = (self._index[number].position for number in range(len(self._index)))
-        return next((place for place in places if place > position), size)
+        return next((log_directory for log_directory in places if log_directory > position), size)
 
     def _finding(self, position: int, error: CorruptBatch) -> Finding:
         is_torn = self._files.may_be_torn(position)

@@ -322,7 +322,7 @@ class _PartitionSurvey:
         except OSError:
             return base
         epoch = self._leader_epoch(segment)
-        return _scan_all(view, base_offset=base, leader_epoch=epoch).tally.next_offset
+        return _scan_all(view, base_offset=base, leader_epoch=epoch).stats.next_offset
 
     def _leader_epoch(self, segment: SegmentId) -> int | None:
         return self.partition.epoch_at(segment.base_offset) if self.partition else None
@@ -452,7 +452,7 @@ def summarize_segment(filesystem: Filesystem, files: SegmentFiles) -> Seal:
             pass  # Damaged, or taken away to write on.
     view = read_unsealed_log(filesystem, files)
     found = _scan_all(view, base_offset=files.base_offset, leader_epoch=files.leader_epoch)
-    return found.tally.seal(sealed_ms=0)
+    return found.stats.seal(sealed_ms=0)
 
 
 def _scan_all(view: memoryview, *, base_offset: int, leader_epoch: int | None) -> SegmentScan:

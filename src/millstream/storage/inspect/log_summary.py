@@ -88,7 +88,7 @@ def summarize_log(store: Store, name: LogName) -> LogSummary | None:
     """Return what a log holds; `None` where it cannot be told, because its files are damaged."""
     if (log := store.find(name)) is not None:
         return LogSummary(log.segments, log.end_offset, log.masks)
-    found = store.found(name)
+    found = store.recovered_log(name)
     if found is None:
         return None if store.is_failed(name) else EMPTY_SUMMARY
     segments, start = found.segments, found.partition.start_offset
@@ -101,4 +101,4 @@ def _timestamp_min(segment: Segment) -> int:
     if isinstance(segment, SealedSegment):
         return segment.seal.timestamp_min
     assert isinstance(segment, GrowingSegment)
-    return segment.tally.timestamp_min
+    return segment.stats.timestamp_min

@@ -77,22 +77,24 @@ class ReadOnlyLog:
     """The log in one directory. Not for several threads at once."""
 
     def __init__(self, filesystem: Filesystem, directory: str) -> None:
-        maps: FileCache[memoryview] = FileCache(_MAPS_MAX)
-        indexes: FileCache[SegmentIndex] = FileCache(_MAPS_MAX)
+        map_cache: FileCache[memoryview] = FileCache(_MAPS_MAX)
+        index_cache: FileCache[SegmentIndex] = FileCache(_MAPS_MAX)
         readonly = ReadOnlyFilesystem(filesystem)
-        self._place = LogDirectory(readonly, directory, maps, indexes, INDEX_INTERVAL_BYTES)
+        self._log_directory = LogDirectory(
+            readonly, directory, map_cache, index_cache, INDEX_INTERVAL_BYTES
+        )
         self._sealed: dict[SegmentId, SealedSegment] = {}
         self._tails: dict[int, UnsealedTail] = {}
         self._masks: dict[Segment, DeletedOffsets | None] = {}
         self._rules: Sequence[DeletionRule] = ()
-        self._contents: LogState | None = None
+        self._state: LogState | None = None
         self._seen_names: list[str] = []
         self._seen_as = b""
 
     @property
-    def contents(self) -> LogState:
+    def state(self) -> LogState:
         """What was seen last; its owner may have more by now. It never changes."""
-        return self._contents or self.look()
+        return self._state or self.look()
 
     def look(self) -> LogState:
         """Look at the files anew, and return what can be read.
@@ -102,32 +104,32 @@ class ReadOnlyLog:
         """
         for _ in range(_TRIES_MAX):
             try:
-                self._contents = self._look()
+                self._state = self._look()
             except FileNotFoundError as error:
                 gone = error  # Sealed, opened again, removed or replaced since it was listed.
             else:
-                return self._contents
-        raise StorageFailed(f"{self._place.directory} cannot be read: {gone}") from gone
+                return self._state
+        raise StorageFailed(f"{self._log_directory.directory} cannot be read: {gone}") from gone
 
     def _look(self) -> LogState:
-        described = self._description()
+        described = self._metadata_file()
         files = self._survey()
         if not files.names and not self._is_there():
-            raise UnknownLog(f"{self._place.directory} does not exist")
+            raise UnknownLog(f"{self._log_directory.directory} does not exist")
         partition = _partition_of(files)
         segments, lost = self._take_up(files, partition)
         end = _end_of(segments, partition)
-        contents = LogState(
-            self._place.directory,
+        state = LogState(
+            self._log_directory.directory,
             segments,
             end,
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
             masks=self._masks_of(segments, partition, end),
         )
-        contents.lost = lost or _lost(files, segments, partition)
+        state.lost = lost or _lost(files, segments, partition)
         self._seen_names, self._seen_as = _segment_names(files.names), described
-        return contents
+        return state
 
     def refresh(self) -> LogState:
         """Return what was seen last, unless anything went or was replaced since: then look anew.
@@ -135,20 +137,20 @@ class ReadOnlyLog:
         What was added behind the end does not count. So this costs little where nothing happened,
         and what was deleted is not seen any more.
         """
-        is_current = self._names() == self._seen_names and self._description() == self._seen_as
-        return self.contents if is_current else self.look()
+        is_current = self._names() == self._seen_names and self._metadata_file() == self._seen_as
+        return self.state if is_current else self.look()
 
     def answer(self, question: Callable[[LogState], T]) -> T:
         """Ask a question of what was seen last, and of what is there now where a file went."""
         for _ in range(_TRIES_MAX):
             try:
-                return question(self.contents)
+                return question(self.state)
             except (FileNotFoundError, StorageFailed) as error:
                 if not isinstance(error.__cause__ or error, FileNotFoundError):
                     raise
                 gone = error
                 self.look()
-        raise StorageFailed(f"{self._place.directory} cannot be read: {gone}") from gone
+        raise StorageFailed(f"{self._log_directory.directory} cannot be read: {gone}") from gone
 
     def forget(self) -> None:
         """Let go of what was mapped, as far as no slice is left of it."""
@@ -158,28 +160,30 @@ class ReadOnlyLog:
     # Which files there are.
 
     def _survey(self) -> PartitionFiles:
-        directory = self._place.directory
+        directory = self._log_directory.directory
         for _ in range(_TRIES_MAX):
             before = self._names()
-            found = survey_partition(self._place.filesystem, directory)
+            found = survey_partition(self._log_directory.filesystem, directory)
             if before == _segment_names(found.names) == self._names():
                 return found
         raise StorageFailed(f"{directory}: its files changed {_TRIES_MAX} times while looked at")
 
     def _names(self) -> list[str]:
-        return _segment_names(self._place.filesystem.list(self._place.directory))
+        return _segment_names(self._log_directory.filesystem.list(self._log_directory.directory))
 
-    def _description(self) -> bytes:
+    def _metadata_file(self) -> bytes:
         """Return `partition.json` as it lies, to see whether it is another one."""
-        path = join(self._place.directory, PARTITION_FILE)
+        path = join(self._log_directory.directory, PARTITION_FILE)
         try:
-            return read_file(self._place.filesystem, path, size_max=DOCUMENT_SIZE_MAX)
+            return read_file(self._log_directory.filesystem, path, size_max=DOCUMENT_SIZE_MAX)
         except FileNotFoundError:
             return b""
 
     def _is_there(self) -> bool:
-        above, _, name = self._place.directory.rpartition("/")
-        return name in self._place.filesystem.list(above or parent(self._place.directory))
+        above, _, name = self._log_directory.directory.rpartition("/")
+        return name in self._log_directory.filesystem.list(
+            above or parent(self._log_directory.directory)
+        )
 
     # What they hold.
 
@@ -227,7 +231,7 @@ class ReadOnlyLog:
         if known is not None:
             known.forget()
         seal = seal or self._derive_seal(found, following)
-        self._sealed[found.id] = SealedSegment(self._place, seal, found.generation)
+        self._sealed[found.id] = SealedSegment(self._log_directory, seal, found.generation)
         self._tails.pop(found.base_offset, None)
         return self._sealed[found.id]
 
@@ -236,7 +240,7 @@ class ReadOnlyLog:
         if "seal" not in found.suffixes:
             return None
         try:
-            return read_segment_seal(self._place.filesystem, found)
+            return read_segment_seal(self._log_directory.filesystem, found)
         except CorruptFile:
             return None
 
@@ -245,7 +249,7 @@ class ReadOnlyLog:
 
         Where it is damaged and others follow it, it reaches to the next, and reading finds out.
         """
-        file = self._place.filesystem.open_readonly(found.path("log"))
+        file = self._log_directory.filesystem.open_readonly(found.path("log"))
         view = file.map(file.size())
         whole = scan(
             view,
@@ -254,7 +258,7 @@ class ReadOnlyLog:
             index_interval_bytes=len(view) + 1,
             leader_epoch=found.leader_epoch,
         )
-        seal = whole.tally.seal(0)
+        seal = whole.stats.seal(0)
         if whole.damage is None:
             return seal
         if following is None:
@@ -267,13 +271,15 @@ class ReadOnlyLog:
         self, found: SegmentFiles, partition: PartitionMetadata
     ) -> tuple[UnsealedTail, CorruptData | None]:
         """Read a segment without a seal as far as it counts; say what is damaged before that."""
-        file = self._place.filesystem.open_readonly(found.path("log"))
+        file = self._log_directory.filesystem.open_readonly(found.path("log"))
         size = file.size()
         attested = size if found.is_whole else found.synced
         tail = self._tails.get(found.base_offset)
         if tail is None or not tail.continues_in(file):
             epoch = partition.epoch_at(found.base_offset)
-            tail = UnsealedTail(self._place, base_offset=found.base_offset, leader_epoch=epoch)
+            tail = UnsealedTail(
+                self._log_directory, base_offset=found.base_offset, leader_epoch=epoch
+            )
             self._tails[found.base_offset] = tail
         limit = attested if partition.durability is Durability.FSYNC else max(attested, size)
         damage = tail.read_on(file, limit=limit)
@@ -352,7 +358,7 @@ def _lost(
     is_early = last is not None and last.next_offset < start and not has_tail
     if is_early and partition.durability is Durability.FSYNC:
         return CorruptFile(
-            f"{files.directory}: ends at offset {last_offset + 1}, but starts at {start}: what"
-            " was there is lost"
+            f"{files.directory}: ends at offset {last_offset + 1}, before its start offset"
+            f" {start}: records are lost"
         )
     return None

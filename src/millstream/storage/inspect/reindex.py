@@ -175,10 +175,10 @@ class _Reindex:
     def _derive_index(self, files: SegmentFiles) -> None:
         log = self._scan(files, read_segment_seal(self._filesystem, files).leader_epoch)
         write_index(
-            self._place(files),
+            self._log_directory(files),
             log.index,
             base_offset=files.base_offset,
-            log_size=log.tally.size,
+            log_size=log.stats.size,
             generation=files.generation,
         )
         self._filesystem.sync_directory(files.directory)
@@ -199,8 +199,8 @@ class _Reindex:
             file.sync()
         finally:
             file.close()
-        seal = log.tally.seal(self._clock.wall_ms())
-        write_seal(self._place(files), seal, log.index, files.generation)
+        seal = log.stats.seal(self._clock.wall_ms())
+        write_seal(self._log_directory(files), seal, log.index, files.generation)
         self.done.written.extend((files.path("index"), files.path("seal")))
 
     def _has_rival_seal(self, files: SegmentFiles, size: int) -> bool:
@@ -221,7 +221,7 @@ class _Reindex:
         assert log.damage is None, "verified a moment ago, and the store is locked"
         return log
 
-    def _place(self, files: SegmentFiles) -> LogDirectory:
+    def _log_directory(self, files: SegmentFiles) -> LogDirectory:
         return LogDirectory(
             self._filesystem, files.directory, FileCache(1), FileCache(1), self._interval
         )

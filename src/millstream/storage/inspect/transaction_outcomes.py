@@ -38,32 +38,32 @@ class StableOffsetTracker:
         self._next = start
         self._rewritten = rewritten
 
-    def of(self, state: LogSnapshot) -> int:
+    def of(self, snapshot: LogSnapshot) -> int:
         """Return the last stable offset: all before it is decided.
 
         Goes on from the state before, unless that has changed where it was looked at, or beyond.
         """
         rewritten = frozenset(
             SegmentId(s.base_offset, s.generation)
-            for s in state.segments
+            for s in snapshot.segments
             if isinstance(s, SealedSegment) and s.generation > 0
         )
-        end = state.committed.offset
-        if rewritten != self._rewritten or not state.start <= self._next <= end:
-            self._begin(state.start, rewritten)
-        for header, _ in transactional_headers(state, self._next):
+        end = snapshot.committed.offset
+        if rewritten != self._rewritten or not snapshot.start <= self._next <= end:
+            self._begin(snapshot.start, rewritten)
+        for header, _ in transactional_headers(snapshot, self._next):
             self._open.add(header)
             self._next = header.next_offset
         self._next = end
         first = self._open.first_offset
-        return end if first is None else max(state.start, first)
+        return end if first is None else max(snapshot.start, first)
 
 
 class TransactionOutcomes:
     """How transactions ended, in one state of a log, asked from its front to its back."""
 
-    def __init__(self, state: LogSnapshot) -> None:
-        self._state = state
+    def __init__(self, snapshot: LogSnapshot) -> None:
+        self._snapshot = snapshot
         self._ahead: Iterator[tuple[BatchHeader, Marker | None]] | None = None
         self._markers: dict[int, tuple[list[int], list[bool]]] = {}
         """By producer id: where it has markers, and whether each is a commit."""
@@ -92,7 +92,7 @@ class TransactionOutcomes:
     def _ending(self, producer_id: int, offset: int) -> bool | None:
         """Whether the first marker of a producer from `offset` on is a commit."""
         if self._ahead is None:
-            self._ahead = transactional_headers(self._state, offset)
+            self._ahead = transactional_headers(self._snapshot, offset)
         while True:
             offsets, commits = self._markers.get(producer_id, ((), ()))
             at = bisect_left(offsets, offset)
@@ -114,11 +114,11 @@ class TransactionOutcomes:
 
 
 def transactional_headers(
-    state: LogSnapshot, offset: int
+    snapshot: LogSnapshot, offset: int
 ) -> Iterator[tuple[BatchHeader, Marker | None]]:
     """Go over the committed batches from `offset` on that have to do with transactions."""
-    for segment in visible_segments(state):
+    for segment in visible_segments(snapshot):
         if segment.next_offset > offset:
             yield from reader.transactional_batches(
-                segment, start=max(offset, state.start), limit=committed_size(state, segment)
+                segment, start=max(offset, snapshot.start), limit=committed_size(snapshot, segment)
             )

@@ -21,20 +21,20 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 class UnsealedTail:
     """A segment without a seal, read up to some place."""
 
-    def __init__(self, place: LogDirectory, *, base_offset: int, leader_epoch: int) -> None:
-        self._place = place
-        self._tally = SegmentStats(base_offset, leader_epoch=leader_epoch, created_ms=0)
+    def __init__(self, log_directory: LogDirectory, *, base_offset: int, leader_epoch: int) -> None:
+        self._log_directory = log_directory
+        self._stats = SegmentStats(base_offset, leader_epoch=leader_epoch, created_ms=0)
         self._index = SegmentIndex()
-        self._indexed = -place.index_interval_bytes
+        self._indexed = -log_directory.index_interval_bytes
         self._last_position = 0
         self._last_header = b""
-        self.segment = GrowingSegment(place, self._tally, self._index, None)
+        self.segment = GrowingSegment(log_directory, self._stats, self._index, None)
         """What was read, as a segment, which grows when this reads on."""
 
     @property
     def size(self) -> int:
         """Bytes of the batches that were read."""
-        return self._tally.size
+        return self._stats.size
 
     def continues_in(self, file: File) -> bool:
         """Whether the last batch that was read is still where it was.
@@ -50,7 +50,7 @@ class UnsealedTail:
             try:
                 header = decode_header(chunk.bytes(self.size, HEADER_SIZE))
                 batch = chunk.bytes(self.size, header.size)
-                check_stamped_fields(header, self._tally.next_offset, self._tally.leader_epoch)
+                check_stamped_fields(header, self._stats.next_offset, self._stats.leader_epoch)
                 check_batch(header, batch)
             except CorruptBatch as error:
                 return ScanDamage(self.size, str(error))
@@ -58,12 +58,12 @@ class UnsealedTail:
         return None
 
     def _add(self, header: BatchHeader, header_bytes: bytes) -> None:
-        tally = self._tally
-        if tally.size - self._indexed >= self._place.index_interval_bytes:
-            self._index.add(header.base_offset, tally.size, tally.timestamp_max)
-            self._indexed = tally.size
-        self._last_position, self._last_header = tally.size, header_bytes
-        tally.add(header, header.size, header_bytes)
+        stats = self._stats
+        if stats.size - self._indexed >= self._log_directory.index_interval_bytes:
+            self._index.add(header.base_offset, stats.size, stats.timestamp_max)
+            self._indexed = stats.size
+        self._last_position, self._last_header = stats.size, header_bytes
+        stats.add(header, header.size, header_bytes)
 
 
 class _Chunk:

@@ -89,9 +89,9 @@ class _SegmentCheck:
             return self._result(0, seal.next_offset if seal else None)
         ends = [seal.next_offset] if seal else []
         if log.damage is None:
-            ends.append(log.tally.next_offset)
-        result = self._result(log.tally.size, max(ends, default=None))
-        return replace(result, end_offset=log.tally.next_offset)
+            ends.append(log.stats.next_offset)
+        result = self._result(log.stats.size, max(ends, default=None))
+        return replace(result, end_offset=log.stats.next_offset)
 
     def _result(self, size: int, next_offset: int | None) -> SegmentResult:
         return SegmentResult(self.files.id, size, next_offset, tuple(self.findings))
@@ -136,7 +136,7 @@ class _SegmentCheck:
 
     def _compare(self, seal: Seal, log: SegmentScan) -> None:
         """Check that a seal says what a sound log says."""
-        found = log.tally.seal(seal.sealed_ms)
+        found = log.stats.seal(seal.sealed_ms)
         if found.size < seal.size:
             self._damage("log", found.size, f"ends here, its seal says at byte {seal.size}")
             return
@@ -200,7 +200,7 @@ class _SegmentCheck:
         return seal.leader_epoch
 
     def _check_log(self, view: memoryview, log: SegmentScan) -> None:
-        size, damage = log.tally.size, log.damage
+        size, damage = log.stats.size, log.damage
         if damage and (not self.files.may_be_torn(size) or _bears_other_epoch(view, log)):
             self._damage("log", size, f"{damage.reason}; the bytes after it were not checked")
         elif size < self.files.synced:
@@ -228,8 +228,8 @@ class _SegmentCheck:
             return unusable_file_finding(path, error)
         if log is None:
             return None
-        is_cut = log.damage is not None or (seal is not None and log.tally.size < seal.size)
-        number = _wrong_entry(index, log, end=log.tally.size if is_cut else None)
+        is_cut = log.damage is not None or (seal is not None and log.stats.size < seal.size)
+        number = _wrong_entry(index, log, end=log.stats.size if is_cut else None)
         if number is None:
             return None
         position = INDEX_HEADER_SIZE + number * ENTRY_SIZE
@@ -241,7 +241,7 @@ class _SegmentCheck:
         data = read_file(self.filesystem, path, size_max=INDEX_SIZE_MAX)
         sizes = [seal.size] if seal else []
         if log and log.damage is None:
-            sizes.append(log.tally.size)
+            sizes.append(log.stats.size)
         if not sizes or not self.files.is_sealed:
             late = _INDEXED_SIZE.unpack_from(data)[0] if len(data) >= INDEX_HEADER_SIZE else 0
             sizes = [min([late, *sizes])]
@@ -303,7 +303,7 @@ def _map(file: File, size: int) -> memoryview:
 def _bears_other_epoch(view: memoryview, log: SegmentScan) -> bool:
     """Whether all is right with the batch at the damage but its epoch. No torn write is so."""
     try:
-        check_batch_at(view, log.tally.size, log.tally.next_offset, None)
+        check_batch_at(view, log.stats.size, log.stats.next_offset, None)
     except CorruptBatch:
         return False
     return True

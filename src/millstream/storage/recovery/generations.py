@@ -188,9 +188,9 @@ def _neighbours(
     Both only if they are of a higher generation; `rewritten` is sorted.
     """
     base, generation = found.id
-    place = bisect_right(rewritten, base, key=lambda other: other.base_offset)
-    before = rewritten[place - 1] if place > 0 else None
-    after = rewritten[place] if place < len(rewritten) else None
+    log_directory = bisect_right(rewritten, base, key=lambda other: other.base_offset)
+    before = rewritten[log_directory - 1] if log_directory > 0 else None
+    after = rewritten[log_directory] if log_directory < len(rewritten) else None
     if before and (before.generation <= generation or before.end <= base):
         before = None
     if after and after.generation <= generation:

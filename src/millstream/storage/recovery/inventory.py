@@ -45,26 +45,26 @@ class LogInventory:
 
     def __init__(
         self,
-        place: LogDirectory,
+        log_directory: LogDirectory,
         *,
         leader_epoch_at: Callable[[int], int | None],
         now_ms: Callable[[], int],
     ) -> None:
-        self._place = place
+        self._log_directory = log_directory
         self._leader_epoch_at = leader_epoch_at
         self._now_ms = now_ms
         self._scans: dict[SegmentId, ScannedSegment] = {}
         self.scanned_bytes = 0
         self.actions: list[str] = []
         """What was removed, in words."""
-        listed = place.filesystem.list(place.directory)
+        listed = log_directory.filesystem.list(log_directory.directory)
         self.names = set(listed)
         self.leftovers = [name for name in listed if name.endswith(TEMPORARY_SUFFIX)]
         """Files that belong to nothing."""
         self.bad_seals: dict[SegmentId, CorruptFile] = {}
         self.candidates: dict[SegmentId, GenerationCandidate] = {}
         """All segments of which there is a log or a seal."""
-        self._take_stock(listed)
+        self._list_files(listed)
 
     @property
     def has_logs(self) -> bool:
@@ -73,7 +73,7 @@ class LogInventory:
 
     def path(self, segment: SegmentId, suffix: str) -> str:
         """Return the path of one file of a segment."""
-        return self._place.path(segment.base_offset, suffix, segment.generation)
+        return self._log_directory.path(segment.base_offset, suffix, segment.generation)
 
     def size(self, segment: SegmentId) -> int:
         """Return the bytes of the log of a segment."""
@@ -82,12 +82,12 @@ class LogInventory:
     def read(self, segment: SegmentId) -> ScannedSegment:
         """Read the log of a segment through, once."""
         if segment not in self._scans:
-            view = map_file(self._place.filesystem, self.path(segment, "log"))
+            view = map_file(self._log_directory.filesystem, self.path(segment, "log"))
             found = scan(
                 view,
                 base_offset=segment.base_offset,
                 created_ms=self._now_ms(),
-                index_interval_bytes=self._place.index_interval_bytes,
+                index_interval_bytes=self._log_directory.index_interval_bytes,
                 leader_epoch=self._leader_epoch_at(segment.base_offset),
             )
             self.scanned_bytes += len(view)
@@ -96,14 +96,14 @@ class LogInventory:
 
     def read_end(self, segment: SegmentId) -> int:
         """Read the log of a segment, and return the offset after its last sound batch."""
-        return self.read(segment).scan.tally.next_offset
+        return self.read(segment).scan.stats.next_offset
 
     def remove(self, name: str) -> None:
         """Remove a file, unless it was used up: a temporary one by what was written since."""
-        path = join(self._place.directory, name)
+        path = join(self._log_directory.directory, name)
         self.names.discard(name)
         with contextlib.suppress(FileNotFoundError):
-            self._place.filesystem.remove(path)
+            self._log_directory.filesystem.remove(path)
             self.actions.append(f"removed: {path}")
 
     def drop(self, segments: Sequence[SegmentId]) -> None:
@@ -113,9 +113,9 @@ class LogInventory:
                 if name in self.names:
                     self.remove(name)
         if segments:
-            self._place.filesystem.sync_directory(self._place.directory)
+            self._log_directory.filesystem.sync_directory(self._log_directory.directory)
 
-    def _take_stock(self, names: Sequence[str]) -> None:
+    def _list_files(self, names: Sequence[str]) -> None:
         found: dict[SegmentId, set[str]] = {}
         for name in filter(None, map(parse_segment_file, names)):
             found.setdefault(name.id, set()).add(name.suffix)
@@ -126,7 +126,7 @@ class LogInventory:
                 self.leftovers += _files(segment, sorted(suffixes))
 
     def _candidate(self, segment: SegmentId, suffixes: set[str]) -> GenerationCandidate:
-        filesystem = self._place.filesystem
+        filesystem = self._log_directory.filesystem
         return GenerationCandidate(
             id=segment,
             log_size=filesystem.size(self.path(segment, "log")) if "log" in suffixes else None,
@@ -136,7 +136,7 @@ class LogInventory:
 
     def _read_seal(self, segment: SegmentId) -> Seal | None:
         try:
-            return read_seal(self._place, *segment)
+            return read_seal(self._log_directory, *segment)
         except CorruptFile as error:
             self.bad_seals[segment] = error
             return None

@@ -91,30 +91,32 @@ class RecoveredLog:
 
 
 def recover(
-    place: LogDirectory, clock: Clock, *, now_ms: Callable[[], int] | None = None
+    log_directory: LogDirectory, clock: Clock, *, now_ms: Callable[[], int] | None = None
 ) -> RecoveredLog:
     """Open the log in `place`, repair what a crash left unfinished and report what is damaged.
 
     What has to be dated is dated by `now_ms`, or else by the wall clock.
     """
-    return _LogRecovery(place, now_ms or clock.wall_ms).run()
+    return _LogRecovery(log_directory, now_ms or clock.wall_ms).run()
 
 
 class _LogRecovery:
-    def __init__(self, place: LogDirectory, now_ms: Callable[[], int]) -> None:
-        self._place = place
-        self._filesystem: Filesystem = place.filesystem
+    def __init__(self, log_directory: LogDirectory, now_ms: Callable[[], int]) -> None:
+        self._log_directory = log_directory
+        self._filesystem: Filesystem = log_directory.filesystem
         self._now_ms = now_ms
         self._found = RecoveredLog(PartitionMetadata())
         self._has_epochs = self._read_partition()
-        self._inventory = LogInventory(place, leader_epoch_at=self._leader_epoch_at, now_ms=now_ms)
+        self._inventory = LogInventory(
+            log_directory, leader_epoch_at=self._leader_epoch_at, now_ms=now_ms
+        )
         self._choice = choose_generations(
             list(self._inventory.candidates.values()),
             start_offset=self._start_offset,
             read_end=self._inventory.read_end,
         )
         self._dead = self._find_dead()
-        self._replaced = Orphans(place, self._inventory, self._choice, dead=self._dead)
+        self._orphans = Orphans(log_directory, self._inventory, self._choice, dead=self._dead)
         dead = set(self._dead)
         self._live = {s.base_offset: s for s in self._choice.live if s not in dead}
         self._bases = list(self._live)
@@ -126,7 +128,7 @@ class _LogRecovery:
         """Go through all steps."""
         self._check_partition()
         self._check_lost()
-        unsealed = self._go_through(self._seals())
+        unsealed = self._load_segments(self._seals())
         if not self._found.offline:
             self._check_overlaps(unsealed)
         if not self._found.offline:
@@ -139,7 +141,7 @@ class _LogRecovery:
         self._found.scanned_bytes = self._inventory.scanned_bytes
         return self._found
 
-    def _go_through(self, seals: dict[int, Seal]) -> list[ScannedSegment]:
+    def _load_segments(self, seals: dict[int, Seal]) -> list[ScannedSegment]:
         """Take up the segments in order, and return those at the end that have no seal.
 
         What follows a gap that nothing attests was never acknowledged: it is left for `_finish`
@@ -171,7 +173,9 @@ class _LogRecovery:
     def _read_partition(self) -> bool:
         """Read `partition.json`, and say whether it is there and sound."""
         try:
-            self._found.partition = read_partition_metadata(self._filesystem, self._place.directory)
+            self._found.partition = read_partition_metadata(
+                self._filesystem, self._log_directory.directory
+            )
         except FileNotFoundError:
             return False
         except CorruptFile as error:
@@ -184,7 +188,7 @@ class _LogRecovery:
             return
         self._found.is_new = not self._inventory.has_logs
         if not self._found.is_new:
-            path = join(self._place.directory, PARTITION_FILE)
+            path = join(self._log_directory.directory, PARTITION_FILE)
             self._found.damage.append(CorruptFile(f"{path}: is missing"))
 
     @property
@@ -216,7 +220,7 @@ class _LogRecovery:
     def _read_checkpoint(self) -> SyncPoint:
         if CHECKPOINT_FILE not in self._inventory.names:
             return NOTHING_SYNCED
-        file = self._filesystem.open_readonly(join(self._place.directory, CHECKPOINT_FILE))
+        file = self._filesystem.open_readonly(join(self._log_directory.directory, CHECKPOINT_FILE))
         try:
             return decode_checkpoint(file.read_at(0, CHECKPOINT_SIZE))
         finally:
@@ -251,7 +255,7 @@ class _LogRecovery:
         """Offset that the next segment has to start with, if that is known."""
         if unsealed:
             last = unsealed[-1].scan
-            return -1 if last.damage else last.tally.next_offset
+            return -1 if last.damage else last.stats.next_offset
         if self._found.sealed:
             return self._found.sealed[-1].next_offset
         return min(self._found.partition.start_offset, self._bases[0]) if self._has_epochs else None
@@ -275,7 +279,7 @@ class _LogRecovery:
     def _scan(self, base: int, attested: int) -> ScannedSegment:
         """Read a segment of the log, of which so many bytes must be sound."""
         found = self._inventory.read(self._live[base])
-        size, damage = found.scan.tally.size, found.scan.damage
+        size, damage = found.scan.stats.size, found.scan.damage
         if size < attested:
             reason = damage.reason if damage else "the file ends there"
             self._found.offline = CorruptFile(
@@ -287,7 +291,7 @@ class _LogRecovery:
 
     def _keep_readable(self, found: SegmentScan) -> None:
         """Let the sound part of a segment be read; nothing on the disk is touched."""
-        self._found.growing = GrowingSegment(self._place, found.tally, found.index, None)
+        self._found.growing = GrowingSegment(self._log_directory, found.stats, found.index, None)
 
     def _seal_again(self, base: int) -> None:
         """Derive the seal of a segment that must have had one.
@@ -298,15 +302,15 @@ class _LogRecovery:
         found = self._scan(base, 0)
         if found.scan.damage:
             self._add_damaged(found, found.scan.damage)
-        elif self._replaced.is_doubtful(found.id):
-            self._add_sealed(found.scan.tally.seal(self._now_ms()), found.id)
+        elif self._orphans.is_uncertain(found.id):
+            self._add_sealed(found.scan.stats.seal(self._now_ms()), found.id)
         else:
             self._seal(found)
 
     def _add_damaged(self, found: ScannedSegment, damage: ScanDamage) -> None:
         error = CorruptFile(f"{self._path(found.id)}: byte {damage.position}: {damage.reason}")
         following = next((later for later in self._bases if later > found.base_offset), None)
-        seal = found.scan.tally.seal(0)
+        seal = found.scan.stats.seal(0)
         if following is None:
             self._found.offline = error
         else:
@@ -316,14 +320,14 @@ class _LogRecovery:
         self._add_sealed(seal, found.id)
 
     def _add_sealed(self, seal: Seal, segment: SegmentId) -> None:
-        self._found.sealed.append(SealedSegment(self._place, seal, segment.generation))
+        self._found.sealed.append(SealedSegment(self._log_directory, seal, segment.generation))
 
     def _report_hole(self, expected: int, base: int) -> None:
         if base > expected:
             what = f"offsets {expected} to {base - 1} have no segment"
         else:
             what = f"a segment starts at {base}, the one before it ends at {expected}"
-        self._found.damage.append(CorruptFile(f"{self._place.directory}: {what}"))
+        self._found.damage.append(CorruptFile(f"{self._log_directory.directory}: {what}"))
 
     def _check_overlaps(self, unsealed: list[ScannedSegment]) -> None:
         """No crash leaves a segment half inside a rewritten one: which is right, no one knows."""
@@ -347,13 +351,13 @@ class _LogRecovery:
         sealed_end = self._found.sealed[-1].next_offset if self._found.sealed else -1
         last_base = self._bases[-1] if self._bases else -1
         if max(last_base, sealed_end - 1) < self._synced.base_offset:
-            path = self._place.path(self._synced.base_offset, "log")
+            path = self._log_directory.path(self._synced.base_offset, "log")
             self._found.offline = CorruptFile(f"{path}: is missing, but was synced")
         elif unsealed and unsealed[-1].base_offset < self._synced.base_offset:
             last = unsealed[-1]
             path = self._path(last.id)
             self._found.offline = CorruptFile(
-                f"{path}: ends at offset {last.scan.tally.next_offset}, but synced is"
+                f"{path}: ends at offset {last.scan.stats.next_offset}, but synced is"
                 f" the segment that starts at {self._synced.base_offset}"
             )
             self._keep_readable(last.scan)
@@ -363,8 +367,8 @@ class _LogRecovery:
         if self._ends_early(unsealed) and self._found.partition.durability is Durability.FSYNC:
             start = self._found.partition.start_offset
             self._found.offline = CorruptFile(
-                f"{self._place.directory}: ends at offset {self._end(unsealed)}, but starts at"
-                f" {start}: what was there is lost"
+                f"{self._log_directory.directory}: ends at offset {self._end(unsealed)}, before its"
+                f" start offset {start}: records are lost"
             )
             if unsealed:
                 self._keep_readable(unsealed[-1].scan)
@@ -377,7 +381,7 @@ class _LogRecovery:
     def _end(self, unsealed: list[ScannedSegment]) -> int | None:
         """Offset after the last sound record; nothing where there is no segment."""
         if unsealed:
-            return unsealed[-1].scan.tally.next_offset
+            return unsealed[-1].scan.stats.next_offset
         return self._found.sealed[-1].next_offset if self._found.sealed else None
 
     # What is done about it.
@@ -387,13 +391,13 @@ class _LogRecovery:
             self._inventory.remove(name)
         self._inventory.drop(self._dead)
         self._inventory.drop(self._doomed)
-        self._found.damage += self._replaced.drop()
+        self._found.damage += self._orphans.drop()
         if unsealed:
             self._cut(unsealed[-1])
         if self._ends_early(unsealed):
             self._drop_last(self._bases[0])
             self._found.sealed, unsealed = [], []
-        elif unsealed and unsealed[-1].scan.tally.size == 0:
+        elif unsealed and unsealed[-1].scan.stats.size == 0:
             self._drop_last(unsealed.pop().base_offset)
         for found in unsealed[:-1]:
             self._seal(found)
@@ -417,11 +421,11 @@ class _LogRecovery:
         if self._bases[0] == base and witnesses:
             for name in sorted(witnesses):
                 self._inventory.remove(name)
-            self._filesystem.sync_directory(self._place.directory)
+            self._filesystem.sync_directory(self._log_directory.directory)
         self._inventory.drop([segment])
 
     def _cut(self, found: ScannedSegment) -> None:
-        size = found.scan.tally.size
+        size = found.scan.stats.size
         if size == found.file_size:
             return
         path = self._path(found.id)
@@ -439,8 +443,8 @@ class _LogRecovery:
     def _seal(self, found: ScannedSegment) -> None:
         """Seal a segment that was left without one, because the next had already begun."""
         self._make_durable(found)
-        seal = found.scan.tally.seal(self._now_ms())
-        write_seal(self._place, seal, found.scan.index, found.id.generation)
+        seal = found.scan.stats.seal(self._now_ms())
+        write_seal(self._log_directory, seal, found.scan.index, found.id.generation)
         self._add_sealed(seal, found.id)
         self._found.actions.append(f"sealed: {self._path(found.id)}")
 
@@ -448,7 +452,7 @@ class _LogRecovery:
         """Make the last segment the one that is written, with all that it holds durable."""
         if self._found.partition.durability is Durability.FSYNC:
             self._make_durable(found)
-            self._filesystem.sync_directory(self._place.directory)
+            self._filesystem.sync_directory(self._log_directory.directory)
         self._keep_readable(found.scan)
 
     def _make_durable(self, found: ScannedSegment) -> None:
@@ -460,7 +464,7 @@ class _LogRecovery:
             file.close()
 
     def _write_again(self, file: File, found: ScannedSegment) -> None:
-        end = found.scan.tally.size
+        end = found.scan.stats.size
         attested = min(self._attested(found.base_offset), end)
         for start in range(attested, end, REWRITE_CHUNK):
             chunk = file.read_at(start, min(REWRITE_CHUNK, end - start))
@@ -478,8 +482,12 @@ class _LogRecovery:
                 epochs=tuple(epochs),
                 is_rewritten=self._has_rewritten,
             )
-            write_partition_metadata(self._filesystem, self._place.directory, self._found.partition)
-            self._found.actions.append(f"derived anew: {self._place.directory}/{PARTITION_FILE}")
+            write_partition_metadata(
+                self._filesystem, self._log_directory.directory, self._found.partition
+            )
+            self._found.actions.append(
+                f"derived anew: {self._log_directory.directory}/{PARTITION_FILE}"
+            )
 
     def _clamp_partition(self) -> None:
         """Let nothing that is written down reach behind the end of the log.
@@ -496,7 +504,7 @@ class _LogRecovery:
             clamped = replace(clamped, is_rewritten=True)
         if clamped != partition:
             self._found.partition = clamped
-            write_partition_metadata(self._filesystem, self._place.directory, clamped)
+            write_partition_metadata(self._filesystem, self._log_directory.directory, clamped)
 
     @property
     def _has_rewritten(self) -> bool:

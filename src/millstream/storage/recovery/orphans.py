@@ -23,13 +23,13 @@ class Orphans:
 
     def __init__(
         self,
-        place: LogDirectory,
+        log_directory: LogDirectory,
         inventory: LogInventory,
         choice: GenerationChoice,
         *,
         dead: Collection[SegmentId],
     ) -> None:
-        self._place = place
+        self._log_directory = log_directory
         self._inventory = inventory
         self._inputs: dict[SegmentId, list[SegmentId]] = {}
         for segment, holder in choice.superseded.items():
@@ -41,7 +41,7 @@ class Orphans:
             **{s: self._unheld_of(s, sources) for s, sources in self._sources.items()},
         }
 
-    def is_doubtful(self, segment: SegmentId) -> bool:
+    def is_uncertain(self, segment: SegmentId) -> bool:
         """Whether a rewritten segment counts, and yet what it was made from has to stay.
 
         Such a one must not get another seal: the next start would take its word for it.
@@ -89,8 +89,8 @@ class Orphans:
         found, seal = self._inventory.read(segment), candidate.seal
         if seal is None:
             return found.scan.damage is None
-        tally = found.scan.tally
-        is_sealed = (tally.next_offset, tally.digest) == (seal.next_offset, seal.digest)
+        stats = found.scan.stats
+        is_sealed = (stats.next_offset, stats.digest) == (seal.next_offset, seal.digest)
         return is_sealed and found.file_size == seal.size
 
     def _has_end(self, segment: SegmentId) -> bool:
@@ -115,7 +115,7 @@ class Orphans:
         """
         if seal := self._inventory.candidates[segment].seal:
             index = self._inventory.read(segment).scan.index
-            write_seal(self._place, seal, index, segment.generation)
+            write_seal(self._log_directory, seal, index, segment.generation)
 
     def _report(self, bad: SegmentId, held: Sequence[SegmentId]) -> CorruptFile:
         names = ", ".join(self._inventory.path(s, "log") for s in held if s != bad)

@@ -99,7 +99,7 @@ def is_roll_due(segments: Sequence[Segment], *, config: LogConfig, now_ms: int) 
     last = segments[-1] if segments else None
     if not isinstance(last, GrowingSegment) or last.size == 0:
         return False
-    return now_ms - last.tally.created_ms > segment_age_ms_max(config)
+    return now_ms - last.stats.created_ms > segment_age_ms_max(config)
 
 
 def segment_age_ms_max(config: LogConfig) -> int:
@@ -141,7 +141,7 @@ def record_count(segment: Segment) -> int:
     if isinstance(segment, SealedSegment):
         return segment.seal.record_count
     assert isinstance(segment, GrowingSegment)
-    return segment.tally.record_count
+    return segment.stats.record_count
 
 
 def sealed_since(seal: Seal) -> int:

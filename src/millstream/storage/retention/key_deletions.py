@@ -112,13 +112,13 @@ class KeyDeletions:
 
     def __init__(
         self,
-        parts: LogContext,
+        context: LogContext,
         *,
         now_ms: Callable[[], int],
         deletions_max: int,
         roll: Callable[[], None],
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._now_ms = now_ms
         self._deletions_max = deletions_max
         self._roll = roll
@@ -129,60 +129,60 @@ class KeyDeletions:
         The rule is durable when this returns, and the records are invisible. Nothing is written
         down where nothing is hit.
         """
-        return await self._parts.description.change(self._delete(match, before))
+        return await self._context.metadata_file.change(self._delete(match, before))
 
     async def _delete(self, match: KeyMatch, before: int) -> int:
-        parts = self._parts
-        state = parts.contents.state
-        if before > state.committed.offset:
-            raise OffsetOutOfRange(before, start=state.start, end=state.committed.offset)
+        context = self._context
+        snapshot = context.state.snapshot
+        if before > snapshot.committed.offset:
+            raise OffsetOutOfRange(before, start=snapshot.start, end=snapshot.committed.offset)
         deletion = DeletionRule(match, before, self._now_ms())
-        partition = _with_deletion(parts.description.partition, deletion)
+        partition = _with_deletion(context.metadata_file.partition, deletion)
         self._check_limits(partition)
-        hits = await self._find(deletion, state)
-        self._roll_if_large(state)
+        hits = await self._find(deletion, snapshot)
+        self._roll_if_large(snapshot)
         if not hits:
             return 0
         try:
-            await parts.description.write(partition)
+            await context.metadata_file.write(partition)
         except OSError as error:
             # The file may say either: see the head of this file.
-            failed = StorageFailed(f"{parts.name}: may not have been deleted: {error}")
-            raise transient_error(parts.name, error) or failed from error
-        parts.contents.hide({base: hit.mask for base, hit in hits.items()})
+            failed = StorageFailed(f"{context.name}: may not have been deleted: {error}")
+            raise transient_error(context.name, error) or failed from error
+        context.state.mask_deleted({base: hit.mask for base, hit in hits.items()})
         count = sum(hit.records for hit in hits.values())
-        parts.counters.deletions += 1
-        parts.counters.deleted_records += count
-        parts.on_change()
+        context.counters.deletions += 1
+        context.counters.deleted_records += count
+        context.on_change()
         logger.info(
             "%s: deleted %d records by %s before offset %d, %d bytes to reclaim",
-            *(parts.name, count, "prefix" if match.is_prefix else "key", before),
+            *(context.name, count, "prefix" if match.is_prefix else "key", before),
             sum(hit.bytes for hit in hits.values()),
         )
         return count
 
-    async def _find(self, deletion: DeletionRule, state: LogSnapshot) -> dict[int, _DeletionHit]:
+    async def _find(self, deletion: DeletionRule, snapshot: LogSnapshot) -> dict[int, _DeletionHit]:
         """Return what is hit and not masked yet, by segment.
 
         One segment after the other, so that other work of the disk's threads gets its turn. What
         is committed meanwhile lies at or past `before`.
         """
-        parts = self._parts
+        context = self._context
         hits: dict[int, _DeletionHit] = {}
-        for segment in visible_segments(state):
+        for segment in visible_segments(snapshot):
             if segment.base_offset >= deletion.before:
                 break
             try:
-                hit = await parts.background.run(partial(_hit, segment, deletion, state))
+                hit = await context.background.run(partial(_hit, segment, deletion, snapshot))
             except OSError as error:
-                failed = StorageFailed(f"{parts.name}: nothing was deleted: {error}")
-                raise transient_error(parts.name, error) or failed from error
+                failed = StorageFailed(f"{context.name}: nothing was deleted: {error}")
+                raise transient_error(context.name, error) or failed from error
             if hit is not None:
                 hits[segment.base_offset] = hit
         return hits
 
     def _check_limits(self, partition: PartitionMetadata) -> None:
-        name, rules = self._parts.name, partition.deletions
+        name, rules = self._context.name, partition.deletions
         if len(rules) > self._deletions_max:
             raise Unavailable(
                 f"{name}: {len(rules) - 1} deletions wait for their records to be reclaimed,"
@@ -194,8 +194,8 @@ class KeyDeletions:
                 f" bytes, limit is {RULES_BYTES_MAX}"
             )
 
-    def _roll_if_large(self, state: LogSnapshot) -> None:
-        last = state.segments[-1] if state.segments else None
+    def _roll_if_large(self, snapshot: LogSnapshot) -> None:
+        last = snapshot.segments[-1] if snapshot.segments else None
         if isinstance(last, GrowingSegment) and last.size >= ROLL_BYTES_MIN:
             self._roll()
 
@@ -230,11 +230,11 @@ class _DeletionHit(NamedTuple):
     """What is masked then, with all that was."""
 
 
-def _hit(segment: Segment, deletion: DeletionRule, state: LogSnapshot) -> _DeletionHit | None:
+def _hit(segment: Segment, deletion: DeletionRule, snapshot: LogSnapshot) -> _DeletionHit | None:
     """Return what a deletion hits in a segment that is not masked already. Blocks."""
-    limit = committed_size(state, segment)
-    found = find_deleted_offsets(segment, [deletion], start=state.start, limit=limit)
-    known = state.masks.get(segment.base_offset)
+    limit = committed_size(snapshot, segment)
+    found = find_deleted_offsets(segment, [deletion], start=snapshot.start, limit=limit)
+    known = snapshot.masks.get(segment.base_offset)
     if known is not None:
         found = subtract_offsets(found, known.offsets)
     if not found.offsets:

@@ -35,15 +35,17 @@ logger = logging.getLogger(__name__)
 class LogStart:
     """The front of one log. `guard` returns whoever guards it then."""
 
-    def __init__(self, parts: LogContext, *, guard: Callable[[], RemovalHooks | None]) -> None:
-        self._parts = parts
-        self._guard = guard
-        self.has_dead = True
+    def __init__(
+        self, context: LogContext, *, removal_hooks: Callable[[], RemovalHooks | None]
+    ) -> None:
+        self._context = context
+        self._removal_hooks = removal_hooks
+        self.has_dead_segments = True
         """Whether there may be segments that have to go, and only wait for a seal or a commit."""
 
     async def delete_before(self, offset: int) -> None:
         """Let the log start at `offset`. Durable when this returns; files go afterwards."""
-        await self._parts.description.change(self._move(offset))
+        await self._context.metadata_file.change(self._move(offset))
 
     async def evict_before(self, offset: int) -> None:
         """Let the log start at `offset`, and readers below it be told of a gap.
@@ -51,73 +53,75 @@ class LogStart:
         Both are durable when this returns; files go afterwards. What the guard still needs stays.
         """
         # Not in turn with the changes of the log: the guard may need one of these itself.
-        if (guard := self._guard()) is not None:
-            needed_offset = guard.needed_offset()
-            await guard.before_removal()
+        if (removal_hooks := self._removal_hooks()) is not None:
+            needed_offset = removal_hooks.needed_offset()
+            await removal_hooks.before_removal()
             offset = offset if needed_offset is None else min(offset, needed_offset)
-        await self._parts.description.change(self._evict(offset))
+        await self._context.metadata_file.change(self._evict(offset))
 
     async def _evict(self, offset: int) -> None:
-        parts = self._parts
-        segments, start = parts.contents.state.segments, parts.contents.start_offset
+        context = self._context
+        segments, start = context.state.snapshot.segments, context.state.start_offset
         await self._move(offset, is_eviction=True)
         gone = [s for s in segments if start < s.next_offset <= offset]
         size, records = sum(s.size for s in gone), sum(map(record_count, gone))
-        parts.counters.evicted_segments += len(gone)
-        parts.counters.evicted_bytes += size
-        parts.counters.evicted_records += records
+        context.counters.evicted_segments += len(gone)
+        context.counters.evicted_bytes += size
+        context.counters.evicted_records += records
         if offset > start:
             logger.info(
                 "%s: evicted offsets %d to %d: %d segments, %d bytes, %d records",
-                *(parts.name, start, offset - 1, len(gone), size, records),
+                *(context.name, start, offset - 1, len(gone), size, records),
             )
 
     async def _move(self, offset: int, *, is_eviction: bool = False) -> None:
-        parts = self._parts
-        state, description = parts.contents.state, parts.description
-        end = state.committed.offset
+        context = self._context
+        snapshot, metadata_file = context.state.snapshot, context.metadata_file
+        end = snapshot.committed.offset
         if offset > end:
-            raise OffsetOutOfRange(offset, start=state.start, end=end)
-        if offset <= state.start:
+            raise OffsetOutOfRange(offset, start=snapshot.start, end=end)
+        if offset <= snapshot.start:
             return
-        floor = offset if is_eviction else state.eviction_floor
-        kept = (s.base_offset for s in state.segments if s.next_offset > min(offset, end - 1))
-        partition = description.partition.starting_at(
+        floor = offset if is_eviction else snapshot.eviction_floor
+        kept = (s.base_offset for s in snapshot.segments if s.next_offset > min(offset, end - 1))
+        partition = metadata_file.partition.starting_at(
             offset, first_base=next(kept, offset), eviction_floor=floor
         )
-        sets_free = bool(_dead_segments(state.segments, offset, end))
+        frees_space = bool(_dead_segments(snapshot.segments, offset, end))
         try:
-            await description.write(partition, sets_free=sets_free)
+            await metadata_file.write(partition, frees_space=frees_space)
         except OSError as error:
             # The file may say either now, and each is true: nothing has been removed.
-            failed = StorageFailed(f"{parts.name}: nothing was deleted: {error}")
-            raise transient_error(parts.name, error) or failed from error
-        parts.contents.start_at(offset, eviction_floor=floor)
-        self.drop_dead()
-        parts.on_change()
+            failed = StorageFailed(f"{context.name}: nothing was deleted: {error}")
+            raise transient_error(context.name, error) or failed from error
+        context.state.start_at(offset, eviction_floor=floor)
+        self.remove_dead_segments()
+        context.on_change()
 
-    def drop_dead(self) -> None:
+    def remove_dead_segments(self) -> None:
         """Let go of segments that lie below the first offset, and have their files removed.
 
         One that nothing committed follows stays, and so does one without a seal until it has it.
         """
-        contents = self._parts.contents
-        state = contents.state
-        below = [s for s in state.segments if s.next_offset <= state.start]
-        dead = _dead_segments(below, state.start, state.committed.offset)
-        self.has_dead = len(dead) < len(below)
+        state = self._context.state
+        snapshot = state.snapshot
+        below = [s for s in snapshot.segments if s.next_offset <= snapshot.start]
+        dead = _dead_segments(below, snapshot.start, snapshot.committed.offset)
+        self.has_dead_segments = len(dead) < len(below)
         if dead:
-            contents.replace_segments([s for s in state.segments if s not in dead])
-            self._parts.tasks.start(self._remove(dead))
+            state.replace_segments([s for s in snapshot.segments if s not in dead])
+            self._context.tasks.start(self._remove(dead))
 
     async def _remove(self, segments: list[SealedSegment]) -> None:
         """Remove files that no one needs. What cannot be removed, the next start tries again."""
-        parts = self._parts
+        context = self._context
         try:
             for segment in segments:
-                await parts.background.run(partial(remove_segment, parts.place, segment))
+                await context.background.run(
+                    partial(remove_segment, context.log_directory, segment)
+                )
         except OSError as error:
-            logger.warning("%s: a deleted segment is still there: %s", parts.name, error)
+            logger.warning("%s: a deleted segment is still there: %s", context.name, error)
 
 
 def _dead_segments(segments: Sequence[Segment], start: int, end: int) -> list[SealedSegment]:

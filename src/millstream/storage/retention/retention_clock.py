@@ -96,20 +96,22 @@ def load_retention_clock(filesystem: Filesystem, path: str, clock: Clock) -> Ret
     """
     saved = _find_saved(filesystem, path)
     if saved is not None:
-        steady = RetentionClock.resume(clock, saved)
+        retention_clock = RetentionClock.resume(clock, saved)
         if saved.boot_id and saved.boot_id == clock.boot_id():
-            return steady
+            return retention_clock
     else:
         latest_ms = latest_date(filesystem, path)
         start_ms = max(0, clock.wall_ms()) if latest_ms is None else latest_ms
-        steady = RetentionClock(clock, start_ms=start_ms, since_ms=start_ms)
-    save_retention_clock(filesystem, path, steady)
-    return steady
+        retention_clock = RetentionClock(clock, start_ms=start_ms, since_ms=start_ms)
+    save_retention_clock(filesystem, path, retention_clock)
+    return retention_clock
 
 
-def save_retention_clock(filesystem: Filesystem, path: str, steady: RetentionClock) -> None:
+def save_retention_clock(
+    filesystem: Filesystem, path: str, retention_clock: RetentionClock
+) -> None:
     """Write `clock.json`. Where the disk refuses, data lives a little longer, and that is all."""
-    saved = steady.saved()
+    saved = retention_clock.saved()
     content = {
         "steady_ms": saved.steady_ms,
         "since_ms": saved.since_ms,

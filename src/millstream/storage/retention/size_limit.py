@@ -24,9 +24,9 @@ def has_size_limit(config: LogConfig) -> bool:
 class SizeLimit:
     """The room in one log that can be full."""
 
-    def __init__(self, name: str, contents: LogState, config: LogConfig) -> None:
+    def __init__(self, name: str, state: LogState, config: LogConfig) -> None:
         self._name = name
-        self._contents = contents
+        self._state = state
         self._config = config
         self._seen: tuple[tuple[Segment, ...], int, int] = ((), -1, -1)
         self._settled = (0, 0)
@@ -38,9 +38,11 @@ class SizeLimit:
         `unflushed` are the bytes that were admitted before it and are not committed yet,
         `next_offset` is the offset that follows theirs.
         """
-        state = self._contents.state
-        held_bytes, held_records = self._held(state)
-        written = state.segments[-1].next_offset if state.segments else state.committed.offset
+        snapshot = self._state.snapshot
+        held_bytes, held_records = self._held(snapshot)
+        written = (
+            snapshot.segments[-1].next_offset if snapshot.segments else snapshot.committed.offset
+        )
         check_capacity(
             self._name,
             self._config,
@@ -50,26 +52,26 @@ class SizeLimit:
             batch_records=records,
         )
 
-    def _held(self, state: LogSnapshot) -> tuple[int, int]:
+    def _held(self, snapshot: LogSnapshot) -> tuple[int, int]:
         """Return the bytes that are committed and the records that are written."""
-        segments, mark = state.segments, state.committed.segment
-        settled = bisect_left(state.bases, mark)
-        if self._seen[0] is not segments or self._seen[1:] != (state.start, mark):
-            self._seen = (segments, state.start, mark)
-            self._settled = _sum(state, segments[:settled])
-        size, records = _sum(state, segments[settled:])
+        segments, mark = snapshot.segments, snapshot.committed.segment
+        settled = bisect_left(snapshot.bases, mark)
+        if self._seen[0] is not segments or self._seen[1:] != (snapshot.start, mark):
+            self._seen = (segments, snapshot.start, mark)
+            self._settled = _sum(snapshot, segments[:settled])
+        size, records = _sum(snapshot, segments[settled:])
         return self._settled[0] + size, self._settled[1] + records
 
 
-def _sum(state: LogSnapshot, segments: Sequence[Segment]) -> tuple[int, int]:
+def _sum(snapshot: LogSnapshot, segments: Sequence[Segment]) -> tuple[int, int]:
     """Return the committed bytes and the written records of segments, from the first offset on."""
     size = records = 0
     for segment in segments:
-        if segment.next_offset > state.start:
-            size += committed_size(state, segment)
+        if segment.next_offset > snapshot.start:
+            size += committed_size(snapshot, segment)
             records += record_count(segment)
-        if segment.base_offset < state.start < segment.next_offset:
-            size -= segment.index().for_offset(state.start).position
+        if segment.base_offset < snapshot.start < segment.next_offset:
+            size -= segment.index().for_offset(snapshot.start).position
             # What compaction has removed leaves offsets without records.
-            records = min(records, segment.next_offset - state.start)
+            records = min(records, segment.next_offset - snapshot.start)
     return size, records

@@ -43,23 +43,23 @@ def seal_segment(segment: GrowingSegment, *, now_ms: int) -> Seal:
         file.sync()
     except OSError as error:
         raise SegmentSyncFailed(error) from error
-    seal = segment.tally.seal(now_ms)
-    write_seal(segment.place, seal, segment.index())
+    seal = segment.stats.seal(now_ms)
+    write_seal(segment.log_directory, seal, segment.index())
     return seal
 
 
-def sync_all(place: LogDirectory, files: Sequence[File]) -> None:
+def sync_all(log_directory: LogDirectory, files: Sequence[File]) -> None:
     """Sync the logs of segments that a weaker class than `fsync` has written, and their names."""
     try:
         for file in files:
             file.sync()
     except OSError as error:
         raise SegmentSyncFailed(error) from error
-    place.filesystem.sync_directory(place.directory)
+    log_directory.filesystem.sync_directory(log_directory.directory)
 
 
 def unseal_segment(
-    place: LogDirectory, sealed: SealedSegment
+    log_directory: LogDirectory, sealed: SealedSegment
 ) -> tuple[File, SegmentIndex, Checkpoint]:
     """Make a sealed segment one that can grow. Durable when this returns.
 
@@ -70,28 +70,28 @@ def unseal_segment(
     """
     assert sealed.generation == 0, f"{sealed.path} was rewritten and does not grow"
     index = sealed.index().growing()
-    checkpoint, _ = open_checkpoint(place)
+    checkpoint, _ = open_checkpoint(log_directory)
     checkpoint.write(SyncPoint(sealed.base_offset, sealed.size))
     checkpoint.sync()
-    file = place.filesystem.open(sealed.path)
+    file = log_directory.filesystem.open(sealed.path)
     if (size := file.size()) != sealed.size:
         raise CorruptFile(f"{sealed.path}: has {size} bytes, its seal says {sealed.size}")
-    remove_seal(place, sealed.base_offset)
+    remove_seal(log_directory, sealed.base_offset)
     with contextlib.suppress(OSError):
-        place.filesystem.remove(sealed.keys_path)
+        log_directory.filesystem.remove(sealed.keys_path)
     return file, index, checkpoint
 
 
-def open_checkpoint(place: LogDirectory) -> tuple[Checkpoint, bool]:
+def open_checkpoint(log_directory: LogDirectory) -> tuple[Checkpoint, bool]:
     """Open the checkpoint of a partition, and say whether it had to be created."""
-    path = join(place.directory, CHECKPOINT_FILE)
+    path = join(log_directory.directory, CHECKPOINT_FILE)
     try:
-        return Checkpoint(place.filesystem.open(path)), False
+        return Checkpoint(log_directory.filesystem.open(path)), False
     except FileNotFoundError:
-        return Checkpoint(place.filesystem.create(path)), True
+        return Checkpoint(log_directory.filesystem.create(path)), True
 
 
-def remove_checkpoint(place: LogDirectory) -> None:
+def remove_checkpoint(log_directory: LogDirectory) -> None:
     """Remove the checkpoint, once every segment has a seal."""
     with contextlib.suppress(FileNotFoundError):
-        place.filesystem.remove(join(place.directory, CHECKPOINT_FILE))
+        log_directory.filesystem.remove(join(log_directory.directory, CHECKPOINT_FILE))

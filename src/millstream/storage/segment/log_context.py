@@ -23,13 +23,13 @@ class LogContext:
 
     name: str
     """How the log is called in messages."""
-    place: LogDirectory
+    log_directory: LogDirectory
     background: Executor
     """Threads for what is short: descriptions and removals. Not for cleaning, which has its own."""
     tasks: BackgroundTasks
     """What was begun and must be ended before the log is closed."""
-    contents: LogState
-    description: MetadataFile
+    state: LogState
+    metadata_file: MetadataFile
     """Changes of `partition.json`, and of which files make up the log, go one after the other
     through its `change`."""
     counters: LogCounters

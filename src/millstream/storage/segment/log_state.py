@@ -93,22 +93,22 @@ class LogState:
     ) -> None:
         self._directory = directory
         self._stripped = StrippedBatchCache()
-        self.state = LogSnapshot((), (), committed, start_offset, eviction_floor, {})
+        self.snapshot = LogSnapshot((), (), committed, start_offset, eviction_floor, {})
         self.replace_segments(segments)
-        self.hide(masks or {})
+        self.mask_deleted(masks or {})
         self.lost: MillstreamError | None = None
         """Why nothing can be read at the end of the log, or at all: bytes are damaged, or gone."""
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Publish other segments: one began, was sealed, opened again or removed."""
         bases = tuple(segment.base_offset for segment in segments)
-        masks = self.state.masks
+        masks = self.snapshot.masks
         if masks:
             kept = masks.keys() & set(bases)
             masks = {base: mask for base, mask in masks.items() if base in kept}
-        self.state = self.state._replace(segments=tuple(segments), bases=bases, masks=masks)
+        self.snapshot = self.snapshot._replace(segments=tuple(segments), bases=bases, masks=masks)
 
-    def replace_run(
+    def replace_segment_run(
         self, old: Sequence[SealedSegment], new: SealedSegment, removed: array[int]
     ) -> None:
         """Publish that `old`, which follow each other, were rewritten as `new`.
@@ -116,21 +116,21 @@ class LogState:
         What was masked in them and is not among the `removed` offsets is masked in `new`. Where
         the log ends in the last of them, it ends in `new`.
         """
-        state = self.state
-        first = state.segments.index(old[0])
-        assert list(state.segments[first : first + len(old)]) == list(old), "they lie together"
-        segments = (*state.segments[:first], new, *state.segments[first + len(old) :])
-        masks = dict(state.masks)
+        snapshot = self.snapshot
+        first = snapshot.segments.index(old[0])
+        assert list(snapshot.segments[first : first + len(old)]) == list(old), "they lie together"
+        segments = (*snapshot.segments[:first], new, *snapshot.segments[first + len(old) :])
+        masks = dict(snapshot.masks)
         before = [masks.pop(s.base_offset) for s in old if s.base_offset in masks]
         left = subtract_offsets(merge_deleted_offsets(before), removed)
         if left.offsets or left.damage is not None:
             masks[new.base_offset] = left
-        committed = state.committed
+        committed = snapshot.committed
         if committed.segment in [segment.base_offset for segment in old]:
             assert committed.offset == new.next_offset, "what is rewritten is committed"
             committed = LogPosition(committed.offset, new.base_offset, new.size)
         bases = tuple(segment.base_offset for segment in segments)
-        self.state = state._replace(
+        self.snapshot = snapshot._replace(
             segments=segments, bases=bases, masks=masks, committed=committed
         )
 
@@ -139,26 +139,26 @@ class LogState:
 
         One that says no more than is known does nothing: its segment may be rewritten since.
         """
-        assert committed.offset >= self.state.committed.offset, "what was committed stays so"
-        if committed.offset > self.state.committed.offset:
-            self.state = self.state._replace(committed=committed)
+        assert committed.offset >= self.snapshot.committed.offset, "what was committed stays so"
+        if committed.offset > self.snapshot.committed.offset:
+            self.snapshot = self.snapshot._replace(committed=committed)
 
     def start_at(self, offset: int, *, eviction_floor: int | None = None) -> None:
         """Publish that all before `offset` is deleted, and up to which offset it was evicted."""
         assert self.start_offset <= offset <= self.end_offset, "what was deleted stays so"
-        floor = self.state.eviction_floor if eviction_floor is None else eviction_floor
-        assert self.state.eviction_floor <= floor <= offset, "what was evicted stays so"
-        self.state = self.state._replace(start=offset, eviction_floor=floor)
+        floor = self.snapshot.eviction_floor if eviction_floor is None else eviction_floor
+        assert self.snapshot.eviction_floor <= floor <= offset, "what was evicted stays so"
+        self.snapshot = self.snapshot._replace(start=offset, eviction_floor=floor)
 
-    def hide(self, masks: Mapping[int, DeletedOffsets]) -> None:
+    def mask_deleted(self, masks: Mapping[int, DeletedOffsets]) -> None:
         """Publish masks of some segments, by base offset; each holds what was masked there before.
 
         Masks of segments that are not there any more are left out.
         """
         if masks:
-            state = self.state
-            there = {base: mask for base, mask in masks.items() if base in state.bases}
-            self.state = state._replace(masks={**state.masks, **there})
+            snapshot = self.snapshot
+            there = {base: mask for base, mask in masks.items() if base in snapshot.bases}
+            self.snapshot = snapshot._replace(masks={**snapshot.masks, **there})
 
     def let_go(self, why: MillstreamError) -> None:
         """Publish that nothing can be read any more: another log may soon lie in its place."""
@@ -168,17 +168,17 @@ class LogState:
     @property
     def start_offset(self) -> int:
         """The first offset of the log."""
-        return self.state.start
+        return self.snapshot.start
 
     @property
     def end_offset(self) -> int:
         """The first offset that cannot be read yet."""
-        return self.state.committed.offset
+        return self.snapshot.committed.offset
 
     @property
     def eviction_floor(self) -> int:
         """The offset before which all was evicted."""
-        return self.state.eviction_floor
+        return self.snapshot.eviction_floor
 
     def read(
         self, offset: int, *, size_max: int, records_max: int | None, is_checked: bool
@@ -186,21 +186,21 @@ class LogState:
         """Return committed batches from the one that holds `offset` on; empty at the end."""
         tries = 0
         while True:
-            state = self.state
-            if not state.start <= offset <= state.committed.offset:
-                raise _out_of_range(offset, state)
-            if offset == state.committed.offset:
+            snapshot = self.snapshot
+            if not snapshot.start <= offset <= snapshot.committed.offset:
+                raise _out_of_range(offset, snapshot)
+            if offset == snapshot.committed.offset:
                 if self.lost is not None:
                     raise self.lost
-                address = Address(state.committed.segment, state.committed.position)
+                address = Address(snapshot.committed.segment, snapshot.committed.position)
                 return Slice(memoryview(b""), offset, address)
-            segment = self._segment_of(offset, state)
-            masked = self._masked(state, segment) if state.masks else None
+            segment = self._segment_of(offset, snapshot)
+            masked = self._deleted_filter(snapshot, segment) if snapshot.masks else None
             try:
                 return read_slice(
                     segment,
                     offset,
-                    limit=committed_size(state, segment),
+                    limit=committed_size(snapshot, segment),
                     size_max=size_max,
                     records_max=records_max,
                     is_checked=is_checked,
@@ -210,27 +210,30 @@ class LogState:
                 tries += 1
                 self._check_gone(segment, error, tries)
 
-    def _segment_of(self, offset: int, state: LogSnapshot) -> Segment:
-        found = bisect_right(state.bases, offset) - 1
-        if not state.segments and self.lost is not None:
+    def _segment_of(self, offset: int, snapshot: LogSnapshot) -> Segment:
+        found = bisect_right(snapshot.bases, offset) - 1
+        if not snapshot.segments and self.lost is not None:
             raise self.lost
-        if found < 0 or offset >= state.segments[found].next_offset:
+        if found < 0 or offset >= snapshot.segments[found].next_offset:
             raise CorruptFile(f"{self._directory}: offset {offset} has no segment")
-        return state.segments[found]
+        return snapshot.segments[found]
 
     def read_at(self, address: Address) -> Slice:
         """Return the committed batch at a physical address."""
-        return self._answer(lambda state: self._read_at(address, state))
+        return self._query(lambda snapshot: self._read_at(address, snapshot))
 
-    def _read_at(self, address: Address, state: LogSnapshot) -> Slice:
-        found = bisect_right(state.bases, address.segment) - 1
-        if found < 0 or state.bases[found] != address.segment:
+    def _read_at(self, address: Address, snapshot: LogSnapshot) -> Slice:
+        found = bisect_right(snapshot.bases, address.segment) - 1
+        if found < 0 or snapshot.bases[found] != address.segment:
             raise InvalidAddress(f"{self._directory}: no segment starts at {address.segment}")
-        segment = state.segments[found]
+        segment = snapshot.segments[found]
         with _naming_segment(segment):
-            limit, masked = committed_size(state, segment), self._masked(state, segment)
+            limit, masked = (
+                committed_size(snapshot, segment),
+                self._deleted_filter(snapshot, segment),
+            )
             batch = read_at(segment, address.position, limit=limit, masked=masked)
-        if batch.next_offset <= state.start:
+        if batch.next_offset <= snapshot.start:
             raise InvalidAddress(
                 f"{segment.path}: byte {address.position}: the batch there is deleted"
             )
@@ -238,19 +241,19 @@ class LogState:
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first committed record that is as late as `timestamp_ms` or later."""
-        return self._answer(lambda state: self._find_timestamp(timestamp_ms, state))
+        return self._query(lambda snapshot: self._find_timestamp(timestamp_ms, snapshot))
 
-    def _find_timestamp(self, timestamp_ms: int, state: LogSnapshot) -> TimestampedOffset | None:
-        for segment in visible_segments(state):
+    def _find_timestamp(self, timestamp_ms: int, snapshot: LogSnapshot) -> TimestampedOffset | None:
+        for segment in visible_segments(snapshot):
             if segment.timestamp_max < timestamp_ms:
                 continue
             with _naming_segment(segment):
                 found = find_timestamp(
                     segment,
                     timestamp_ms,
-                    start=state.start,
-                    limit=committed_size(state, segment),
-                    masked=self._masked(state, segment),
+                    start=snapshot.start,
+                    limit=committed_size(snapshot, segment),
+                    masked=self._deleted_filter(snapshot, segment),
                 )
                 if found:
                     return found
@@ -258,18 +261,21 @@ class LogState:
 
     def find_latest(self) -> TimestampedOffset | None:
         """Return the committed record with the greatest timestamp; of several, the first."""
-        return self._answer(self._find_latest)
+        return self._query(self._find_latest)
 
-    def _find_latest(self, state: LogSnapshot) -> TimestampedOffset | None:
+    def _find_latest(self, snapshot: LogSnapshot) -> TimestampedOffset | None:
         latest: TimestampedOffset | None = None
         for segment in sorted(
-            visible_segments(state), key=lambda s: (-s.timestamp_max, s.base_offset)
+            visible_segments(snapshot), key=lambda s: (-s.timestamp_max, s.base_offset)
         ):
             if latest and segment.timestamp_max < latest.timestamp_ms:
                 break
             with _naming_segment(segment):
-                limit, masked = committed_size(state, segment), self._masked(state, segment)
-                found = find_latest(segment, start=state.start, limit=limit, masked=masked)
+                limit, masked = (
+                    committed_size(snapshot, segment),
+                    self._deleted_filter(snapshot, segment),
+                )
+                found = find_latest(segment, start=snapshot.start, limit=limit, masked=masked)
                 latest = min(filter(None, (latest, found)), key=_latest_first, default=None)
         return latest
 
@@ -281,7 +287,7 @@ class LogState:
         first, tries = 0, 0
         while True:
             try:
-                for batch in self._batches_since(timestamp_ms, first, self.state):
+                for batch in self._batches_since(timestamp_ms, first, self.snapshot):
                     yield batch
                     first = decode_header(batch).next_offset
             except _SegmentGone as gone:
@@ -291,22 +297,24 @@ class LogState:
                 return
 
     def _batches_since(
-        self, timestamp_ms: int, first: int, state: LogSnapshot
+        self, timestamp_ms: int, first: int, snapshot: LogSnapshot
     ) -> Iterator[memoryview]:
-        for segment in visible_segments(state):
+        for segment in visible_segments(snapshot):
             if segment.next_offset > first and segment.timestamp_max >= timestamp_ms:
                 with _naming_segment(segment):
                     yield from batches_since(
                         segment,
                         timestamp_ms,
-                        start=max(first, state.start),
-                        limit=committed_size(state, segment),
-                        masked=self._masked(state, segment),
+                        start=max(first, snapshot.start),
+                        limit=committed_size(snapshot, segment),
+                        masked=self._deleted_filter(snapshot, segment),
                     )
 
-    def _masked(self, state: LogSnapshot, segment: Segment) -> DeletedRecordFilter | None:
+    def _deleted_filter(
+        self, snapshot: LogSnapshot, segment: Segment
+    ) -> DeletedRecordFilter | None:
         """Return what must not be seen of a segment; raises where that is not known."""
-        mask = state.masks.get(segment.base_offset)
+        mask = snapshot.masks.get(segment.base_offset)
         if mask is None:
             return None
         if mask.damage is not None:
@@ -315,19 +323,19 @@ class LogState:
             ) from mask.damage
         return DeletedRecordFilter(mask.offsets, self._stripped)
 
-    def _answer(self, question: Callable[[LogSnapshot], T]) -> T:
+    def _query(self, question: Callable[[LogSnapshot], T]) -> T:
         """Ask a question of the state, and again where a file went before it was answered."""
         tries = 0
         while True:
             try:
-                return question(self.state)
+                return question(self.snapshot)
             except _SegmentGone as gone:
                 tries += 1
                 self._check_gone(gone.segment, gone.error, tries)
 
     def _check_gone(self, segment: Segment, error: OSError, tries: int) -> None:
         """Return if a segment that cannot be read is not part of the log any more; else raise."""
-        if segment in self.state.segments or tries >= _TRIES_MAX:
+        if segment in self.snapshot.segments or tries >= _TRIES_MAX:
             raise StorageFailed(f"{segment.path} cannot be read: {error}") from error
 
 
@@ -370,25 +378,25 @@ def subtract_offsets(mask: DeletedOffsets, removed: array[int]) -> DeletedOffset
     return mask._replace(offsets=left, bytes=size)
 
 
-def _out_of_range(offset: int, state: LogSnapshot) -> OffsetOutOfRange:
-    return OffsetOutOfRange(offset, start=state.start, end=state.committed.offset)
+def _out_of_range(offset: int, snapshot: LogSnapshot) -> OffsetOutOfRange:
+    return OffsetOutOfRange(offset, start=snapshot.start, end=snapshot.committed.offset)
 
 
 def _latest_first(found: TimestampedOffset) -> tuple[int, int]:
     return -found.timestamp_ms, found.offset
 
 
-def visible_segments(state: LogSnapshot) -> list[Segment]:
+def visible_segments(snapshot: LogSnapshot) -> list[Segment]:
     """Segments with at least one committed batch that was not deleted."""
     return [
         segment
-        for segment in state.segments
-        if segment.next_offset > state.start and committed_size(state, segment) > 0
+        for segment in snapshot.segments
+        if segment.next_offset > snapshot.start and committed_size(snapshot, segment) > 0
     ]
 
 
-def committed_size(state: LogSnapshot, segment: Segment) -> int:
+def committed_size(snapshot: LogSnapshot, segment: Segment) -> int:
     """End of the committed bytes of a segment."""
-    if segment.base_offset < state.committed.segment:
+    if segment.base_offset < snapshot.committed.segment:
         return segment.size
-    return state.committed.position if segment.base_offset == state.committed.segment else 0
+    return snapshot.committed.position if segment.base_offset == snapshot.committed.segment else 0

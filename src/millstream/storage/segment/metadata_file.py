@@ -26,13 +26,13 @@ class MetadataFile:
         self,
         partition: PartitionMetadata,
         *,
-        place: LogDirectory,
+        log_directory: LogDirectory,
         background: Executor,
         tasks: BackgroundTasks,
         check: Callable[[], None],
     ) -> None:
         self.partition = partition
-        self._place = place
+        self._log_directory = log_directory
         self._background = background
         self._tasks = tasks
         self._check = check
@@ -53,16 +53,20 @@ class MetadataFile:
         finally:
             work.close()  # It may not have been begun.
 
-    async def write(self, partition: PartitionMetadata, *, sets_free: bool = False) -> None:
+    async def write(self, partition: PartitionMetadata, *, frees_space: bool = False) -> None:
         """Replace the file. After an `OSError` it may say the one or the other.
 
         With `sets_free` files will go, so on a full disk the spare file of the store is used.
         """
-        place = self._place
-        spare = place.spare if sets_free else None
+        log_directory = self._log_directory
+        ballast = log_directory.ballast if frees_space else None
         await self._background.run(
             partial(
-                write_partition_metadata, place.filesystem, place.directory, partition, spare=spare
+                write_partition_metadata,
+                log_directory.filesystem,
+                log_directory.directory,
+                partition,
+                ballast=ballast,
             )
         )
         self.partition = partition

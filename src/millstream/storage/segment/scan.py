@@ -29,7 +29,7 @@ class ScanDamage:
 class SegmentScan:
     """What was found in a segment."""
 
-    tally: SegmentStats
+    stats: SegmentStats
     index: SegmentIndex
     damage: ScanDamage | None
 
@@ -47,28 +47,28 @@ def scan(
 
     Where `leader_epoch` is not given, that of the first batch holds: a segment has only one.
     """
-    tally = SegmentStats(base_offset, leader_epoch=0, created_ms=created_ms)
+    stats = SegmentStats(base_offset, leader_epoch=0, created_ms=created_ms)
     index = SegmentIndex()
     indexed = -index_interval_bytes
     damage = None
     position = 0
     while position < len(view):
         try:
-            header = check_batch_at(view, position, tally.next_offset, leader_epoch)
+            header = check_batch_at(view, position, stats.next_offset, leader_epoch)
         except CorruptBatch as error:
             damage = ScanDamage(position, str(error))
             break
         if leader_epoch is None:
             leader_epoch = header.leader_epoch
         if position - indexed >= index_interval_bytes:
-            index.add(header.base_offset, position, tally.timestamp_max)
+            index.add(header.base_offset, position, stats.timestamp_max)
             indexed = position
         size = header.size
-        tally.add(header, size, view[position : position + HEADER_SIZE])
+        stats.add(header, size, view[position : position + HEADER_SIZE])
         position += size
         progress(size)
-    tally.leader_epoch = 0 if leader_epoch is None else leader_epoch
-    return SegmentScan(tally, index, damage)
+    stats.leader_epoch = 0 if leader_epoch is None else leader_epoch
+    return SegmentScan(stats, index, damage)
 
 
 def check_batch_at(

@@ -79,10 +79,10 @@ class LogDirectory:
 
     filesystem: Filesystem
     directory: str
-    maps: FileCache[memoryview]
-    indexes: FileCache[SegmentIndex]
+    map_cache: FileCache[memoryview]
+    index_cache: FileCache[SegmentIndex]
     index_interval_bytes: int
-    spare: BallastFile | None = None
+    ballast: BallastFile | None = None
     """Room that is kept for deleting on a full disk; ephemeral logs have none."""
 
     def path(self, base_offset: int, suffix: str, generation: int = 0) -> str:
@@ -97,8 +97,8 @@ class SealedSegment:
     changed in it goes into a segment of the next generation.
     """
 
-    def __init__(self, place: LogDirectory, seal: Seal, generation: int = 0) -> None:
-        self.place = place
+    def __init__(self, log_directory: LogDirectory, seal: Seal, generation: int = 0) -> None:
+        self.log_directory = log_directory
         self.seal = seal
         self.generation = generation
         self.base_offset = seal.base_offset
@@ -106,13 +106,13 @@ class SealedSegment:
         self.size = seal.size
         self.timestamp_max = seal.timestamp_max
         self.leader_epoch = seal.leader_epoch
-        self.path = place.path(seal.base_offset, "log", generation)
-        self.index_path = place.path(seal.base_offset, "index", generation)
+        self.path = log_directory.path(seal.base_offset, "log", generation)
+        self.index_path = log_directory.path(seal.base_offset, "index", generation)
 
     @property
     def keys_path(self) -> str:
         """Its index of keys, which may be missing: it is made when it is needed."""
-        return self.place.path(self.base_offset, "keys", self.generation)
+        return self.log_directory.path(self.base_offset, "keys", self.generation)
 
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the `.log`, out of its map."""
@@ -120,28 +120,28 @@ class SealedSegment:
 
     def index(self) -> SegmentIndex:
         """Return its index, read from its file, or derived from the log where that is damaged."""
-        return self.place.indexes.get(self.index_path, self._load_index)
+        return self.log_directory.index_cache.get(self.index_path, self._load_index)
 
-    def index_at_hand(self) -> SegmentIndex | None:
+    def cached_index(self) -> SegmentIndex | None:
         """Return its index where that is in memory already."""
-        return self.place.indexes.peek(self.index_path)
+        return self.log_directory.index_cache.peek(self.index_path)
 
     def forget(self) -> None:
         """Drop maps of its files, because they are about to change, or gone."""
-        self.place.maps.forget(self.path)
-        self.place.maps.forget(self.keys_path)
-        self.place.indexes.forget(self.index_path)
+        self.log_directory.map_cache.forget(self.path)
+        self.log_directory.map_cache.forget(self.keys_path)
+        self.log_directory.index_cache.forget(self.index_path)
 
     def _map(self) -> memoryview:
-        return self.place.maps.get(self.path, self._load_map)
+        return self.log_directory.map_cache.get(self.path, self._load_map)
 
     def _load_map(self) -> memoryview:
-        return map_file(self.place.filesystem, self.path)
+        return map_file(self.log_directory.filesystem, self.path)
 
     def _load_index(self) -> SegmentIndex:
         path = self.index_path
         try:
-            data = map_file(self.place.filesystem, path)
+            data = map_file(self.log_directory.filesystem, path)
             return decode_index(data, base_offset=self.base_offset, log_size=self.size)
         except (CorruptFile, FileNotFoundError) as error:
             logger.warning("deriving %s anew: %s", path, error)
@@ -154,7 +154,7 @@ class SealedSegment:
             self._map()[: self.size],
             base_offset=self.base_offset,
             created_ms=self.seal.created_ms,
-            index_interval_bytes=self.place.index_interval_bytes,
+            index_interval_bytes=self.log_directory.index_interval_bytes,
             leader_epoch=self.leader_epoch,
         )
         if found.damage is None:
@@ -165,7 +165,7 @@ class SealedSegment:
         """Write a derived index back. It is a convenience, so a disk that refuses is no error."""
         try:
             write_index(
-                self.place,
+                self.log_directory,
                 index,
                 base_offset=self.base_offset,
                 log_size=self.size,
@@ -184,11 +184,15 @@ class GrowingSegment:
     """
 
     def __init__(
-        self, place: LogDirectory, tally: SegmentStats, index: SegmentIndex, file: File | None
+        self,
+        log_directory: LogDirectory,
+        stats: SegmentStats,
+        index: SegmentIndex,
+        file: File | None,
     ) -> None:
-        self.place = place
-        self.tally = tally
-        self.base_offset = tally.base_offset
+        self.log_directory = log_directory
+        self.stats = stats
+        self.base_offset = stats.base_offset
         self.file = file
         self._index = index
         # The position of the last entry; before the first batch, so far back that it gets one.
@@ -198,27 +202,27 @@ class GrowingSegment:
     @property
     def next_offset(self) -> int:
         """Offset that the next batch will get."""
-        return self.tally.next_offset
+        return self.stats.next_offset
 
     @property
     def size(self) -> int:
         """Bytes written so far."""
-        return self.tally.size
+        return self.stats.size
 
     @property
     def timestamp_max(self) -> int:
         """Greatest timestamp so far."""
-        return self.tally.timestamp_max
+        return self.stats.timestamp_max
 
     @property
     def leader_epoch(self) -> int:
         """The epoch that every batch in it bears."""
-        return self.tally.leader_epoch
+        return self.stats.leader_epoch
 
     @property
     def path(self) -> str:
         """Its `.log`, for messages."""
-        return self.place.path(self.base_offset, "log")
+        return self.log_directory.path(self.base_offset, "log")
 
     def index(self) -> SegmentIndex:
         """Return its index, which grows with it."""
@@ -228,13 +232,13 @@ class GrowingSegment:
         """Return bytes of the `.log`, by a positional read."""
         file = self.file
         if file is None:
-            file = self.place.filesystem.open_readonly(self.path)
+            file = self.log_directory.filesystem.open_readonly(self.path)
         return memoryview(file.read_at(start, end - start))
 
     def open(self) -> File:
         """Return the file for writing, opening it where it was given back."""
         if self.file is None:
-            self.file = self.place.filesystem.open(self.path)
+            self.file = self.log_directory.filesystem.open(self.path)
         return self.file
 
     def reserve(self, size: int) -> None:
@@ -255,15 +259,15 @@ class GrowingSegment:
 
     def add(self, header: BatchHeader, size: int, header_bytes: Bytes) -> None:
         """Take note of a batch that was written behind the last one."""
-        tally = self.tally
-        if tally.size - self._indexed >= self.place.index_interval_bytes:
-            self._index.add(tally.next_offset, tally.size, tally.timestamp_max)
-            self._indexed = tally.size
-        tally.add(header, size, header_bytes)
+        stats = self.stats
+        if stats.size - self._indexed >= self.log_directory.index_interval_bytes:
+            self._index.add(stats.next_offset, stats.size, stats.timestamp_max)
+            self._indexed = stats.size
+        stats.add(header, size, header_bytes)
 
 
 def write_index(
-    place: LogDirectory,
+    log_directory: LogDirectory,
     index: SegmentIndex,
     *,
     base_offset: int,
@@ -273,10 +277,12 @@ def write_index(
     """Write the index file of a segment. Its name is durable after the directory was synced."""
     data = encode_index(index, base_offset=base_offset, log_size=log_size)
     name = segment_file(base_offset, "index", generation)
-    replace_file(place.filesystem, place.directory, name, [data])
+    replace_file(log_directory.filesystem, log_directory.directory, name, [data])
 
 
-def write_seal(place: LogDirectory, seal: Seal, index: SegmentIndex, generation: int = 0) -> None:
+def write_seal(
+    log_directory: LogDirectory, seal: Seal, index: SegmentIndex, generation: int = 0
+) -> None:
     """Seal a segment whose `.log` was synced. Durable when this returns.
 
     The names of log and index are made durable before the seal appears, so a seal never speaks
@@ -285,25 +291,29 @@ def write_seal(place: LogDirectory, seal: Seal, index: SegmentIndex, generation:
     of files may be touched before recovery has decided.
     """
     write_index(
-        place, index, base_offset=seal.base_offset, log_size=seal.size, generation=generation
+        log_directory,
+        index,
+        base_offset=seal.base_offset,
+        log_size=seal.size,
+        generation=generation,
     )
-    place.filesystem.sync_directory(place.directory)
+    log_directory.filesystem.sync_directory(log_directory.directory)
     name = segment_file(seal.base_offset, "seal", generation)
-    replace_file(place.filesystem, place.directory, name, [encode_seal(seal)])
-    place.filesystem.sync_directory(place.directory)
+    replace_file(log_directory.filesystem, log_directory.directory, name, [encode_seal(seal)])
+    log_directory.filesystem.sync_directory(log_directory.directory)
 
 
-def remove_seal(place: LogDirectory, base_offset: int) -> None:
+def remove_seal(log_directory: LogDirectory, base_offset: int) -> None:
     """Take the seal of a segment away, durably, so that it may be written again.
 
     Only one of generation 0 can be.
     """
     with contextlib.suppress(FileNotFoundError):
-        place.filesystem.remove(place.path(base_offset, "seal"))
-    place.filesystem.sync_directory(place.directory)
+        log_directory.filesystem.remove(log_directory.path(base_offset, "seal"))
+    log_directory.filesystem.sync_directory(log_directory.directory)
 
 
-def remove_segment(place: LogDirectory, segment: SealedSegment) -> None:
+def remove_segment(log_directory: LogDirectory, segment: SealedSegment) -> None:
     """Remove the files of a segment that no one needs, and only those of its generation.
 
     It lies below the first offset of its log, or inside a rewritten segment that has its seal. Any
@@ -312,14 +322,16 @@ def remove_segment(place: LogDirectory, segment: SealedSegment) -> None:
     """
     for suffix in SEGMENT_SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            place.filesystem.remove(place.path(segment.base_offset, suffix, segment.generation))
+            log_directory.filesystem.remove(
+                log_directory.path(segment.base_offset, suffix, segment.generation)
+            )
     segment.forget()
 
 
-def read_seal(place: LogDirectory, base_offset: int, generation: int = 0) -> Seal:
+def read_seal(log_directory: LogDirectory, base_offset: int, generation: int = 0) -> Seal:
     """Read the seal of a segment; raises `CorruptFile` or `FileNotFoundError`."""
-    path = place.path(base_offset, "seal", generation)
-    file = place.filesystem.open_readonly(path)
+    path = log_directory.path(base_offset, "seal", generation)
+    file = log_directory.filesystem.open_readonly(path)
     try:
         seal = decode_seal(file.read_at(0, SEAL_SIZE + 1))
     except (CorruptFile, UnknownFormat) as error:

@@ -17,7 +17,7 @@ class SeededSyncer:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret.
 
-    def has_room(self, count: int) -> bool:
+    def has_capacity(self, count: int) -> bool:
         """There is always room."""
         return count > 0
 

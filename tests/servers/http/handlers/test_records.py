@@ -453,7 +453,7 @@ def test_a_compacted_topic_reads_as_the_latest_of_each_key(running: RunningBroke
 
     async def compact() -> None:
         await topic.broker.store.get(topic.name).roll()
-        await topic.broker.store.upkeep.run_once(is_forced=True)
+        await topic.broker.store.maintenance.run_once(is_forced=True)
 
     topic.run(compact())
     records, gaps = topic.follow(limit=1)

@@ -147,7 +147,7 @@ def test_a_reader_behind_what_retention_took_is_told_so(stream: Stream) -> None:
     async def evict() -> None:
         await configure(segment_ms="1", retention_ms="0")
         while not broker.store.get(stream.path, 0).eviction_floor:
-            await broker.store.upkeep.run_once(is_forced=True)
+            await broker.store.maintenance.run_once(is_forced=True)
         await configure(retention_ms="-1")
 
     stream.node.run(evict())

@@ -103,7 +103,7 @@ def spots_of(data):
 def seal_of(data, *, base_offset=BASE) -> Seal:
     found = scan(memoryview(data), base_offset=base_offset, created_ms=0, index_interval_bytes=200)
     assert found.damage is None
-    return found.tally.seal(0)
+    return found.stats.seal(0)
 
 
 def build(data, gatherer=PythonKeyGatherer, **options):
@@ -424,14 +424,14 @@ class Disk:
         self.simulated = SimulatedFilesystem()
         self.simulated.make_directory("/log")
         filesystem = FaultyFilesystem(self.simulated, fault) if fault else self.simulated
-        self.place = LogDirectory(filesystem, "/log", FileCache(8), FileCache(8), 200)
+        self.log_directory = LogDirectory(filesystem, "/log", FileCache(8), FileCache(8), 200)
         self.seal = seal_of(data)
-        self.path = self.place.path(BASE, "log", generation)
+        self.path = self.log_directory.path(BASE, "log", generation)
         file = self.simulated.create(self.path)
         write_all(file, 0, [data])
-        self.sealed = SealedSegment(self.place, self.seal, generation)
+        self.sealed = SealedSegment(self.log_directory, self.seal, generation)
         found = scan(memoryview(data), base_offset=BASE, created_ms=0, index_interval_bytes=200)
-        self.growing = GrowingSegment(self.place, found.tally, found.index, file)
+        self.growing = GrowingSegment(self.log_directory, found.stats, found.index, file)
 
     def forget(self):
         """Read files anew, as another process would."""
@@ -618,8 +618,8 @@ def test_an_index_at_hand_is_not_taken_for_that_of_a_log_that_went_on(caplog):
     disk.matches(deletion(b"a"))
     more = SMALL + stamp(batch_of([b"a"]), base_offset=1009, leader_epoch=EPOCH)
     disk.simulated.replace_content(disk.path, more)
-    disk.place.maps.forget(disk.path)
-    grown = SealedSegment(disk.place, seal_of(more))
+    disk.log_directory.map_cache.forget(disk.path)
+    grown = SealedSegment(disk.log_directory, seal_of(more))
     for _ in range(2):
         found = find_deleted_offsets(grown, [deletion(b"a")], start=BASE, limit=len(more))
         assert found.offsets.tolist() == [1000, 1003, 1007, 1009]

@@ -67,10 +67,10 @@ def build_key_index_with(
     section_keys: int = SECTION_KEYS,
 ) -> bytes:
     """Build the file with one of the gatherers."""
-    tally = SegmentStats(base_offset, leader_epoch=0, created_ms=0)
+    stats = SegmentStats(base_offset, leader_epoch=0, created_ms=0)
     sections: list[KeySection] = []
     keys = gatherer()
-    for group in open_groups(view, _keyed(view, tally)):
+    for group in open_groups(view, _keyed(view, stats)):
         keys.add(view, group)
         if keys.count >= section_keys:
             sections.append(keys.section())
@@ -78,20 +78,20 @@ def build_key_index_with(
     if keys.count:
         sections.append(keys.section())
     return encode_key_index(
-        sections, base_offset=base_offset, log_size=len(view), digest=tally.digest
+        sections, base_offset=base_offset, log_size=len(view), digest=stats.digest
     )
 
 
-def _keyed(view: memoryview, tally: SegmentStats) -> Iterator[LocatedBatch]:
+def _keyed(view: memoryview, stats: SegmentStats) -> Iterator[LocatedBatch]:
     """Go over the batches that may have keys, once they were checked, and tally all."""
     leader_epoch: int | None = None
-    while (position := tally.size) < len(view):
+    while (position := stats.size) < len(view):
         try:
-            header = check_batch_at(view, position, tally.next_offset, leader_epoch)
+            header = check_batch_at(view, position, stats.next_offset, leader_epoch)
         except CorruptBatch as error:
             raise CorruptBatch(f"byte {position}: {error}") from error
         leader_epoch = header.leader_epoch
-        tally.add(header, header.size, view[position : position + HEADER_SIZE])
+        stats.add(header, header.size, view[position : position + HEADER_SIZE])
         if not header.is_control:
             yield LocatedBatch(position, header)
 

@@ -155,7 +155,7 @@ def sort_keys(table: KeyRows, order: Int32s) -> None:
     """Sort the rows that stand in `order`, which are all of the table, by their keys."""
     count = order.size
     chunks = KeyChunks(np.empty(count, np.int64), order)
-    spare = KeyChunks(np.empty(count, np.int64), np.empty(count, np.int32))
+    ballast = KeyChunks(np.empty(count, np.int64), np.empty(count, np.int32))
     # Stretches that are still to be sorted: first row, end, and how many bytes are alike in all
     # of it. They do not overlap, and each but the first of all has two keys or more.
     todo = np.empty((count // 2 + 1, 3), np.int64)
@@ -165,15 +165,18 @@ def sort_keys(table: KeyRows, order: Int32s) -> None:
         pending -= 1
         low, high, depth = todo[pending, 0], todo[pending, 1], todo[pending, 2]
         is_sorted = True
-        for place in range(low, high):
-            chunks.numbers[place] = chunk_at(table, order[place], depth)
-            if place > low and chunks.numbers[place - 1] > chunks.numbers[place]:
+        for log_directory in range(low, high):
+            chunks.numbers[log_directory] = chunk_at(table, order[log_directory], depth)
+            if (
+                log_directory > low
+                and chunks.numbers[log_directory - 1] > chunks.numbers[log_directory]
+            ):
                 is_sorted = False
         if not is_sorted:
             if high - low <= _INSERTION_MAX:
                 sort_few(chunks, low, high)
             else:
-                sort_many(chunks, spare, low, high)
+                sort_many(chunks, ballast, low, high)
         first = low
         while first < high:
             end = first + 1
@@ -229,21 +232,24 @@ def sort_few(chunks: KeyChunks, low: int, high: int) -> None:
     numbers, rows = chunks.numbers, chunks.rows
     for current in range(low + 1, high):
         number, row = numbers[current], rows[current]
-        place = current
-        while place > low and numbers[place - 1] > number:
-            numbers[place], rows[place] = numbers[place - 1], rows[place - 1]
-            place -= 1
-        numbers[place], rows[place] = number, row
+        log_directory = current
+        while log_directory > low and numbers[log_directory - 1] > number:
+            numbers[log_directory], rows[log_directory] = (
+                numbers[log_directory - 1],
+                rows[log_directory - 1],
+            )
+            log_directory -= 1
+        numbers[log_directory], rows[log_directory] = number, row
 
 
 @kernel
-def sort_many(chunks: KeyChunks, spare: KeyChunks, low: int, high: int) -> None:
+def sort_many(chunks: KeyChunks, ballast: KeyChunks, low: int, high: int) -> None:
     """Sort byte by byte, lowest first; a byte that is alike in all is passed over."""
     numbers, rows = chunks.numbers, chunks.rows
     counts = np.zeros((_DIGITS, 256), np.int64)
-    for place in range(low, high):
+    for log_directory in range(low, high):
         for digit in range(_DIGITS):
-            counts[digit, digit_of(numbers[place], digit)] += 1
+            counts[digit, digit_of(numbers[log_directory], digit)] += 1
     for digit in range(_DIGITS):
         if counts[digit, digit_of(numbers[low], digit)] == high - low:
             continue
@@ -252,13 +258,19 @@ def sort_many(chunks: KeyChunks, spare: KeyChunks, low: int, high: int) -> None:
             size = counts[digit, value]
             counts[digit, value] = after
             after += size
-        for place in range(low, high):
-            value = digit_of(numbers[place], digit)
+        for log_directory in range(low, high):
+            value = digit_of(numbers[log_directory], digit)
             target = counts[digit, value]
             counts[digit, value] = target + 1
-            spare.numbers[target], spare.rows[target] = numbers[place], rows[place]
-        for place in range(low, high):
-            numbers[place], rows[place] = spare.numbers[place], spare.rows[place]
+            ballast.numbers[target], ballast.rows[target] = (
+                numbers[log_directory],
+                rows[log_directory],
+            )
+        for log_directory in range(low, high):
+            numbers[log_directory], rows[log_directory] = (
+                ballast.numbers[log_directory],
+                ballast.rows[log_directory],
+            )
 
 
 @kernel
@@ -316,13 +328,17 @@ def write_several(batches: Int32s, rows: Int32s, target: Octets, used: int) -> i
     """Write which batches the keys of these rows are in; return the position after that."""
     first: Any = np.int64(batches[rows[0]])
     size: Any = number_size(first)
-    for place in range(1, rows.size):
-        distance: Any = np.int64(batches[rows[place]]) - np.int64(batches[rows[place - 1]])
+    for log_directory in range(1, rows.size):
+        distance: Any = np.int64(batches[rows[log_directory]]) - np.int64(
+            batches[rows[log_directory - 1]]
+        )
         size += number_size(distance) if distance > 0 else 0
     used = write_number(size << 1 | 1, target, used)
     used = write_number(first, target, used)
-    for place in range(1, rows.size):
-        distance = np.int64(batches[rows[place]]) - np.int64(batches[rows[place - 1]])
+    for log_directory in range(1, rows.size):
+        distance = np.int64(batches[rows[log_directory]]) - np.int64(
+            batches[rows[log_directory - 1]]
+        )
         if distance > 0:
             used = write_number(distance, target, used)
     return used

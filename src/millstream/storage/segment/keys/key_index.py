@@ -69,14 +69,14 @@ def key_index(segment: SealedSegment) -> KeyIndex:
     Every file is summed when it is mapped. One that is damaged, of another state of the `.log`, or
     written by a release that we do not know, is replaced: all it says can be derived.
     """
-    maps, path = segment.place.maps, segment.keys_path
+    map_cache, path = segment.log_directory.map_cache, segment.keys_path
     try:
-        return KeyIndex(maps.get(path, lambda: _load(segment)), segment.seal)
+        return KeyIndex(map_cache.get(path, lambda: _load(segment)), segment.seal)
     except FileNotFoundError:
         logger.debug("building %s", path)
     except (CorruptFile, UnknownFormat, OSError) as error:
         logger.warning("deriving %s anew: %s", path, error)
-        maps.forget(path)
+        map_cache.forget(path)
     data = _build(segment)
     _keep(segment, data)
     return KeyIndex(data, segment.seal)
@@ -156,7 +156,7 @@ def _whole(segment: SealedSegment, size: int) -> memoryview:
 
 
 def _load(segment: SealedSegment) -> memoryview:
-    data = map_file(segment.place.filesystem, segment.keys_path)
+    data = map_file(segment.log_directory.filesystem, segment.keys_path)
     check_key_index(data)
     return data
 
@@ -173,11 +173,11 @@ def _keep(segment: SealedSegment, data: bytes) -> None:
 
     Where the disk is full, half a file would only be in the way.
     """
-    place = segment.place
+    log_directory = segment.log_directory
     name = segment_file(segment.base_offset, "keys", segment.generation)
     try:
-        replace_file(place.filesystem, place.directory, name, [data])
+        replace_file(log_directory.filesystem, log_directory.directory, name, [data])
     except OSError as error:
         logger.warning("%s not written: %s", segment.keys_path, error)
         with contextlib.suppress(OSError):
-            place.filesystem.remove(join(place.directory, name + TEMPORARY_SUFFIX))
+            log_directory.filesystem.remove(join(log_directory.directory, name + TEMPORARY_SUFFIX))
