@@ -57,7 +57,7 @@ def check(batch: bytes, config: Config = Config()) -> BatchHeader:
 
 
 def changed(batch: bytes, position: int, layout: str, value: int) -> bytes:
-    """Return the batch with a field changed, and summed again."""
+    """Return the batch with a field changed, and a new checksum."""
     data = bytearray(batch)
     struct.pack_into(layout, data, position, value)
     struct.pack_into(">I", data, 17, crc32c(data[21:]))
@@ -80,33 +80,33 @@ ATTRIBUTES, DELTA, BASE_TIME, MAX_TIME, ID, EPOCH, SEQUENCE, COUNT = 21, 23, 27,
 @pytest.mark.parametrize(
     ("batch", "error", "says"),
     [
-        (b"", InvalidBatch, "needs 61 bytes at least, found 0"),
-        (SOUND[:60], InvalidBatch, "needs 61 bytes at least, found 60"),
-        (SOUND[:-1], InvalidBatch, "found"),
-        (SOUND + b"\0", InvalidBatch, "found"),
-        (changed(SOUND, 16, ">b", 0), InvalidRecord, "format is 0"),
-        (changed(SOUND, 16, ">b", 1), InvalidRecord, "format is 1"),
-        (changed(SOUND, 16, ">b", 3), InvalidBatch, "format is 3, expected 2"),
-        (changed(SOUND, 16, ">b", -1), InvalidBatch, "format is -1, expected 2"),
-        (SOUND[:-1] + b"\1", InvalidBatch, "sums to"),
-        (changed(SOUND, COUNT, ">i", 0), InvalidRecord, "claims 0 records"),
-        (changed(SOUND, COUNT, ">i", -1), InvalidRecord, "claims -1 records"),
-        (changed(SOUND, COUNT, ">i", 2), InvalidRecord, "2 records in 3 offsets"),
-        (changed(SOUND, DELTA, ">i", 3), InvalidRecord, "3 records in 4 offsets"),
-        (changed(SOUND, DELTA, ">i", -5), InvalidRecord, "3 records in -4 offsets"),
-        (changed(SOUND, ATTRIBUTES, ">h", 0x20), InvalidRecord, "control batch"),
-        (changed(SOUND, ATTRIBUTES, ">h", 0x40), InvalidRecord, "attributes 0x0040"),
+        (b"", InvalidBatch, "at least 61 bytes, got 0"),
+        (SOUND[:60], InvalidBatch, "at least 61 bytes, got 60"),
+        (SOUND[:-1], InvalidBatch, "header gives a size"),
+        (SOUND + b"\0", InvalidBatch, "header gives a size"),
+        (changed(SOUND, 16, ">b", 0), InvalidRecord, "must be 2, got 0"),
+        (changed(SOUND, 16, ">b", 1), InvalidRecord, "must be 2, got 1"),
+        (changed(SOUND, 16, ">b", 3), InvalidBatch, "must be 2, got 3"),
+        (changed(SOUND, 16, ">b", -1), InvalidBatch, "must be 2, got -1"),
+        (SOUND[:-1] + b"\1", InvalidBatch, "has checksum"),
+        (changed(SOUND, COUNT, ">i", 0), InvalidRecord, "at least 1 record, its header says 0"),
+        (changed(SOUND, COUNT, ">i", -1), InvalidRecord, "at least 1 record, its header says -1"),
+        (changed(SOUND, COUNT, ">i", 2), InvalidRecord, "2 records and 3 offsets"),
+        (changed(SOUND, DELTA, ">i", 3), InvalidRecord, "3 records and 4 offsets"),
+        (changed(SOUND, DELTA, ">i", -5), InvalidRecord, "3 records and -4 offsets"),
+        (changed(SOUND, ATTRIBUTES, ">h", 0x20), InvalidRecord, "control batches"),
+        (changed(SOUND, ATTRIBUTES, ">h", 0x40), InvalidRecord, "attributes are 0x0040"),
         (changed(SOUND, ATTRIBUTES, ">h", -0x8000), InvalidRecord, "attributes"),
-        (changed(SOUND, ATTRIBUTES, ">h", 0x08), InvalidTimestamp, "only the broker gives"),
-        (changed(SOUND, ATTRIBUTES, ">h", 5), InvalidBatch, "codec is 5, known are 0-4"),
-        (changed(SOUND, ATTRIBUTES, ">h", 0x10), InvalidRecord, "has no producer id"),
-        (changed(IDEMPOTENT, EPOCH, ">h", -1), InvalidRecord, "epoch -1"),
-        (changed(IDEMPOTENT, SEQUENCE, ">i", -1), InvalidRecord, "sequence -1"),
-        (changed(IDEMPOTENT, ID, ">q", -2), InvalidRecord, "producer id -2"),
-        (changed(SOUND, MAX_TIME, ">q", NOW_MS + HOUR_MS + 1), InvalidTimestamp, "ahead"),
-        (changed(SOUND, BASE_TIME, ">q", 2**63 - 1), InvalidTimestamp, "ahead"),
-        (changed(SOUND, MAX_TIME, ">q", 253_402_300_799_999), InvalidTimestamp, "ahead"),
-        (changed(SOUND, MAX_TIME, ">q", -2), InvalidTimestamp, "not before 1970"),
+        (changed(SOUND, ATTRIBUTES, ">h", 0x08), InvalidTimestamp, "by the broker only"),
+        (changed(SOUND, ATTRIBUTES, ">h", 5), InvalidBatch, "between 0 and 4, got 5"),
+        (changed(SOUND, ATTRIBUTES, ">h", 0x10), InvalidRecord, "must have a producer id"),
+        (changed(IDEMPOTENT, EPOCH, ">h", -1), InvalidRecord, "got 5, -1 and 0"),
+        (changed(IDEMPOTENT, SEQUENCE, ">i", -1), InvalidRecord, "got 5, 0 and -1"),
+        (changed(IDEMPOTENT, ID, ">q", -2), InvalidRecord, "got -2, 0 and 0"),
+        (changed(SOUND, MAX_TIME, ">q", NOW_MS + HOUR_MS + 1), InvalidTimestamp, "in the future"),
+        (changed(SOUND, BASE_TIME, ">q", 2**63 - 1), InvalidTimestamp, "in the future"),
+        (changed(SOUND, MAX_TIME, ">q", 253_402_300_799_999), InvalidTimestamp, "in the future"),
+        (changed(SOUND, MAX_TIME, ">q", -2), InvalidTimestamp, "must not be negative"),
         (changed(SOUND, BASE_TIME, ">q", -(2**63)), InvalidTimestamp, "timestamp is -9223"),
     ],
 )
@@ -119,9 +119,9 @@ def test_what_is_wrong_is_said_with_what_was_found(batch, error, says):
 def test_a_batch_that_claims_more_records_than_fit_takes_no_offsets():
     count = 2**31 - 1
     batch = changed(changed(SOUND, COUNT, ">i", count), DELTA, ">i", count - 1)
-    with pytest.raises(InvalidRecord, match=f"claims {count} records in {len(SOUND) - 61} bytes"):
+    with pytest.raises(InvalidRecord, match=f"{count} records do not fit in {len(SOUND) - 61}"):
         check(batch)
-    with pytest.raises(InvalidRecord, match="claims 2147483647 records in 268435456 bytes"):
+    with pytest.raises(InvalidRecord, match="2147483647 records do not fit in 268435456 bytes"):
         check(changed(batch, ATTRIBUTES, ">h", Codec.GZIP))
 
 
@@ -141,7 +141,7 @@ def test_timestamps_may_be_as_old_as_the_topic_says(age_ms):
     batch = build_batch([Record(b"", timestamp_ms=NOW_MS - age_ms)], now_ms=0)
     assert check(batch, Config(timestamp_before_max_ms=age_ms))
     older = build_batch([Record(b"", timestamp_ms=NOW_MS - age_ms - 1)], now_ms=0)
-    with pytest.raises(InvalidTimestamp, match=f"no older than {age_ms} ms"):
+    with pytest.raises(InvalidTimestamp, match=f"more than {age_ms} ms in the past"):
         check(older, Config(timestamp_before_max_ms=age_ms))
 
 
@@ -155,20 +155,20 @@ def test_where_the_broker_dates_records_theirs_do_not_matter():
     assert check(batch, Config(timestamp_type="LogAppendTime"))
 
 
-# Looking into the records.
+# Inspecting the records.
 
 
-def work(batch: bytes, config: Config) -> tuple[BatchHeader, bytes]:
-    rules = BatchValidator(config)
-    header = rules.check(batch, NOW_MS)
-    assert rules.has_work(header)
-    return rules.work(header, batch)
+def inspect(batch: bytes, config: Config) -> tuple[BatchHeader, bytes]:
+    validator = BatchValidator(config)
+    header = validator.check(batch, NOW_MS)
+    assert validator.must_inspect(header)
+    return validator.inspect(header, batch)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_compacted_topic_takes_records_with_keys_as_they_are(codec):
     batch = build_batch(RECORDS, now_ms=NOW_MS, codec=codec)
-    assert work(batch, COMPACTED) == (decode_header(batch), batch)
+    assert inspect(batch, COMPACTED) == (decode_header(batch), batch)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -176,15 +176,15 @@ def test_a_compacted_topic_takes_records_with_keys_as_they_are(codec):
 def test_and_names_the_first_without_one(codec, index):
     records = [*RECORDS[:index], Record(b"keyless"), *RECORDS[index:], Record(b"another")]
     with pytest.raises(InvalidBatchRecord, match=f"record {index} has no key") as found:
-        work(build_batch(records, now_ms=NOW_MS, codec=codec), COMPACTED)
+        inspect(build_batch(records, now_ms=NOW_MS, codec=codec), COMPACTED)
     assert found.value.record_index == index
     assert pickle.loads(pickle.dumps(found.value)).record_index == index
 
 
 def test_a_topic_that_is_not_compacted_does_not_look():
     batch = build_batch([Record(b"keyless")], now_ms=NOW_MS)
-    rules = BatchValidator(Config())
-    assert not rules.has_work(rules.check(batch, NOW_MS))
+    validator = BatchValidator(Config())
+    assert not validator.must_inspect(validator.check(batch, NOW_MS))
 
 
 CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -204,9 +204,9 @@ def test_a_topic_with_a_codec_stores_everything_in_it_and_changes_nothing_else(n
     )
     config = Config(compression_type=name)
     if codec == CODECS[name]:
-        assert not BatchValidator(config).has_work(decode_header(batch))
+        assert not BatchValidator(config).must_inspect(decode_header(batch))
         return
-    header, stored = work(batch, config)
+    header, stored = inspect(batch, config)
     assert header == decode_header(stored)
     check_batch(header, stored)
     assert header.codec == CODECS[name]
@@ -217,20 +217,20 @@ def test_a_topic_with_a_codec_stores_everything_in_it_and_changes_nothing_else(n
 
 def test_what_becomes_too_large_by_unpacking_is_refused():
     batch = build_batch([Record(b"a" * 10_000)], now_ms=NOW_MS, codec=Codec.GZIP)
-    with pytest.raises(BatchTooLarge, match="as the topic stores it"):
-        work(batch, Config(compression_type="uncompressed", message_bytes_max=1000))
+    with pytest.raises(BatchTooLarge, match="once recompressed"):
+        inspect(batch, Config(compression_type="uncompressed", message_bytes_max=1000))
 
 
 @pytest.mark.parametrize("config", [COMPACTED, Config(compression_type="gzip")])
 def test_records_that_cannot_be_unpacked_are_refused(config):
     batch = build_batch(RECORDS, now_ms=NOW_MS, codec=Codec.ZSTD)
-    with pytest.raises(InvalidBatch, match="records cannot be read"):
-        work(changed(batch, 61, ">q", 0), config)
+    with pytest.raises(InvalidBatch, match="cannot read the records"):
+        inspect(changed(batch, 61, ">q", 0), config)
 
 
 def test_records_that_are_not_what_they_claim_are_refused_where_they_are_looked_at():
-    with pytest.raises(InvalidBatch, match="records cannot be read"):
-        work(changed(SOUND, 61, ">b", 1), COMPACTED)
+    with pytest.raises(InvalidBatch, match="cannot read the records"):
+        inspect(changed(SOUND, 61, ">b", 1), COMPACTED)
 
 
 @pytest.mark.parametrize("config", [COMPACTED, Config(compression_type="lz4")])
@@ -246,7 +246,7 @@ def test_a_bomb_is_refused_before_it_goes_off(config):
     bomb = bytearray(bomb)
     struct.pack_into(">i", bomb, 8, len(bomb) - 12)
     with pytest.raises(BatchTooLarge, match="decompresses to more than"):
-        work(changed(bytes(bomb), ATTRIBUTES, ">h", Codec.ZSTD), small)
+        inspect(changed(bytes(bomb), ATTRIBUTES, ">h", Codec.ZSTD), small)
 
 
 def test_packing_and_unpacking_a_batch_gives_it_back():

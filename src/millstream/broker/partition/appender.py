@@ -104,9 +104,9 @@ class _ClientBatch:
     def set_exception(self, exception: Exception, /) -> None:
         first: AppendedBatch | None = None
         if isinstance(exception, DuplicateBatch):
-            first = exception.kept
+            first = exception.first
         elif isinstance(exception, LogFull):  # A duplicate needs no space: it is stored already.
-            first = self._appender.states.kept(self.header)
+            first = self._appender.states.find_duplicate(self.header)
         if first is not None:
             self._appender.acknowledge_duplicate(first, self._waiter)
         else:
@@ -211,20 +211,20 @@ class PartitionAppender:
         client_batch = _ClientBatch(
             self, header, waiter, now_ms, timeout, is_early, expected_marker_offset, on_admit
         )
-        has_work = validator.has_work(header)
-        if self._queue or (has_work and len(batch) > INLINE_SIZE_MAX):
-            self._enqueue(client_batch, batch, has_work=has_work)
-        elif has_work:
-            self._submit(client_batch, *validator.work(header, batch))
+        must_inspect = validator.must_inspect(header)
+        if self._queue or (must_inspect and len(batch) > INLINE_SIZE_MAX):
+            self._enqueue(client_batch, batch, must_inspect=must_inspect)
+        elif must_inspect:
+            self._submit(client_batch, *validator.inspect(header, batch))
         else:
             self._submit(client_batch, header, batch)
 
-    def _enqueue(self, client_batch: _ClientBatch, batch: Bytes, *, has_work: bool) -> None:
+    def _enqueue(self, client_batch: _ClientBatch, batch: Bytes, *, must_inspect: bool) -> None:
         """Inspect the records in a thread; submit the batch after all that arrived before it."""
         header = client_batch.header
         prepared: asyncio.Future[tuple[BatchHeader, Bytes]]
-        if has_work:
-            prepared = self._background.run(partial(self.validator.work, header, batch))
+        if must_inspect:
+            prepared = self._background.run(partial(self.validator.inspect, header, batch))
         else:
             prepared = asyncio.get_running_loop().create_future()
             prepared.set_result((header, batch))
@@ -327,7 +327,7 @@ class PartitionAppender:
     def note_commit(self) -> None:
         """React to a commit: the log's end offset has moved."""
         end_offset = self._log.end_offset
-        if self.states.has_steps:
+        if self.states.has_uncommitted:
             self.states.committed(end_offset)
         if self._duplicates:
             pending = []

@@ -1,9 +1,9 @@
 """Reading batches of a partition for consumers.
 
-Some batches have no records: what is left of those that compaction or deletion emptied, and fillers
-in place of what went. Kafka's clients step over them when others follow, but an answer with nothing
-else is where they differ: some stay where they are and ask again. So an answer begins with a batch
-that has a record. Where none has one up to the end, one empty batch alone takes the reader there.
+Some batches have no records: those that compaction or deletion has emptied, and filler batches in
+place of removed ones. Kafka's clients skip them if other batches follow, but differ if a response
+contains nothing else: some stay at their offset and fetch again. So a response starts with a batch
+that has a record. If no batch up to the end has one, a single empty batch moves the reader there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _COUNT_AT = HEADER_SIZE - _COUNT.size
 def read_batches(
     log: Log, offset: int, *, end_offset: int, size_max: int, is_first: bool
 ) -> FetchResult:
-    """Return batches from the one that holds `offset` on and before `end_offset`.
+    """Return the batches from the one that contains `offset` to the last before `end_offset`.
 
-    They have `size_max` bytes together at the most, save where `is_first`: then one comes back
-    that is larger. An offset before the start of the log stands for that; the batch in which the
-    log starts then comes without the records before it, which no reader would know to leave out.
+    Together they have at most `size_max` bytes; with `is_first`, a single larger batch is returned.
+    An offset before the start of the log means the start. The batch in which the log starts is then
+    returned without its records before the start, because no reader would know to skip them.
     """
     parts: list[memoryview] = []
     blank: memoryview | None = None
@@ -38,8 +38,8 @@ def read_batches(
     while position < end_offset and (size < size_max or (is_first and not parts)):
         if log.masks:
             position = min(_after_deleted(log, position), end_offset - 1)
-        found = log.read(position, size_max=max(0, size_max - size))
-        data, next_offset = found.data, found.next_offset
+        chunk = log.read(position, size_max=max(0, size_max - size))
+        data, next_offset = chunk.data, chunk.next_offset
         if next_offset > end_offset:
             data, next_offset = cut_at(data, end_offset)
         if not data:
@@ -58,14 +58,14 @@ def read_batches(
         position, size = next_offset, size + len(data)
     if parts or position == offset or position < end_offset:
         return FetchResult(tuple(parts), position if parts else offset, size)
-    if blank is None:  # All was deleted from the front, and nothing is left to show for it.
+    if blank is None:  # All records were deleted, and no emptied batch is left of them.
         epoch = log.partition.epoch_at(position)
         blank = memoryview(filler_batches(position - 1, position, leader_epoch=epoch))
     return FetchResult((blank,), position, len(blank), is_blank=True)
 
 
 def _after_deleted(log: Log, offset: int) -> int:
-    """Return the first offset from `offset` on that was not deleted by its key.
+    """Return the first offset from `offset` on that was not deleted by key.
 
     Stepping over deleted records batch by batch would take as long as reading them.
     """
@@ -85,17 +85,17 @@ def _after_deleted(log: Log, offset: int) -> int:
 
 
 def _starting_at(offset: int, data: memoryview, next_offset: int) -> tuple[memoryview, int]:
-    """Return `data` as it is, or only its first batch, where that holds records before `offset`."""
+    """Return `data`, or only its first batch if that has records before `offset`, without those."""
     header = decode_header(data)
     if header.base_offset >= offset or not header.record_count:
         return data, next_offset
     rules = FilterRules(start_offset=offset, producers=frozenset({header.base_offset}))
-    rest = b"".join(filter_batches(data[: header.size], rules).pieces)
-    return memoryview(rest), header.next_offset
+    filtered = b"".join(filter_batches(data[: header.size], rules).pieces)
+    return memoryview(filtered), header.next_offset
 
 
 def cut_at(data: memoryview, end_offset: int) -> tuple[memoryview, int]:
-    """Return the batches of `data` that begin before `end_offset`, and where to read on."""
+    """Return the batches of `data` that begin before `end_offset`, and the next offset."""
     size, next_offset = 0, end_offset
     for header, batch in split(data):
         if header.base_offset >= end_offset:
@@ -106,9 +106,9 @@ def cut_at(data: memoryview, end_offset: int) -> tuple[memoryview, int]:
 
 
 def _skip_empty(data: memoryview) -> tuple[int, int]:
-    """Return where the first batch with a record starts, and the one before it.
+    """Return the positions of the first batch with a record and of the batch before it.
 
-    Where none has one, the first is the end of `data`.
+    If no batch has a record, the first is the end of `data`.
     """
     position = last = 0
     while position < len(data) and _COUNT.unpack_from(data, position + _COUNT_AT)[0] == 0:

@@ -229,7 +229,7 @@ class Partition:
     def _end_opening(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # Those who wait get it; if nobody does, it need not be logged.
+            opening.exception()  # Callers of `open` get it; without any, it need not be logged.
 
     async def reopen(self) -> None:
         """Check and open the log again: the way back from offline."""

@@ -1,4 +1,4 @@
-"""What a partition knows of the records in its log, for those who remove some of them."""
+"""Hooks through which a partition tells its log which records may be removed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from millstream.records.filter.rules import AbortedOffsets
 
 
 class RetentionHold(Protocol):
-    """Someone who needs records whatever retention says, as a queue does its jobs."""
+    """Keeps records from being deleted by retention, such as the unfinished jobs of a queue."""
 
     def needed_offset(self) -> int:
-        """Return the first offset that is still needed, by what is decided up to now."""
+        """Return the first offset that is still needed, by the decisions made so far."""
         ...
 
     async def settle(self) -> None:
-        """Return when what was decided up to now is durable; raises where it will not be."""
+        """Wait until the decisions made so far are durable; raise if they will not be."""
         ...
 
 
 class PartitionRemovalHooks:
-    """Guards the log of one partition: see `storage.guard.Guard`."""
+    """The removal hooks of one partition; see `RemovalHooks` in `storage`."""
 
     def __init__(
         self,
@@ -46,24 +46,23 @@ class PartitionRemovalHooks:
         """Return the aborted transactions that overlap the offsets from `first` to before `end`."""
         return [
             AbortedOffsets(
-                producer_id=found.producer_id,
-                first_offset=found.first_offset,
-                last_offset=found.last_offset,
+                producer_id=aborted.producer_id,
+                first_offset=aborted.first_offset,
+                last_offset=aborted.last_offset,
             )
-            for found in self._states.aborted.ranges(first, end)
+            for aborted in self._states.aborted.ranges(first, end)
         ]
 
     def needed_offset(self) -> int | None:
-        """Return the first offset that must stay; `None` where nobody needs any."""
+        """Return the first offset that must be kept, or None if there is no hold."""
         hold = self._retention_hold()
         return None if hold is None else hold.needed_offset()
 
     async def before_removal(self) -> None:
-        """Write down what is known of the producers.
+        """Make durable what the retention hold no longer needs, then save the producer states.
 
-        Where that fails, records go all the same: a full disk must not keep them. Producers whose
-        records are gone are then told, after a crash, that they are not known any more. Whoever
-        needs records first makes durable that it needs some no more.
+        If saving the producer states fails, the records are removed all the same: a full disk must
+        not keep them. After a crash, producers whose records are gone are then unknown.
         """
         if (hold := self._retention_hold()) is not None:
             await hold.settle()

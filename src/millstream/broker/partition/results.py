@@ -1,4 +1,4 @@
-"""Answers of a partition, as plain values: what was appended, read or found."""
+"""Results of partition operations, as plain values."""
 
 from __future__ import annotations
 
@@ -20,87 +20,90 @@ __all__ = [
 
 
 class TimestampedAppend(Appended):
-    """An `Appended` of a topic that dates its records itself."""
+    """An `Appended` of a topic with log append time."""
 
     log_append_time_ms: int
 
     @classmethod
     def of(cls, appended: Appended, log_append_time_ms: int) -> TimestampedAppend:
-        """Return the same with the time that its records were dated."""
+        """Return `appended` with the timestamp that its records got."""
         stamped = cls(*appended)
         stamped.log_append_time_ms = log_append_time_ms
         return stamped
 
 
 def append_time_of(appended: Appended) -> int:
-    """When the broker dated the batch, in ms since 1970; -1 where producers date their records."""
+    """Return the timestamp that the broker gave the batch, or -1 if producers set timestamps."""
     return appended.log_append_time_ms if isinstance(appended, TimestampedAppend) else -1
 
 
 class AbortedTransactionStart(NamedTuple):
-    """A transaction that a reader of committed records has to leave out."""
+    """An aborted transaction, which a reader of committed records has to skip."""
 
     producer_id: int
     first_offset: int
 
 
 class FetchResult(NamedTuple):
-    """Whole batches in the order of the log, as they lie there, save for deleted records."""
+    """Whole batches in log order, as they are stored, except for deleted records."""
 
     parts: tuple[memoryview, ...]
-    """At least one for each segment that was read; bytes of a sealed one are not copied."""
+    """At least one for each segment that was read; bytes of sealed segments are not copied."""
     next_offset: int
-    """Where to read on; where nothing was there, that is where the reading began."""
+    """The offset to continue at; if nothing was read, the offset that was requested."""
     size: int
-    """Bytes of all parts together."""
+    """Total bytes of the parts."""
     aborted: tuple[AbortedTransactionStart, ...] = ()
-    """Aborted transactions with records among these; empty for readers of everything."""
+    """Aborted transactions with records in these batches; empty unless only committed records are
+    read."""
     is_blank: bool = False
-    """Whether there is no record among these: one empty batch that takes the reader to the end."""
+    """Whether there is no record in it, only an empty batch that moves the reader to the end."""
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The answer to a question about a time or an end of the log."""
+    """The result of an offset lookup."""
 
     offset: int
     timestamp_ms: int
-    """-1 where the question was not about a record."""
+    """-1 if the lookup was not for a record."""
     leader_epoch: int
 
 
 class ProducerDescription(NamedTuple):
-    """What a partition remembers of a producer, for those who administrate."""
+    """The state of a producer in one partition, for administrators."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
-    """-1 where the present epoch has written nothing yet."""
+    """-1 if the current epoch has not written yet."""
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_first_offset: int
-    """-1 where no transaction is open here."""
+    """-1 if no transaction is open in this partition."""
 
 
 class PartitionDescription(NamedTuple):
-    """What a partition holds and what went from it, for those who administrate."""
+    """Counts and sizes of a partition, for administrators."""
 
     start_offset: int
     """The first offset that can be read."""
     eviction_floor: int
-    """All before it went by retention; what lies between it and the start was deleted."""
+    """Retention has deleted all records before it; those between it and the start were deleted by a
+    client.
+    """
     high_watermark: int
     """The offset after the last that can be read."""
     leader_epoch: int
     cleaned_offset: int
-    """Compaction has seen everything before it."""
+    """Compaction has processed everything before it."""
     segments: int
     bytes: int
-    """Of all its segments."""
+    """Size of all segments."""
     records: int
-    """In all its segments, without those that were deleted by their key."""
+    """Records in all segments, without those deleted by key."""
     deleted_records: int
-    """Deleted by their key, and still in a file."""
+    """Records deleted by key that are still in a file."""
     reclaimable_bytes: int
-    """What these take."""
+    """Size of the deleted records."""
     gaps: tuple[Gap, ...]
-    """What a reader that comes too late is told of, oldest first."""
+    """Gaps that a late reader is told of, oldest first."""

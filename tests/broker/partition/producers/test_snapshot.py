@@ -85,7 +85,7 @@ def test_counts_that_contradict_the_size_are_found_though_the_sum_is_right(posit
 def test_a_newer_version_is_refused_untouched():
     body = bytearray(encoded()[:-4])
     body[9] = 2
-    with pytest.raises(UnknownFormat, match="found snapshot version 2, known is 1"):
+    with pytest.raises(UnknownFormat, match="snapshot has version 2, expected 1"):
         decode_snapshot(bytes(body) + struct.pack(">I", crc32c(body)), now_ms=0)
 
 

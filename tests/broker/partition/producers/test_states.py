@@ -81,13 +81,13 @@ class Line:
 
 
 def refuses(error: type[MillstreamError], line: Line, *args, **fields) -> str:
-    before = line.states.all(), line.states.first_unstable_offset, line.states.has_steps
+    before = line.states.all(), line.states.first_unstable_offset, line.states.has_uncommitted
     with pytest.raises(error) as caught:
         line.send(*args, **fields)
     assert (
         line.states.all(),
         line.states.first_unstable_offset,
-        line.states.has_steps,
+        line.states.has_uncommitted,
     ) == before, "a refused batch leaves no trace"
     return str(caught.value)
 
@@ -101,7 +101,7 @@ class TestSequences:
     def test_a_gap_is_refused_and_says_what_was_expected(self):
         line = Line()
         line.send(0, 3)
-        assert "sends sequence 4, expected 3" in refuses(OutOfOrderSequence, line, 4)
+        assert "sent sequence 4, expected 3" in refuses(OutOfOrderSequence, line, 4)
 
     def test_after_the_last_sequence_comes_zero(self):
         line = Line()
@@ -119,7 +119,7 @@ class TestSequences:
         assert line.states.get(7).last_sequence == 2
         with pytest.raises(DuplicateBatch) as found:
             line.send(SEQUENCE_MAX - 1, 5)
-        assert found.value.kept.first_offset == 1
+        assert found.value.first.first_offset == 1
         line.send(3)
 
     def test_producers_do_not_mind_each_other(self):
@@ -136,7 +136,7 @@ class TestDuplicates:
         for offset, sequence in sent:
             with pytest.raises(DuplicateBatch) as found:
                 line.send(sequence, 2)
-            assert found.value.kept[:4] == (sequence, sequence + 1, offset, offset + 1)
+            assert found.value.first[:4] == (sequence, sequence + 1, offset, offset + 1)
 
     def test_an_older_one_is_out_of_order(self):
         line = Line()
@@ -167,7 +167,7 @@ class TestEpochs:
     def test_an_older_epoch_is_refused(self):
         line = Line()
         line.send(0, epoch=5)
-        assert "epoch 4, newest is 5" in refuses(InvalidProducerEpoch, line, 0, epoch=4)
+        assert "epoch 4, its newest epoch is 5" in refuses(InvalidProducerEpoch, line, 0, epoch=4)
 
     def test_a_newer_epoch_does_not_walk_into_an_open_transaction(self):
         line = Line()
@@ -368,7 +368,7 @@ class TestSettled:
         line.send(1, producer_id=1, is_transactional=True)
         line.end(producer_id=1, is_commit=False)
         line.send(0, producer_id=3)
-        settled = line.states.settled(3)
+        settled = line.states.snapshot(3)
         assert settled.offset == 3
         assert sorted(settled.entries) == [1, 2]
         assert settled.entries[1].last_sequence == 0
@@ -381,7 +381,7 @@ class TestSettled:
         line.send(0, producer_id=2, is_transactional=True)
         line.send(0, producer_id=1, is_transactional=True)
         line.commit()
-        other.states.restore(line.states.settled(2))
+        other.states.restore(line.states.snapshot(2))
         assert other.states.all() == line.states.all()
         assert other.states.first_unstable_offset == 0
         other.offset = 2

@@ -175,7 +175,7 @@ class Producers(RuleBasedStateMachine):
         if isinstance(expected, Entry):
             with pytest.raises(DuplicateBatch) as found:
                 self.states.admit(header, self.end, now_ms=0)
-            kept = found.value.kept
+            kept = found.value.first
             assert (kept.first_sequence, kept.last_sequence) == expected.sequences
             assert kept.first_offset == expected.first
             assert kept.last_offset == expected.header.last_offset
@@ -226,7 +226,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule()
     def save(self):
-        found = self.states.settled(self.committed)
+        found = self.states.snapshot(self.committed)
         self.snapshots.append(
             (self.committed, encode_snapshot(found, tail_crc=0, now_ms=0)),
         )

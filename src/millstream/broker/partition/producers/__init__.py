@@ -1,1 +1,1 @@
-"""Idempotent producers of a partition."""
+"""Idempotent and transactional producers of a partition."""

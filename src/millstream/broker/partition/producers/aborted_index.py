@@ -1,8 +1,8 @@
-"""The aborted transactions of one partition, as far as its log still holds any of their records.
+"""Index of the aborted transactions of one partition, as long as its log has records of them.
 
-A reader of committed records gets every batch, and beside them the list of those to leave out. The
-list is in the order of the markers that ended the transactions, because that is the order in which
-they come to be known.
+A reader of committed records gets every batch, with a list of the aborted transactions to skip. The
+index is in the order of the markers that ended the transactions, the order in which they become
+known.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from millstream.broker.partition.results import AbortedTransactionStart
 
 
 class AbortedRange(NamedTuple):
-    """An aborted transaction, and where its records can be."""
+    """An aborted transaction, and the offsets between which it has records."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """That of its marker."""
+    """The offset of its marker."""
     last_stable_offset: int
-    """Where readers of committed records had to stop right after it: no transaction that ended
-    later has records before this."""
+    """The last stable offset right after its marker: no transaction that ended later has records
+    before it."""
 
 
 class AbortedIndex:
-    """Aborted transactions, sorted by their last offset; 32 bytes for each."""
+    """Aborted transactions, sorted by last offset; 32 bytes each."""
 
     def __init__(self, ranges: Iterable[AbortedRange] = ()) -> None:
         self._producer_ids = array("q")
         self._firsts = array("q")
         self._lasts = array("q")
         self._stables = array("q")
-        for item in ranges:
-            self.add(item)
+        for transaction in ranges:
+            self.add(transaction)
 
     def __len__(self) -> int:
         return len(self._lasts)
@@ -45,23 +45,23 @@ class AbortedIndex:
         columns = zip(self._producer_ids, self._firsts, self._lasts, self._stables, strict=True)
         return map(AbortedRange._make, columns)
 
-    def add(self, item: AbortedRange) -> None:
+    def add(self, transaction: AbortedRange) -> None:
         """Add a transaction that ended after all others."""
-        assert not self._lasts or self._lasts[-1] < item.last_offset, "markers come in order"
-        self._producer_ids.append(item.producer_id)
-        self._firsts.append(item.first_offset)
-        self._lasts.append(item.last_offset)
-        self._stables.append(item.last_stable_offset)
+        assert not self._lasts or self._lasts[-1] < transaction.last_offset, "markers come in order"
+        self._producer_ids.append(transaction.producer_id)
+        self._firsts.append(transaction.first_offset)
+        self._lasts.append(transaction.last_offset)
+        self._stables.append(transaction.last_stable_offset)
 
     def between(self, offset: int, end_offset: int) -> tuple[AbortedTransactionStart, ...]:
-        """Return the transactions with records from `offset` on and before `end_offset`."""
+        """Return the transactions with records from `offset` to before `end_offset`."""
         return tuple(
             AbortedTransactionStart(self._producer_ids[at], self._firsts[at])
             for at in self._overlapping(offset, end_offset)
         )
 
     def ranges(self, offset: int, end_offset: int) -> list[AbortedRange]:
-        """Return the same with all that is known of them."""
+        """Return the same transactions as `between`, with all their fields."""
         columns = (self._producer_ids, self._firsts, self._lasts, self._stables)
         return [
             AbortedRange._make(column[at] for column in columns)
@@ -76,17 +76,17 @@ class AbortedIndex:
                 break
 
     def before(self, offset: int) -> list[AbortedRange]:
-        """Return those whose marker lies before `offset`."""
+        """Return the transactions whose marker is before `offset`."""
         end = bisect_left(self._lasts, offset)
         columns = (self._producer_ids, self._firsts, self._lasts, self._stables)
         return list(map(AbortedRange._make, zip(*(c[:end] for c in columns), strict=True)))
 
     def rewind(self, offset: int) -> None:
-        """Forget those whose marker lies at `offset` or later: the log does not have it."""
+        """Forget transactions whose marker is at `offset` or later: the log has taken it back."""
         self._keep(0, bisect_left(self._lasts, offset))
 
     def trim(self, start_offset: int) -> None:
-        """Forget those that ended before the log starts."""
+        """Forget transactions that ended before the start of the log."""
         self._keep(bisect_left(self._lasts, start_offset), len(self._lasts))
 
     def _keep(self, start: int, end: int) -> None:

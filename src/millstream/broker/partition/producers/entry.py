@@ -1,7 +1,7 @@
-"""What is remembered of one producer in one partition.
+"""State of one producer in one partition.
 
-Values, not objects that change: what was true before a batch can be kept and put back whole when
-the batch is taken back.
+Entries are immutable values: the entry from before a batch can be kept, and restored if the log
+takes the batch back.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from typing import NamedTuple
 from millstream.records.batch import TRANSACTIONAL_BIT, BatchHeader
 
 BATCHES_REMEMBERED = 5
-"""As many as a client may have under way at once, so every retry finds the batch that it repeats.
-Kafka's clients and Kafka itself count on the same number."""
+"""As many as a client may have in flight, so that every retry finds the batch that it repeats.
+Kafka and its clients rely on the same number."""
 
 SEQUENCE_MAX = 2**31 - 1
-"""After this one comes 0."""
+"""The next sequence after it is 0."""
 
 NOTHING = -1
-"""Stands for "none" among offsets, sequences and epochs, as it does on the wire."""
+"""Means "none" for offsets, sequences and epochs, as in Kafka's protocol."""
 
 
 class AppendedBatch(NamedTuple):
-    """A batch that was appended: how to know it again, and what to answer then."""
+    """An appended batch: how to recognise a duplicate of it, and how to acknowledge that."""
 
     first_sequence: int
     last_sequence: int
     first_offset: int
     last_offset: int
     timestamp_ms: int
-    """The greatest of its records."""
+    """The greatest timestamp of its records."""
 
 
 class ProducerEntry(NamedTuple):
-    """What is remembered of one producer."""
+    """The state of one producer."""
 
     epoch: int
     batches: tuple[AppendedBatch, ...] = ()
-    """The last of this epoch, oldest first."""
+    """The last batches of this epoch, oldest first."""
     first_offset: int = NOTHING
-    """Where its open transaction began."""
+    """The first offset of its open transaction."""
     marker_offset: int = NOTHING
-    """Where its last transaction ended."""
+    """The offset of the marker of its last transaction."""
     coordinator_epoch: int = NOTHING
     timestamp_ms: int = NOTHING
-    """The greatest of the last batch, by whatever clock dates the records."""
+    """The greatest timestamp in the last batch, by the clock that dates records."""
     seen_ms: int = 0
-    """When it was last heard of, by the clock of whoever keeps the entry."""
+    """The time of its last batch or marker, by the clock of the caller."""
 
     @property
     def is_in_transaction(self) -> bool:
@@ -63,8 +63,8 @@ class ProducerEntry(NamedTuple):
         """The only sequence that may follow."""
         return (self.batches[-1].last_sequence + 1) & SEQUENCE_MAX if self.batches else 0
 
-    def kept(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
-        """Return the kept batch with exactly these sequences."""
+    def find_batch(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
+        """Return the remembered batch with exactly these sequences."""
         for batch in self.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
@@ -72,14 +72,14 @@ class ProducerEntry(NamedTuple):
 
 
 def next_sequence(sequence: int, count: int = 1) -> int:
-    """Return the sequence `count` steps on."""
+    """Return the sequence `count` after `sequence`."""
     return (sequence + count) & SEQUENCE_MAX
 
 
 def with_batch(
     entry: ProducerEntry | None, header: BatchHeader, base_offset: int, seen_ms: int
 ) -> ProducerEntry:
-    """Return what is to be remembered once a batch of records has its offset."""
+    """Return the entry after a batch of records got its offset."""
     delta, timestamp_ms = header.last_offset_delta, header.max_timestamp
     batch = AppendedBatch(
         header.base_sequence,
@@ -112,7 +112,7 @@ def with_marker(
     coordinator_epoch: int,
     seen_ms: int,
 ) -> ProducerEntry:
-    """Return what is to be remembered once a marker has its offset."""
+    """Return the entry after a marker got its offset."""
     is_same_epoch = entry is not None and entry.epoch == header.producer_epoch
     return ProducerEntry(
         header.producer_epoch,

@@ -1,6 +1,6 @@
-"""Bringing a partition's producers back when it is opened.
+"""Recovery of a partition's producers when it is opened.
 
-All of it blocks, and runs in a thread.
+All functions here block, and run in a thread.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from millstream.storage.segment.segment import SealedSegment, Segment
 logger = logging.getLogger(__name__)
 
 NO_SNAPSHOT = -1
-"""The offset of a snapshot that is not there."""
+"""The offset of a snapshot that does not exist."""
 
 _NO_TAIL = 0
-"""The tail crc of a snapshot before which there is no batch, or none as it was written."""
+"""The tail crc of a snapshot if there is no batch before its offset, or only a rewritten one."""
 
 
 class RecoveredProducers(NamedTuple):
-    """What was found out about the producers of a partition."""
+    """The recovered producers of a partition."""
 
     states: ProducerStates
     snapshot_offset: int
-    """What the snapshot speaks up to; `NO_SNAPSHOT` where there is none."""
+    """The offset of the snapshot, or `NO_SNAPSHOT`."""
     known_offset: int
-    """How far the log could be read: to its end, save where it is damaged."""
+    """How far the log could be read: to its end, unless it is damaged."""
     damage: CorruptData | None = None
-    """Why not to its end."""
+    """The reason why the log could not be read to its end."""
 
 
 def recover_producers(
     log: Log, filesystem: Filesystem, directory: str, *, expiration_ms: int, now_ms: int
 ) -> RecoveredProducers:
-    """Read what the snapshot says, and the log after it.
+    """Load the snapshot, and replay the log after it.
 
-    A snapshot that does not belong to the log as it is now is removed before anything is appended:
-    once the log has grown past its offset again, it could be taken for true.
+    A snapshot that does not match the log is removed before anything is appended: once the log has
+    grown past its offset again, it might seem to match.
     """
     states = ProducerStates(expiration_ms=expiration_ms)
-    found = _find_snapshot(log, filesystem, directory, now_ms)
-    if found is not None:
-        states.restore(found)
+    snapshot = _find_snapshot(log, filesystem, directory, now_ms)
+    if snapshot is not None:
+        states.restore(snapshot)
     elif log.start_offset > 0:
-        # Batches are gone from the log, and with them perhaps all that was known of a producer.
+        # The log has lost batches, and with them perhaps all that was known of a producer.
         states.forgotten_max = ALL_PRODUCER_IDS
-    snapshot_offset = NO_SNAPSHOT if found is None else found.offset
-    known_offset = log.start_offset if found is None else found.offset
+    snapshot_offset = NO_SNAPSHOT if snapshot is None else snapshot.offset
+    known_offset = log.start_offset if snapshot is None else snapshot.offset
     damage: CorruptData | None = None
     try:
         for header, batch in log.headers(known_offset):
@@ -74,52 +74,56 @@ def recover_producers(
     except CorruptData as error:
         damage = error
     if damage is not None:
-        logger.error("%s: unknown who wrote what from %d on: %s", log.name, known_offset, damage)
+        logger.error(
+            "%s: producers are unknown from offset %d on: %s", log.name, known_offset, damage
+        )
     states.trim(log.start_offset)
     return RecoveredProducers(states, snapshot_offset, known_offset, damage)
 
 
 def save_producers(
-    log: Log, filesystem: Filesystem, directory: str, found: ProducerSnapshot, *, now_ms: int
+    log: Log, filesystem: Filesystem, directory: str, snapshot: ProducerSnapshot, *, now_ms: int
 ) -> None:
-    """Write a snapshot of what is committed. Durable when this returns."""
-    tail_crc = _tail_crc(log, found.offset)
-    write_snapshot(filesystem, directory, found, tail_crc=tail_crc, now_ms=now_ms)
+    """Write a snapshot of the committed state. It is durable when this returns."""
+    tail_crc = _tail_crc(log, snapshot.offset)
+    write_snapshot(filesystem, directory, snapshot, tail_crc=tail_crc, now_ms=now_ms)
 
 
 def _find_snapshot(
     log: Log, filesystem: Filesystem, directory: str, now_ms: int
 ) -> ProducerSnapshot | None:
-    """Return the snapshot if there is one and it belongs to the log."""
+    """Return the snapshot if there is one and it matches the log."""
     try:
-        found, tail_crc = read_snapshot(filesystem, directory, now_ms=now_ms)
+        snapshot, tail_crc = read_snapshot(filesystem, directory, now_ms=now_ms)
     except FileNotFoundError:
         return None
     except CorruptFile as error:
         reason = str(error)
     except OSError as error:
-        raise StorageFailed(f"{log.name}: snapshot cannot be read: {error}") from error
+        raise StorageFailed(f"{log.name}: cannot read the producer snapshot: {error}") from error
     else:
-        if not log.start_offset <= found.offset <= log.end_offset:
-            reason = f"it is of offset {found.offset}, outside the log"
-        elif _has_tail(log, found.offset) and _tail_crc(log, found.offset) != tail_crc:
-            reason = f"the batch before offset {found.offset} is another one, or damaged"
+        if not log.start_offset <= snapshot.offset <= log.end_offset:
+            reason = f"its offset {snapshot.offset} is outside the log"
+        elif _has_tail(log, snapshot.offset) and _tail_crc(log, snapshot.offset) != tail_crc:
+            reason = f"the batch before its offset {snapshot.offset} is a different one, or damaged"
         else:
-            return found
-    logger.warning("%s: producers are read from the log: %s", log.name, reason)
+            return snapshot
+    logger.warning(
+        "%s: producer snapshot is unusable; reading producers from the log: %s", log.name, reason
+    )
     try:
         remove_snapshot(filesystem, directory)
     except OSError as error:
-        raise StorageFailed(f"{log.name}: snapshot cannot be removed: {error}") from error
+        raise StorageFailed(f"{log.name}: cannot remove the producer snapshot: {error}") from error
     return None
 
 
 def _has_tail(log: Log, offset: int) -> bool:
-    """Whether the log should have the batch that ends right before `offset` as it was written.
+    """Return whether the log should have the batch that ends right before `offset`, unchanged.
 
-    Not if that was deleted, nor if its segment was rewritten: its checksum may be another one then.
-    Nor is it needed there: what was rewritten had been sealed before, and a log that lost its end,
-    and grew again, lost nothing that was.
+    It does not if the batch was deleted, or if its segment was rewritten: its checksum may differ
+    then. The check is not needed in that case: a rewritten segment had been sealed before, and a
+    log that loses its end and grows again loses nothing that was sealed.
     """
     segment = _segment_before(log, offset)
     is_rewritten = isinstance(segment, SealedSegment) and segment.generation > 0
@@ -132,7 +136,7 @@ def _tail_crc(log: Log, offset: int) -> int:
     if segment is None or not _has_tail(log, offset):
         return _NO_TAIL
     try:
-        found = read_slice(
+        last = read_slice(
             segment,
             offset - 1,
             limit=segment.size,
@@ -140,13 +144,13 @@ def _tail_crc(log: Log, offset: int) -> int:
             records_max=None,
             is_checked=True,
         )
-    except (OSError, CorruptData):  # Replaced or removed in this moment; or nobody can tell.
+    except (OSError, CorruptData):  # Replaced or removed at this moment, or unreadable.
         return _NO_TAIL
-    header = decode_header(found.data)
+    header = decode_header(last.data)
     return header.crc if header.next_offset == offset else _NO_TAIL
 
 
 def _segment_before(log: Log, offset: int) -> Segment | None:
-    """Return the segment that holds the batch before `offset`."""
+    """Return the segment with the batch before `offset`."""
     holding = (s for s in log.segments if s.base_offset < offset <= s.next_offset)
     return next(holding, None)

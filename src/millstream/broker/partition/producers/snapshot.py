@@ -1,6 +1,6 @@
-r"""`producers.snapshot`: what is remembered of the producers of a partition.
+r"""`producers.snapshot`: the state of a partition's producers.
 
-With it, opening the partition need not read the whole log.
+With it, opening the partition does not have to read the whole log.
 
      0        8         10    12       20         24          28        32              40
     +--------+---------+-----+--------+----------+-----------+---------+---------------+- -
@@ -13,7 +13,7 @@ With it, opening the partition need not read the whole log.
     |    |       |                   | of its trans-| of its last   | of its    | ms   | of    |
     |    |       |                   | action       | transaction   | last batch|      | batches
     +----+-------+-------------------+--------------+---------------+-----------+------+-------+
-      and behind it for each of its batches, 32 bytes:
+      followed by each of its batches, 32 bytes:
       +----------------+---------------+--------------+-------------+-----------+
       | first sequence | last sequence | first offset | last offset | timestamp |
       +----------------+---------------+--------------+-------------+-----------+
@@ -23,12 +23,12 @@ With it, opening the partition need not read the whole log.
     | producer id | first offset | last offset | last stable offset |
     +-------------+--------------+-------------+--------------------+
 
-    and at the end the crc32c of all that is before it, in 4 bytes.
+    at the end, the crc32c of everything before it, 4 bytes.
 
-It speaks of all batches before `offset`, all of which were committed. `tail crc` is the checksum
-of the last of them: a log that was cut and grew again, or that comes from a backup, has another
-one there, and then the snapshot is of a log that no longer exists. The file is replaced whole.
-Without it, everything is found in the log again, save producers whose batches are gone from it.
+It covers all batches before `offset`, all of which are committed. `tail crc` is the checksum of the
+last of them: a log that was truncated and grew again, or that comes from a backup, has a different
+one there, so the snapshot belongs to a log that no longer exists. The file is replaced as a whole.
+Without it, everything is recovered from the log, except for producers whose batches were removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from millstream.storage.files.document import replace_file
 
 SNAPSHOT_FILE = "producers.snapshot"
 SNAPSHOT_SIZE_MAX = 1024 * 1024 * 1024
-"""Several times what the most producers and millions of aborted transactions need."""
+"""Several times the size for the most producers and millions of aborted transactions."""
 
 _MAGIC = b"MSPRODUC"
 _VERSION = 1
@@ -58,13 +58,13 @@ _HEAD = struct.Struct(">8sHHqIIIq")
 _PRODUCER = struct.Struct(">qhiqqqqB")
 _BATCH = struct.Struct(">iiqqq")
 _ABORTED = struct.Struct(">qqqq")
-_SUM = struct.Struct(">I")
+_CHECKSUM = struct.Struct(">I")
 
 
-def encode_snapshot(found: ProducerSnapshot, *, tail_crc: int, now_ms: int) -> bytes:
-    """Write a snapshot; `now_ms` is of the clock by which entries say when they were seen."""
+def encode_snapshot(snapshot: ProducerSnapshot, *, tail_crc: int, now_ms: int) -> bytes:
+    """Encode a snapshot; `now_ms` is of the clock that entries take `seen_ms` from."""
     pieces = []
-    for producer_id, entry in found.entries.items():
+    for producer_id, entry in snapshot.entries.items():
         pieces.append(
             _PRODUCER.pack(
                 producer_id,
@@ -78,34 +78,36 @@ def encode_snapshot(found: ProducerSnapshot, *, tail_crc: int, now_ms: int) -> b
             )
         )
         pieces += (_BATCH.pack(*batch) for batch in entry.batches)
-    aborted = [_ABORTED.pack(*item) for item in found.aborted]
+    aborted = [_ABORTED.pack(*item) for item in snapshot.aborted]
     head = _HEAD.pack(
         _MAGIC,
         _VERSION,
         0,
-        found.offset,
+        snapshot.offset,
         tail_crc,
-        len(found.entries),
+        len(snapshot.entries),
         len(aborted),
-        found.forgotten_max,
+        snapshot.forgotten_max,
     )
     body = b"".join((head, *pieces, *aborted))
-    return body + _SUM.pack(crc32c(body))
+    return body + _CHECKSUM.pack(crc32c(body))
 
 
 def decode_snapshot(data: bytes, *, now_ms: int) -> tuple[ProducerSnapshot, int]:
-    """Return what a snapshot holds, and its tail crc, once all of it was checked."""
-    if len(data) < _HEAD.size + _SUM.size:
-        raise CorruptFile(f"snapshot needs {_HEAD.size + _SUM.size} bytes, found {len(data)}")
+    """Return the snapshot and its tail crc, after checking all of it."""
+    if len(data) < _HEAD.size + _CHECKSUM.size:
+        raise CorruptFile(
+            f"snapshot needs at least {_HEAD.size + _CHECKSUM.size} bytes, got {len(data)}"
+        )
     magic, version, _, offset, tail_crc, producers, aborted, forgotten = _HEAD.unpack_from(data)
     if magic != _MAGIC:
-        raise CorruptFile(f"snapshot begins with {magic!r}, expected {_MAGIC!r}")
-    body = memoryview(data)[: -_SUM.size]
-    (written,) = _SUM.unpack_from(data, len(body))
-    if (found := crc32c(body)) != written:
-        raise CorruptFile(f"snapshot sums to {found:08x}, the file says {written:08x}")
+        raise CorruptFile(f"snapshot starts with {magic!r}, expected {_MAGIC!r}")
+    body = memoryview(data)[: -_CHECKSUM.size]
+    (written,) = _CHECKSUM.unpack_from(data, len(body))
+    if (computed := crc32c(body)) != written:
+        raise CorruptFile(f"snapshot has checksum {computed:08x}, expected {written:08x}")
     if version != _VERSION:
-        raise UnknownFormat(f"found snapshot version {version}, known is {_VERSION}")
+        raise UnknownFormat(f"snapshot has version {version}, expected {_VERSION}")
     entries: dict[int, ProducerEntry] = {}
     position = _HEAD.size
     try:
@@ -115,14 +117,14 @@ def decode_snapshot(data: bytes, *, now_ms: int) -> tuple[ProducerSnapshot, int]
         end = position + aborted * _ABORTED.size
         ranges = [AbortedRange._make(row) for row in _ABORTED.iter_unpack(body[position:end])]
     except struct.error as error:
-        raise CorruptFile(f"snapshot ends in the middle: {error}") from error
+        raise CorruptFile(f"snapshot is truncated: {error}") from error
     if end != len(body) or len(entries) != producers or len(ranges) != aborted:
-        raise CorruptFile(f"snapshot should have {end} bytes, found {len(body)}")
+        raise CorruptFile(f"snapshot has {len(body)} bytes, expected {end}")
     return ProducerSnapshot(offset, entries, ranges, forgotten), tail_crc
 
 
 def _read_producer(body: memoryview, position: int, now_ms: int) -> tuple[int, ProducerEntry, int]:
-    """Return the producer at `position`, its id, and where the next one starts."""
+    """Return the id and the entry at `position`, and the position of the next one."""
     fields = _PRODUCER.unpack_from(body, position)
     producer_id, epoch, coordinator_epoch, first, marker, timestamp_ms, idle_ms, count = fields
     if count > BATCHES_REMEMBERED:
@@ -141,7 +143,7 @@ def _read_producer(body: memoryview, position: int, now_ms: int) -> tuple[int, P
 def read_snapshot(
     filesystem: Filesystem, directory: str, *, now_ms: int
 ) -> tuple[ProducerSnapshot, int]:
-    """Read the snapshot of a partition; raises `FileNotFoundError` where there is none."""
+    """Read the snapshot of a partition; raises `FileNotFoundError` if there is none."""
     path = join(directory, SNAPSHOT_FILE)
     file = filesystem.open_readonly(path)
     try:
@@ -157,15 +159,20 @@ def read_snapshot(
 
 
 def write_snapshot(
-    filesystem: Filesystem, directory: str, found: ProducerSnapshot, *, tail_crc: int, now_ms: int
+    filesystem: Filesystem,
+    directory: str,
+    snapshot: ProducerSnapshot,
+    *,
+    tail_crc: int,
+    now_ms: int,
 ) -> None:
-    """Replace the snapshot of a partition; durable when this returns."""
-    data = encode_snapshot(found, tail_crc=tail_crc, now_ms=now_ms)
+    """Replace the snapshot of a partition. It is durable when this returns."""
+    data = encode_snapshot(snapshot, tail_crc=tail_crc, now_ms=now_ms)
     replace_file(filesystem, directory, SNAPSHOT_FILE, [data])
     filesystem.sync_directory(directory)
 
 
 def remove_snapshot(filesystem: Filesystem, directory: str) -> None:
-    """Remove the snapshot of a partition for good: it must never be believed again."""
+    """Remove the snapshot of a partition durably: it must not be used again."""
     filesystem.remove(join(directory, SNAPSHOT_FILE))
     filesystem.sync_directory(directory)

@@ -1,4 +1,4 @@
-"""Writing the snapshot of a partition's producers, in the background and when it is closed."""
+"""Saving the producer snapshot of a partition, in the background and when it is closed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshotSaver:
-    """Keeps the snapshot of one partition young: not older than the segment that grows.
+    """Keeps the snapshot of one partition no older than its active segment.
 
-    A snapshot that cannot be written is not missed until the partition is opened again, which
-    then takes longer; so a failure is logged, and nothing else.
+    A missing snapshot only makes the next opening of the partition slower, so a failure to write it
+    is logged and otherwise ignored.
     """
 
     def __init__(
@@ -45,45 +45,53 @@ class ProducerSnapshotSaver:
         self._background = background
         self._is_known = is_known
         self._rolls = log.counters.rolls
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.saved_offset = saved_offset
-        """What the snapshot on the disk speaks up to."""
+        """The offset of the snapshot on the disk."""
 
     def note_commit(self) -> None:
-        """Begin to write one if a segment has begun since the last; the first needs none."""
+        """Start to save if a new segment was started since the last save.
+
+        The first segment of a log needs no snapshot.
+        """
         rolls = self._log.counters.rolls
         if rolls != self._rolls and self._task is None:
             self._rolls = rolls
             if len(self._log.segments) > 1:
                 self._task = asyncio.get_running_loop().create_task(self.save())
-                self._task.add_done_callback(self._ended)
+                self._task.add_done_callback(self._end_save)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _end_save(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if not task.cancelled():
             task.result()
 
     async def save(self) -> None:
-        """Write one of all that is committed now, unless there is one.
+        """Save the committed state, unless that was done.
 
-        None is written where the log is damaged: it would say of batches that nobody could read
-        that they are not there.
+        Nothing is saved if the log is damaged: the snapshot would claim that batches which could
+        not be read do not exist.
         """
         if not self._is_known or self._log.config.durability is Durability.EPHEMERAL:
             return
-        async with self._turn:
+        async with self._lock:
             now_ms = int(self._clock.monotonic() * 1000)
             self._states.expire(now_ms)
-            found = self._states.settled(self._log.end_offset)
-            if found.offset == self.saved_offset:
+            snapshot = self._states.snapshot(self._log.end_offset)
+            if snapshot.offset == self.saved_offset:
                 return
-            work = partial(
-                save_producers, self._log, self._filesystem, self._directory, found, now_ms=now_ms
+            save = partial(
+                save_producers,
+                self._log,
+                self._filesystem,
+                self._directory,
+                snapshot,
+                now_ms=now_ms,
             )
             try:
-                await self._background.run(work)
+                await self._background.run(save)
             except (OSError, MillstreamError) as error:
-                logger.warning("%s: no snapshot of its producers: %s", self._log.name, error)
+                logger.warning("%s: cannot save the producer snapshot: %s", self._log.name, error)
             else:
-                self.saved_offset = found.offset
+                self.saved_offset = snapshot.offset

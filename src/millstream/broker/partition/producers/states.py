@@ -1,25 +1,26 @@
-"""The producers of one partition: who may append what, and what was appended before.
+"""Producer states of one partition: sequence checks, duplicates and open transactions.
 
-Rules, as Kafka has them:
+Rules, as in Kafka:
 
-1. A producer's batches bear rising sequences without a gap; a new epoch starts at 0. An older
-   epoch is refused.
-2. A batch that is one of the last five again is not appended again: it is answered as it was.
-3. A transactional batch opens a transaction where it lies; until a marker ends it, all batches of
+1. The sequences of a producer's batches rise without gaps; a new epoch starts at 0. Batches of an
+   older epoch are rejected.
+2. A batch that repeats one of the last five is not appended again: it is acknowledged like the
+   first one.
+3. A transactional batch opens a transaction at its offset; until a marker ends that, all batches of
    its producer must be part of it.
 4. Readers of committed records stop at the first offset of a transaction that is open, or whose
    marker is not committed yet.
 
-One rule is stricter than Kafka's. There, a producer of whom nothing is known may start at any
-sequence, so a gap at its very start goes unseen, and its first batches may be stored out of order.
-Here it must start at 0. Where it may be one that was forgotten, it is told so (`UnknownProducer`),
-which its client answers with a new epoch; else it is a gap like any other. Producer ids are given
-out in rising order, so one number separates the two: the greatest id that was ever forgotten.
+One rule is stricter than Kafka's. There, an unknown producer may start at any sequence, so a gap at
+its very start goes unnoticed, and its first batches may be stored out of order. Here it must start
+at 0. If it may be a producer that was forgotten, it gets `UnknownProducer`, which its client
+answers with a new epoch; otherwise the gap is an error like any other. Producer ids are assigned in
+rising order, so one number separates the two cases: the greatest id that was ever forgotten.
 
-Offsets that were given can be taken back as long as they are not committed. For each batch under
-way, what was remembered before it is kept, and put back when it goes.
+Offsets can be taken back until they are committed. For each uncommitted batch the previous entry of
+its producer is kept, and restored if the batch is taken back.
 
-No loop, no clock, no disk: the time is passed in, in milliseconds of a clock that never goes back.
+No event loop, clock or disk: the time is a parameter, in milliseconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ from millstream.records.batch import TRANSACTIONAL_BIT, BatchHeader
 from millstream.records.control import Marker
 
 PRODUCERS_MAX = 100_000
-"""How many producers a partition remembers: some 50 MB at the worst. Each client has one."""
+"""Producers that a partition remembers: about 50 MB at worst. Each client has one."""
 
 IDLE_MS_MIN = 900_000
-"""When there are too many, those idle for so long are forgotten early: the longest that a
-transaction may last, and far longer than clients go on retrying."""
+"""If there are too many producers, those that were idle for this long are forgotten early: the
+longest duration of a transaction, and far longer than clients keep retrying."""
 
 ALL_PRODUCER_IDS = 2**63 - 1
-"""As the greatest forgotten id: nobody is known to be new."""
+"""As the greatest forgotten id: any producer may be one that was forgotten."""
 
 
 class DuplicateBatch(RequestError):
-    """The batch was appended before. Never reaches a client: it is answered as it was then."""
+    """The batch was appended before. Clients get the result of the first one instead."""
 
-    def __init__(self, kept: AppendedBatch) -> None:
-        super().__init__(f"appended before, at offset {kept.first_offset}")
-        self.kept = kept
+    def __init__(self, first: AppendedBatch) -> None:
+        super().__init__(f"already appended at offset {first.first_offset}")
+        self.first = first
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot:
-    """All that is remembered of the producers of a partition, as of one offset."""
+    """The producer states of a partition as of one offset."""
 
     offset: int
     entries: Mapping[int, ProducerEntry]
@@ -78,22 +79,22 @@ class ProducerSnapshot:
     forgotten_max: int = NOTHING
 
 
-_UncommittedStep: TypeAlias = tuple[int, int, ProducerEntry | None]
-"""A batch under way: its offset, its producer, and what was remembered of that before."""
+_UncommittedBatch: TypeAlias = tuple[int, int, ProducerEntry | None]
+"""The offset of a batch, its producer, and the entry of the producer from before the batch."""
 
 
 class ProducerStates:
-    """The producers of one partition."""
+    """The producer states of one partition."""
 
     def __init__(self, *, expiration_ms: int, producers_max: int = PRODUCERS_MAX) -> None:
         self._expiration_ms = expiration_ms
         self._producers_max = producers_max
         self._entries: dict[int, ProducerEntry] = {}
-        self._steps: deque[_UncommittedStep] = deque()
+        self._uncommitted: deque[_UncommittedBatch] = deque()
         self._open: dict[int, int] = {}
         """Open transactions: producer ids by first offset, in rising order."""
         self._ending: deque[tuple[int, int]] = deque()
-        """Transactions whose marker is under way: its offset, and the first offset."""
+        """Transactions with an uncommitted marker: its offset, and the first offset."""
         self.aborted = AbortedIndex()
         self.forgotten_max = NOTHING
         """The greatest id of a producer that was forgotten."""
@@ -102,17 +103,16 @@ class ProducerStates:
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """Return what is remembered of a producer."""
         return self._entries.get(producer_id)
 
     def all(self) -> dict[int, ProducerEntry]:
-        """Return what is remembered of every producer, by id."""
+        """Return a copy of all entries, by producer id."""
         return dict(self._entries)
 
     @property
-    def has_steps(self) -> bool:
-        """Whether anything is under way."""
-        return bool(self._steps)
+    def has_uncommitted(self) -> bool:
+        """Whether any batch or marker is uncommitted."""
+        return bool(self._uncommitted)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -123,7 +123,7 @@ class ProducerStates:
         ending = min(first_offset for _, first_offset in self._ending)
         return ending if first is None else min(first, ending)
 
-    # What comes in.
+    # Admission.
 
     def admit(
         self,
@@ -133,7 +133,7 @@ class ProducerStates:
         now_ms: int,
         expected_marker_offset: int | None = None,
     ) -> None:
-        """Take a client's batch that gets `base_offset`, or raise and change nothing.
+        """Record a client's batch that gets `base_offset`, or raise and change nothing.
 
         `expected_marker_offset` is the `marker_offset` of the producer's entry from when its
         transaction was looked up: if there was another marker since, the batch is too late to open
@@ -147,7 +147,7 @@ class ProducerStates:
             _check_known(entry, header)
         if expected_marker_offset is not None and header.is_transactional:
             _check_marker_offset(entry, header, expected_marker_offset)
-        self._steps.append((base_offset, producer_id, entry))
+        self._uncommitted.append((base_offset, producer_id, entry))
         after = with_batch(entry, header, base_offset, now_ms)
         if entry is not None and entry.first_offset == after.first_offset:
             self._entries[producer_id] = after
@@ -157,25 +157,25 @@ class ProducerStates:
     def admit_marker(
         self, header: BatchHeader, marker: Marker, offset: int, *, now_ms: int
     ) -> None:
-        """Take a marker that gets `offset`, or raise and change nothing."""
+        """Record a marker that gets `offset`, or raise and change nothing."""
         entry = self._entries.get(header.producer_id)
         if entry is not None:
             _check_marker(entry, header, marker)
-        self._steps.append((offset, header.producer_id, entry))
+        self._uncommitted.append((offset, header.producer_id, entry))
         if entry is not None and entry.is_in_transaction:
             self._ending.append((offset, entry.first_offset))
         self._end(header, marker, offset, now_ms)
 
-    def kept(self, header: BatchHeader) -> AppendedBatch | None:
-        """Return what is remembered of this batch, if it was appended before."""
+    def find_duplicate(self, header: BatchHeader) -> AppendedBatch | None:
+        """Return the remembered batch that this one repeats, if any."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
         last_sequence = next_sequence(header.base_sequence, header.last_offset_delta)
-        return entry.kept(header.base_sequence, last_sequence)
+        return entry.find_batch(header.base_sequence, last_sequence)
 
     def replay(self, header: BatchHeader, marker: Marker | None, *, now_ms: int) -> None:
-        """Take a batch that is in the log already, as it is; `marker` if it is a control batch."""
+        """Record a batch from the log without checks; `marker` if it is a control batch."""
         if marker is not None:
             self._end(header, marker, header.base_offset, now_ms)
             return
@@ -193,52 +193,52 @@ class ProducerStates:
 
     def _check_unknown(self, header: BatchHeader, now_ms: int) -> None:
         if header.base_sequence != 0:
-            found = f"producer {header.producer_id} starts with sequence {header.base_sequence}"
+            start = f"producer {header.producer_id} starts with sequence {header.base_sequence}"
             if header.producer_id <= self.forgotten_max:
-                raise UnknownProducer(f"{found}, and what it wrote before is not remembered")
-            raise OutOfOrderSequence(f"{found}, expected 0")
+                raise UnknownProducer(f"{start}, but its earlier batches are no longer remembered")
+            raise OutOfOrderSequence(f"{start}, expected 0")
         if len(self._entries) >= self._producers_max:
-            self._make_room(now_ms)
+            self._evict_idle(now_ms)
 
-    # What becomes of it.
+    # Commit and rollback.
 
     def committed(self, offset: int) -> None:
-        """Take note that everything before `offset` stays."""
-        steps = self._steps
+        """Note that everything before `offset` is committed."""
+        steps = self._uncommitted
         while steps and steps[0][0] < offset:
             steps.popleft()
         while self._ending and self._ending[0][0] < offset:
             self._ending.popleft()
 
     def rewind(self, offset: int) -> None:
-        """Undo everything at `offset` and after it, exactly."""
+        """Undo everything from `offset` on, exactly."""
         while self._ending and self._ending[-1][0] >= offset:
             self._ending.pop()
-        while self._steps and self._steps[-1][0] >= offset:
-            _, producer_id, before = self._steps.pop()
+        while self._uncommitted and self._uncommitted[-1][0] >= offset:
+            _, producer_id, before = self._uncommitted.pop()
             self._put(producer_id, before)
         self.aborted.rewind(offset)
 
     def trim(self, start_offset: int) -> None:
-        """Forget aborted transactions of which the log has nothing left."""
+        """Forget aborted transactions that have no records left in the log."""
         self.aborted.trim(start_offset)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that were idle for too long; never one with a transaction open."""
+        """Forget producers that were idle for too long, but never one with an open transaction."""
         self._forget(self._idle(now_ms, self._expiration_ms))
 
-    def _make_room(self, now_ms: int) -> None:
-        """Forget the longest idle early, a tenth at once, so that this is rare."""
+    def _evict_idle(self, now_ms: int) -> None:
+        """Forget the producers that were idle longest, a tenth at once, so that this is rare."""
         idle = self._idle(now_ms, min(IDLE_MS_MIN, self._expiration_ms))
         idle.sort(key=lambda producer_id: self._entries[producer_id].seen_ms)
         self._forget(idle[: max(1, self._producers_max // 10)])
         if len(self._entries) >= self._producers_max:
             raise Unavailable(
-                f"{len(self._entries)} producers are remembered, limit is {self._producers_max}"
+                f"the partition has {len(self._entries)} producers, limit is {self._producers_max}"
             )
 
     def _idle(self, now_ms: int, idle_ms: int) -> list[int]:
-        busy = {producer_id for _, producer_id, _ in self._steps}
+        busy = {producer_id for _, producer_id, _ in self._uncommitted}
         return [
             producer_id
             for producer_id, entry in self._entries.items()
@@ -253,7 +253,7 @@ class ProducerStates:
             self.forgotten_max = max(self.forgotten_max, producer_id)
 
     def _put(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Remember something else of a producer, or nothing, and keep `_open` in step."""
+        """Set or remove the entry of a producer, and update `_open`."""
         old = self._entries.get(producer_id)
         before = old.first_offset if old is not None else NOTHING
         after = entry.first_offset if entry is not None else NOTHING
@@ -270,51 +270,51 @@ class ProducerStates:
         else:
             self._entries[producer_id] = entry
 
-    # To and from the disk.
+    # Snapshots.
 
-    def settled(self, offset: int) -> ProducerSnapshot:
-        """Return what holds whatever becomes of the batches under way, which start at `offset`."""
+    def snapshot(self, offset: int) -> ProducerSnapshot:
+        """Return the states without the uncommitted batches, which start at `offset`."""
         entries = dict(self._entries)
-        for _, producer_id, before in reversed(self._steps):
+        for _, producer_id, before in reversed(self._uncommitted):
             if before is None:
                 del entries[producer_id]
             else:
                 entries[producer_id] = before
         return ProducerSnapshot(offset, entries, self.aborted.before(offset), self.forgotten_max)
 
-    def restore(self, found: ProducerSnapshot) -> None:
-        """Begin with what was remembered; nothing may have come in before."""
-        assert not self._entries, "restored once, before anything else"
-        self._entries = dict(found.entries)
+    def restore(self, snapshot: ProducerSnapshot) -> None:
+        """Load a snapshot into empty states."""
+        assert not self._entries, "restore comes before everything else"
+        self._entries = dict(snapshot.entries)
         self._open = {
             entry.first_offset: producer_id
             for producer_id, entry in sorted(
-                found.entries.items(), key=lambda item: item[1].first_offset
+                snapshot.entries.items(), key=lambda item: item[1].first_offset
             )
             if entry.is_in_transaction
         }
-        self.aborted = AbortedIndex(found.aborted)
-        self.forgotten_max = found.forgotten_max
+        self.aborted = AbortedIndex(snapshot.aborted)
+        self.forgotten_max = snapshot.forgotten_max
 
 
 def _check_known(entry: ProducerEntry, header: BatchHeader) -> None:
-    """Raise unless a batch may follow what is remembered."""
+    """Raise unless the batch may follow the producer's entry."""
     epoch, sequence = header.producer_epoch, header.base_sequence
     is_transactional = header.attributes & TRANSACTIONAL_BIT
     if epoch == entry.epoch:
         if sequence != entry.next_sequence:
             last_sequence = next_sequence(sequence, header.last_offset_delta)
-            if kept := entry.kept(sequence, last_sequence):
-                raise DuplicateBatch(kept)
+            if first := entry.find_batch(sequence, last_sequence):
+                raise DuplicateBatch(first)
             raise OutOfOrderSequence(
-                f"producer {header.producer_id} sends sequence {sequence},"
+                f"producer {header.producer_id} sent sequence {sequence},"
                 f" expected {entry.next_sequence}"
             )
         if entry.first_offset == NOTHING or is_transactional:
             return
     elif epoch < entry.epoch:
         raise InvalidProducerEpoch(
-            f"producer {header.producer_id} has epoch {epoch}, newest is {entry.epoch}"
+            f"producer {header.producer_id} sent epoch {epoch}, its newest epoch is {entry.epoch}"
         )
     elif sequence != 0:
         raise OutOfOrderSequence(
@@ -323,33 +323,33 @@ def _check_known(entry: ProducerEntry, header: BatchHeader) -> None:
         )
     if entry.is_in_transaction:
         raise InvalidTransactionState(
-            f"producer {header.producer_id} has a transaction open since offset"
-            f" {entry.first_offset} in epoch {entry.epoch}, which a batch of epoch {epoch}"
-            " must end or be part of"
+            f"producer {header.producer_id} has an open transaction from offset"
+            f" {entry.first_offset} in epoch {entry.epoch}; this batch of epoch {epoch}"
+            " is not part of it"
         )
 
 
 def _check_marker_offset(
     entry: ProducerEntry | None, header: BatchHeader, expected_offset: int
 ) -> None:
-    """Raise if a batch would open a transaction that was ended while it was on its way."""
+    """Raise if the batch would open a transaction although one was ended while it was in flight."""
     if entry is None or entry.is_in_transaction or entry.marker_offset == expected_offset:
         return
     raise InvalidTransactionState(
         f"producer {header.producer_id} had its transaction ended at offset"
-        f" {entry.marker_offset} while this batch was on its way"
+        f" {entry.marker_offset} while this batch was in flight"
     )
 
 
 def _check_marker(entry: ProducerEntry, header: BatchHeader, marker: Marker) -> None:
-    """Raise unless a marker may end what is remembered."""
+    """Raise unless the marker may follow the producer's entry."""
     if header.producer_epoch < entry.epoch:
         raise InvalidProducerEpoch(
-            f"producer {header.producer_id} is ended in epoch {header.producer_epoch},"
-            f" newest is {entry.epoch}"
+            f"marker of producer {header.producer_id} has epoch {header.producer_epoch},"
+            f" but its newest epoch is {entry.epoch}"
         )
     if marker.coordinator_epoch < entry.coordinator_epoch:
         raise InvalidTransactionState(
-            f"producer {header.producer_id} is ended by a coordinator of epoch"
-            f" {marker.coordinator_epoch}, newest is {entry.coordinator_epoch}"
+            f"marker of producer {header.producer_id} has coordinator epoch"
+            f" {marker.coordinator_epoch}, but the newest is {entry.coordinator_epoch}"
         )
