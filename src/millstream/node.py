@@ -124,7 +124,7 @@ class Node:
             self.kafka = Endpoint(config.kafka.host, port)
             broker.advertised = advertised(config, port)
             live = self._live = LiveDelivery(broker, config.http_server)
-            doorway = http.doorway
+            doorway = http.state
             metrics = NodeMetrics(
                 broker,
                 kafka,
@@ -149,9 +149,10 @@ class Node:
                 broker,
                 config=config.http_server,
                 live=live,
-                closing=doorway.closing,
-                known=about,
+                shutdown=doorway.shutdown,
+                node=about,
                 counters=doorway.counters,
+                tracer=tracer,
                 is_local=is_loopback(config.http.host),
             )
             http.serve(app)
@@ -166,9 +167,15 @@ class Node:
     async def _open_http(self, tracer: Tracer | None) -> HttpListener:
         """Listen for who asks how the start goes."""
         where = self.config.http
-        app = make_starting_app(self.health, is_local=is_loopback(where.host))
         doorway = HttpServerState(self.config.http_server, self._clock, LoopTimers())
-        http = HttpListener(app, doorway, tracer=tracer)
+        app = make_starting_app(
+            self.health,
+            clock=self._clock,
+            counters=doorway.counters,
+            tracer=tracer,
+            is_local=is_loopback(where.host),
+        )
+        http = HttpListener(app, doorway)
         self._http = http
         with _listen_errors("http", where):
             self.http = Endpoint(where.host, await http.listen(*where))

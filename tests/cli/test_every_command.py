@@ -145,7 +145,6 @@ HEAVY = (
     "pyarrow",
     "pyspark",
     "uvloop",
-    "uvicorn",
     "starlette",
     "prometheus_client",
 )

@@ -160,9 +160,9 @@ def lines_of(stream: io.StringIO) -> list[dict[str, object]]:
 def test_all_that_is_logged_is_written_as_far_as_the_level_wants(stream: io.StringIO):
     with event_logging(LoggingConfig(level=EventLevel.WARNING), stream):
         logging.getLogger("millstream.x").info("quiet")
-        logging.getLogger("uvicorn.error").warning("loud")
+        logging.getLogger("websockets").warning("loud")
     assert [(line["logger"], line["event"]) for line in lines_of(stream)] == [
-        ("uvicorn.error", "loud")
+        ("websockets", "loud")
     ]
 
 

@@ -114,10 +114,6 @@ def test_fields_within_fields_end_somewhere():
     assert isinstance(found, str)
 
 
-def test_what_uvicorn_says_twice_is_said_once():
-    assert "color_message" not in JsonFormatter().format(record(color_message="again"))
-
-
 # For people.
 
 

@@ -54,16 +54,16 @@ def test_the_same_name_written_in_two_ways_is_the_same_name() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"[]", "has to be a JSON object"),
-        (b"7", "has to be a JSON object"),
-        (b"null", "has to be a JSON object"),
+        (b"[]", "must be a JSON object"),
+        (b"7", "must be a JSON object"),
+        (b"null", "must be a JSON object"),
         (b"", "not JSON"),
         (b'{"records":[{"value":1}]} ?', "not JSON"),
         (b'{"records":[]}', "length >= 1"),
         (b"{}", "`records`"),
-        (b'{"recrods":[]}', "'recrods', allowed are 'records', 'partition', 'node', 'producer'"),
-        (b'{"records":[{"value":1},{"vlue":1}]}', "'vlue' in records[1], allowed are 'value'"),
-        (b'{"records":[{"key":{"base":"x"}}]}', "'base' in records[0].key, allowed are 'base64'"),
+        (b'{"recrods":[]}', "'recrods', allowed: 'records', 'partition', 'node', 'producer'"),
+        (b'{"records":[{"value":1},{"vlue":1}]}', "'vlue' in records[1], allowed: 'value'"),
+        (b'{"records":[{"key":{"base":"x"}}]}', "'base' in records[0].key, allowed: 'base64'"),
         (b'{"records":[{},{},{"partition":-1}]}', "$.records[2].partition"),
         (b'{"records":[{},{"headers":{"a":7}}]}', "$.records[1].headers[...]"),
         (b'{"records":[{}],"producer":{"id":1,"epoch":0}}', "`sequence` - at `$.producer`"),
@@ -80,7 +80,7 @@ def test_an_error_says_where_it_is_and_what_is_allowed(body: bytes, said: str) -
 def test_words_that_are_not_allowed_are_told_with_those_that_are() -> None:
     with pytest.raises(MalformedRequest) as error:
         decode(b'{"durability":"tape"}', TopicBody)
-    assert "durability 'tape', allowed are 'disk', 'ephemeral', 'fsync', 'memory'" in str(
+    assert "durability 'tape', must be one of 'disk', 'ephemeral', 'fsync', 'memory'" in str(
         error.value
     )
 

@@ -20,6 +20,8 @@ from millstream.config.schema import KIB, HttpConfig
 from millstream.servers.http.app import make_app
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.handlers.health import Health
+from millstream.servers.http.live.live_delivery import LiveDelivery
+from millstream.servers.http.shutdown_signal import ShutdownSignal
 from millstream.testing.clocks.manual_clock import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
 
@@ -111,11 +113,16 @@ class AppNode:
         self.timers = timers
         health = Health(is_started=True)
         self.counters = HttpCounters()
+        config = HttpConfig(heartbeat_ms=1_000, live_bytes_max=64 * KIB)
+        self.live = LiveDelivery(broker, config)
+        self.shutdown = ShutdownSignal()
         self.app = make_app(
             lambda: health,
             list,
             broker,
-            config=HttpConfig(heartbeat_ms=1_000, live_bytes_max=64 * KIB),
+            config=config,
+            live=self.live,
+            shutdown=self.shutdown,
             counters=self.counters,
         )
 

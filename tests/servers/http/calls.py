@@ -1,4 +1,4 @@
-"""What tests of the HTTP door ask of it."""
+"""Requests to the HTTP server, for tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from millstream.clock import SystemClock
+from millstream.servers.http.counters import HttpCounters
+from millstream.servers.http.routing.http_app import HttpApp
+from millstream.servers.http.routing.operations import Handler, HttpOperation
 
 
 @dataclass(frozen=True)
@@ -48,3 +53,11 @@ def ask(
         return Answer(found.status, names, found.read())
     finally:
         connection.close()
+
+
+def app_with(**handlers: Handler) -> HttpApp:
+    """Return an application with one GET operation for each handler, at `/NAME`."""
+    operations = [
+        HttpOperation("GET", f"/{name}", handler, "Test", {}) for name, handler in handlers.items()
+    ]
+    return HttpApp(operations, SystemClock(), HttpCounters())

@@ -143,4 +143,4 @@ def test_a_method_that_a_path_does_not_know_is_told_those_that_it_knows():
     status, _, body = asyncio.run(live())
     error = json.loads(body)["error"]
     assert (status, error["code"]) == (405, "method_not_allowed")
-    assert "allowed is GET, HEAD" in error["message"]
+    assert "allowed: GET, HEAD" in error["message"]

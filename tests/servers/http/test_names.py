@@ -14,14 +14,14 @@ from pathlib import Path
 from urllib.parse import quote_from_bytes
 
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from millstream.clock import SystemClock
 from millstream.errors import MillstreamError
 from millstream.servers.http.app import OPERATIONS
-from millstream.servers.http.routing.errors import EXCEPTION_HANDLERS
+from millstream.servers.http.counters import HttpCounters
+from millstream.servers.http.routing.http_app import HttpApp
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.server.listener import HttpListener
 from millstream.testing.broker import RunningBroker, running_broker
@@ -187,8 +187,8 @@ def test_a_line_of_the_log_about_a_path_stays_one_line(
         raise MillstreamError("it is broken")
 
     async def run() -> None:
-        routes = [Route("/{name}", fail)]
-        listener = HttpListener(Starlette(routes=routes, exception_handlers=EXCEPTION_HANDLERS))
+        operation = HttpOperation("GET", "/{name}", fail, "Test", {})
+        listener = HttpListener(HttpApp([operation], SystemClock(), HttpCounters()))
         port = await listener.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET /{name} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())

@@ -22,8 +22,8 @@ TRACEBACK_LENGTH_MAX = 32 * 1024
 DEPTH_MAX = 4
 """How deep fields may be nested; ours are flat or nearly so."""
 
-_KNOWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "color_message"}
-"""What a record has anyway, and what uvicorn says twice."""
+_KNOWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
+"""Attributes that every log record has."""
 
 _RESERVED = ("time", "level", "event", "logger", "traceback")
 

@@ -1,5 +1,5 @@
-"""The messages of the HTTP door, as values: what both of its ends share.
+"""The messages of the HTTP API as values, shared by server and client.
 
-Each message is declared once. The door reads and writes them, the client writes and reads them, and
-`/openapi.json` is made from them, so none of the three can say something else than the others.
+Each message is declared once. The server and the client encode and decode it, and `/openapi.json`
+is generated from it, so the three cannot differ.
 """

@@ -1,9 +1,9 @@
-"""Errors over HTTP, in both directions: what their codes are, and what a code stands for.
+"""Error messages over HTTP, and the mapping between error classes and codes.
 
     {"error": {"code": "unknown_topic", "message": "there is no topic 'orders'", "detail": null}}
 
-The code is the name of the error, in small letters. What has a code and no error here, because a
-newer node made it up or something between the two ends did, is `NodeRefused`.
+The code is the name of the error class in snake case. A code without a class here, from a newer
+node or from a proxy, becomes `NodeRefused`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _OTHERS = (
     errors.StaleStreamProducer,
     errors.StreamProducerGap,
 )
-"""What a message alone does not make: errors of clients, of the Kafka door, and of streams, which
-have clients of their own."""
+"""Errors that cannot be created from a message: those of clients, of the Kafka protocol, and of
+streams, which have clients of their own.
+"""
 
 
 class ErrorShape(Struct, kw_only=True):
-    """What went wrong: for programs, for people, and with numbers where there are some."""
+    """A code for programs, a message for people, and details if there are any."""
 
     code: str
     message: str
@@ -46,17 +47,17 @@ class ErrorShape(Struct, kw_only=True):
 
 
 class ErrorAnswer(Struct, kw_only=True):
-    """The one shape that all errors have."""
+    """The body of every error response."""
 
     error: ErrorShape
 
 
 def code_of(kind: type[Exception]) -> str:
-    """Return the code of an error: its name, in small letters.
+    """Return the code of an error class: its name in snake case.
 
-    Of a class that is made for one place, it is that of the nearest one that all know.
+    For a class outside `millstream.errors`, that is the name of its nearest ancestor there.
     """
-    known = next((one for one in kind.__mro__ if one.__module__ == errors.__name__), kind)
+    known = next((base for base in kind.__mro__ if base.__module__ == errors.__name__), kind)
     return re.sub(r"(?<!^)(?=[A-Z])", "_", known.__name__).lower()
 
 
@@ -67,11 +68,11 @@ KINDS: Mapping[str, type[MillstreamError]] = MappingProxyType(
         if issubclass(kind, MillstreamError) and kind not in _OTHERS
     }
 )
-"""What each code stands for."""
+"""The error class of each code."""
 
 
 def error_of(status: int, shape: ErrorShape) -> MillstreamError:
-    """Return the error that an answer stands for."""
+    """Return the error that a response describes."""
     kind = KINDS.get(shape.code)
     detail = shape.detail or {}
     if kind is None:
@@ -96,7 +97,7 @@ def _out_of_range(status: int, shape: ErrorShape, detail: dict[str, Any]) -> Mil
 def _stale_receipt(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
     match detail:
         case {"stale": [*receipts], "done": int(done)} if all(
-            isinstance(one, str) for one in receipts
+            isinstance(receipt, str) for receipt in receipts
         ):
             return StaleReceipt(receipts, done=done)
     return NodeRefused(status, shape.code, shape.message)

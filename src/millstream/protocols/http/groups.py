@@ -1,4 +1,4 @@
-"""Groups of consumers over HTTP: who is in them, and how far they have read."""
+"""Messages about consumer groups: members and committed offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from millstream.protocols.http.records import OFFSET_MAX, TIMESTAMP_MAX, PartitionIndex
 
 GROUPS_MAX = 1_000
-"""Groups in one answer."""
+"""Groups in one response."""
 
 GROUP_ID_LENGTH_MAX = 1_024
 
@@ -22,41 +22,40 @@ class GroupsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
             str,
             Meta(
                 max_length=GROUP_ID_LENGTH_MAX,
-                description="Only groups whose name comes after this one; one may be empty.",
+                description="Only groups whose name sorts after this one; a name may be empty.",
             ),
         ]
         | None
     ) = None
-    limit: Annotated[
-        int, Meta(ge=1, le=GROUPS_MAX, description="Groups in the answer, at the most.")
-    ] = 100
+    limit: Annotated[int, Meta(ge=1, le=GROUPS_MAX, description="Maximum number of groups.")] = 100
 
 
 class GroupShape(Struct, kw_only=True):
-    """A group among all others."""
+    """A group in a list."""
 
     group: str
     kind: Literal["classic", "consumer"]
-    """Who divides the partitions: a member, or the node."""
+    """Who assigns the partitions: a member (`classic`) or the node (`consumer`)."""
     state: str
-    """Kafka's word, in small letters: `stable`, `empty`, `preparing_rebalance` and so on."""
+    """Kafka's name of the state in snake case: `stable`, `empty`, `preparing_rebalance` and so on.
+    """
     members: int
     partitions: int
-    """Of how many partitions it has committed an offset."""
+    """Number of partitions with a committed offset."""
     lag: int
-    """Offsets that are left, of all partitions whose end is known."""
+    """Offsets left to read, over all partitions whose end is known."""
 
 
 class GroupsAnswer(Struct, kw_only=True):
-    """Some groups, by rising name."""
+    """A page of groups, sorted by name."""
 
     groups: list[GroupShape]
     next: str | None
-    """What to ask `after` for more; null where there is no more."""
+    """Pass as `after` to get the next page; null on the last page."""
 
 
 class AssignedShape(Struct, kw_only=True):
-    """A partition that a member has."""
+    """A partition that is assigned to a member."""
 
     topic: str
     partition: int
@@ -70,22 +69,23 @@ class MemberShape(Struct, kw_only=True):
     client_id: str
     host: str
     partitions: list[AssignedShape]
-    """What it has; nothing while the group is being divided, or where that cannot be told."""
+    """Its assignment; empty during a rebalance, or if the assignment cannot be decoded."""
 
 
 class CommittedShape(Struct, kw_only=True):
-    """How far a group has come with a partition."""
+    """The committed offset of a group in one partition."""
 
     topic: str
     partition: int
     committed: int | None
-    """What it reads next; null where a member has the partition and has committed nothing yet."""
+    """The next offset to read; null if the partition is assigned and nothing is committed yet."""
     end: int | None
-    """The offset after the last record; null where that is not known without opening it."""
+    """The offset after the last record; null if the partition would have to be opened to know it.
+    """
     lag: int | None
-    """Offsets that are left."""
+    """Offsets left to read."""
     member: str | None
-    """Who has it."""
+    """The member that the partition is assigned to."""
 
 
 class GroupDetailsAnswer(Struct, kw_only=True):
@@ -97,16 +97,16 @@ class GroupDetailsAnswer(Struct, kw_only=True):
     lag: int
     members: list[MemberShape]
     offsets: list[CommittedShape]
-    """By topic and partition; the first 10,000."""
+    """Sorted by topic and partition; the first 10,000."""
     partitions: int
-    """How many there are in all."""
+    """Number of all offsets."""
 
 
 class ResetTime(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A moment, as a place in a partition."""
+    """A time as a position in a partition."""
 
     timestamp: Annotated[int, Meta(ge=0, le=TIMESTAMP_MAX)]
-    """Milliseconds since 1970: the first record that is as late, or the end where none is."""
+    """Milliseconds since 1970: the first record at or after it, or the end if there is none."""
 
 
 ResetTo: TypeAlias = (
@@ -115,17 +115,17 @@ ResetTo: TypeAlias = (
 
 
 class ResetBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """From where a group is to read."""
+    """The position from which a group continues to read."""
 
     topic: Annotated[str, Meta(min_length=1, max_length=249)]
     partition: PartitionIndex | None = None
-    """All partitions of the topic, where none is named."""
+    """All partitions of the topic if none is given."""
     to: ResetTo
-    """The first offset, the end, an offset, or a moment."""
+    """The first offset, the end, an offset, or a time."""
 
 
 class ResetShape(Struct, kw_only=True):
-    """From where a group reads a partition now."""
+    """The new position of a group in one partition."""
 
     topic: str
     partition: int
@@ -135,6 +135,6 @@ class ResetShape(Struct, kw_only=True):
 
 
 class ResetAnswer(Struct, kw_only=True):
-    """From where a group reads now."""
+    """The new positions of a group."""
 
     offsets: list[ResetShape]

@@ -1,7 +1,7 @@
-"""Live delivery: what a watcher asks for, and what it is told, by SSE and by WebSocket.
+"""Messages of live delivery, by SSE and by WebSocket.
 
-By SSE the name of an event stands beside its data; by WebSocket both are in one message, with the
-cursor where SSE has its id:
+With SSE the name of an event is separate from its data; with WebSocket both are in one message,
+and the cursor replaces the id:
 
     event: records
     id: orders:0:42
@@ -22,7 +22,7 @@ from millstream.protocols.http.queues import Receipts
 from millstream.protocols.http.records import AppendBody, NodeName, RecordShape
 
 TOPICS_MAX = 100
-"""Topics of one connection: their names alone have to fit into the first line of a request."""
+"""Topics of one connection: their names have to fit into the first line of a request."""
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -33,25 +33,24 @@ Start: TypeAlias = Annotated[
     str,
     Meta(
         max_length=CURSOR_LENGTH_MAX,
-        description="Where to begin: `latest`, `earliest`, or a cursor, which is the id of an"
-        " event.",
+        description="Where to start: `latest`, `earliest`, or a cursor (the id of an event).",
     ),
 ]
 
 
 class EventsQuery(Struct, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """What to watch."""
+    """The topics to watch."""
 
-    topic: Annotated[TopicNames, Meta(description="What to watch; may be there several times.")]
+    topic: Annotated[TopicNames, Meta(description="Topic to watch; may be repeated.")]
     from_: Start = LATEST
     exclude_node: NodeName | None = None
 
 
-# What a watcher is told.
+# Events.
 
 
 class RecordsData(Struct, kw_only=True):
-    """What is new in a partition."""
+    """New records of a partition."""
 
     topic: str
     partition: int
@@ -61,18 +60,18 @@ class RecordsData(Struct, kw_only=True):
 
 
 class GapData(Struct, kw_only=True, rename={"from_": "from"}):
-    """Offsets that the watcher will never see."""
+    """Offsets that were deleted before the watcher read them."""
 
     topic: str
     partition: int
     from_: int
     to: int
-    """The last that is gone."""
+    """The last deleted offset."""
     reason: str
 
 
 class LagData(Struct, kw_only=True, rename={"from_": "from"}):
-    """Offsets that the watcher was too slow for. They come next, read from the log."""
+    """Offsets that the watcher was too slow for. They follow, read from the log."""
 
     topic: str
     partition: int
@@ -81,22 +80,20 @@ class LagData(Struct, kw_only=True, rename={"from_": "from"}):
 
 
 class EndData(Struct, kw_only=True):
-    """Nothing more comes of a topic."""
+    """The end of a topic: no more events follow for it."""
 
     topic: str
     reason: str
-    """`deleted`, `stopping` (the node), `failed` (it cannot be read), or `limit`."""
+    """`deleted`, `stopping` (the node stops), `failed` (it cannot be read), or `limit`."""
 
 
-# What a WebSocket client asks for.
+# Messages of a WebSocket client.
 
-MessageId: TypeAlias = Annotated[
-    int, Meta(ge=0, le=2**53, description="Comes back with the answer.")
-]
+MessageId: TypeAlias = Annotated[int, Meta(ge=0, le=2**53, description="Repeated in the response.")]
 
 
 class SubscribeMessage(Struct, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Watch topics, or watch them anew from somewhere else."""
+    """Watch topics, or restart watching them from another position."""
 
     op: Literal["subscribe"]
     id: MessageId
@@ -106,7 +103,7 @@ class SubscribeMessage(Struct, kw_only=True, forbid_unknown_fields=True, rename=
 
 
 class UnsubscribeMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Watch topics no more."""
+    """Stop watching topics."""
 
     op: Literal["unsubscribe"]
     id: MessageId
@@ -122,7 +119,7 @@ class AppendMessage(AppendBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class AckMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Say that jobs are done, as `POST /v1/queues/{queue}/ack` does."""
+    """Acknowledge jobs, as `POST /v1/queues/{queue}/ack` does."""
 
     op: Literal["ack"]
     id: MessageId
@@ -141,19 +138,19 @@ OPS: dict[str, type[ClientMessage]] = {
 
 
 class Envelope(Struct):
-    """What can be read of a message before it is known to be sound."""
+    """The fields of a message that are read before it is validated."""
 
     op: str | msgspec.UnsetType = msgspec.UNSET
     id: MessageId | msgspec.UnsetType = msgspec.UNSET
 
 
 class SubscribeResult(Struct, kw_only=True):
-    """Where the connection stands now, over all that it watches."""
+    """The cursor of the connection, over all topics that it watches."""
 
     cursor: str
 
 
 class UnsubscribeResult(Struct, kw_only=True):
-    """The topics that were watched, of those that were named."""
+    """Those of the given topics that were watched."""
 
     topics: list[str]

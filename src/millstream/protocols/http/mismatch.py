@@ -1,6 +1,6 @@
-"""Why a body that is JSON is not the message that was needed: where it differs, what is allowed.
+"""Explains why a JSON body is not the expected message: where it differs, and what is allowed.
 
-Only asked when something is wrong, so it may take its time; what it says is for people.
+Used only for errors, so it may be slow; its output is for people.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import msgspec
 from msgspec import inspect
 
 NAMES_SHOWN_MAX = 10
-"""How many wrong names an error repeats, each of them cut to as many characters as a name has."""
+"""Unknown names that an error repeats."""
 NAME_LENGTH_MAX = 100
 
 _WORDS_LENGTH_MAX = 300
 
 _LIST_FIELD = re.compile(r"`\$\.(\w+)\[\.\.\.\]")
-"""How an error names something in a list that is a field of the body."""
+"""How msgspec names an item of a list that is a field of the body."""
 
 
 def describe_mismatch(data: bytes, found: Any, kind: type, error: Exception) -> str:
-    """Return words that go on from "body": what is wrong with it."""
+    """Return what is wrong with a body, as words that follow "body"."""
     for words in _differences(found, inspect.type_info(kind), ""):
         return words
-    return f"is not what is needed: {_with_index(data, kind, str(error))[:_WORDS_LENGTH_MAX]}"
+    return f"does not match: {_with_index(data, kind, str(error))[:_WORDS_LENGTH_MAX]}"
 
 
 def _differences(found: Any, kind: inspect.Type, path: str) -> Iterator[str]:
-    """Yield what is wrong with names and words, where `found` is to be a `kind`."""
+    """Yield unknown names and values that are not allowed, if `found` should be a `kind`."""
     match kind:
         case inspect.Metadata():
             yield from _differences(found, kind.type, path)
@@ -43,16 +43,16 @@ def _differences(found: Any, kind: inspect.Type, path: str) -> Iterator[str]:
                 yield from _differences(item, kind.item_type, f"{path}[{row}]")
         case inspect.LiteralType() if found not in kind.values:
             allowed = ", ".join(map(repr, kind.values))
-            yield f"has {path} {str(found)[:NAME_LENGTH_MAX]!r}, allowed are {allowed}"
+            yield f"has {path} {str(found)[:NAME_LENGTH_MAX]!r}, must be one of {allowed}"
 
 
 def _in_union(found: Any, kind: inspect.UnionType, path: str) -> Iterator[str]:
-    """Look at what is meant: where only one of the types can be it, that one."""
+    """Check against the one type of a union that can be meant, if there is only one."""
     if found is None and kind.includes_none:
         return
-    others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+    others = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
     if isinstance(found, dict):
-        others = [one for one in others if isinstance(one, inspect.StructType)]
+        others = [option for option in others if isinstance(option, inspect.StructType)]
     if len(others) == 1:
         yield from _differences(found, others[0], path)
 
@@ -64,14 +64,14 @@ def _in_struct(found: dict[str, Any], kind: inspect.StructType, path: str) -> It
         names = ", ".join(repr(name[:NAME_LENGTH_MAX]) for name in unknown[:NAMES_SHOWN_MAX])
         allowed = ", ".join(map(repr, fields))
         where = f" in {path}" if path else ""
-        yield f"has the unknown fields {names}{where}, allowed are {allowed}"
+        yield f"has the unknown fields {names}{where}, allowed: {allowed}"
     for name, value in found.items():
         if name in fields:
             yield from _differences(value, fields[name], f"{path}.{name}".lstrip("."))
 
 
 def _with_index(data: bytes, kind: type, words: str) -> str:
-    """Return what an error says, with the number of the item that it speaks of."""
+    """Return the words of an error with the index of the list item that it is about."""
     match = _LIST_FIELD.search(words)
     raws = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     if match is None or not bytes(raws[match[1]]).startswith(b"["):

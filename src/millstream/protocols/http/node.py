@@ -1,4 +1,4 @@
-"""A node over HTTP: what it is, what it runs on, and what it did in the last minutes."""
+"""Messages about a node: what it is, what it runs on, and its last minutes."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ Measures: TypeAlias = list[float | None]
 
 
 class MachineShape(Struct, kw_only=True):
-    """What the node found on its machine. A number that the system does not tell is null."""
+    """The machine of the node. A number that the system does not report is null."""
 
     python: str
     kernel: str
     cpus: int
     cpu_quota: float | None
-    """How many processors it may use up, where a cgroup limits that."""
+    """Number of processors that it may use, if a cgroup limits that."""
     checksums: str
-    """Who sums batches: `hardware` or `software`."""
+    """How checksums are computed: `hardware` or `software`."""
     file_system: str
     free_bytes: int | None
-    """Room that is left on the disk with the data, now."""
+    """Current free space of the file system with the data."""
     descriptors_max: int
     memory_bytes: int | None
-    """What the machine has, or the cgroup allows."""
+    """Memory of the machine, or the limit of the cgroup."""
 
 
 class OpenedShape(Struct, kw_only=True):
-    """What opening the data found when the node started."""
+    """Result of opening the data when the node started."""
 
     logs: int
     scanned_bytes: int
-    """What had to be read through; 0 after a clean stop."""
+    """Bytes that had to be scanned; 0 after a clean stop."""
     damaged_logs: int
 
 
 class NodeAnswer(Struct, kw_only=True):
-    """A node: where it is, what it runs on, and how much it holds."""
+    """A node: its addresses, its machine, and the size of its data."""
 
     version: str
     node_id: int
     started_at: int
     uptime_ms: int
     status: str
-    """`ready` or `not ready`, as `GET /health/ready` says."""
+    """`ready` or `not ready`, as in `GET /health/ready`."""
     problems: list[str]
     kafka: str
-    """Where the Kafka door listens."""
+    """Address of the Kafka server."""
     http: str
-    """Where the HTTP door listens, as a URL."""
+    """URL of the HTTP server."""
     advertised: str
-    """Where Kafka clients are told to connect."""
+    """Address that Kafka clients are told to connect to."""
     data: str
     """The data directory, on the machine of the node."""
     commits: str
-    """Who waits for the disk: `kernel` or `threads`."""
+    """What waits for the disk: `kernel` or `threads`."""
     event_loop: str
     machine: MachineShape
     opened: OpenedShape
@@ -66,40 +66,40 @@ class NodeAnswer(Struct, kw_only=True):
     queues: int
     kafka_connections: int
     http_connections: int
-    """Those of watchers among them."""
+    """Includes those of watchers."""
     watchers: int
-    """Connections that records are pushed to."""
+    """Connections with live delivery."""
 
 
 class SeriesShape(Struct, kw_only=True):
-    """One list for each thing that is watched, oldest first, all equally long.
+    """One list for each metric, oldest sample first, all of the same length.
 
-    Null where there is nothing to tell. What is counted is told as what happened in that second.
+    A missing sample is null. Counters are given as their increase within that second.
     """
 
     appended_records: Counts
     appended_bytes: Counts
     read_bytes: Counts
-    """Bytes that both doors sent to clients."""
+    """Bytes sent to clients by both servers."""
     kafka_requests: Counts
     http_requests: Counts
     commit_p50_ms: Measures
     commit_p99_ms: Measures
-    """How long the disk took to make records safe; 99 of 100 commits took no longer."""
+    """Time until records were durable; 99 of 100 commits took no longer."""
     kafka_p99_ms: Measures
-    """How long answers took; without requests that wait on purpose, such as fetches."""
+    """Response time, without requests that wait on purpose, such as fetches."""
     http_p99_ms: Measures
     connections: Counts
-    """Of both doors."""
+    """Of both servers."""
     cpu_percent: Measures
-    """Of one processor: a node with busy threads can have more than 100."""
+    """Of one processor: a node with busy threads can use more than 100."""
     memory_bytes: Counts
 
 
 class HistoryAnswer(Struct, kw_only=True):
-    """The last minutes of a node, one sample a second."""
+    """The last minutes of a node, with one sample per second."""
 
     interval_ms: int
     until: int
-    """When the newest sample was taken."""
+    """Time of the newest sample."""
     series: SeriesShape

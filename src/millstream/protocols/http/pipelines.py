@@ -1,4 +1,4 @@
-"""Pipelines over HTTP: who publishes exactly once into the node."""
+"""Messages about pipelines: publishers that write exactly once into the node."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 PIPELINES_MAX = 1_000
-"""Publishers in one answer."""
+"""Publishers in one response."""
 
 AFTER_LENGTH_MAX = 1_200
-"""Characters of a publisher's name, and of when it published."""
+"""Characters of a publisher's name and its time."""
 
 
 class PipelinesQuery(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -21,32 +21,32 @@ class PipelinesQuery(Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(
             max_length=AFTER_LENGTH_MAX,
             pattern=r"^([0-9]{1,19}:[\s\S]+)?$",
-            description="Go on from `next` of the answer before.",
+            description="`next` of the previous response.",
         ),
     ] = ""
     limit: Annotated[
-        int, Meta(ge=1, le=PIPELINES_MAX, description="Publishers in the answer, at the most.")
+        int, Meta(ge=1, le=PIPELINES_MAX, description="Maximum number of publishers.")
     ] = 100
 
 
 class PipelineShape(Struct, kw_only=True):
-    """Who publishes, and what it published last."""
+    """A publisher and its last publication."""
 
     publisher: str
-    """What tells it from all others: for a stream, the id that its checkpoint holds."""
+    """Unique id of the publisher: for a stream, the id in its checkpoint."""
     name: str | None
-    """Pipeline and target, as its author called them; null where it did not say since the node
+    """Pipeline and target, as named by the author; null if it did not publish since the node
     started."""
     kind: Literal["stream", "job", "other"]
     sequence: int
-    """The number of its last publication: of a stream, the micro-batch."""
+    """Number of its last publication: for a stream, the micro-batch."""
     age_ms: int
-    """How long ago that was, at the least."""
+    """Minimum age of that publication."""
 
 
 class PipelinesAnswer(Struct, kw_only=True):
-    """Some publishers, those that published last first."""
+    """A page of publishers, the most recent publication first."""
 
     pipelines: list[PipelineShape]
     next: str | None
-    """What to ask `after` for more; null where there is no more."""
+    """Pass as `after` to get the next page; null on the last page."""

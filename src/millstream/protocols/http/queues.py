@@ -1,4 +1,4 @@
-"""Work queues over HTTP."""
+"""Messages about work queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLAIM_MAX = 1_000
 """Jobs in one claim, and receipts in one request."""
 
 RECEIPT_LENGTH_MAX = 200
-"""Characters of a receipt: several times what one has, so that it may grow."""
+"""Characters of a receipt: several times the current length, so that it may grow."""
 
 LEASE_MS_MIN = 100
 LEASE_MS_MAX = 12 * 3_600_000
@@ -29,7 +29,7 @@ LeaseMs: TypeAlias = Annotated[
     Meta(
         ge=LEASE_MS_MIN,
         le=LEASE_MS_MAX,
-        description="How long a job belongs to who claimed it; then others may claim it.",
+        description="How long a job belongs to its worker; after that, others may claim it.",
     ),
 ]
 Receipts: TypeAlias = Annotated[
@@ -37,25 +37,26 @@ Receipts: TypeAlias = Annotated[
     Meta(min_length=1, max_length=CLAIM_MAX),
 ]
 WorkerName: TypeAlias = Annotated[
-    str, Meta(max_length=255, description="Who claims; shown to those who look, and no more.")
+    str, Meta(max_length=255, description="Name of the worker, shown when jobs are browsed.")
 ]
 
 
 class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a queue is set to; what is left out stays as it is, or gets its default."""
+    """Settings of a queue. Fields that are left out keep their value, or get their default."""
 
     lease_ms: LeaseMs | UnsetType = UNSET
-    """For claims that do not say it; 30,000 where nobody does."""
+    """For claims that do not set it. Default 30,000."""
     deliveries_max: Annotated[int, Meta(ge=1, le=DELIVERIES_MAX)] | UnsetType = UNSET
-    """How often a job is handed out before it goes to the dead-letter topic; 5."""
+    """Deliveries of a job before it is moved to the dead-letter topic. Default 5."""
     dead_letter: Annotated[str, Meta(min_length=1, max_length=249)] | UnsetType = UNSET
-    """The topic for jobs that were handed out too often; the queue's name with `-dead` behind."""
+    """The topic for jobs that were delivered too often. Default: the name of the queue with
+    `-dead`."""
     claim_window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] | UnsetType = UNSET
-    """How long claims are gathered, to be served evenly; 0 serves each when it comes."""
+    """How long claims are collected to be served evenly; 0 serves each one when it arrives."""
 
 
 class QueueAnswer(Struct, kw_only=True):
-    """A queue. At every quiet moment, enqueued = acked + dead + ready + delayed + leased."""
+    """A queue. With no request in flight, enqueued = acked + dead + ready + delayed + leased."""
 
     name: str
     lease_ms: int
@@ -63,19 +64,19 @@ class QueueAnswer(Struct, kw_only=True):
     dead_letter: str
     claim_window_ms: int
     enqueued: int
-    """Jobs that were put in since the queue was made, without those in `removed`."""
+    """Jobs added since the queue was created, without those in `removed`."""
     ready: int
     """Jobs that can be claimed."""
     leased: int
-    """Jobs that belong to a worker."""
+    """Jobs that a worker has claimed."""
     delayed: int
-    """Jobs that a worker gave back for later."""
+    """Jobs that a worker returned with a delay."""
     acked: int
     """Jobs that are done."""
     dead: int
-    """Jobs that went to the dead-letter topic."""
+    """Jobs that were moved to the dead-letter topic."""
     delivered: int
-    """How often a job was handed out, all jobs together."""
+    """Deliveries of all jobs together."""
     removed: int
     """Jobs that were deleted from the topic before they were done."""
 
@@ -87,17 +88,17 @@ class QueuesAnswer(Struct, kw_only=True):
 
 
 class ClaimBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs a worker wants."""
+    """The jobs that a worker claims."""
 
     max: Annotated[int, Meta(ge=1, le=CLAIM_MAX)] = 1
     lease_ms: LeaseMs | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
-    """How long to wait for a job where there is none."""
+    """How long to wait for a job if none is ready."""
     worker: WorkerName = ""
 
 
 class JobShape(Struct, kw_only=True):
-    """A job, and the receipt by which its worker speaks of it."""
+    """A job with the receipt that its worker uses to acknowledge it."""
 
     receipt: str
     offset: int
@@ -108,13 +109,13 @@ class JobShape(Struct, kw_only=True):
     headers: dict[str, HeaderValue]
     node: str | UnsetType = UNSET
     deliveries: int
-    """How often it was handed out, this time included."""
+    """Number of deliveries, including this one."""
     deadline_ms: int
-    """How long it belongs to the worker, from now."""
+    """Time until the lease ends."""
 
 
 class WorkQuery(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs are pushed to a worker."""
+    """The jobs that are pushed to a worker."""
 
     worker: WorkerName = ""
     max: Annotated[
@@ -122,19 +123,19 @@ class WorkQuery(Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(
             ge=1,
             le=CLAIM_MAX,
-            description="Jobs that the worker has at a time: more come as it is done with some.",
+            description="Maximum number of jobs in the worker's hands at a time.",
         ),
     ] = 1
     lease_ms: LeaseMs | None = None
 
 
 class JobsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs to look at."""
+    """The jobs to browse."""
 
     state: (
         Annotated[
             Literal["ready", "leased", "delayed"],
-            Meta(description="Only jobs of this state; without it, all that are not done."),
+            Meta(description="Only jobs in this state. Default: all that are not done."),
         ]
         | UnsetType
     ) = UNSET
@@ -142,26 +143,25 @@ class JobsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern="^([0-9]{1,10}:[0-9]{1,19})?$",
-            description="Go on from `next` of the answer before.",
+            description="`next` of the previous response.",
         ),
     ] = ""
-    limit: Annotated[
-        int, Meta(ge=1, le=CLAIM_MAX, description="Jobs in the answer, at the most.")
-    ] = 100
+    limit: Annotated[int, Meta(ge=1, le=CLAIM_MAX, description="Maximum number of jobs.")] = 100
 
 
 class BrowsedJobShape(Struct, kw_only=True):
-    """A job, to look at: nothing is claimed by it."""
+    """A job that is browsed; it is not claimed by that."""
 
     partition: int
     offset: int
     state: Literal["ready", "leased", "delayed"]
     deliveries: int
-    """How often it was handed out so far."""
+    """Number of deliveries so far."""
     ready_in_ms: int | None
-    """When its lease or its delay is over; null where it can be claimed."""
+    """Time until its lease or delay ends; null if it can be claimed."""
     worker: str
-    """Who has it; empty where nobody does, it did not say, or the node was started since."""
+    """The worker that has it; empty if there is none, it gave no name, or the node was restarted
+    since."""
     timestamp: int
     key: Text | None
     value: Raw
@@ -170,15 +170,15 @@ class BrowsedJobShape(Struct, kw_only=True):
 
 
 class BrowsedJobsAnswer(Struct, kw_only=True):
-    """Some jobs, by partition and offset."""
+    """A page of jobs, sorted by partition and offset."""
 
     jobs: list[BrowsedJobShape]
     next: str | None
-    """What to ask `after` for more; null where there is no more."""
+    """Pass as `after` to get the next page; null on the last page."""
 
 
 class ClaimAnswer(Struct, kw_only=True):
-    """Jobs that belong to the worker now; none where there was none in time."""
+    """The claimed jobs; none if there was none in time."""
 
     jobs: list[JobShape]
     cost: RequestCost
@@ -191,44 +191,44 @@ class ReceiptsBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NackBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs that a worker gives back."""
+    """Jobs that a worker returns."""
 
     receipts: Receipts
     delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] = 0
-    """How long nobody is to have them."""
+    """How long they cannot be claimed."""
 
 
 class ExtendBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs that take longer."""
+    """Jobs whose leases are to be extended."""
 
     receipts: Receipts
     lease_ms: LeaseMs | None = None
-    """From now on; what the queue is set to, where nothing is said."""
+    """The new lease, from now on. Default: that of the queue."""
 
 
 class AckAnswer(Struct, kw_only=True):
-    """How many jobs are done by this."""
+    """Number of jobs that were acknowledged."""
 
     acked: int
     cost: RequestCost
 
 
 class NackAnswer(Struct, kw_only=True):
-    """How many jobs were given back."""
+    """Number of jobs that were returned."""
 
     nacked: int
     cost: RequestCost
 
 
 class ExtendAnswer(Struct, kw_only=True):
-    """How many leases are longer now."""
+    """Number of leases that were extended."""
 
     extended: int
     deadline_ms: int
     cost: RequestCost
 
 
-# From jobs to JSON. These run for every job that is handed out, so they put bytes together.
+# From jobs to JSON. These run for every delivered job, so they concatenate bytes.
 
 _encode = msgspec.json.Encoder().encode
 
@@ -236,7 +236,7 @@ _encode = msgspec.json.Encoder().encode
 def job_json(
     receipt: str, partition: int, record: StoredRecord, *, deliveries: int, deadline_ms: int
 ) -> bytes:
-    """Return a job as `JobShape` has it."""
+    """Return a job as the JSON of a `JobShape`."""
     return b'{"receipt":%s,"partition":%d,"deliveries":%d,"deadline_ms":%d,%s' % (
         _encode(receipt),
         partition,
@@ -255,7 +255,7 @@ def browsed_job_json(
     ready_in_ms: int | None,
     worker: str,
 ) -> bytes:
-    """Return a job as `BrowsedJobShape` has it."""
+    """Return a job as the JSON of a `BrowsedJobShape`."""
     return b'{"partition":%d,"state":"%s","deliveries":%d,"ready_in_ms":%s,"worker":%s,%s' % (
         partition,
         state.encode(),
@@ -267,15 +267,15 @@ def browsed_job_json(
 
 
 def browsed_jobs_json(jobs: Iterable[bytes], after: str | None) -> bytes:
-    """Return a `BrowsedJobsAnswer`, of jobs that are JSON already."""
+    """Return a `BrowsedJobsAnswer` of encoded jobs."""
     return b'{"jobs":[%s],"next":%s}' % (b",".join(jobs), _encode(after))
 
 
 def jobs_json(jobs: Iterable[bytes]) -> bytes:
-    """Return the data of an event that pushes jobs, of jobs that are JSON already."""
+    """Return the data of an event that pushes encoded jobs."""
     return b'{"jobs":[%s]}' % b",".join(jobs)
 
 
 def claim_json(jobs: Iterable[bytes], cost: RequestCost) -> bytes:
-    """Return a `ClaimAnswer`, of jobs that are JSON already."""
+    """Return a `ClaimAnswer` of encoded jobs."""
     return b'{"jobs":[%s],"cost":%s}' % (b",".join(jobs), _encode(cost))

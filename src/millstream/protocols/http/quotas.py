@@ -1,11 +1,11 @@
-"""Messages about quotas: whose they are, and how much they allow.
+"""Messages about quotas: the entities and their rates.
 
     {"client_id": "etl", "rates": {"producer_byte_rate": 1048576}}
     {"client_id": {"default": true}, "rates": {"request_percentage": 50}}
     {"user": "alice", "client_id": {"default": true}, "rates": {"consumer_byte_rate": 4194304}}
 
-A name that is left out does not matter; `{"default": true}` stands for all that have no quota of
-their own. These are Kafka's own entities, and its names for what is limited.
+A name that is left out matches everything; `{"default": true}` matches all that have no quota of
+their own. Entities and names of rates are those of Kafka.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 NAME_LENGTH_MAX = 255
-"""Of a user or a client id."""
+"""Characters of a user or a client id."""
 
 QuotaName = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
@@ -24,7 +24,7 @@ class DefaultQuotaEntity(Struct, frozen=True, forbid_unknown_fields=True):
     """In place of a name: all that have no quota of their own."""
 
     default: bool
-    """Always true: there is nothing else to say."""
+    """Always true."""
 
 
 QuotaEntityName = QuotaName | DefaultQuotaEntity
@@ -33,7 +33,7 @@ Rate = Annotated[float, Meta(gt=0)]
 
 
 class RateChanges(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How much may be used: a number sets it, null removes it, what is left out stays."""
+    """Changes of rates: a number sets a rate, null removes it, a missing field keeps it."""
 
     producer_byte_rate: Rate | UnsetType | None = UNSET
     consumer_byte_rate: Rate | UnsetType | None = UNSET
@@ -42,7 +42,7 @@ class RateChanges(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Rates(Struct, kw_only=True):
-    """How much may be used: bytes a second, percent of a core, partitions a second."""
+    """Rates: bytes per second, percent of a core, partitions per second."""
 
     producer_byte_rate: float | UnsetType = UNSET
     consumer_byte_rate: float | UnsetType = UNSET
@@ -51,7 +51,7 @@ class Rates(Struct, kw_only=True):
 
 
 class QuotaBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whose quotas are to be changed, and how."""
+    """The entity whose quotas are changed, and the changes."""
 
     rates: RateChanges
     user: QuotaEntityName | UnsetType = UNSET
@@ -59,7 +59,7 @@ class QuotaBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class QuotaEntityShape(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whose quotas are meant."""
+    """The entity of a quota."""
 
     user: QuotaEntityName | UnsetType = UNSET
     client_id: QuotaEntityName | UnsetType = UNSET
@@ -74,14 +74,14 @@ class QuotaAnswer(Struct, kw_only=True):
 
 
 class QuotasAnswer(Struct, kw_only=True):
-    """All quotas, and what every client may use that has none."""
+    """All quotas, and the rates of clients that have none."""
 
     quotas: list[QuotaAnswer]
     defaults: Rates
-    """As the node is set; a rate that is not there is not limited."""
+    """From the node's configuration; a missing rate is not limited."""
 
 
 class RemovalAnswer(Struct, kw_only=True):
-    """Which quotas were there and are gone."""
+    """The quotas that were removed."""
 
     removed: list[str]

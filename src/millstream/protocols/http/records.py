@@ -1,4 +1,4 @@
-"""Records over HTTP: appending some, and the difference from a cursor."""
+"""Messages about records: append, read from a cursor, delete."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millstream.protocols.http.values import Text, text_bytes, text_json, value_
 from millstream.records.record import Gap, Header, Record, StoredRecord
 
 NODE_HEADER = "millstream-node"
-"""The header that says which node a record comes from: other doors show it like any other."""
+"""The header with the node that a record comes from. Kafka clients see it as a normal header."""
 
 RECORDS_MAX = 10_000
-"""Records in one request, and in one answer."""
+"""Records in one request, and in one response."""
 
 OFFSET_MAX = 2**63 - 1
 TIMESTAMP_MAX = 2**53
@@ -25,14 +25,14 @@ READ_BYTES_MAX = 16 * 1024 * 1024
 
 Offset: TypeAlias = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 PartitionIndex: TypeAlias = Annotated[
-    int, Meta(ge=0, le=2**31 - 1, description="Which partition of the topic, from 0.")
+    int, Meta(ge=0, le=2**31 - 1, description="Partition of the topic, from 0.")
 ]
 NodeName: TypeAlias = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=255,
-        description="Who writes. A reader that says `exclude_node` is spared what it wrote itself.",
+        description="Name of the writer. A reader with `exclude_node` skips its own records.",
     ),
 ]
 HeaderValues: TypeAlias = Annotated[list[Text | None], Meta(min_length=1)]
@@ -40,109 +40,108 @@ HeaderValue: TypeAlias = Text | HeaderValues | None
 
 
 class AppendRecord(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One record that is to be appended."""
+    """A record to append."""
 
     value: Annotated[
         Raw,
         Meta(
-            description='Any JSON. `{"base64": "..."}` stands for those bytes, null for no value.',
+            description='Any JSON. `{"base64": "..."}` is decoded to bytes, null is no value.',
         ),
     ] = msgspec.field(default_factory=lambda: Raw(b"null"))
     key: Text | None = None
     headers: dict[str, HeaderValue] = {}
-    """A list where a header is there several times."""
+    """The value is a list if a header has several values."""
     partition: PartitionIndex | None = None
-    """Where it goes; without one, to where its key belongs, or wherever."""
+    """Its partition; without one, that of its key, or any."""
     timestamp: Annotated[int, Meta(ge=0, le=TIMESTAMP_MAX)] | None = None
-    """Milliseconds since 1970; the present, where there is none."""
+    """Milliseconds since 1970. Default: now."""
     node: NodeName | None = None
 
 
 class AppendProducer(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Who appends, and where this request stands in the row of its requests.
+    """The producer and the sequence number of a request.
 
-    A request that comes twice is appended once, and is answered the same.
+    A request that is sent twice is appended once, and gets the same response.
     """
 
     id: Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
     epoch: Annotated[int, Meta(ge=0, le=2**15 - 1)]
     sequence: Annotated[int, Meta(ge=0, le=2**31 - 1)]
-    """How many records this producer appended to the partition before these."""
+    """Number of records that this producer appended to the partition before these."""
 
 
 class AppendBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Records that are to be appended."""
+    """Records to append."""
 
     records: Annotated[list[AppendRecord], Meta(min_length=1, max_length=RECORDS_MAX)]
     partition: PartitionIndex | None = None
-    """Where those records go that do not say it themselves."""
+    """The partition of records that do not name one."""
     node: NodeName | None = None
     producer: AppendProducer | None = None
-    """All records have to go to one partition then, which has to be named."""
+    """If given, all records have to name the same partition."""
 
 
 class RequestCost(Struct, kw_only=True):
-    """What a request cost, in milliseconds."""
+    """Times of a request in milliseconds."""
 
     commit_ms: float = 0
-    """From when the records had their offsets to when they were safe, by their topic's class."""
+    """From assigning offsets until the durability class of the topic was met."""
     fsync_ms: float = 0
-    """Of these, how long the disk took."""
+    """The part of it that the disk took."""
     throttle_ms: float = 0
-    """How long they waited for their offsets, because too much waited for the disk already."""
+    """Wait for offsets because too many records waited for the disk, or the time to wait before the
+    next request because of a quota, whichever is longer.
+    """
 
 
 class AppendAnswer(Struct, kw_only=True):
-    """Where the records went."""
+    """The positions of the appended records."""
 
     offsets: list[int]
     """One for each record, in the order of the request."""
     partition: int | None
-    """Null where they went to several."""
+    """Null if there are several."""
     partitions: list[int] | UnsetType = UNSET
-    """Where they went to several: the partition of each record."""
+    """The partition of each record, if there are several."""
     head: int | None
-    """The offset after the last record of the partition; null where they went to several."""
+    """The offset after the last record of the partition; null if there are several partitions."""
     cost: RequestCost
 
 
 class RecordsQuery(Struct, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Which records to read."""
+    """The records to read."""
 
-    from_: Annotated[Offset, Meta(description="The cursor: the first offset that is new.")] = 0
-    limit: Annotated[
-        int, Meta(ge=1, le=RECORDS_MAX, description="Records in the answer, at the most.")
-    ] = 1_000
+    from_: Annotated[Offset, Meta(description="The cursor: the first offset to read.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=RECORDS_MAX, description="Maximum number of records.")] = (
+        1_000
+    )
     max_bytes: Annotated[
         int,
         Meta(
             ge=1,
             le=READ_BYTES_MAX,
-            description="Bytes of keys and values in the answer, at the most; one record may be"
-            " larger.",
+            description="Maximum bytes of keys and values; a single record may be larger.",
         ),
     ] = 1024 * 1024
     wait_ms: Annotated[
         int,
-        Meta(
-            ge=0, le=WAIT_MS_MAX, description="How long to wait for a record where there is none."
-        ),
+        Meta(ge=0, le=WAIT_MS_MAX, description="How long to wait for a record if there is none."),
     ] = 0
     exclude_node: NodeName | None = None
     partition: PartitionIndex | None = None
 
 
 class GapShape(Struct, kw_only=True, rename={"from_": "from"}):
-    """Offsets that a reader will never see."""
+    """Offsets that were deleted before the reader got to them."""
 
     from_: int
     to: int
-    """The last that is gone."""
+    """The last deleted offset."""
     reason: str
 
 
 class RecordShape(Struct, kw_only=True):
-    """One record, with its place in the log."""
+    """A record and its position in the log."""
 
     offset: int
     timestamp: int
@@ -153,30 +152,30 @@ class RecordShape(Struct, kw_only=True):
 
 
 class RecordsAnswer(Struct, kw_only=True):
-    """What is new from a cursor on."""
+    """New records from a cursor on."""
 
     records: list[RecordShape]
     next: int
-    """The cursor to go on with."""
+    """The cursor to continue with."""
     head: int
-    """The offset after the last record there is."""
+    """The offset after the last record."""
     gaps: list[GapShape]
-    """What the cursor had not seen, and retention took."""
+    """Offsets after the cursor that retention has deleted."""
 
 
 class DeletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which records go: those of a key, or whose key begins so, or all before an offset."""
+    """The records to delete: those of a key, of a key prefix, or all before an offset."""
 
     key: Text | None = None
     key_prefix: Text | None = None
     before: Offset | None = None
     """With a key: only records of this key before the offset."""
     partition: PartitionIndex | None = None
-    """Null for all; an offset means something in one partition only."""
+    """Null for all. An offset needs a partition."""
 
 
 class DeletionAnswer(Struct, kw_only=True):
-    """What went."""
+    """Number of deleted records."""
 
     deleted: Annotated[int, Meta(ge=0)]
 
@@ -185,7 +184,7 @@ class DeletionAnswer(Struct, kw_only=True):
 
 
 def record_of(sent: AppendRecord, node: str | None) -> Record:
-    """Return the record that a log keeps; `node` is that of the request."""
+    """Return the record to append; `node` is that of the request."""
     key = sent.key
     headers = _headers_of(sent, sent.node or node) if sent.headers or sent.node or node else ()
     return Record(
@@ -200,19 +199,19 @@ def _headers_of(sent: AppendRecord, origin: str | None) -> tuple[Header, ...]:
     headers: list[Header] = []
     for name, value in sent.headers.items():
         if name == NODE_HEADER:
-            raise MalformedRequest(f"a record has the header {name!r}: needed is its field node")
+            raise MalformedRequest(f"header {name!r} is reserved: use the field node")
         values = value if isinstance(value, list) else [value]
-        headers += [(name, text_bytes(one)) for one in values]
+        headers += [(name, text_bytes(item)) for item in values]
     if origin is not None:
         headers.append((NODE_HEADER, origin.encode()))
     return tuple(headers)
 
 
-# From records to JSON. These run for every record that is read, so they put bytes together.
+# From records to JSON. These run for every record that is read, so they concatenate bytes.
 
 
 def origin_of(record: StoredRecord) -> bytes | None:
-    """Return which node a record comes from, where it says so."""
+    """Return the node that a record comes from, if its headers name one."""
     for name, value in record.headers:
         if name == NODE_HEADER:
             return value
@@ -220,7 +219,7 @@ def origin_of(record: StoredRecord) -> bytes | None:
 
 
 def record_json(record: StoredRecord) -> bytes:
-    """Return a record as `RecordShape` has it."""
+    """Return a record as the JSON of a `RecordShape`."""
     headers, node = _headers_json(record.headers) if record.headers else (b"{}", b"")
     return b'{"offset":%d,"timestamp":%d,"key":%s,"value":%s,"headers":%s%s}' % (
         record.offset,
@@ -233,10 +232,10 @@ def record_json(record: StoredRecord) -> bytes:
 
 
 def _headers_json(headers: Iterable[Header]) -> tuple[bytes, bytes]:
-    """Return headers as JSON, and the field `node` where one of them says it.
+    """Return headers as JSON, and the field `node` if one of them names it.
 
-    What is there several times becomes a list. Other doors can write anything into the header
-    that says where a record comes from; what is no text is shown as the header that it is.
+    Several values of a header become a list. Kafka clients can write anything into the header that
+    names the node; if it is not text, it is shown as a normal header.
     """
     node = b""
     found: dict[str, list[bytes]] = {}
@@ -256,7 +255,7 @@ def _headers_json(headers: Iterable[Header]) -> tuple[bytes, bytes]:
 
 
 def gap_json(gap: Gap) -> bytes:
-    """Return a gap as `GapShape` has it."""
+    """Return a gap as the JSON of a `GapShape`."""
     shape = GapShape(from_=gap.from_offset, to=gap.to_offset, reason=gap.reason)
     return msgspec.json.encode(shape)
 
@@ -264,7 +263,7 @@ def gap_json(gap: Gap) -> bytes:
 def records_json(
     records: Iterable[bytes], *, next_offset: int, head: int, gap: Gap | None
 ) -> bytes:
-    """Return a `RecordsAnswer`, of records that are JSON already."""
+    """Return a `RecordsAnswer` of encoded records."""
     return b'{"records":[%s],"next":%d,"head":%d,"gaps":[%s]}' % (
         b",".join(records),
         next_offset,

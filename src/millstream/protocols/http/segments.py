@@ -1,4 +1,4 @@
-"""Segments over HTTP: the files that partitions consist of."""
+"""Messages about segments, the files of a partition."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from msgspec import Meta, Struct
 from millstream.protocols.http.records import PartitionIndex
 
 SEGMENTS_MAX = 1_000
-"""Segments in one answer."""
+"""Segments in one response."""
 
 SEGMENT_CURSOR_PATTERN = "^(([0-9]{1,10}:)?[0-9]{1,19})?$"
 """A partition and an offset, or an offset alone."""
 
 
 class SegmentsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which segments to list."""
+    """The segments to list."""
 
     partition: PartitionIndex | None = None
     after: Annotated[
         str,
         Meta(
             pattern=SEGMENT_CURSOR_PATTERN,
-            description="Only segments after this one: `next` of the answer before, or the base"
+            description="Only segments after this one: `next` of the previous response, or the base"
             " offset of a segment of the partition.",
         ),
     ] = ""
     limit: Annotated[
-        int, Meta(ge=1, le=SEGMENTS_MAX, description="Segments in the answer, at the most.")
+        int, Meta(ge=1, le=SEGMENTS_MAX, description="Maximum number of segments.")
     ] = 100
 
 
 class SegmentShape(Struct, kw_only=True):
-    """A run of records in one file."""
+    """One segment file."""
 
     partition: int
     base_offset: int
     end_offset: int
-    """The offset that the next segment starts with."""
+    """The base offset of the next segment."""
     bytes: int
     records: int
-    """In its file, with those that were deleted by key and are still there."""
+    """Records in the file, including those deleted by key that are still in it."""
     first_timestamp: int | None
-    """The smallest of a batch; null where it holds no record."""
+    """The smallest timestamp of a batch; null if there is no record."""
     last_timestamp: int | None
-    """The greatest of a record."""
+    """The greatest timestamp of a record."""
     state: Literal["sealed", "active"]
     deleted: int | None
-    """Records that were deleted by key and are still in the file; null where that is not known
-    without opening the partition."""
+    """Records deleted by key that are still in the file; null if the partition would have to be
+    opened to know it."""
     reclaimable_bytes: int | None
-    """What these take."""
+    """Size of these records."""
 
 
 class SegmentsAnswer(Struct, kw_only=True):
-    """Some segments, by partition and offset."""
+    """A page of segments, sorted by partition and offset."""
 
     segments: list[SegmentShape]
     next: str | None
-    """What to ask `after` for more; null where there is no more."""
+    """Pass as `after` to get the next page; null on the last page."""

@@ -1,8 +1,9 @@
-"""JSON as it is taken here: believed in nothing.
+"""A strict JSON decoder for data from clients.
 
-What is refused: what is not UTF-8 or not JSON, among it a byte order mark and the numbers that JSON
-has no words for; a field twice; half a surrogate pair; numbers that no 64-bit float comes near;
-nesting deeper than the interpreter goes. Text that passes means the same to every reader.
+Refused are: data that is not UTF-8 or not JSON, including a byte order mark and the constants that
+JSON does not have (NaN, Infinity); duplicate fields; half a surrogate pair; numbers outside the
+range of a 64-bit float; nesting deeper than the interpreter allows. Data that passes has the same
+meaning for every reader.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _spaced = msgspec.json.format
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Return the message of type `kind` that `data` is; raises `MalformedRequest` otherwise."""
+    """Return `data` as a message of type `kind`; raises `MalformedRequest` if it is not one."""
     found = check(data)
     if not isinstance(found, dict):
-        raise MalformedRequest("body has to be a JSON object")
+        raise MalformedRequest("body must be a JSON object")
     try:
         message: T = _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
@@ -38,12 +39,12 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def check(data: bytes) -> Any:
-    """Return what `data` is as JSON; raises `MalformedRequest` where it is none."""
+    """Return the decoded JSON; raises `MalformedRequest` if `data` is not strict JSON."""
     try:
         found = _decode_any(data)
-        # Objects come out of this with each field once. What is then the same text again, written
-        # close or as Python writes it, had no field twice; else a closer look is needed, which
-        # takes several times as long.
+        # The decoder keeps one of several equal fields. If encoding the result, compact or with
+        # Python's spaces, gives the same text, there was no duplicate. If not, the strict decoder
+        # has to look, which takes several times as long.
         again = _encode(found)
         if again != data and _spaced(again, indent=0) != data:
             _STRICT_DECODER.decode(data.decode())
@@ -63,12 +64,12 @@ def _too_deep() -> MalformedRequest:
 
 
 class _Decoders(dict[type, msgspec.json.Decoder[Any]]):
-    """A decoder for each type of message, made when it is first needed."""
+    """A decoder for each type of message, created when it is first needed."""
 
     def __missing__(self, kind: type) -> msgspec.json.Decoder[Any]:
-        made: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
-        self[kind] = made
-        return made
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+        self[kind] = decoder
+        return decoder
 
 
 _DECODERS = _Decoders()
@@ -77,12 +78,12 @@ _DECODERS = _Decoders()
 def _check_object(pairs: list[tuple[str, Any]]) -> None:
     if len(dict(pairs)) != len(pairs):
         counts = Counter(name for name, _ in pairs)
-        twice = next(name for name, count in counts.items() if count > 1)
-        raise MalformedRequest(f"body has the field {twice[:NAME_LENGTH_MAX]!r} twice")
+        duplicate = next(name for name, count in counts.items() if count > 1)
+        raise MalformedRequest(f"body has the field {duplicate[:NAME_LENGTH_MAX]!r} twice")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedRequest(f"body has {name}, which JSON does not know")
+    raise MalformedRequest(f"body has {name}, which is not JSON")
 
 
 _STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_check_object, parse_constant=_refuse_constant)

@@ -1,4 +1,4 @@
-"""Topics over HTTP: what they are set to, and how far they reach."""
+"""Messages about topics: settings, partitions and sizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from millstream.protocols.http.records import GapShape
 
 TOPICS_MAX = 1_000
-"""Topics in one answer."""
+"""Topics in one response."""
 
 PARTITIONS_MAX = 100_000
-"""As many as a node has room for where it is not set otherwise; it may allow fewer."""
+"""The default limit of a node; a node may allow fewer."""
 
 CONFIGS_MAX = 100
 """Configs in one request: more than there are."""
@@ -20,7 +20,7 @@ CONFIGS_MAX = 100
 _LONG_MAX = 2**63 - 1
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-1, le=_LONG_MAX)]
-"""A retention; -1 says that there is none."""
+"""A retention limit; -1 is unlimited."""
 
 ConfigValue: TypeAlias = (
     Annotated[str, Meta(max_length=64 * 1024)]
@@ -29,11 +29,11 @@ ConfigValue: TypeAlias = (
     | bool
     | None
 )
-"""What a config is set to: a text, or what Kafka would write as one."""
+"""The value of a config: a string, or a value that Kafka would write as one."""
 
 
 class SchemaShape(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the values of a topic are."""
+    """Format and schema of the values of a topic."""
 
     format: Literal["raw", "json", "avro"]
     schema: Annotated[str, Meta(max_length=0x7FFF)] = ""
@@ -41,91 +41,89 @@ class SchemaShape(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TopicBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a topic is to be set to.
+    """Settings of a topic.
 
-    What is left out stays as it is, or is the default of the node where the topic is new. Null
-    has a field be the default again.
+    A field that is left out keeps its value, or gets the node's default if the topic is new. Null
+    resets a field to the default.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] | UnsetType = UNSET
-    """How many; a topic only grows."""
+    """Number of partitions; it can only grow."""
     durability: Literal["ephemeral", "memory", "disk", "fsync"] | UnsetType | None = UNSET
-    """What an answer to an append promises: `millstream.durability`."""
+    """When an append is acknowledged: `millstream.durability`."""
     retention_ms: Limit | UnsetType | None = UNSET
-    """How long records are kept at least, -1 is for ever: `retention.ms`."""
+    """Minimum time that records are kept, -1 is forever: `retention.ms`."""
     retention_bytes: Limit | UnsetType | None = UNSET
-    """How large a partition may grow, -1 is without limit: `retention.bytes`."""
+    """Maximum size of a partition, -1 is unlimited: `retention.bytes`."""
     retention_records: Limit | UnsetType | None = UNSET
-    """The same, counted in records: `millstream.retention.records`."""
+    """The same in records: `millstream.retention.records`."""
     discard: Literal["old", "reject"] | UnsetType | None = UNSET
-    """What a full partition does: `millstream.discard`."""
+    """Whether a full partition deletes old records or rejects new ones: `millstream.discard`."""
     cleanup: Literal["delete", "compact", "compact,delete", ""] | UnsetType | None = UNSET
-    """How old records go, empty is not at all: `cleanup.policy`."""
+    """How old records are deleted, empty for not at all: `cleanup.policy`."""
     schema: SchemaShape | UnsetType | None = UNSET
-    """What the values are: `millstream.value.format` and `millstream.value.schema`."""
+    """Format of the values: `millstream.value.format` and `millstream.value.schema`."""
     configs: Annotated[dict[str, ConfigValue], Meta(max_length=CONFIGS_MAX)] | UnsetType = UNSET
-    """Any config of a topic, by the name that Kafka has for it; null for its default."""
+    """Any topic config by its Kafka name; null for its default."""
 
 
 class TopicsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which topics to list."""
+    """The topics to list."""
 
     after: Annotated[
-        str, Meta(max_length=249, description="Only topics whose name comes after this one.")
+        str, Meta(max_length=249, description="Only topics whose name sorts after this one.")
     ] = ""
-    limit: Annotated[
-        int, Meta(ge=1, le=TOPICS_MAX, description="Topics in the answer, at the most.")
-    ] = 100
-    sizes: Annotated[bool, Meta(description="Whether to tell how much each topic holds.")] = False
+    limit: Annotated[int, Meta(ge=1, le=TOPICS_MAX, description="Maximum number of topics.")] = 100
+    sizes: Annotated[bool, Meta(description="Whether to include the size of each topic.")] = False
 
 
 class SizesShape(Struct, kw_only=True):
-    """How much a topic holds, and how much it was given since the node opened its partitions."""
+    """Size of a topic, and what was appended since the node opened its partitions."""
 
     records: int
-    """Without those that were deleted by key."""
+    """Without records deleted by key."""
     bytes: int
     segments: int
     appended_records: int
-    """Only grows while the node runs: two answers make a rate. So with `appended_bytes`."""
+    """A counter while the node runs, as is `appended_bytes`: two responses give a rate."""
     appended_bytes: int
 
 
 class TopicSummaryShape(Struct, kw_only=True):
-    """A topic, and what it is set to."""
+    """A topic and its settings."""
 
     name: str
     id: str
-    """What tells it from every other topic there ever was."""
+    """Unique among all topics that ever existed."""
     partition_count: int
     durability: str
-    """What an answer to an append promises."""
+    """When an append is acknowledged."""
     configs: dict[str, str]
-    """What the topic sets itself; all else is the default of the node."""
+    """Configs that the topic sets; all others have the node's default."""
 
 
 class ListedTopic(TopicSummaryShape, kw_only=True):
-    """A topic among others."""
+    """A topic in a list."""
 
     sizes: SizesShape | UnsetType | None = UNSET
-    """Where it was asked for; null where it cannot be told without opening a partition."""
+    """If requested; null if a partition would have to be opened to know it."""
 
 
 class TopicsAnswer(Struct, kw_only=True):
-    """Some topics, by rising name."""
+    """A page of topics, sorted by name."""
 
     topics: list[ListedTopic]
     next: str | None
-    """What to ask `after` for more; null where there is no more."""
+    """Pass as `after` to get the next page; null on the last page."""
 
 
 class PartitionShape(Struct, kw_only=True):
-    """How far a partition reaches, and what went or waits to go."""
+    """Offsets and sizes of a partition."""
 
     partition: int
     first_live_offset: int
     eviction_floor: int
-    """Retention took everything before it."""
+    """Retention has deleted all records before it."""
     head: int
     """The offset after the last record that can be read."""
     count: int
@@ -133,13 +131,13 @@ class PartitionShape(Struct, kw_only=True):
     epoch: int
     segments: int
     deleted: int
-    """Records that were deleted by key and are still in a file."""
+    """Records deleted by key that are still in a file."""
     reclaimable_bytes: int
     gaps: list[GapShape]
 
 
 class TopicAnswer(TopicSummaryShape, kw_only=True):
-    """A topic with its partitions, and the sums over these."""
+    """A topic with its partitions and their totals."""
 
     partitions: list[PartitionShape]
     count: int
@@ -149,7 +147,7 @@ class TopicAnswer(TopicSummaryShape, kw_only=True):
 
 
 class ProducerAnswer(Struct, kw_only=True):
-    """Who may append in such a way that repeating a request does no harm."""
+    """A producer id for idempotent appends."""
 
     id: int
     epoch: int

@@ -1,12 +1,12 @@
-r"""Keys, values and headers as JSON has them, and as bytes.
+r"""Keys, values and headers as JSON and as bytes.
 
-A log keeps bytes. JSON has none, so there is a rule in each direction, and the two undo each other:
+A log stores bytes. JSON has none, so there is a rule in each direction, and the two are inverse:
 
     JSON of a value                  bytes in the log
     any JSON: {"n": 1}, "a", 7  <->  its text, as it was written
-    null                        <->  no value: in a compacted topic, the end of a key
-    {"base64": "AAE="}          <->  bytes that are no JSON, or too deep, or whose JSON would read
-                                     as something else: `null`, or what looks like this itself
+    null                        <->  no value: in a compacted topic, a tombstone
+    {"base64": "AAE="}          <->  bytes that are not JSON, or nested too deeply, or whose JSON
+                                     would mean something else: `null`, or an object like this one
 
     JSON of a key or a header
     "text"                      <->  its UTF-8
@@ -27,28 +27,27 @@ import msgspec
 from millstream.errors import MalformedRequest
 
 _MAY_BE_BASE64 = re.compile(rb'\{\s*"(?:base64"|[^"\\]*\\)')
-"""How an object begins whose first field is `base64`, or has a name written with escapes."""
+"""The start of an object whose first field is `base64`, or has a name with escapes."""
 
 _NESTED = frozenset(b"{[")
 _JSON_STARTS = frozenset(b'{["-0123456789tf \t\r\n')
-"""What JSON begins with, save the `n` of `null`."""
+"""First bytes of JSON, except the `n` of `null`."""
 
 DEPTH_MAX = 128
-"""How many lists and objects of a value may lie in each other. Readers in other languages stop at
-64 to 1,000; a value that is meant for them is nowhere near."""
+"""Levels of nested lists and objects in a value. Readers in other languages stop at 64 to 1,000."""
 
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
 class Base64(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes that are no text."""
+    """Bytes that are not text."""
 
     base64: Annotated[
         str,
         msgspec.Meta(
-            description="As RFC 4648 has it, with its padding.",
-            # Only told, and not checked by this: to decode it says the same, and is quicker.
+            description="Base64 by RFC 4648, with padding.",
+            # For the document only: decoding checks the same, and is faster.
             extra_json_schema={
                 "contentEncoding": "base64",
                 "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
@@ -70,15 +69,15 @@ _decode_base64_bytes = msgspec.json.Decoder(_Base64Bytes).decode
 
 
 def value_bytes(raw: msgspec.Raw) -> bytes | None:
-    """Return what a log keeps for a value; `raw` is JSON that was checked."""
+    """Return the stored bytes of a value; `raw` is JSON that was validated."""
     text = bytes(raw).strip()
     if text[0] in _NESTED:
         if _MAY_BE_BASE64.match(text):
             with contextlib.suppress(msgspec.ValidationError):
                 return _decode_base64_bytes(text).base64
             with contextlib.suppress(msgspec.ValidationError):
-                return base64_bytes(_decode_base64(text))  # Which says what is wrong with it.
-            # It is an object that has more than that, or something else in it.
+                return base64_bytes(_decode_base64(text))  # Raises, with the reason.
+            # A JSON object with other fields, or with something else in it.
         if is_too_deep(text):
             raise MalformedRequest(f"a value is nested deeper than {DEPTH_MAX} levels")
     elif text == b"null":
@@ -87,19 +86,19 @@ def value_bytes(raw: msgspec.Raw) -> bytes | None:
 
 
 def value_json(value: bytes | None) -> bytes:
-    """Return the JSON that stands for a value: on one line, whatever its writer did."""
+    """Return the JSON of a stored value, on one line."""
     if value is None:
         return b"null"
     if not _stands_for_itself(value):
         return base64_json(value)
-    # In JSON a line can end between two tokens only, so a space means the same there.
+    # In JSON a line can end only between two tokens, where a space has the same meaning.
     if b"\n" in value or b"\r" in value:
         return value.replace(b"\n", b" ").replace(b"\r", b" ")
     return value
 
 
 def _stands_for_itself(value: bytes) -> bool:
-    """Whether bytes are JSON that, sent as a value, would become these bytes again."""
+    """Return whether bytes are JSON that `value_bytes` would turn into the same bytes."""
     if not value or value[0] not in _JSON_STARTS:
         return False
     try:
@@ -116,33 +115,33 @@ def _is_base64(found: dict[str, Any]) -> bool:
 
 
 def is_too_deep(text: bytes) -> bool:
-    """Whether JSON has more levels than `DEPTH_MAX`; it is quick to see that most has not."""
+    """Return whether JSON has more levels than `DEPTH_MAX`; for most JSON, that is quick."""
     if len(text) < 2 * DEPTH_MAX:
         return False
-    # Splitting goes from one bracket to the next; counting looks at every byte.
+    # Splitting stops after DEPTH_MAX brackets; counting would look at every byte.
     if len(text.split(b"{", DEPTH_MAX)) + len(text.split(b"[", DEPTH_MAX)) <= DEPTH_MAX:
         return False
     level = [_decode_any(text)]
     for _ in range(DEPTH_MAX):
-        level = [part for one in level for part in _parts(one)]
-    return any(isinstance(one, dict | list) for one in level)
+        level = [part for item in level for part in _parts(item)]
+    return any(isinstance(item, dict | list) for item in level)
 
 
-def _parts(one: Any) -> Iterable[Any]:
-    if isinstance(one, dict):
-        return one.values()
-    return one if isinstance(one, list) else ()
+def _parts(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list) else ()
 
 
 def text_bytes(text: Text | None) -> bytes | None:
-    """Return the bytes of a key or of a header's value."""
+    """Return the bytes of a key or a header value."""
     if isinstance(text, Base64):
         return base64_bytes(text)
     return None if text is None else text.encode()
 
 
 def text_json(data: bytes | None) -> bytes:
-    """Return the JSON that stands for a key, or for the value of a header."""
+    """Return the JSON of a key or a header value."""
     if data is None:
         return b"null"
     try:
@@ -152,14 +151,14 @@ def text_json(data: bytes | None) -> bytes:
 
 
 def base64_json(data: bytes) -> bytes:
-    """Return the JSON that stands for bytes of any kind."""
+    """Return the JSON of bytes that are not text."""
     return b'{"base64":"' + base64.b64encode(data) + b'"}'
 
 
 def base64_bytes(packed: Base64) -> bytes:
-    """Return the bytes; raises `MalformedRequest` where it is not base64."""
+    """Return the bytes; raises `MalformedRequest` if it is not base64."""
     try:
         return msgspec.convert(packed.base64, bytes)
     except msgspec.ValidationError:
         shown = packed.base64[:100]
-        raise MalformedRequest(f"base64 is {shown!r}, needed is what RFC 4648 calls so") from None
+        raise MalformedRequest(f"base64 is {shown!r}, must be base64 by RFC 4648") from None

@@ -12,60 +12,50 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
 
 from millstream.broker.broker import Broker
-from millstream.clock import SystemClock
+from millstream.clock import Clock, SystemClock
 from millstream.config.schema import HttpConfig
-from millstream.errors import Unavailable
 from millstream.servers.http.console.console_files import console_pages
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.handlers import node, pipelines, producers, quotas, records
-from millstream.servers.http.handlers.groups import groups
-from millstream.servers.http.handlers.groups import offset_resets as group_resets
+from millstream.servers.http.handlers.groups import groups, offset_resets
 from millstream.servers.http.handlers.health import Health, health_operations
-from millstream.servers.http.handlers.queues import job_browser as queue_jobs
-from millstream.servers.http.handlers.queues import job_push as work
-from millstream.servers.http.handlers.queues import jobs, queues
-from millstream.servers.http.handlers.topics import segments as topic_sizes
-from millstream.servers.http.handlers.topics import topics
-from millstream.servers.http.live import sse
-from millstream.servers.http.live import websocket as socket
+from millstream.servers.http.handlers.node import NodeReport
+from millstream.servers.http.handlers.queues import job_browser, job_push, jobs, queues
+from millstream.servers.http.handlers.topics import segments, topics
+from millstream.servers.http.live import sse, websocket
 from millstream.servers.http.live.live_delivery import LiveDelivery
-from millstream.servers.http.routing.errors import EXCEPTION_HANDLERS
-from millstream.servers.http.routing.middleware.local_hosts import LocalHostsMiddleware
-from millstream.servers.http.routing.middleware.server_timing import ServerTimingMiddleware
+from millstream.servers.http.routing.http_app import HttpApp
 from millstream.servers.http.routing.openapi import document
-from millstream.servers.http.routing.operations import HttpOperation, Media, routes_of
-from millstream.servers.http.routing.request_state import json_response
+from millstream.servers.http.routing.operations import HttpOperation, Media
+from millstream.servers.http.routing.request import HttpContext, HttpRequest
+from millstream.servers.http.routing.responses import json_response
 from millstream.servers.http.routing.usage import QuotaMeter
 from millstream.servers.http.shutdown_signal import ShutdownSignal
-from millstream.servers.http.streams import operations as streams
+from millstream.servers.http.streams import operations as stream_operations
+from millstream.tracing import Tracer
 
 OPERATIONS: tuple[HttpOperation, ...] = (
     *topics.OPERATIONS,
-    *topic_sizes.OPERATIONS,
+    *segments.OPERATIONS,
     *records.OPERATIONS,
     *producers.OPERATIONS,
     *groups.OPERATIONS,
-    *group_resets.OPERATIONS,
+    *offset_resets.OPERATIONS,
     *queues.OPERATIONS,
-    *queue_jobs.OPERATIONS,
+    *job_browser.OPERATIONS,
     *jobs.OPERATIONS,
-    *work.OPERATIONS,
+    *job_push.OPERATIONS,
     *sse.OPERATIONS,
-    *socket.OPERATIONS,
-    *streams.OPERATIONS,
+    *websocket.OPERATIONS,
+    *stream_operations.OPERATIONS,
     *pipelines.OPERATIONS,
     *node.OPERATIONS,
     *quotas.OPERATIONS,
 )
-"""What needs a broker."""
+"""The operations that need a broker."""
 
 
 def make_app(
@@ -74,78 +64,83 @@ def make_app(
     broker: Broker | None = None,
     *,
     config: HttpConfig | None = None,
-    closing: ShutdownSignal | None = None,
+    shutdown: ShutdownSignal | None = None,
     live: LiveDelivery | None = None,
-    known: node.NodeReport | None = None,
+    node: NodeReport | None = None,
     counters: HttpCounters | None = None,
+    tracer: Tracer | None = None,
     is_local: bool = False,
-) -> Starlette:
-    """Return the application; without a broker, it tells health and metrics only.
+) -> HttpApp:
+    """Return the application; without a broker, it serves health and metrics only.
 
-    `known` is what the node knows of itself. `is_local` has the door answer to names of this
-    machine only.
+    `is_local` has the server answer to names of this machine only.
     """
     config = config or HttpConfig()
+    counters = counters or HttpCounters()
     operations = health_operations(health, scrape)
-    sockets: tuple[WebSocketRoute, ...] = ()
-    if broker is not None:
-        operations += OPERATIONS
-        sockets = socket.ROUTES
+    if broker is None:
+        operations.append(_description(operations))
+        return HttpApp(operations, SystemClock(), counters, tracer=tracer, is_local=is_local)
+    operations += OPERATIONS
     operations.append(_description(operations))
-    pages = console_pages() if broker is not None and config.console else []
-    clock = broker.clock if broker is not None else SystemClock()
-    middleware = [Middleware(ServerTimingMiddleware, clock=clock)]
-    if is_local:
-        middleware.append(Middleware(LocalHostsMiddleware))
-    app = Starlette(
-        routes=[*sockets, *routes_of([*operations, *pages])],
-        middleware=middleware,
-        exception_handlers=EXCEPTION_HANDLERS,
+    if config.console:
+        operations += console_pages()
+    context = HttpContext(
+        broker=broker,
+        config=config,
+        shutdown=shutdown or ShutdownSignal(),
+        live=live or LiveDelivery(broker, config),
+        meter=QuotaMeter(broker.quotas, broker.clock, counters),
+        node=node,
     )
-    app.state.broker = broker
-    app.state.config = config
-    app.state.closing = closing or ShutdownSignal()
-    app.state.node = known
-    if broker is not None:
-        app.state.live = live or LiveDelivery(broker, config)
-        app.state.meter = QuotaMeter(broker.quotas, broker.clock, counters or HttpCounters())
-        app.state.closing.watch(broker.streams.end_waits)
-    return app
-
-
-def make_starting_app(health: Callable[[], Health], *, is_local: bool = False) -> Starlette:
-    """Return the application of a node that starts: it tells its health, and refuses the rest."""
-    told = [one for one in health_operations(health, tuple) if one.path.startswith("/health/")]
-    return Starlette(
-        routes=[*routes_of(told), Route("/{path:path}", _StartingApp())],
-        middleware=[Middleware(LocalHostsMiddleware)] if is_local else [],
-        exception_handlers=EXCEPTION_HANDLERS,
+    context.shutdown.watch(broker.streams.end_waits)
+    return HttpApp(
+        operations,
+        broker.clock,
+        counters,
+        context=context,
+        websockets={websocket.PATH: websocket.serve_socket},
+        tracer=tracer,
+        is_local=is_local,
     )
 
 
-class _StartingApp:
-    """Refuses what is asked for before the data is open; clients try again."""
+def make_starting_app(
+    health: Callable[[], Health],
+    *,
+    clock: Clock,
+    counters: HttpCounters,
+    tracer: Tracer | None = None,
+    is_local: bool = False,
+) -> HttpApp:
+    """Return the application of a node that is starting.
 
-    async def __call__(self, _: Scope, __: Receive, ___: Send) -> None:
-        raise Unavailable("the node is starting")
+    It serves health; every other request gets 503, so that clients try again.
+    """
+    operations = [
+        operation
+        for operation in health_operations(health, tuple)
+        if operation.path.startswith("/health/")
+    ]
+    return HttpApp(operations, clock, counters, tracer=tracer, is_local=is_local, is_starting=True)
 
 
 def _description(operations: list[HttpOperation]) -> HttpOperation:
-    """Return the operation that tells of all others, and of itself."""
-    found: list[bytes] = []
+    """Return the operation that describes all others and itself."""
+    encoded: list[bytes] = []
 
-    async def describe_door(_: Request) -> Response:
-        """Tell what the door can be asked for."""
-        return json_response(found[0])
+    async def describe_api(_: HttpRequest) -> Response:
+        """Return the OpenAPI document of this server."""
+        return json_response(encoded[0])
 
-    described = Media("application/json", "OpenAPI 3.1", '{"openapi": "3.1.0"}')
-    one = HttpOperation(
+    media = Media("application/json", "OpenAPI 3.1", '{"openapi": "3.1.0"}')
+    operation = HttpOperation(
         "GET",
         "/openapi.json",
-        describe_door,
-        "This document",
-        {HTTPStatus.OK: described},
+        describe_api,
+        "Get this document",
+        {HTTPStatus.OK: media},
         tag="node",
     )
-    found.append(msgspec.json.encode(document([*operations, one])))
-    return one
+    encoded.append(msgspec.json.encode(document([*operations, operation])))
+    return operation

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
+from millstream.servers.http.routing.middleware.browser_safety import HEADERS
 
 from millstream.config.schema import HttpConfig
 from millstream.errors import InvalidConfig
 from millstream.servers.http.console.console_files import FIRST, POLICY, read_console
-from millstream.servers.http.routing.middleware.browser_safety import HEADERS
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.servers.http.calls import Answer, ask
 

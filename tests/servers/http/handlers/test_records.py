@@ -189,7 +189,7 @@ REFUSED = {
     "an unknown field deep inside": (
         {"records": [{"value": 1}, {"vlaue": 2}]},
         "malformed_request",
-        "'vlaue' in records[1], allowed are 'value', 'key'",
+        "'vlaue' in records[1], allowed: 'value', 'key'",
     ),
     "a partition in words": (
         {"records": [{"value": 1}, {"partition": "1"}]},
@@ -206,7 +206,7 @@ REFUSED = {
     "the header that says the node": (
         {"records": [{"headers": {"millstream-node": "n1"}}]},
         "malformed_request",
-        "needed is its field node",
+        "use the field node",
     ),
     "an empty node": ({"records": [{"value": 1}], "node": ""}, "malformed_request", "$.node"),
     "a time before 1970": ({"records": [{"timestamp": -1}]}, "malformed_request", ">= 0"),
@@ -358,7 +358,7 @@ def test_several_partitions_are_read_one_at_a_time(wide: HttpTopic) -> None:
     wide.append({"value": 1, "partition": 2})
     answer = wide.get()
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert "needed is partition" in answer.message
+    assert "partition must be set" in answer.message
     assert wide.values(partition=2) == [1]
     assert wide.get(partition=3).code == "unknown_topic"
 

@@ -237,7 +237,7 @@ def test_a_cursor_that_is_too_long_is_refused(node: RunningBroker) -> None:
     headers = {"Last-Event-ID": "a" * 32_769}
     found = ask(node.url, "GET", "/v1/events?topic=t", headers=headers)
     assert (found.status, found.code) == (400, "malformed_request")
-    assert "32769 characters, limit is 32768" in found.message
+    assert "at most 32768 characters, got 32769" in found.message
 
 
 def test_partitions_of_one_connection_are_bounded(node: RunningBroker) -> None:

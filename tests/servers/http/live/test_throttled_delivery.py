@@ -82,7 +82,7 @@ async def test_a_watcher_that_owes_waits_and_nobody_else_does(node):
     node.timers.advance(10.0)
     await until(lambda: values(slow) == [LARGE, "second"])
     assert node.counters.held_deliveries["consumer_byte_rate"] >= 1
-    assert node.app.state.live.counters.encodings == 2, "one for each append, for everybody"
+    assert node.live.counters.encodings == 2, "one for each append, for everybody"
     await leave(slow, other)
 
 

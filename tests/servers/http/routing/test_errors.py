@@ -8,10 +8,8 @@ import json
 from http import HTTPStatus
 
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from millstream import errors
 from millstream.errors import (
@@ -25,9 +23,9 @@ from millstream.errors import (
     Unavailable,
     UnknownTopic,
 )
-from millstream.servers.http.routing.errors import EXCEPTION_HANDLERS, STATUSES, code_of, status_of
+from millstream.servers.http.routing.errors import STATUSES, code_of, status_of
 from millstream.servers.http.server.listener import HttpListener
-from tests.servers.http.calls import Answer, ask
+from tests.servers.http.calls import Answer, app_with, ask
 
 ALL = [
     kind
@@ -43,11 +41,10 @@ def answer_to(error: Exception) -> Answer:
         raise error
 
     async def live() -> Answer:
-        routes = [Route("/", raise_it)]
-        listener = HttpListener(Starlette(routes=routes, exception_handlers=EXCEPTION_HANDLERS))
+        listener = HttpListener(app_with(test=raise_it))
         port = await listener.listen("127.0.0.1", 0)
         try:
-            return await asyncio.to_thread(ask, f"http://127.0.0.1:{port}", "GET", "/")
+            return await asyncio.to_thread(ask, f"http://127.0.0.1:{port}", "GET", "/test")
         finally:
             await listener.stop()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from millstream.config.schema import HttpConfig
-from millstream.servers.http.server.acceptor import DESCRIPTOR_SHARE
+from millstream.servers.http.server.listener import DESCRIPTOR_SHARE
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.servers.http.calls import ask
 from tests.servers.http.raw_client import RawClient, raw_client
@@ -21,13 +21,13 @@ GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def refused(broker: RunningBroker) -> dict[str, int]:
     listener = broker.server._http
     assert listener is not None
-    return dict(listener.doorway.counters.refused)
+    return dict(listener.state.counters.refused)
 
 
 def wait_until_none(broker: RunningBroker) -> None:
     listener = broker.server._http
     assert listener is not None
-    broker.run(listener.doorway.connections.wait_until_none())
+    broker.run(listener.state.connections.wait_until_none())
 
 
 def is_served(client: RawClient) -> bool:
@@ -65,9 +65,9 @@ NODE = """
 import logging, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 logging.basicConfig(stream=sys.stderr, level="INFO")
-from millstream.servers.http.server import acceptor
+from millstream.servers.http.server import listener
 from millstream.testing.broker import running_broker
-acceptor.DESCRIPTOR_SHARE = float(sys.argv[2])
+listener.DESCRIPTOR_SHARE = float(sys.argv[2])
 with running_broker(sys.argv[1]) as broker:
     print(broker.url, flush=True)
     sys.stdin.read()
@@ -134,7 +134,7 @@ def test_without_descriptors_nothing_spins_and_all_is_well_again_after(tmp_path:
         wait_until_served(url)
         with raw_client(url) as client:
             assert append(client, "new") == 201
-    pauses = [line for line in log if "no connection accepted" in line]
+    pauses = [line for line in log if "no connections are accepted" in line]
     assert 0 < len(pauses) < 100
     assert not [line for line in log if "Traceback" in line]
 

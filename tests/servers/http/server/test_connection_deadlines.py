@@ -96,7 +96,7 @@ def test_no_deadline_is_for_ever() -> None:
 def ended(broker: RunningBroker) -> dict[str, int]:
     listener = broker.server._http
     assert listener is not None
-    return dict(listener.doorway.counters.ended)
+    return dict(listener.state.counters.ended)
 
 
 def trickle(client: RawClient, piece: bytes) -> bytes:

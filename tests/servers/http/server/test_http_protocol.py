@@ -13,13 +13,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from millstream.broker.loop_timers import LoopTimers
 from millstream.clock import SystemClock
 from millstream.config.schema import HttpConfig
-from millstream.servers.http.server.connection_set import ConnectionSet
+from millstream.servers.connection_set import ConnectionSet
 from millstream.servers.http.server.listener import HttpListener
 from millstream.servers.http.server.request_framer import CHUNKS_MAX, RequestFramer, RequestPart
 from millstream.servers.http.server.request_head import FIELDS_MAX, TARGET_SIZE_MAX
@@ -27,6 +27,7 @@ from millstream.servers.http.server.server_state import HttpServerState
 from millstream.testing.broker import RunningBroker, running_broker
 from millstream.testing.clocks.manual_clock import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
+from tests.servers.http.calls import app_with
 from tests.servers.http.raw_client import RawClient, answers_in, raw_client
 
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -211,15 +212,14 @@ def test_two_hundred_clients_that_read_nothing_cost_bounded_memory(tmp_path: Pat
 # One request at a time.
 
 
-class Door:
+class ControlledServer:
     """A listener with an application that a test controls."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
         self.may_answer = asyncio.Event()
-        self.doorway = HttpServerState(HttpConfig(), SystemClock(), LoopTimers())
-        routes = [Route("/wait", self.wait), Route("/poll", self.poll)]
-        self.listener = HttpListener(Starlette(routes=routes), self.doorway)
+        self.state = HttpServerState(HttpConfig(), SystemClock(), LoopTimers())
+        self.listener = HttpListener(app_with(wait=self.wait, poll=self.poll), self.state)
 
     async def wait(self, _: Request) -> Response:
         self.entered.set()
@@ -229,32 +229,32 @@ class Door:
     async def poll(self, _: Request) -> Response:
         self.entered.set()
         told = asyncio.Event()
-        self.doorway.closing.watch(told.set)
+        self.state.shutdown.watch(told.set)
         await told.wait()
         return PlainTextResponse("told")
 
 
-async def connect(door: Door) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    port = await door.listener.listen("127.0.0.1", 0)
+async def connect(server: ControlledServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = await server.listener.listen("127.0.0.1", 0)
     return await asyncio.open_connection("127.0.0.1", port)
 
 
 def test_nothing_is_read_while_a_request_waits_for_the_one_before() -> None:
     async def run() -> list[bool]:
-        door = Door()
-        reader, writer = await connect(door)
+        server = ControlledServer()
+        reader, writer = await connect(server)
         writer.write(get(b"/wait") * 2)
-        await door.entered.wait()
-        (connection,) = door.doorway.connections
+        await server.entered.wait()
+        (connection,) = server.state.connections
         # The application may read on as it likes; that is not its to say.
-        connection.flow.resume_reading()
-        paused = [connection.flow.read_paused]
-        door.may_answer.set()
+        connection.resume_reading()
+        paused = [not connection._is_reading]
+        server.may_answer.set()
         for _ in range(2):
             await reader.readuntil(b"done")
-        paused.append(connection.flow.read_paused)
+        paused.append(not connection._is_reading)
         writer.close()
-        await door.listener.stop()
+        await server.listener.stop()
         return paused
 
     assert asyncio.run(run()) == [True, False]
@@ -265,15 +265,15 @@ def test_nothing_is_read_while_a_request_waits_for_the_one_before() -> None:
 
 def test_a_stop_answers_what_is_under_way_and_then_closes() -> None:
     async def run() -> bytes:
-        door = Door()
-        reader, writer = await connect(door)
+        server = ControlledServer()
+        reader, writer = await connect(server)
         writer.write(get(b"/wait") + get(b"/wait"))
-        await door.entered.wait()
-        stopping = asyncio.ensure_future(door.listener.stop(60))
+        await server.entered.wait()
+        stopping = asyncio.ensure_future(server.listener.stop(60))
         closing = asyncio.Event()
-        door.doorway.closing.watch(closing.set)
+        server.state.shutdown.watch(closing.set)
         await closing.wait()
-        door.may_answer.set()
+        server.may_answer.set()
         came = await reader.read()
         await stopping
         writer.close()
@@ -286,11 +286,11 @@ def test_a_stop_answers_what_is_under_way_and_then_closes() -> None:
 
 def test_a_stop_wakes_who_waits() -> None:
     async def run() -> bytes:
-        door = Door()
-        reader, writer = await connect(door)
+        server = ControlledServer()
+        reader, writer = await connect(server)
         writer.write(get(b"/poll"))
-        await door.entered.wait()
-        await door.listener.stop(60)
+        await server.entered.wait()
+        await server.listener.stop(60)
         came = await reader.read()
         writer.close()
         return came
@@ -301,12 +301,12 @@ def test_a_stop_wakes_who_waits() -> None:
 @pytest.mark.parametrize("begun", [b"", b"GET /wa"])
 def test_a_stop_closes_who_asks_for_nothing_at_once(begun: bytes) -> None:
     async def run() -> list[bytes]:
-        door = Door()
-        reader, writer = await connect(door)
+        server = ControlledServer()
+        reader, writer = await connect(server)
         writer.write(get(b"/nowhere"))
         head = await reader.readuntil(b"\r\n\r\n")
         writer.write(begun)
-        await door.listener.stop(60)
+        await server.listener.stop(60)
         try:
             return [head, await reader.read()]
         except ConnectionResetError:  # What was begun had not been read.
@@ -321,11 +321,11 @@ def test_a_stop_closes_who_asks_for_nothing_at_once(begun: bytes) -> None:
 
 def test_a_stop_cuts_off_what_takes_too_long(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> bytes:
-        door = Door()
-        reader, writer = await connect(door)
+        server = ControlledServer()
+        reader, writer = await connect(server)
         writer.write(get(b"/wait"))
-        await door.entered.wait()
-        await door.listener.stop(0.01)
+        await server.entered.wait()
+        await server.listener.stop(0.01)
         try:
             return await reader.read()
         except ConnectionResetError:
@@ -346,25 +346,23 @@ def test_a_client_that_is_gone_gives_back_what_it_held(tmp_path: Path) -> None:
             assert client.answer().status == 200
             client.send(b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\n")
             client.send(b"Content-Length: 9\r\n\r\n1234")
-        broker.run(listener.doorway.connections.wait_until_none())
-        assert listener.doorway.counters.received_bytes > len(GET)
-        assert listener.doorway.counters.held_bytes == 0
+        broker.run(listener.state.connections.wait_until_none())
+        assert listener.state.counters.received_bytes > len(GET)
+        assert listener.state.counters.held_bytes == 0
 
 
 # Counting connections.
 
 
 def test_connections_are_counted_by_address_and_stay_so_when_they_change_their_protocol() -> None:
-    connections = ConnectionSet()
+    connections: ConnectionSet[object] = ConnectionSet()
     first, second, upgraded = object(), object(), object()
-    connections.place(first, "a")
-    connections.place(second, "b")
+    connections.add(first, "a")
+    connections.add(second, "b")
     assert (len(connections), connections.count_of("a"), connections.count_of("c")) == (2, 1, 0)
     connections.discard(first)
-    connections.add(upgraded)
-    connections.place(upgraded, "a")
+    connections.add(upgraded, "a")
     assert (len(connections), connections.count_of("a")) == (2, 1)
-    connections.remove(upgraded)
     connections.discard(upgraded)
     connections.discard(second)
     assert (len(connections), connections.count_of("a"), connections.count_of("")) == (0, 0, 0)
@@ -383,29 +381,28 @@ HANDSHAKE = get(
 
 async def echo(socket: WebSocket) -> None:
     await socket.accept()
-    await socket.send_text(await socket.receive_text())
+    await socket.send_text((await socket.receive_bytes()).decode())
     await socket.close()
 
 
-def socket_door() -> Door:
-    door = Door()
-    door.listener = HttpListener(Starlette(routes=[WebSocketRoute("/ws", echo)]), door.doorway)
-    door.listener._config.ws = "websockets-sansio"
-    return door
+def socket_server() -> ControlledServer:
+    server = ControlledServer()
+    server.listener = HttpListener(Starlette(routes=[WebSocketRoute("/ws", echo)]), server.state)
+    return server
 
 
 def test_a_websocket_stays_counted_and_has_no_deadline_of_a_request() -> None:
     async def run() -> None:
-        door = socket_door()
+        server = socket_server()
         clock = ManualClock()
         timers = ManualTimers(clock)
-        door.doorway.clock, door.doorway.timers = clock, timers
-        reader, writer = await connect(door)
+        server.state.clock, server.state.timers = clock, timers
+        reader, writer = await connect(server)
         writer.write(HANDSHAKE)
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        connections = door.doorway.connections
+        connections = server.state.connections
         assert (len(connections), connections.count_of("127.0.0.1")) == (1, 1)
-        timers.advance(3_600)  # It would have ended by now, had it not become something else.
+        timers.advance(12)  # Past the deadline of a head, and before the first ping.
         writer.write(b"\x81\x85\x00\x00\x00\x00hello")
         assert await reader.readexactly(7) == b"\x81\x05hello"
         writer.write(b"\x88\x82\x00\x00\x00\x00\x03\xe8")
@@ -413,20 +410,20 @@ def test_a_websocket_stays_counted_and_has_no_deadline_of_a_request() -> None:
         writer.close()
         await connections.wait_until_none()
         assert connections.count_of("127.0.0.1") == 0
-        assert (door.doorway.counters.held_bytes, door.doorway.counters.ended) == (0, {})
-        await door.listener.stop()
+        assert (server.state.counters.held_bytes, server.state.counters.ended) == (0, {})
+        await server.listener.stop()
 
     asyncio.run(run())
 
 
 def test_what_follows_the_wish_for_a_websocket_too_early_is_refused() -> None:
     async def run() -> bytes:
-        door = socket_door()
-        reader, writer = await connect(door)
+        server = socket_server()
+        reader, writer = await connect(server)
         writer.write(HANDSHAKE + GET)
         came = await reader.read()
         writer.close()
-        await door.listener.stop()
+        await server.listener.stop()
         return came
 
     (answer,) = answers_in(asyncio.run(run()))
@@ -435,11 +432,21 @@ def test_what_follows_the_wish_for_a_websocket_too_early_is_refused() -> None:
 
 def test_a_stop_closes_websockets_too() -> None:
     async def run() -> bytes:
-        door = socket_door()
-        reader, writer = await connect(door)
+        server = ControlledServer()
+
+        async def close_on_stop(socket: WebSocket) -> None:
+            await socket.accept()
+            told = asyncio.Event()
+            server.state.shutdown.watch(told.set)
+            await told.wait()
+            await socket.close()
+
+        routes = [WebSocketRoute("/ws", close_on_stop)]
+        server.listener = HttpListener(Starlette(routes=routes), server.state)
+        reader, writer = await connect(server)
         writer.write(HANDSHAKE)
         await reader.readuntil(b"\r\n\r\n")
-        await door.listener.stop(60)
+        await server.listener.stop(60)
         came = await reader.read()
         writer.close()
         return came

@@ -168,7 +168,7 @@ def test_without_descriptors_the_node_waits_and_then_goes_on(tmp_path):
                 connection.setblocking(False)
                 with contextlib.suppress(BlockingIOError):
                     connection.connect((host, int(port)))
-            wait_until(lambda: node.said().count("no connection accepted") > 1)
+            wait_until(lambda: node.said().count("no connections are accepted") > 1)
         wait_until(lambda: _is_served(node))
 
 

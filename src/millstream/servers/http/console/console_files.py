@@ -20,10 +20,10 @@ from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.servers.http.routing.operations import HttpOperation, Media
+from millstream.servers.http.routing.request import HttpRequest
 
 POLICY = "; ".join(
     (
@@ -91,11 +91,11 @@ def console_pages() -> list[HttpOperation]:
     """Return how the page is reached: what is declared here is routed, and not described."""
     console = read_console()
 
-    async def show_console(request: Request) -> Response:
+    async def show_console(request: HttpRequest) -> Response:
         """Show the console."""
         return _answer(request, console[FIRST])
 
-    async def send_file(request: Request) -> Response:
+    async def send_file(request: HttpRequest) -> Response:
         """Send what the console is made of."""
         found = console.get(request.path_params["file"])
         if found is None:
@@ -110,7 +110,7 @@ def console_pages() -> list[HttpOperation]:
     ]
 
 
-def _answer(request: Request, found: ConsoleFile) -> Response:
+def _answer(request: HttpRequest, found: ConsoleFile) -> Response:
     if _is_known(request.headers.get("if-none-match", ""), found.etag):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=found.headers)
     return Response(found.content, headers=found.headers, media_type=found.media_type)

@@ -1,49 +1,49 @@
-"""The node itself over HTTP: what it is, and what it did in the last minutes."""
+"""Handlers of the node: its description and its last minutes."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import Protocol
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.errors import Unavailable
 from millstream.protocols.http.node import HistoryAnswer, NodeAnswer
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import json_response
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 
 class NodeReport(Protocol):
-    """What a node knows of itself. Asked on its event loop."""
+    """Reports about a node. Called on its event loop."""
 
     async def describe(self) -> NodeAnswer:
-        """Return what it is."""
+        """Return the description of the node."""
         ...
 
     def history(self) -> HistoryAnswer:
-        """Return what it did in the last minutes."""
+        """Return the metrics of the last minutes."""
         ...
 
 
-async def describe_node(request: Request) -> Response:
-    """Tell what the node is, what it runs on, and how much it holds."""
+async def describe_node(request: HttpRequest) -> Response:
+    """Return the version, addresses and machine of the node, and the size of its data."""
     return json_response(await _node_of(request).describe())
 
 
-async def tell_history(request: Request) -> Response:
-    """Tell what the node did in the last five minutes, second by second.
+async def get_history(request: HttpRequest) -> Response:
+    """Return metrics of the last five minutes, one sample per second.
 
-    The node keeps this in memory, so it begins anew when it is started.
+    They are kept in memory, so they start again when the node starts.
     """
     return json_response(_node_of(request).history())
 
 
-def _node_of(request: Request) -> NodeReport:
-    node = request.app.state.node
+def _node_of(request: HttpRequest) -> NodeReport:
+    node = request.context.node
     if node is None:
-        raise Unavailable("this door was opened without a node behind it")
-    return cast("NodeReport", node)
+        raise Unavailable("the server runs without a node")
+    return node
 
 
 _MACHINE = {
@@ -93,8 +93,8 @@ OPERATIONS = (
     HttpOperation(
         "GET",
         "/v1/node/history",
-        tell_history,
-        "The last minutes of the node",
+        get_history,
+        "Get the last minutes of the node",
         {HTTPStatus.OK: HistoryAnswer},
         tag="node",
         answer_example={

@@ -1,4 +1,4 @@
-"""Pipelines over HTTP: who publishes exactly once into this node, as far as the node sees."""
+"""Handler of pipelines: publishers that write exactly once into this node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 from http import HTTPStatus
 from typing import Literal, NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.transactions.publications import Publications, Publisher
@@ -17,32 +16,33 @@ from millstream.protocols.http.pipelines import PipelinesAnswer, PipelineShape, 
 from millstream.protocols.kafka.pipeline_client_id import pipeline_of
 from millstream.servers.http.routing.bodies import read_query
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import broker_of, json_response
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 KINDS: tuple[tuple[str, Literal["stream", "job"]], ...] = (
     ("spark-query/", "stream"),
     ("spark-job/", "job"),
 )
-"""What the names of publishers begin with, as the sinks of Spark make them."""
+"""Prefixes of the publisher names that the Spark sinks create."""
 
 PUBLISHERS_PER_TURN = 1_000
-"""Publishers that are looked at before others have their turn: a millisecond."""
+"""Publishers that are processed in one turn of the event loop: about a millisecond."""
 
 _AFTER = re.compile(r"([0-9]{1,19}):(.+)", re.DOTALL)
 
 
 class PageCursor(NamedTuple):
-    """Where a publisher stands in the list: who published last comes first."""
+    """The position of a publisher in the list: the most recent publication comes first."""
 
     not_before: int
-    """Minus the time of its last publication."""
+    """The negative time of its last publication."""
     name: str
 
 
-async def list_pipelines(request: Request) -> Response:
-    """List who publishes exactly once, those that published last first, a page at a time."""
+async def list_pipelines(request: HttpRequest) -> Response:
+    """List publishers, the most recent publication first, one page at a time."""
     query = read_query(request, PipelinesQuery)
-    publications = broker_of(request).transactions.publications
+    publications = request.context.broker.transactions.publications
     after = _read_after(query.after) if query.after else None
     page = await _newest(publications, after, query.limit + 1)
     shown = page[: query.limit]
@@ -58,17 +58,17 @@ async def list_pipelines(request: Request) -> Response:
 async def _newest(
     publications: Publications, after: PageCursor | None, count_max: int
 ) -> list[tuple[PageCursor, Publisher]]:
-    """Return the publishers behind a place; the loop is free in between."""
+    """Return the publishers after a position, and give way to other requests in between."""
     publishers = publications.all()
     best: list[tuple[PageCursor, Publisher]] = []
     for start in range(0, len(publishers), PUBLISHERS_PER_TURN):
         piece = [
-            (PageCursor(-one.publication.update_ms, one.name), one)
-            for one in publishers[start : start + PUBLISHERS_PER_TURN]
-            if one.publication is not None
+            (PageCursor(-publisher.publication.update_ms, publisher.name), publisher)
+            for publisher in publishers[start : start + PUBLISHERS_PER_TURN]
+            if publisher.publication is not None
         ]
-        behind = [one for one in piece if after is None or one[0] > after]
-        best = heapq.nsmallest(count_max, best + behind, key=lambda one: one[0])
+        behind = [entry for entry in piece if after is None or entry[0] > after]
+        best = heapq.nsmallest(count_max, best + behind, key=lambda entry: entry[0])
         await asyncio.sleep(0)
     return best
 
@@ -76,7 +76,7 @@ async def _newest(
 def _read_after(text: str) -> PageCursor:
     found = _AFTER.fullmatch(text)
     if found is None:
-        raise MalformedRequest(f"query has after {text[:100]!r}, needed is `next` of an answer")
+        raise MalformedRequest(f"query has after {text[:100]!r}, must be `next` of a response")
     return PageCursor(-int(found[1]), found[2])
 
 

@@ -1,7 +1,7 @@
-"""Quotas over HTTP: who may use how much, shown, set and removed.
+"""Handlers of quotas: list, set, remove.
 
-They are the same that Kafka clients ask about with DescribeClientQuotas and AlterClientQuotas, and
-hold at every door.
+They are the quotas of Kafka's DescribeClientQuotas and AlterClientQuotas, and hold for all servers
+of the node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from http import HTTPStatus
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker import quota_rules as quota
@@ -29,15 +28,16 @@ from millstream.protocols.http.quotas import (
 )
 from millstream.servers.http.routing.bodies import read_message
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import broker_of, json_response
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 QUOTA_SIZE_MAX = 16 * 1024
-"""Bytes of a body that says whose quotas are to be what: two names and four numbers."""
+"""Bytes of a request body: two names and four numbers."""
 
 
-async def list_quotas(request: Request) -> Response:
-    """List all quotas, and what every client may use that has none."""
-    quotas = broker_of(request).quotas
+async def list_quotas(request: HttpRequest) -> Response:
+    """List all quotas, and the rates of clients that have none."""
+    quotas = request.context.broker.quotas
     defaults = {kind.value: rate for kind, rate in quotas.defaults.items()}
     return json_response(
         QuotasAnswer(
@@ -47,25 +47,25 @@ async def list_quotas(request: Request) -> Response:
     )
 
 
-async def put_quota(request: Request) -> Response:
-    """Set quotas of a user, a client id or both, and leave those that are not named.
+async def put_quota(request: HttpRequest) -> Response:
+    """Set quotas of a user, a client id or both; quotas that are not named are kept.
 
-    A rate that is null is removed. All of it happens, durably, or nothing; it holds from then on,
-    at every door.
+    A rate of null is removed. The change is durable and atomic, and takes effect at once for all
+    servers of the node.
     """
     body = await read_message(request, QuotaBody, size_max=QUOTA_SIZE_MAX)
     changes = {name: rate for name, rate in asdict(body.rates).items() if rate is not UNSET}
     entity = _entity(body.user, body.client_id)
-    quotas = broker_of(request).quotas
+    quotas = request.context.broker.quotas
     await quotas.alter(entity, changes)
     return json_response(_shape(entity, quotas.rates_of(entity)))
 
 
-async def delete_quota(request: Request) -> Response:
-    """Remove all quotas of a user, a client id or both. Doing it twice is fine."""
+async def delete_quota(request: HttpRequest) -> Response:
+    """Remove all quotas of a user, a client id or both. Succeeds if there are none."""
     body = await read_message(request, QuotaEntityShape, size_max=QUOTA_SIZE_MAX)
     entity = _entity(body.user, body.client_id)
-    quotas = broker_of(request).quotas
+    quotas = request.context.broker.quotas
     removed = list(quotas.rates_of(entity))
     await quotas.alter(entity, dict.fromkeys(removed))
     return json_response(RemovalAnswer(removed=removed))
@@ -77,13 +77,13 @@ def _entity(
     return ClientQuotaEntity(_name(user), _name(client_id))
 
 
-def _name(found: QuotaEntityName | UnsetType) -> quota.EntityName | None:
-    if isinstance(found, UnsetType):
+def _name(entity: QuotaEntityName | UnsetType) -> quota.EntityName | None:
+    if isinstance(entity, UnsetType):
         return None
-    if isinstance(found, str):
-        return found
-    if not found.default:
-        raise InvalidRequest("default is false, allowed is a name, or default as true")
+    if isinstance(entity, str):
+        return entity
+    if not entity.default:
+        raise InvalidRequest("default must be true, got false")
     return DEFAULT
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX
 from millstream.protocols.http.live import EventsQuery
@@ -23,14 +22,7 @@ from millstream.servers.http.live.start_position import StartPosition
 from millstream.servers.http.live.subscriber import LiveEvent, LiveSubscriber
 from millstream.servers.http.routing.bodies import read_query
 from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
-from millstream.servers.http.routing.request_state import (
-    broker_of,
-    config_of,
-    live_of,
-    note_resumable,
-    shutdown_of,
-)
-from millstream.servers.http.routing.usage import usage_of
+from millstream.servers.http.routing.request import HttpRequest
 
 RETRY_MS = 1_000
 """When a browser connects again that lost its connection."""
@@ -42,10 +34,24 @@ HEADERS = (
 )
 
 
+def stream_head() -> Message:
+    """Return the head of an event stream.
+
+    It is resumable: a client that does not read is cut off when the node stops, and continues from
+    its cursor.
+    """
+    return {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": list(HEADERS),
+        "is_resumable": True,
+    }
+
+
 FIRST = b"retry: %d\n" % RETRY_MS
 
 
-async def watch_events(request: Request) -> Response:
+async def watch_events(request: HttpRequest) -> Response:
     """Watch topics: records are pushed as they are committed, as server-sent events.
 
     The id of an event is a cursor over all topics of the connection. A browser sends it back by
@@ -60,24 +66,23 @@ async def watch_events(request: Request) -> Response:
 class EventStream(Response):
     """The answer, which goes on until the client leaves, the topics end or the node stops."""
 
-    def __init__(self, request: Request, query: EventsQuery, beginning: StartPosition) -> None:
+    def __init__(self, request: HttpRequest, query: EventsQuery, beginning: StartPosition) -> None:
         super().__init__()
-        self._broker = broker_of(request)
-        self._usage = usage_of(request)
-        self._closing = shutdown_of(request)
-        self._live = live_of(request)
-        self._seconds = config_of(request).heartbeat_ms / 1000
+        self._broker = request.context.broker
+        self._usage = request.usage
+        self._closing = request.context.shutdown
+        self._live = request.context.live
+        self._seconds = request.context.config.heartbeat_ms / 1000
         self._query = query
         self._beginning = beginning
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow the topics, or raise why that cannot be; then send what there is to send."""
-        note_resumable(scope)
         live, query = self._live, self._query
         subscriber = live.enter(is_lasting=False, usage=self._usage)
         try:
             await live.follow(subscriber, query.topic, self._beginning, query.exclude_node)
-            await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+            await send(stream_head())
             if scope["method"] != "HEAD":
                 live.counters.event_streams += 1
                 try:

@@ -18,9 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from millstream.broker.quotas import QuotaKind
@@ -45,16 +43,12 @@ from millstream.servers.http.live.start_position import StartPosition
 from millstream.servers.http.live.subscriber import LiveEvent
 from millstream.servers.http.routing.errors import domain_error_response, error_body, error_response
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import (
-    broker_of,
-    config_of,
-    live_of,
-    shutdown_of,
-    with_throttle,
-)
-from millstream.servers.http.routing.usage import ClientUsage, usage_of
+from millstream.servers.http.routing.request import HttpContext, HttpRequest, with_throttle
+from millstream.servers.http.routing.usage import ClientUsage
 
 logger = logging.getLogger(__name__)
+
+PATH = "/v1/ws"
 
 IN_FLIGHT_MAX = 32
 """Messages that were taken and not answered yet: enough to have appends share a sync."""
@@ -70,27 +64,27 @@ _encode = msgspec.json.Encoder().encode
 _read_envelope = msgspec.json.Decoder(Envelope).decode
 
 
-async def serve_socket(websocket: WebSocket) -> None:
+async def serve_socket(websocket: WebSocket, context: HttpContext) -> None:
     """Serve one client until it leaves or the node stops; one that owes time is refused."""
     try:
-        usage = usage_of(websocket)
+        usage = context.meter.usage(websocket.scope["headers"])
         usage.check(QuotaKind.REQUEST)
     except MillstreamError as error:
         await websocket.send_denial_response(domain_error_response(error))
         return
-    await LiveWebSocket(websocket, usage).serve()
+    await LiveWebSocket(websocket, context, usage).serve()
 
 
 class LiveWebSocket:
     """One WebSocket connection."""
 
-    def __init__(self, websocket: WebSocket, usage: ClientUsage) -> None:
+    def __init__(self, websocket: WebSocket, context: HttpContext, usage: ClientUsage) -> None:
         self._websocket = websocket
         self._usage = usage
-        self._broker = broker_of(websocket)
-        self._live = live_of(websocket)
-        self._closing = shutdown_of(websocket)
-        self._config = config_of(websocket)
+        self._broker = context.broker
+        self._live = context.live
+        self._closing = context.shutdown
+        self._config = context.config
         self._subscriber = self._live.enter(is_lasting=True, usage=usage)
         self._pulse = HeartbeatTimer(
             self._broker.clock,
@@ -237,7 +231,7 @@ class LiveWebSocket:
     async def _append(self, asked: AppendMessage, size: int) -> Any:
         self._usage.check(QuotaKind.PRODUCE)
         topic = await ensured_topic(self._broker, asked.topic, self._usage)
-        placed = await append(self._websocket, topic, asked)
+        placed = await append(self._broker, topic, asked)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
         return append_answer(placed, with_throttle(placed.cost, owed_ms))
 
@@ -282,7 +276,7 @@ def _error(message_id: int | None, error: Exception) -> dict[str, Any]:
 # How it is reached.
 
 
-async def open_socket(_: Request) -> Response:
+async def open_socket(_: HttpRequest) -> Response:
     """Open a WebSocket: subscribe, unsubscribe, append and ack in JSON messages."""
     status = HTTPStatus.UPGRADE_REQUIRED
     message = "this is for WebSockets: the request needs Connection: Upgrade, Upgrade: websocket"
@@ -292,7 +286,7 @@ async def open_socket(_: Request) -> Response:
 OPERATIONS = (
     HttpOperation(
         "GET",
-        "/v1/ws",
+        PATH,
         open_socket,
         "Watch, append and acknowledge by WebSocket",
         {HTTPStatus.SWITCHING_PROTOCOLS: None},
@@ -300,5 +294,3 @@ OPERATIONS = (
         tag="live",
     ),
 )
-
-ROUTES = (WebSocketRoute("/v1/ws", serve_socket),)

@@ -7,7 +7,9 @@ refused by the connection (`protocol.py`).
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from functools import cache
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
@@ -15,14 +17,14 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import msgspec.inspect
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 
 from millstream.errors import MalformedRequest
 from millstream.protocols.http.mismatch import NAME_LENGTH_MAX
 from millstream.protocols.http.strict_json import decode
-from millstream.servers.http.routing.request_state import in_thread_if
-from millstream.servers.http.routing.usage import usage_of
+from millstream.servers.http.routing.request import HttpRequest
 
+R = TypeVar("R")
 T = TypeVar("T", bound=msgspec.Struct)
 
 _NUMBER = re.compile("-?[0-9]{1,20}")
@@ -32,8 +34,15 @@ INLINE_BYTES_MAX = 512 * 1024
 others in a thread, so that nobody waits for them."""
 
 
+async def in_thread_if(is_large: bool, work: Callable[[], R]) -> R:  # noqa: FBT001 - the name asks.
+    """Do some work on the loop, or in a thread if it would hold up other requests."""
+    if not is_large:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
 async def read_message(
-    request: Request, kind: type[T], *, size_max: int, is_optional: bool = False
+    request: HttpRequest, kind: type[T], *, size_max: int, is_optional: bool = False
 ) -> T:
     """Return the message of type `kind` that is the body of a request.
 
@@ -45,7 +54,7 @@ async def read_message(
     return await in_thread_if(len(data) > INLINE_BYTES_MAX, lambda: decode(data, kind))
 
 
-async def read_bytes(request: Request, *, size_max: int) -> bytes:
+async def read_bytes(request: HttpRequest, *, size_max: int) -> bytes:
     """Return the body of a request, whatever it is."""
     for name, value in request.scope["headers"]:
         if name == b"content-encoding" and value.lower() != b"identity":
@@ -66,7 +75,7 @@ async def read_bytes(request: Request, *, size_max: int) -> bytes:
         if size > size_max:
             raise _too_large(f"more than {size_max}", size_max)
         if not message.get("more_body", False):
-            usage_of(request).body_bytes = size
+            request.usage.body_bytes = size
             return piece if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -77,7 +86,7 @@ def _too_large(size: str, size_max: int) -> HTTPException:
     return HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, headers)
 
 
-def read_query(request: Request, kind: type[T]) -> T:
+def read_query(request: HttpRequest, kind: type[T]) -> T:
     """Return the query of a request; raises `MalformedRequest` where it is not a `kind`."""
     fields = _query_fields(kind)
     found: dict[str, Any] = {}

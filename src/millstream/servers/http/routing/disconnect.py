@@ -15,9 +15,7 @@ import enum
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.requests import Request
-
-from millstream.servers.http.routing.request_state import shutdown_of
+from millstream.servers.http.routing.request import HttpRequest
 
 
 class DisconnectReason(enum.Enum):
@@ -28,7 +26,7 @@ class DisconnectReason(enum.Enum):
 
 
 @asynccontextmanager
-async def watch_disconnect(request: Request) -> AsyncIterator[asyncio.Future[DisconnectReason]]:
+async def watch_disconnect(request: HttpRequest) -> AsyncIterator[asyncio.Future[DisconnectReason]]:
     """Give a future that is done once the client went away, or the door closes.
 
     The body of the request has to be read before: what comes of it from here on is thrown away.
@@ -38,7 +36,7 @@ async def watch_disconnect(request: Request) -> AsyncIterator[asyncio.Future[Dis
     def close() -> None:
         _settle(leaving, DisconnectReason.NODE)
 
-    closing = shutdown_of(request)
+    closing = request.context.shutdown
     closing.watch(close)
     listening = asyncio.create_task(_watch(request, leaving))
     try:
@@ -49,7 +47,7 @@ async def watch_disconnect(request: Request) -> AsyncIterator[asyncio.Future[Dis
         leaving.cancel()
 
 
-async def _watch(request: Request, leaving: asyncio.Future[DisconnectReason]) -> None:
+async def _watch(request: HttpRequest, leaving: asyncio.Future[DisconnectReason]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     _settle(leaving, DisconnectReason.CLIENT)

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.types import ExceptionHandler
+from starlette.types import Scope
 
 from millstream import errors
 from millstream.errors import MillstreamError, OffsetOutOfRange, QuotaExceeded, StaleReceipt
@@ -75,14 +75,6 @@ def status_of(kind: type[MillstreamError]) -> HTTPStatus:
     return next(STATUSES[above] for above in kind.__mro__ if above in STATUSES)
 
 
-async def _answer_domain_error(request: Request, error: Exception) -> Response:
-    """Answer what Millstream raised on purpose."""
-    assert isinstance(error, MillstreamError)
-    if status_of(type(error)) is HTTPStatus.INTERNAL_SERVER_ERROR:
-        logger.error("%s %r: %s", request.method, request.scope["path"], error)
-    return domain_error_response(error)
-
-
 def domain_error_response(error: MillstreamError) -> Response:
     """Return the answer to what Millstream raised on purpose."""
     status = status_of(type(error))
@@ -107,40 +99,28 @@ def error_body(error: Exception) -> dict[str, Any]:
     }
 
 
-async def _answer_http_error(_: Request, error: Exception) -> Response:
-    """Answer what is wrong with the request before the broker is asked."""
-    assert isinstance(error, HTTPException)
-    status = HTTPStatus(error.status_code)
-    message = error.detail
-    if message == status.phrase:  # The router's, which says no more.
-        message = _unrouted(status, (error.headers or {}).get("Allow", ""))
-    return error_response(status, status.name.lower(), message, headers=error.headers)
+def exception_response(error: Exception, scope: Scope) -> Response:
+    """Return the response to a request that raised `error`.
 
-
-def _unrouted(status: HTTPStatus, methods: str) -> str:
-    """Say what can be asked for instead; of what was asked, nothing is repeated."""
-    if status is HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = ", ".join(sorted(methods.split(", ")))
-        return f"the path does not know this method, allowed is {allowed}"
-    return "there is nothing under this path, GET /openapi.json tells what there is"
-
-
-async def _answer_internal_error(_: Request, __: Exception) -> Response:
-    """Answer where something of ours is broken; who calls this logs the error."""
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    return error_response(status, status.name.lower(), _INTERNAL_MESSAGE)
-
-
-async def _answer_disconnected(_: Request, __: Exception) -> Response:
-    """End a request whose client is gone."""
-    return Response(status_code=HTTPStatus.BAD_REQUEST)
-
-
-async def exception_response(request: Request, error: MillstreamError | HTTPException) -> Response:
-    """Return the answer to a request that is refused, for who has something to add to it."""
+    Errors of the node are logged here, since the response does not say what is wrong.
+    """
     if isinstance(error, MillstreamError):
-        return await _answer_domain_error(request, error)
-    return await _answer_http_error(request, error)
+        if status_of(type(error)) is HTTPStatus.INTERNAL_SERVER_ERROR:
+            logger.error("%s %r: %s", scope.get("method", "WebSocket"), scope["path"], error)
+        return domain_error_response(error)
+    if isinstance(error, HTTPException):
+        return error_response_with(HTTPStatus(error.status_code), error.detail, error.headers)
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=HTTPStatus.BAD_REQUEST)  # Nobody receives it.
+    logger.error("%s %r failed", scope.get("method", "WebSocket"), scope["path"], exc_info=error)
+    return error_response_with(HTTPStatus.INTERNAL_SERVER_ERROR, _INTERNAL_MESSAGE)
+
+
+def error_response_with(
+    status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an error whose code is the name of its HTTP status."""
+    return error_response(status, status.name.lower(), message, headers=headers)
 
 
 def error_response(
@@ -164,13 +144,3 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
     if isinstance(error, QuotaExceeded):
         return {"quota": error.quota, "throttle_ms": error.throttle_ms}
     return None
-
-
-EXCEPTION_HANDLERS: Mapping[Any, ExceptionHandler] = MappingProxyType(
-    {
-        MillstreamError: _answer_domain_error,
-        HTTPException: _answer_http_error,
-        ClientDisconnect: _answer_disconnected,
-        Exception: _answer_internal_error,
-    }
-)

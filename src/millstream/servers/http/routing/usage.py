@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Coroutine, Generator, Iterable
-from typing import Any, NamedTuple, TypeVar, cast
-
-from starlette.requests import HTTPConnection
+from typing import Any, NamedTuple, TypeVar
 
 from millstream.broker.quota_rules import ANONYMOUS, NAME_SIZE_MAX
 from millstream.broker.quotas import QuotaKind, Quotas
@@ -54,21 +52,6 @@ class QuotaMeter:
     def usage(self, headers: Iterable[tuple[bytes, bytes]]) -> ClientUsage:
         """Return the usage of whoever sent a request; raises where it says that in a wrong way."""
         return ClientUsage(self, client_id_of(headers))
-
-
-def meter_of(request: HTTPConnection) -> QuotaMeter:
-    """Return who measures what is used through the door."""
-    return cast("QuotaMeter", request.app.state.meter)
-
-
-def usage_of(request: HTTPConnection) -> ClientUsage:
-    """Return the usage of whoever made a request."""
-    found = request.scope.get("millstream.usage")
-    if found is None:
-        found = request.scope["millstream.usage"] = meter_of(request).usage(
-            request.scope["headers"]
-        )
-    return cast("ClientUsage", found)
 
 
 def client_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -1,14 +1,13 @@
 """One connection of an HTTP client.
 
-    bytes ──► framing ──► parser (httptools) ──► one request at work ──► answer ──► bytes
+    bytes ──► framer ──► parser (httptools) ──► one request at work ──► response ──► bytes
                  │                                         │                │
-                 └── holds what follows, and reading stops ◄────────────────┘
-                     until the answer is written
+                 └── holds what follows; reading is paused ◄────────────────┘
+                     until the response is written
 
-Uvicorn's protocol runs the application. This one stands around it and gives nothing to it that is
-in doubt, late, or too much: what a client may send is bounded in bytes (`framing.py`), in time
-(`deadlines.py`) and, with all other clients, in memory. Whoever is refused hears why where that can
-still be said, and is not listened to any more.
+The parser sees only what is unambiguous, in time and within the limits: input is bounded in bytes
+(`request_framer.py`), in time (`connection_deadlines.py`) and, over all clients, in memory. A
+refused client gets an error response if none has begun, and its further input is discarded.
 """
 
 from __future__ import annotations
@@ -16,32 +15,33 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import cast
+from urllib.parse import unquote
 
 import httptools
-import uvicorn
 from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
+from starlette.types import Scope
 
 from millstream.servers.http.routing.errors import RETRY_AFTER_SECONDS
-from millstream.servers.http.routing.request_state import is_resumable
 from millstream.servers.http.server.connection_deadlines import ConnectionDeadlines, has_read_enough
-from millstream.servers.http.server.flow_control import PausableFlowControl, ResponseTransport
 from millstream.servers.http.server.raw_responses import raw_error_response
+from millstream.servers.http.server.request_cycle import RequestCycle
 from millstream.servers.http.server.request_framer import RequestFramer, RequestPart
 from millstream.servers.http.server.server_state import HttpServerState
+from millstream.servers.http.server.websocket_protocol import WebSocketProtocol
 
 logger = logging.getLogger(__name__)
 
 LINGER_MS = 500
-"""How long what still comes from a refused client is thrown away before the connection is cut. If
-it were cut at once, the system would throw away the answer too."""
+"""How long input of a refused client is discarded before the connection is closed. If it were
+closed at once, the kernel would discard the response too."""
 
 LINGER_SIZE_MAX = 32 * 1024 * 1024
-"""How much of it is thrown away: enough for one who sends all of a body that is somewhat too large
-before looking at the answer."""
+"""How much input is discarded: enough for a client that sends a whole body that is somewhat too
+large before it looks at the response."""
+
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class ConnectionPhase(enum.Enum):
@@ -53,145 +53,160 @@ class ConnectionPhase(enum.Enum):
     ANSWER = "answer"
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(asyncio.Protocol):
     """The protocol of one connection. All of it runs on the event loop."""
 
-    def __init__(
-        self, config: uvicorn.Config, state: ServerState, doorway: HttpServerState
-    ) -> None:
-        super().__init__(config, state, {})
-        # What follows a last request is never given to the parser, so it need not bear with it.
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=False)
-        self._doorway = doorway
-        self._flow: PausableFlowControl
-        self._outlet: ResponseTransport
-        self._limits = doorway.config
-        self._counters = doorway.counters
-        self._framing = RequestFramer(head_size_max=doorway.config.head_size_max)
+    def __init__(self, state: HttpServerState) -> None:
+        self.transport: asyncio.Transport
+        self.is_write_paused = False
+        self._state = state
+        self._limits = state.config
+        self._counters = state.counters
+        self._parser = httptools.HttpRequestParser(self)
+        # Nothing that follows a last request is given to the parser.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=False)
+        self._framer = RequestFramer(head_size_max=state.config.head_size_max)
         self._deadlines = ConnectionDeadlines(
-            doorway.clock,
-            doorway.timers,
+            state.clock,
+            state.timers,
             on_input_late=self._input_late,
             on_output_late=self._output_late,
         )
         self._phase = ConnectionPhase.HEAD
-        self._phase_ms_max = {
-            ConnectionPhase.IDLE: doorway.config.idle_ms_max,
-            ConnectionPhase.HEAD: doorway.config.head_ms_max,
-            ConnectionPhase.BODY: doorway.config.body_ms_max,
-            ConnectionPhase.ANSWER: None,
-        }
-        self._is_over = False
-        """Whether nothing that comes is listened to any more."""
+        self._cycle: RequestCycle | None = None
+        """The request at work, or the last one."""
+        self._client: tuple[str, int] | None = None
+        self._server: tuple[str, int] | None = None
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._scope: Scope = {}
+        self._expects_continue = False
+        self._is_upgrade = False
+        """Whether the request being parsed asks for a WebSocket."""
         self._is_message_complete = False
+        self._is_over = False
+        """Whether input is discarded from now on."""
+        self._is_reading = True
+        self._is_held = False
+        """Whether a request waits behind the one at work; then the application cannot resume
+        reading."""
+        self._writable: asyncio.Event | None = None
+        """Created when a response has to wait for the first time."""
         self._held_size = 0
         self._unread_size = 0
-        self._thrown_away_size = 0
+        self._discarded_size = 0
 
     # The connection.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, which was admitted."""
-        super().connection_made(transport)
-        self.flow = self._flow = PausableFlowControl(transport)
-        self._outlet = ResponseTransport(transport, self._counters, self._close_behind_answer)
-        self._doorway.connections.place(self, self._address)
+        """Begin with a connection that was admitted."""
+        self.transport = transport
+        self._client = _address_of(transport, "peername")
+        self._server = _address_of(transport, "sockname")
+        self._counters.accepted += 1
+        self._state.connections.add(self, self._address)
         self._deadlines.set_input(self._limits.head_ms_max)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Give everything back; who works for this client learns that it is gone."""
+    def connection_lost(self, _: Exception | None) -> None:
+        """Release everything; the application learns that the client is gone."""
         self._is_over = True
         self._deadlines.cancel()
         self._hold(0)
         self._note_unread(0)
-        super().connection_lost(exc)
+        self._state.connections.discard(self)
+        if self._cycle is not None:
+            self._cycle.disconnect()
+        if self._writable is not None:
+            self._writable.set()
 
     def shutdown(self) -> None:
-        """Close now, or when the request that is under way is answered."""
+        """Close now, or after the response to the request in flight."""
         if self._is_over:
             return
-        if self._is_answering and self.flow.write_paused and is_resumable(self.scope):
-            self._abort("output", "the node stops, and it does not read")
-        elif self._phase is ConnectionPhase.ANSWER or self._is_answering:
-            self.cycle.keep_alive = False
-        else:
+        cycle = self._cycle
+        if cycle is None or (cycle.is_complete and self._phase is not ConnectionPhase.ANSWER):
             self._close()
+        elif self.is_write_paused and cycle.is_resumable and not cycle.is_complete:
+            self._abort("output", "the node stops and the client does not read")
+        else:
+            cycle.keep_alive = False
 
     @property
     def _address(self) -> str:
-        return str(self.client[0]) if self.client else ""
+        return self._client[0] if self._client else ""
 
-    @property
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    # What comes in.
+    # Input.
 
     def data_received(self, data: bytes) -> None:
-        """Take in what has arrived."""
+        """Process input."""
         self._counters.received_bytes += len(data)
         if self._is_over:
-            self._thrown_away_size += len(data)
-            if self._thrown_away_size > LINGER_SIZE_MAX:
+            self._discarded_size += len(data)
+            if self._discarded_size > LINGER_SIZE_MAX:
                 self.transport.abort()
             return
         self._hold(self._held_size + len(data))
         if self._counters.held_bytes > self._limits.receive_bytes_max:
             self._refuse_for_memory()
             return
-        self._framing.receive(data)
+        self._framer.receive(data)
         self._proceed()
 
     def _proceed(self) -> None:
-        """Give the parser what belongs to the request at hand."""
+        """Give the parser the bytes of the current request, as far as they have arrived."""
         try:
-            while (piece := self._framing.take()) is not None:
+            while (piece := self._framer.take()) is not None:
                 self._parse(piece)
                 if self._is_over:
                     return
         except HTTPException as refused:
             self._refuse(HTTPStatus(refused.status_code), refused.detail, "malformed")
             return
-        if self._framing.part is RequestPart.NOTHING and self._framing.held_size:
-            self._flow.hold()
+        if self._framer.part is RequestPart.NOTHING and self._framer.held_size:
+            self._is_held = True
+            self._pause_reading()
         self._enter(self._phase_now())
 
     def _parse(self, piece: bytes) -> None:
-        """Have a piece of a request parsed; refuse it where framing and parser disagree."""
+        """Parse a piece of a request; refuse it if framer and parser disagree about its end."""
         try:
-            self.parser.feed_data(piece)
+            self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
+            if self._is_upgrade:
                 self._upgrade()
                 return
-            # Without WebSockets it is a request as any other.
+            # Not for a WebSocket: a request like any other.
         except httptools.HttpParserInvalidMethodError:
-            message = "method is not known here"
+            message = "method is not supported"
             raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, message) from None
         except httptools.HttpParserError as error:
-            message = f"request cannot be read: {error}"
+            message = f"request cannot be parsed: {error}"
             raise HTTPException(HTTPStatus.BAD_REQUEST, message) from None
-        if self._is_message_complete is not (self._framing.part is RequestPart.NOTHING):
-            raise HTTPException(HTTPStatus.BAD_REQUEST, "it is in doubt where the request ends")
+        if self._is_message_complete is not (self._framer.part is RequestPart.NOTHING):
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "the end of the request is ambiguous")
 
     def _upgrade(self) -> None:
-        """Hand the connection over; it stays counted, and has deadlines of its own."""
-        if self._framing.held_size:
-            message = "something follows the request for a WebSocket before it was granted"
+        """Hand the connection over. It stays counted, and has deadlines of its own."""
+        if self._framer.held_size:
+            message = "data follows the WebSocket request before it was accepted"
             raise HTTPException(HTTPStatus.BAD_REQUEST, message)
         self._is_over = True
         self._deadlines.cancel()
         self._hold(0)
-        self.handle_websocket_upgrade()
-        self._doorway.connections.place(self.transport.get_protocol(), self._address)
+        self._state.connections.discard(self)
+        websocket = WebSocketProtocol(self._state, self._scope)
+        self._state.connections.add(websocket, self._address)
+        lines = [b"GET %b HTTP/1.1" % self._target]
+        lines += [b"%b: %b" % header for header in self._headers]
+        websocket.begin(self.transport, b"\r\n".join(lines) + b"\r\n\r\n")
 
     def _phase_now(self) -> ConnectionPhase:
-        part = self._framing.part
+        part = self._framer.part
         if part is RequestPart.NOTHING:
             return ConnectionPhase.ANSWER
         if part is not RequestPart.HEAD:
             return ConnectionPhase.BODY
-        if self._framing.held_size or self.cycle is None:
+        if self._framer.held_size or self._cycle is None:
             return ConnectionPhase.HEAD
         return ConnectionPhase.IDLE
 
@@ -200,70 +215,161 @@ class HttpProtocol(HttpToolsProtocol):
         if phase is self._phase:
             return
         self._phase = phase
-        self._deadlines.set_input(self._phase_ms_max[phase])
+        self._deadlines.set_input(self._phase_ms_max(phase))
 
-    # What the parser finds.
+    def _phase_ms_max(self, phase: ConnectionPhase) -> int | None:
+        match phase:
+            case ConnectionPhase.IDLE:
+                return self._limits.idle_ms_max
+            case ConnectionPhase.HEAD:
+                return self._limits.head_ms_max
+            case ConnectionPhase.BODY:
+                return self._limits.body_ms_max
+            case ConnectionPhase.ANSWER:
+                return None
+
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._is_message_complete = False
-        super().on_message_begin()
+        self._target = b""
+        self._headers = []
+        self._expects_continue = self._is_message_complete = self._is_upgrade = False
+
+    def on_url(self, url: bytes) -> None:
+        """Add a part of the request target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header field."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Begin to answer. While the body is on its way, an answer ends the connection."""
-        before = self.cycle
-        super().on_headers_complete()
-        if self.cycle is before:
-            return  # It becomes a WebSocket.
-        self.cycle.transport = cast("asyncio.Transport", self._outlet)
-        if self._framing.part is not RequestPart.NOTHING:
-            self.cycle.keep_alive = False
+        """Start the application; the body may still be on its way."""
+        parser = self._parser
+        version = parser.get_http_version()
+        raw_path, _, query = origin_form(self._target).partition(b"?")
+        path = raw_path.decode("ascii")
+        self._scope = scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": "http",
+            "root_path": "",
+            "headers": self._headers,
+            "method": parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+        }
+        if parser.should_upgrade() and _asks_for_websocket(self._headers):
+            self._is_upgrade = True
+            return
+        # A response that comes before the end of the body ends the connection.
+        is_whole = self._framer.part is RequestPart.NOTHING
+        self._cycle = RequestCycle(
+            self,
+            scope,
+            keep_alive=is_whole and version != "1.0" and parser.should_keep_alive(),
+            expects_continue=self._expects_continue,
+        )
+        self._state.start_task(self._cycle.run(self._state.app))
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a part of the body to the application."""
+        assert self._cycle is not None
+        if self._cycle.add_body(body):
+            self._pause_reading()
 
     def on_message_complete(self) -> None:
-        """All of the request is there; the connection may be used again behind its answer."""
+        """End the request; from now on its response may keep the connection."""
         self._is_message_complete = True
-        super().on_message_complete()
-        if self._is_answering and not self._doorway.closing.is_closing:
-            version = self.scope["http_version"]
-            self.cycle.keep_alive = version != "1.0" and self.parser.should_keep_alive()
+        cycle = self._cycle
+        if self._is_upgrade or cycle is None or cycle.is_complete:
+            return
+        cycle.end_body()
+        if not self._state.shutdown.is_closing:
+            version = cycle.scope["http_version"]
+            cycle.keep_alive = version != "1.0" and self._parser.should_keep_alive()
+
+    # Reading.
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, unless a request waits behind the one at work."""
+        if not self._is_reading and not self._is_held:
+            self._is_reading = True
+            self.transport.resume_reading()
+
+    def _release(self) -> None:
+        self._is_held = False
+        self.resume_reading()
+
+    # Output.
+
+    @property
+    def date_line(self) -> bytes:
+        """Return the `Date` line of a response head."""
+        return self._state.date_line
+
+    def write(self, data: bytes) -> None:
+        """Send a part of a response."""
+        self._counters.sent_bytes += len(data)
+        self.transport.write(data)
+
+    async def wait_until_writable(self) -> None:
+        """Return when the client has read enough, or is gone."""
+        if self._writable is None:
+            self._writable = asyncio.Event()
+        await self._writable.wait()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request, which may have come already."""
-        self.server_state.total_requests += 1
+        """Continue with the next request, which may have arrived already."""
         if self._is_over or self.transport.is_closing():
             return
-        self._framing.finish()
-        self._hold(self._framing.held_size)
-        self._flow.release()
+        self._framer.finish()
+        self._hold(self._framer.held_size)
+        self._release()
         self._proceed()
 
-    # What goes out.
-
     def pause_writing(self) -> None:
-        """More waits to be read than the transport likes."""
-        super().pause_writing()
+        """Limit how much the client may leave unread, and for how long."""
+        self.is_write_paused = True
+        if self._writable is not None:
+            self._writable.clear()
         self._note_unread(self.transport.get_write_buffer_size())
         self._deadlines.set_output(self._limits.output_ms_max)
         if self._counters.unread_bytes > self._limits.output_bytes_max:
-            self._abort("memory", "too much waits for all clients together")
+            self._abort("memory", "clients together leave too many response bytes unread")
 
     def resume_writing(self) -> None:
-        """It was read."""
+        """Continue: the client has read."""
         self._note_unread(0)
         if not self.transport.is_closing():
             self._deadlines.set_output(None)
-        super().resume_writing()
+        self.is_write_paused = False
+        if self._writable is not None:
+            self._writable.set()
 
     # Deadlines.
 
     def _input_late(self) -> None:
-        """End what took too long to come."""
+        """Refuse a request that took too long to arrive, or close an idle connection."""
         if self._is_over:
             self.transport.abort()
         elif self._phase is ConnectionPhase.BODY:
             message = f"body took longer than {self._limits.body_ms_max} ms to arrive"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "body")
-        elif self._framing.held_size:
+        elif self._framer.held_size:
             message = f"head took longer than {self._limits.head_ms_max} ms to arrive"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "head")
         else:
@@ -271,77 +377,108 @@ class HttpProtocol(HttpToolsProtocol):
             self._close()
 
     def _output_late(self) -> None:
-        """Cut off a client that does not read, or all too slowly."""
-        left = self.transport.get_write_buffer_size()
-        if has_read_enough(self._unread_size, left):
-            self._note_unread(left)
+        """Cut off a client that does not read, or reads too slowly."""
+        unread_size = self.transport.get_write_buffer_size()
+        if has_read_enough(self._unread_size, unread_size):
+            self._note_unread(unread_size)
             self._deadlines.set_output(self._limits.output_ms_max)
             return
-        self._abort("output", f"read nothing for {self._limits.output_ms_max} ms")
+        self._abort("output", f"the client read nothing for {self._limits.output_ms_max} ms")
 
     # Endings.
 
     def _refuse_for_memory(self) -> None:
-        message = "all clients together send more than the node has memory for"
+        message = "requests of all clients together exceed the memory for them"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
         self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, message, "memory", headers)
 
     def _refuse(
-        self, status: HTTPStatus, message: str, why: str, headers: dict[str, str] | None = None
+        self, status: HTTPStatus, message: str, reason: str, headers: dict[str, str] | None = None
     ) -> None:
-        """Say what is wrong, where no answer has begun, and listen no more."""
+        """Send an error if no response has begun, and discard further input."""
         logger.info("%s: refused with %d: %s", self._address, status, message)
-        self._counters.ended[why] += 1
-        if self.transport.is_closing() or (self._is_answering and self.cycle.response_started):
+        self._counters.ended[reason] += 1
+        cycle = self._cycle
+        if cycle is not None and cycle.is_complete:
+            cycle = None
+        if self.transport.is_closing() or (cycle is not None and cycle.is_started):
             self._is_over = True
             self.transport.abort()
             return
-        if self._is_answering:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if cycle is not None:
+            cycle.disconnect()
         self.transport.write(raw_error_response(status, message, headers))
         self._linger()
 
     def _linger(self) -> None:
-        """Close once what was written is on its way, and the client has stopped sending."""
+        """Close once the output is on its way and the client has stopped sending."""
         self._is_over = True
         self._hold(0)
         if self.transport.is_closing():
             return
         self.transport.write_eof()
-        self._flow.release()
+        self._release()
         self._deadlines.set_input(LINGER_MS)
 
     def _close(self) -> None:
-        """Close once what was written is read, or is not read in time."""
+        """Close once the output was read, or was not read in time."""
         self._is_over = True
         self._deadlines.set_input(None)
         self._deadlines.set_output(self._limits.output_ms_max)
         self.transport.close()
 
-    def _close_behind_answer(self) -> None:
-        """Close when an answer is written: with care where something of the client is unread."""
+    def close_after_response(self) -> None:
+        """Close when a response is written; linger if some input of the client is unread."""
         if self._is_over:
             return
-        if self._framing.part is RequestPart.NOTHING and not self._framing.held_size:
+        if self._framer.part is RequestPart.NOTHING and not self._framer.held_size:
             self._close()
         else:
             self._linger()
 
-    def _abort(self, why: str, message: str) -> None:
-        """Cut the connection, without a word."""
+    def fail_response(self) -> None:
+        """Close after the application failed; answer 500 if no response has begun."""
+        cycle = self._cycle
+        if self._is_over or cycle is None:
+            return
+        if not cycle.is_started:
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            self.write(raw_error_response(status, status.phrase))
+        cycle.disconnect()
+        self.close_after_response()
+
+    def _abort(self, reason: str, message: str) -> None:
+        """Close the connection at once, without a response."""
         logger.info("%s: closed: %s", self._address, message)
-        self._counters.ended[why] += 1
+        self._counters.ended[reason] += 1
         self._is_over = True
         self.transport.abort()
 
-    # What is held.
+    # Memory.
 
     def _hold(self, size: int) -> None:
-        """Count so many bytes as held by this connection."""
+        """Set the bytes of requests that this connection holds."""
         self._counters.held_bytes += size - self._held_size
         self._held_size = size
 
     def _note_unread(self, size: int) -> None:
+        """Set the bytes of responses that the client has not read."""
         self._counters.unread_bytes += size - self._unread_size
         self._unread_size = size
+
+
+def origin_form(target: bytes) -> bytes:
+    """Return path and query of a request target, which may name the server before them."""
+    return target if target.startswith(b"/") else target[target.index(b"/", len(b"http://")) :]
+
+
+def _asks_for_websocket(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    values = dict(headers)
+    tokens = [token.strip() for token in values.get(b"connection", b"").lower().split(b",")]
+    return b"upgrade" in tokens and values.get(b"upgrade", b"").lower() == b"websocket"
+
+
+def _address_of(transport: asyncio.Transport, end: str) -> tuple[str, int] | None:
+    """Return host and port of one end; nothing if the connection is lost already."""
+    address = transport.get_extra_info(end)
+    return (str(address[0]), int(address[1])) if address else None

@@ -1,129 +1,88 @@
-"""Where HTTP clients connect: the listening socket and all connections that came of it.
-
-The protocols and what they know of ASGI are uvicorn's; taking connections and letting go of them is
-done here, since both have to happen at once and within limits.
-"""
+"""The HTTP server: its listening socket and all connections."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from email.utils import formatdate
-from functools import partial
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.server import ServerState
+from starlette.types import ASGIApp
 
 from millstream.broker.loop_timers import LoopTimers
 from millstream.clock import SystemClock, Timer
 from millstream.config.schema import HttpConfig
-from millstream.servers.http.routing.middleware.browser_safety import BrowserSafetyMiddleware
-from millstream.servers.http.routing.middleware.request_counts import (
-    RequestCountsMiddleware,
-    declare_routes,
-)
-from millstream.servers.http.routing.middleware.tracing import TracingMiddleware
-from millstream.servers.http.server.acceptor import BACKLOG, Acceptor
+from millstream.servers.acceptor import Acceptor
 from millstream.servers.http.server.http_protocol import HttpProtocol
+from millstream.servers.http.server.raw_responses import BUSY_RESPONSE
 from millstream.servers.http.server.server_state import HttpServerState
-from millstream.servers.http.server.websocket_protocol import WebSocketProtocol
-from millstream.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
+DESCRIPTOR_SHARE = 0.4
+"""The part of the process's descriptors that HTTP clients may take. The others are for the log,
+which would fail without, and for Kafka clients."""
+
 DRAIN_SECONDS = 5.0
-"""How long requests that are under way may hold up the end, where nobody says otherwise."""
+"""How long requests in flight may delay a stop, by default."""
 
 ABORT_SECONDS = 1.0
-"""How long requests that were cut off have to notice it."""
+"""How long cancelled requests have to end."""
 
 
 class HttpListener:
-    """The HTTP door of a node."""
+    """The HTTP server of a node."""
 
-    def __init__(
-        self,
-        app: Starlette,
-        doorway: HttpServerState | None = None,
-        *,
-        tracer: Tracer | None = None,
-    ) -> None:
-        doorway = doorway or HttpServerState(HttpConfig(), SystemClock(), LoopTimers())
-        self.doorway = doorway
-        self._app = app
-        declare_routes(app.routes, doorway.counters)
-        entry: ASGIApp = RequestCountsMiddleware(
-            BrowserSafetyMiddleware(self._answer), doorway.counters, doorway.clock
+    def __init__(self, app: ASGIApp, state: HttpServerState | None = None) -> None:
+        self.state = state or HttpServerState(HttpConfig(), SystemClock(), LoopTimers())
+        self.state.app = app
+        self._acceptor = Acceptor(
+            self.state.config,
+            self.state.connections,
+            lambda: HttpProtocol(self.state),
+            on_refused=self._note_refused,
+            refusal=BUSY_RESPONSE,
+            descriptor_share=DESCRIPTOR_SHARE,
         )
-        if tracer is not None:
-            entry = TracingMiddleware(entry, tracer)
-        self._config = uvicorn.Config(
-            entry,
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            # Who a client is, is what the system says; anyone can write a header.
-            proxy_headers=False,
-            ws=partial(WebSocketProtocol, limits=doorway.config),  # type: ignore[arg-type]
-            ws_max_size=doorway.config.append_size_max,
-            ws_ping_interval=doorway.config.heartbeat_ms / 1000,
-            ws_ping_timeout=doorway.config.output_ms_max / 1000,
-            ws_per_message_deflate=False,
-        )
-        self._state = ServerState()
-        self._state.connections = doorway.connections
-        self._acceptor = Acceptor(doorway, self._make_protocol)
         self._date: Timer | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Take connections at `host`; return the port, which the system picks for 0."""
-        # Now, and not when the first client comes: there may be no descriptor left for it then.
-        self._config.load()
-        listening = socket.create_server((host, port), family=_family(host), backlog=BACKLOG)
-        port_taken: int = listening.getsockname()[1]
-        self._tell_date()
-        self._acceptor.listen(listening)
-        return port_taken
+        """Accept connections at `host`; return the port, which the system picks for 0."""
+        bound_port = await self._acceptor.listen(host, port)
+        self._update_date()
+        return bound_port
 
-    def serve(self, app: Starlette) -> None:
-        """Have another application answer what is asked from now on."""
-        declare_routes(app.routes, self.doorway.counters)
-        self._app = app
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
+    def serve(self, app: ASGIApp) -> None:
+        """Replace the application for all requests from now on."""
+        self.state.app = app
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether there was no descriptor for the last connection that came."""
+        """Return whether no descriptor was left for the last connection."""
         return self._acceptor.is_exhausted
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
-        """Take no more, answer what is under way within so many seconds, and end.
+        """Accept no more connections, answer requests in flight for so many seconds, and close.
 
-        Connections that wait for nothing close at once; who keeps a client waiting is told.
+        Idle connections close at once; long polls and streams are notified.
         """
-        self.doorway.closing.begin()
+        state = self.state
+        state.shutdown.begin()
         self._acceptor.stop()
         if self._date is not None:
             self._date.cancel()
-        for connection in list(self.doorway.connections):
+        for connection in list(state.connections):
             connection.shutdown()
         try:
             async with asyncio.timeout(seconds):
-                await self.doorway.connections.wait_until_none()
-                while self._state.tasks:
-                    await asyncio.wait(self._state.tasks)
+                await state.connections.wait_until_none()
+                while state.tasks:
+                    await asyncio.wait(state.tasks)
         except TimeoutError:
             await self._abort()
 
     async def _abort(self) -> None:
-        """End all connections at once."""
-        connections, tasks = list(self.doorway.connections), list(self._state.tasks)
+        """Close all connections at once and cancel their requests."""
+        connections, tasks = list(self.state.connections), list(self.state.tasks)
         logger.warning("cut off %d connections, %d requests", len(connections), len(tasks))
         for connection in connections:
             connection.transport.abort()
@@ -132,15 +91,12 @@ class HttpListener:
         if tasks:
             await asyncio.wait(tasks, timeout=ABORT_SECONDS)
 
-    def _make_protocol(self) -> HttpProtocol:
-        return HttpProtocol(self._config, self._state, self.doorway)
+    def _note_refused(self, limit: str) -> None:
+        self.state.counters.refused[limit] += 1
 
-    def _tell_date(self) -> None:
-        """Have answers tell the time, which is written once a second."""
-        now = formatdate(self.doorway.clock.wall_ms() / 1000, usegmt=True)
-        self._state.default_headers = [(b"date", now.encode())]
-        self._date = self.doorway.timers.call_later(1.0, self._tell_date)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+    def _update_date(self) -> None:
+        """Set the date of responses, once a second."""
+        now = formatdate(self.state.clock.wall_ms() / 1000, usegmt=True)
+        self.state.date = now
+        self.state.date_line = b"date: %b\r\n" % now.encode()
+        self._date = self.state.timers.call_later(1.0, self._update_date)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 
+from millstream.servers.http.routing.browser_safety import HEADERS
 from millstream.servers.http.routing.errors import RETRY_AFTER_SECONDS, error_response
-from millstream.servers.http.routing.middleware.browser_safety import HEADERS
 
 _SAFE = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from http import HTTPStatus
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.quotas import QuotaKind
@@ -16,13 +15,7 @@ from millstream.config.schema import MIB
 from millstream.errors import InvalidRequest, StreamMismatch
 from millstream.records.batch import BATCH_SIZE_MAX
 from millstream.servers.http.routing.bodies import read_bytes
-from millstream.servers.http.routing.request_state import (
-    broker_of,
-    config_of,
-    note_cost,
-    note_long_poll,
-)
-from millstream.servers.http.routing.usage import usage_of
+from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.streams.messages import body_of, values_of
 from millstream.servers.http.streams.positions import cursor_after, offset_text
 from millstream.servers.http.streams.requests import (
@@ -62,17 +55,17 @@ REVALIDATED = "private, no-cache"
 """At the end of a stream there may be more the next time, which the ETag tells."""
 
 
-async def create_stream(request: Request) -> Response:
+async def create_stream(request: HttpRequest) -> Response:
     """Create a stream, or a fork of one; or find that there is one that is just this."""
     path = path_of(request)
     asked = parse_create_stream(request)
-    streams = broker_of(request).streams
-    body = await read_bytes(request, size_max=config_of(request).append_size_max)
+    streams = request.context.broker.streams
+    body = await read_bytes(request, size_max=request.context.config.append_size_max)
     values = await values_of(streams.content_type_of(path, asked), body)
-    size_max = min(BATCH_SIZE_MAX, config_of(request).append_size_max + BATCH_ROOM)
+    size_max = min(BATCH_SIZE_MAX, request.context.config.append_size_max + BATCH_ROOM)
     stream, is_new = await streams.create(path, asked, values, message_bytes_max=size_max)
     streams.use(stream)
-    usage = usage_of(request)
+    usage = request.usage
     usage.charge(QuotaKind.PRODUCE, len(body))
     usage.charge(QuotaKind.MUTATION, int(is_new))
     headers = {NEXT_OFFSET: offset_text(stream.next_offset), "Cache-Control": "no-store"}
@@ -84,7 +77,7 @@ async def create_stream(request: Request) -> Response:
     return _typed(stream, Response(status_code=status, headers=headers))
 
 
-async def append_to_stream(request: Request) -> Response:
+async def append_to_stream(request: HttpRequest) -> Response:
     """Append to a stream, and close it where that is asked for.
 
     Answered once the durability class of its topic is met. Appends of one producer are stored
@@ -92,8 +85,8 @@ async def append_to_stream(request: Request) -> Response:
     """
     path = path_of(request)
     mark = write_mark(request)
-    streams = broker_of(request).streams
-    body = await read_bytes(request, size_max=config_of(request).append_size_max)
+    streams = request.context.broker.streams
+    body = await read_bytes(request, size_max=request.context.config.append_size_max)
     stream = streams.get(path)
     streams.use(stream)
     if not body:
@@ -107,7 +100,7 @@ async def append_to_stream(request: Request) -> Response:
     if not values:
         raise InvalidRequest("body is an empty array: there is nothing to append")
     outcome = await stream.append(values, mark)
-    usage_of(request).charge(QuotaKind.PRODUCE, len(body))
+    request.usage.charge(QuotaKind.PRODUCE, len(body))
     counters = streams.counters
     if outcome.is_duplicate:
         counters.duplicates += 1
@@ -118,7 +111,7 @@ async def append_to_stream(request: Request) -> Response:
     return _append_answer(request, outcome)
 
 
-async def _check_type(request: Request, stream: DurableStream, mark: WriteMark) -> None:
+async def _check_type(request: HttpRequest, stream: DurableStream, mark: WriteMark) -> None:
     """Refuse what is of another type; before that, what a closed stream refuses anyway."""
     found = content_type_of(request)
     if found is None:
@@ -130,9 +123,9 @@ async def _check_type(request: Request, stream: DurableStream, mark: WriteMark) 
         )
 
 
-def _append_answer(request: Request, outcome: StreamAppendResult) -> Response:
+def _append_answer(request: HttpRequest, outcome: StreamAppendResult) -> Response:
     if outcome.cost is not None:
-        note_cost(request, outcome.cost)
+        request.note_timings(outcome.cost)
     headers = {NEXT_OFFSET: offset_text(outcome.next_offset), "Cache-Control": "no-store"}
     if outcome.is_closed:
         headers[CLOSED] = "true"
@@ -145,9 +138,9 @@ def _append_answer(request: Request, outcome: StreamAppendResult) -> Response:
     return Response(status_code=status, headers=headers)
 
 
-async def describe_stream(request: Request) -> Response:
+async def describe_stream(request: HttpRequest) -> Response:
     """Tell what a stream is and where it ends. This does not count as a use of it."""
-    stream = broker_of(request).streams.get(path_of(request))
+    stream = request.context.broker.streams.get(path_of(request))
     await stream.open()
     row = stream.row
     headers = {NEXT_OFFSET: offset_text(stream.next_offset), "Cache-Control": "no-store"}
@@ -160,14 +153,14 @@ async def describe_stream(request: Request) -> Response:
     return _typed(stream, Response(headers=headers))
 
 
-async def delete_stream(request: Request) -> Response:
+async def delete_stream(request: HttpRequest) -> Response:
     """Delete a stream and its records; where it has forks, its path stays taken."""
-    await broker_of(request).streams.delete(path_of(request))
-    usage_of(request).charge(QuotaKind.MUTATION, 1)
+    await request.context.broker.streams.delete(path_of(request))
+    request.usage.charge(QuotaKind.MUTATION, 1)
     return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
 
 
-async def describe_streams(_: Request) -> Response:
+async def describe_streams(_: HttpRequest) -> Response:
     """Tell what may be asked of streams, as a browser asks before it does.
 
     Which pages may ask is not said here, so pages of other origins may not.
@@ -180,13 +173,13 @@ async def describe_streams(_: Request) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
 
 
-async def read_stream(request: Request) -> Response:
+async def read_stream(request: HttpRequest) -> Response:
     """Read a stream from an offset on; live, wait for what is new or be sent it as it comes."""
     asked = parse_read_stream(request)
-    usage = usage_of(request)
+    usage = request.usage
     if asked.live != "sse":  # Events wait, where something is owed.
         usage.check(QuotaKind.CONSUME)
-    broker = broker_of(request)
+    broker = request.context.broker
     stream = broker.streams.get(path_of(request))
     await stream.open()
     broker.streams.use(stream)
@@ -197,14 +190,14 @@ async def read_stream(request: Request) -> Response:
     if asked.live is None:
         piece = await read_chunk(stream, offset)
     else:
-        note_long_poll(request)
-        seconds = config_of(request).stream_wait_ms / 1000
+        request.is_long_poll = True
+        seconds = request.context.config.stream_wait_ms / 1000
         piece = await wait_for_chunk(broker, stream, offset, seconds)
     return _piece_answer(request, stream, piece, asked)
 
 
 def _piece_answer(
-    request: Request, stream: DurableStream, piece: StreamChunk, asked: ReadStream
+    request: HttpRequest, stream: DurableStream, piece: StreamChunk, asked: ReadStream
 ) -> Response:
     headers = {NEXT_OFFSET: piece.next_text}
     if piece.is_up_to_date:
@@ -212,7 +205,7 @@ def _piece_answer(
     if piece.is_end:
         headers[CLOSED] = "true"
     if asked.live is not None and not piece.is_end:
-        now_ms = broker_of(request).clock.wall_ms()
+        now_ms = request.context.broker.clock.wall_ms()
         headers[CURSOR] = cursor_after(asked.cursor, now_ms, random.randint)
     if asked.live is not None and not piece.records:
         headers["Cache-Control"] = "no-store"
@@ -225,19 +218,19 @@ def _piece_answer(
         if asked.live is None and _is_known(request, etag):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     body = body_of(stream.row.content_type, piece.records)
-    usage_of(request).charge(QuotaKind.CONSUME, len(body))
+    request.usage.charge(QuotaKind.CONSUME, len(body))
     return _typed(stream, Response(body, headers=headers))
 
 
-def _is_known(request: Request, etag: str) -> bool:
+def _is_known(request: HttpRequest, etag: str) -> bool:
     known = request.headers.get("if-none-match", "")
     return known == "*" or etag in (one.strip().removeprefix("W/") for one in known.split(","))
 
 
 async def _events(
-    request: Request, stream: DurableStream, offset: int, asked: ReadStream
+    request: HttpRequest, stream: DurableStream, offset: int, asked: ReadStream
 ) -> Response:
-    broker, config = broker_of(request), config_of(request)
+    broker, config = request.context.broker, request.context.config
     piece = await read_chunk(stream, offset)
     headers = {"Cache-Control": "no-cache"}
     if not is_text(stream.row.content_type):
@@ -247,7 +240,7 @@ async def _events(
         stream,
         piece,
         asked.cursor,
-        usage_of(request),
+        request.usage,
         heartbeat_seconds=config.heartbeat_ms / 1000,
         draw=random.randint,
     )

@@ -17,7 +17,7 @@ from millstream.errors import MalformedRequest
 from millstream.protocols.http.strict_json import check
 from millstream.protocols.http.values import base64_json
 from millstream.records.record import StoredRecord
-from millstream.servers.http.routing.request_state import in_thread_if
+from millstream.servers.http.routing.bodies import in_thread_if
 
 MESSAGES_MAX = 100_000
 """Messages of one body: they are one batch, which is written all or none."""

@@ -12,12 +12,12 @@ from typing import Annotated, Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
-from starlette.requests import Request
 
 from millstream.broker.streams.create_stream import CreateStream, ForkSource
 from millstream.broker.streams.paths import check_path
 from millstream.broker.streams.writers import WriteMark
 from millstream.errors import InvalidRequest, MalformedRequest
+from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.usage import CLIENT_ID
 from millstream.servers.http.streams.positions import NOW, START, offset_of
 
@@ -69,13 +69,13 @@ _DATE = re.compile(
 )
 
 
-def path_of(request: Request) -> str:
+def path_of(request: HttpRequest) -> str:
     """Return the path of the stream that a request is about."""
     raw = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
     return check_path(_decoded(raw).removeprefix(PREFIX))
 
 
-def url_of(request: Request) -> str:
+def url_of(request: HttpRequest) -> str:
     """Return where a stream is, as the request had it."""
     raw: bytes = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
     return f"{request.url.scheme}://{request.url.netloc}{raw.partition(b'?')[0].decode('latin-1')}"
@@ -88,7 +88,7 @@ def _decoded(raw: bytes) -> str:
         raise MalformedRequest("path of a stream has to be UTF-8") from None
 
 
-def parse_create_stream(request: Request) -> CreateStream:
+def parse_create_stream(request: HttpRequest) -> CreateStream:
     """Return what a stream is asked to be."""
     headers = request.headers
     ttl_text, expires_text = headers.get(TTL), headers.get(EXPIRES)
@@ -104,7 +104,7 @@ def parse_create_stream(request: Request) -> CreateStream:
     )
 
 
-def content_type_of(request: Request) -> str | None:
+def content_type_of(request: HttpRequest) -> str | None:
     """Return the type of what a request brings, where it says one."""
     found = request.headers.get("content-type")
     if not found:
@@ -114,12 +114,12 @@ def content_type_of(request: Request) -> str | None:
     return found
 
 
-def is_closing(request: Request) -> bool:
+def is_closing(request: HttpRequest) -> bool:
     """Whether the stream is to be closed; anything but `true` says nothing."""
     return request.headers.get(CLOSED, "").lower() == "true"
 
 
-def _parse_fork_source(request: Request) -> ForkSource | None:
+def _parse_fork_source(request: HttpRequest) -> ForkSource | None:
     source = request.headers.get(FORKED_FROM)
     offset, sub_offset = request.headers.get(FORK_OFFSET), request.headers.get(FORK_SUB_OFFSET)
     if source is None:
@@ -144,7 +144,7 @@ def _source_path(text: str) -> str:
     return path.removeprefix(PREFIX) if path.startswith(PREFIX) else path.removeprefix("/")
 
 
-def write_mark(request: Request) -> WriteMark:
+def write_mark(request: HttpRequest) -> WriteMark:
     """Return what an append says of itself."""
     headers = request.headers
     given = [headers.get(name) for name in (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_NUMBER)]
@@ -168,7 +168,7 @@ def write_mark(request: Request) -> WriteMark:
     )
 
 
-def _sequence(request: Request) -> str | None:
+def _sequence(request: HttpRequest) -> str | None:
     found = request.headers.get(SEQUENCE)
     if found is not None and len(found) > TEXT_SIZE_MAX:
         raise InvalidRequest(f"{SEQUENCE} has {len(found)} characters, limit is {TEXT_SIZE_MAX}")
@@ -222,7 +222,7 @@ class ReadStream(NamedTuple):
     cursor: str | None
 
 
-def parse_read_stream(request: Request) -> ReadStream:
+def parse_read_stream(request: HttpRequest) -> ReadStream:
     """Return what is to be read."""
     query = request.query_params
     offsets = query.getlist("offset")

@@ -7,7 +7,6 @@ from functools import wraps
 from types import MappingProxyType
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.errors import (
@@ -18,6 +17,7 @@ from millstream.errors import (
 )
 from millstream.servers.http.routing.errors import exception_response
 from millstream.servers.http.routing.operations import Handler
+from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.streams.positions import offset_text
 from millstream.servers.http.streams.requests import (
     CLOSED,
@@ -42,11 +42,11 @@ def with_stream_headers(handler: Handler) -> Handler:
     """Return a handler whose answers, errors among them, have the headers that they need."""
 
     @wraps(handler)
-    async def answer(request: Request) -> Response:
+    async def answer(request: HttpRequest) -> Response:
         try:
             response = await handler(request)
         except (MillstreamError, HTTPException) as error:
-            response = await exception_response(request, error)
+            response = exception_response(error, request.scope)
             response.headers.update(_error_headers(error))
             response.headers["Cache-Control"] = "no-store"
         response.headers.update(SAFE_HEADERS)

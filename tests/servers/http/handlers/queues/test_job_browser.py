@@ -97,7 +97,7 @@ async def test_a_worker_that_jobs_are_pushed_to_is_shown(node: AppNode) -> None:
     worker = node.begin("GET", f"/v1/queues/{QUEUE}/work?worker=w7")
     await worker.events(1)
     assert briefly(await seen(node))[0][-1] == "w7"
-    node.app.state.closing.begin()
+    node.shutdown.begin()
     await worker.task
 
 

@@ -32,7 +32,7 @@ async def jobs_of(worker: Exchange, count: int) -> list[Job]:
 
 async def end(node: AppNode, *workers: Exchange) -> None:
     """Close the door, and return when all streams have ended."""
-    node.app.state.closing.begin()
+    node.shutdown.begin()
     for worker in workers:
         await worker.task
 

@@ -239,7 +239,7 @@ async def test_claims_that_wait_are_answered_when_the_door_closes(node: AppNode)
     await make_queue(node)
     waiting = node.begin("POST", CLAIM, {"wait_ms": 10_000})
     await in_line(node)
-    node.app.state.closing.begin()
+    node.shutdown.begin()
     status, answer = await waiting.answer()
     assert (status, answer["jobs"]) == (200, [])
 

@@ -1,6 +1,6 @@
-"""Groups of consumers over HTTP: looking at them, and deleting them.
+"""Handlers of consumer groups: list, describe, delete.
 
-What a group reads next is set anew in `group_resets.py`. No partition is opened by looking.
+Committed offsets are reset in `offset_resets.py`. No partition is opened for a description.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from http import HTTPStatus
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.broker import Broker
@@ -31,27 +30,28 @@ from millstream.protocols.http.groups import (
 )
 from millstream.protocols.kafka.assignment import assigned_partitions
 from millstream.records.topic_partition import TopicPartition
-from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.bodies import in_thread_if, read_query
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import broker_of, in_thread_if, json_response
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 OFFSETS_PER_TURN = 200
-"""Groups and offsets that are looked at before others have their turn: about a millisecond."""
+"""Groups and offsets that are processed in one turn of the event loop: about a millisecond."""
 
 OFFSETS_MAX = 10_000
 """Offsets in the description of one group."""
 
 NAME_LENGTH_MAX = 300
-"""Characters of a group's name in a message."""
+"""Characters of a group's name in an error message."""
 
 
-async def list_groups(request: Request) -> Response:
-    """List groups by rising name, a page at a time, and how far each is behind."""
+async def list_groups(request: HttpRequest) -> Response:
+    """List groups sorted by name, one page at a time, with the lag of each."""
     query = read_query(request, GroupsQuery)
-    broker = broker_of(request)
+    broker = request.context.broker
     found = broker.groups.registry.page(query.after, query.limit + 1)
     shown = found[: query.limit]
-    behind = LagReader(broker)
+    lags = LagReader(broker)
     shapes = [
         GroupShape(
             group=group.group_id,
@@ -59,7 +59,7 @@ async def list_groups(request: Request) -> Response:
             state=state_name(group.state),
             members=group.member_count,
             partitions=len(broker.groups.offsets.of_group(group.group_id)),
-            lag=await behind.lag_of(group.group_id),
+            lag=await lags.lag_of(group.group_id),
         )
         for group in shown
     ]
@@ -68,24 +68,24 @@ async def list_groups(request: Request) -> Response:
     )
 
 
-async def describe_group(request: Request) -> Response:
-    """Tell who is in a group, what they have, and how far the group is behind."""
-    broker = broker_of(request)
+async def describe_group(request: HttpRequest) -> Response:
+    """Return the members of a group, their assignments, its committed offsets and its lag."""
+    broker = request.context.broker
     group = _group_of(request)
     members = _members(broker, group)
     owners = {
-        TopicPartition(one.topic, one.partition): member.id
+        TopicPartition(assigned.topic, assigned.partition): member.id
         for member in members
-        for one in member.partitions
+        for assigned in member.partitions
     }
     found = list(broker.groups.offsets.of_group(group.group_id).items())
-    offsets = {where: committed.offset.offset for where, committed in found}
-    places = await in_thread_if(len(offsets) > OFFSETS_MAX, lambda: sorted({*offsets, *owners}))
-    behind = LagReader(broker)
+    offsets = {partition: committed.offset.offset for partition, committed in found}
+    partitions = await in_thread_if(len(offsets) > OFFSETS_MAX, lambda: sorted({*offsets, *owners}))
+    lags = LagReader(broker)
     shapes: list[CommittedShape] = []
-    for where in places[:OFFSETS_MAX]:
+    for where in partitions[:OFFSETS_MAX]:
         offset = offsets.get(where)
-        end = await behind.end_of(where)
+        end = await lags.end_of(where)
         lag = None if offset is None or end is None else PartitionLag(offset, end).lag
         shapes.append(
             CommittedShape(
@@ -102,55 +102,55 @@ async def describe_group(request: Request) -> Response:
             group=group.group_id,
             kind=group.kind.value,
             state=state_name(group.state),
-            lag=await behind.lag_of(group.group_id),
+            lag=await lags.lag_of(group.group_id),
             members=members,
             offsets=shapes,
-            partitions=len(places),
+            partitions=len(partitions),
         )
     )
 
 
-async def delete_group(request: Request) -> Response:
-    """Forget a group without members, and how far it has read. Durable before it is answered."""
-    await broker_of(request).groups.delete(request.path_params["group"])
+async def delete_group(request: HttpRequest) -> Response:
+    """Delete a group without members and its committed offsets. Durable before the response."""
+    await request.context.broker.groups.delete(request.path_params["group"])
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 class LagReader:
-    """Finds out how far groups are behind; the loop is free in between."""
+    """Computes the lag of groups, and gives way to other requests in between."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._looked_at = 0
+        self._processed = 0
 
     async def end_of(self, where: TopicPartition) -> int | None:
-        """Return the end of a partition, if it is known."""
-        await self._pace()
+        """Return the end offset of a partition, if it is known."""
+        await self._yield_turn()
         return known_end_offset(self._broker.topics, self._broker.store, where)
 
     async def lag_of(self, group_id: str) -> int:
-        """Return how many offsets are left to a group, of partitions whose end is known."""
-        await self._pace()
+        """Return the lag of a group over all partitions whose end is known."""
+        await self._yield_turn()
         lag = 0
         for where, committed in list(self._broker.groups.offsets.of_group(group_id).items()):
             if (end := await self.end_of(where)) is not None:
                 lag += PartitionLag(committed.offset.offset, end).lag
         return lag
 
-    async def _pace(self) -> None:
-        self._looked_at += 1
-        if self._looked_at % OFFSETS_PER_TURN == 0:
+    async def _yield_turn(self) -> None:
+        self._processed += 1
+        if self._processed % OFFSETS_PER_TURN == 0:
             await asyncio.sleep(0)
 
 
 def state_name(state: str) -> str:
-    """Return Kafka's word for a state in small letters: `preparing_rebalance`."""
+    """Return Kafka's name of a state in snake case: `preparing_rebalance`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", state).lower()
 
 
-def _group_of(request: Request) -> Group:
+def _group_of(request: HttpRequest) -> Group:
     name: str = request.path_params["group"]
-    group = broker_of(request).groups.registry.find(name)
+    group = request.context.broker.groups.registry.find(name)
     if group is None:
         raise UnknownGroup(f"there is no group {name[:NAME_LENGTH_MAX]!r}")
     return group
@@ -182,7 +182,7 @@ def _members(broker: Broker, group: Group) -> list[MemberShape]:
 
 
 def _named(broker: Broker, partitions: PartitionSet) -> list[tuple[str, int]]:
-    """Return partitions by the names of their topics; those of topics that are gone have none."""
+    """Return partitions by the names of their topics, without those of deleted topics."""
     found: list[tuple[str, int]] = []
     for topic_id, numbers in partitions.items():
         try:
@@ -199,7 +199,7 @@ def _shapes(partitions: Iterable[tuple[str, int]]) -> list[AssignedShape]:
 
 _EXAMPLE = {"group": "billing", "kind": "consumer", "state": "stable", "lag": 12}
 _MEMBER = "7d2f7a0e-4f5b-4f0c-8d0c-0a1f6f6f3b21"
-_PLACE = {"topic": "orders", "partition": 0}
+_PARTITION = {"topic": "orders", "partition": 0}
 
 OPERATIONS = (
     HttpOperation(
@@ -227,10 +227,10 @@ OPERATIONS = (
                     "instance_id": None,
                     "client_id": "billing-1",
                     "host": "127.0.0.1",
-                    "partitions": [_PLACE],
+                    "partitions": [_PARTITION],
                 }
             ],
-            "offsets": [{**_PLACE, "committed": 30, "end": 42, "lag": 12, "member": _MEMBER}],
+            "offsets": [{**_PARTITION, "committed": 30, "end": 42, "lag": 12, "member": _MEMBER}],
             "partitions": 1,
         },
     ),

@@ -1,7 +1,7 @@
-"""From where a group reads, set anew: what `kafka-consumer-groups --reset-offsets` does.
+"""Resets the offsets of a group, as `kafka-consumer-groups --reset-offsets` does.
 
-All partitions that are meant are found out about first; then one commit, durable as any other of a
-group, sets them all or none.
+The targets of all partitions are determined first; then one commit, as durable as any other commit
+of a group, sets all of them or none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.groups.lag import PartitionLag
@@ -21,36 +20,39 @@ from millstream.protocols.http.groups import ResetAnswer, ResetBody, ResetShape,
 from millstream.records.topic_partition import TopicPartition
 from millstream.servers.http.routing.bodies import read_message
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import broker_of, json_response
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 RESET_SIZE_MAX = 16 * 1024
-"""Bytes of a body that says from where to read: a name and a few numbers."""
+"""Bytes of a request body: a name and a few numbers."""
 
 PARTITIONS_MAX = 10_000
-"""Partitions of one reset: all of them are opened, and committed with one put."""
+"""Partitions of one reset: all of them are opened, and committed together."""
 
 
 class ResetTarget(NamedTuple):
-    """From where a partition is to be read, and where it ends."""
+    """The new offset of a partition, and the partition's end."""
 
     offset: int
     end: int
 
 
-async def reset_group(request: Request) -> Response:
-    """Have a group without members read from elsewhere; one that is not there is made.
+async def reset_group(request: HttpRequest) -> Response:
+    """Set the committed offsets of a group without members; an unknown group is created.
 
-    Durable before it is answered, for all partitions or for none. With 409, the group has
-    members: they have to leave first, for they would go on from where they are. With 416, the
-    offset lies outside of a partition: `detail` says what it has.
+    Durable before the response, for all partitions or for none. 409 means that the group has
+    members: they have to leave first, because they would continue from their own positions. 416
+    means that the offset is outside of a partition: `detail` has the limits.
     """
     body = await read_message(request, ResetBody, size_max=RESET_SIZE_MAX)
-    broker = broker_of(request)
+    broker = request.context.broker
     group_id: str = request.path_params["group"]
     broker.groups.check_reset(group_id)
     topic = broker.topics.get(body.topic)
-    targets = {one.index: await _target(one, body.to) for one in _partitions(topic, body)}
-    broker.topics.by_id(topic.id)  # Raises where it was deleted meanwhile.
+    targets = {
+        partition.index: await _target(partition, body.to) for partition in _partitions(topic, body)
+    }
+    broker.topics.by_id(topic.id)  # Raises if it was deleted meanwhile.
     await broker.groups.reset(
         group_id,
         {
@@ -81,14 +83,14 @@ def _partitions(topic: Topic, body: ResetBody) -> list[Partition]:
         return [topic.partition(body.partition)]
     if len(topic.partitions) > PARTITIONS_MAX:
         raise InvalidRequest(
-            f"{topic.name} has {len(topic.partitions)} partitions, and one reset is for"
-            f" {PARTITIONS_MAX} at the most: needed is partition, which says for which"
+            f"{topic.name} has {len(topic.partitions)} partitions, more than the {PARTITIONS_MAX}"
+            " of one reset: set partition"
         )
     return list(topic.partitions)
 
 
 async def _target(partition: Partition, to: ResetTo) -> ResetTarget:
-    """Find out what `to` is in a partition, as ListOffsets does."""
+    """Return the offset that `to` means in a partition, as ListOffsets does."""
     await partition.open()
     await partition.settle()
     if isinstance(to, ResetTime):

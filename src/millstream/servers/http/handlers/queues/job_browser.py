@@ -1,11 +1,10 @@
-"""Jobs of a queue over HTTP, to look at: nothing is claimed by it, and no count changes."""
+"""Handler that browses the jobs of a queue. Nothing is claimed, and no count changes."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
 from msgspec import UNSET
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.queues.job_browser import QueuedJob, browse_jobs
@@ -18,16 +17,17 @@ from millstream.protocols.http.queues import (
 from millstream.servers.http.handlers.queues.queues import queue_of
 from millstream.servers.http.handlers.record_position import parse_record_position
 from millstream.servers.http.handlers.records import INLINE_RECORDS_MAX
-from millstream.servers.http.routing.bodies import read_query
+from millstream.servers.http.routing.bodies import in_thread_if, read_query
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import in_thread_if, json_response
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 
-async def look_at_jobs(request: Request) -> Response:
-    """Look at the jobs of a queue that are not done, by partition and offset, a page at a time.
+async def list_jobs(request: HttpRequest) -> Response:
+    """List the jobs of a queue that are not done, by partition and offset, one page at a time.
 
-    Nothing is claimed. Values are read from the topic, so a page may hold fewer jobs than
-    `limit` where they are large; `next` goes on behind them.
+    Nothing is claimed. Values are read from the topic, so a page may have fewer jobs than `limit`
+    if they are large; `next` continues after them.
     """
     query = read_query(request, JobsQuery)
     after = parse_record_position(query.after) if query.after else None
@@ -54,8 +54,8 @@ OPERATIONS = (
     HttpOperation(
         "GET",
         "/v1/queues/{queue}/jobs",
-        look_at_jobs,
-        "Look at jobs",
+        list_jobs,
+        "Browse jobs",
         {HTTPStatus.OK: BrowsedJobsAnswer},
         query=JobsQuery,
         tag="queues",

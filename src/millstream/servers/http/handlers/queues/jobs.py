@@ -1,9 +1,8 @@
-"""What workers ask of a queue: jobs, and to note what became of them.
+"""Handlers of jobs for workers: claim, ack, nack, extend.
 
-A claim that waits belongs to a client that may go away meanwhile. It is taken out of the line then,
-so that a job that comes later goes to somebody who is there. Jobs that were claimed already, and
-that nobody was sent, are given back at once. That they were handed out stays counted: the count of
-a job never falls.
+The client of a waiting claim may disconnect. Its claim is then withdrawn, so that a later job is
+delivered to a worker that is connected. Jobs that were already claimed and not sent are returned at
+once. Their delivery stays counted: the count of a job never decreases.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from millstream.broker.queues.queue import WorkQueue
@@ -40,59 +39,59 @@ from millstream.servers.http.handlers.queues.queues import queue_of
 from millstream.servers.http.routing.bodies import read_message
 from millstream.servers.http.routing.disconnect import DisconnectReason, watch_disconnect
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import json_response, note_cost, note_long_poll
-from millstream.servers.http.routing.usage import usage_of
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 CLAIM_SIZE_MAX = 16 * 1024
-"""Bytes of a body that says who claims: a few numbers and a name."""
+"""Bytes of a claim: a few numbers and a name."""
 
 RECEIPTS_SIZE_MAX = CLAIM_MAX * (RECEIPT_LENGTH_MAX + 64) + CLAIM_SIZE_MAX
-"""Bytes of a body with as many receipts as may come at once, each on a line of its own."""
+"""Bytes of a body with the maximum number of receipts, each on its own line."""
 
 
-async def claim_jobs(request: Request) -> Response:
-    """Claim jobs, and wait for one where there is none.
+async def claim_jobs(request: HttpRequest) -> Response:
+    """Claim jobs, and wait for one if none is ready.
 
-    A job belongs to who claimed it until it is acked, given back, or its lease has run out. That
-    it was handed out is durable before this is answered.
+    A job belongs to its worker until it is acknowledged or returned, or its lease ends. The
+    delivery is durable before the response.
     """
     body = await read_message(request, ClaimBody, size_max=CLAIM_SIZE_MAX)
     queue = queue_of(request)
     if body.wait_ms:
-        note_long_poll(request)
+        request.is_long_poll = True
     claim = queue.claim(
         max_jobs=body.max, lease_ms=body.lease_ms, wait_ms=body.wait_ms, worker=body.worker
     )
-    async with watch_disconnect(request) as leaving:
-        claimed = await _claim(queue, asyncio.ensure_future(claim), leaving)
+    async with watch_disconnect(request) as disconnected:
+        claimed = await _claim(queue, asyncio.ensure_future(claim), disconnected)
     jobs = [encode_job(job) for job in claimed.jobs]
-    usage_of(request).charge(QuotaKind.CONSUME, sum(map(len, jobs)))
+    request.usage.charge(QuotaKind.CONSUME, sum(map(len, jobs)))
     return json_response(claim_json(jobs, _cost(request, claimed.timings)))
 
 
 async def _claim(
     queue: WorkQueue,
     claiming: asyncio.Future[ClaimResult],
-    leaving: asyncio.Future[DisconnectReason],
+    disconnected: asyncio.Future[DisconnectReason],
 ) -> ClaimResult:
-    """Return what is claimed, for as long as somebody waits for it; raises `ClientDisconnect`."""
+    """Return the claimed jobs while the client is connected; raises `ClientDisconnect`."""
     try:
-        await asyncio.wait((claiming, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((claiming, disconnected), return_when=asyncio.FIRST_COMPLETED)
     finally:
         claiming.cancel()
     await asyncio.wait((claiming,))
     claimed = ClaimResult([], QueueCost()) if claiming.cancelled() else claiming.result()
-    if leaving.done() and leaving.result() is DisconnectReason.CLIENT:
+    if disconnected.done() and disconnected.result() is DisconnectReason.CLIENT:
         await return_jobs(queue, claimed.jobs)
         raise ClientDisconnect
     return claimed
 
 
 async def return_jobs(queue: WorkQueue, jobs: Iterable[LeasedJob]) -> None:
-    """Let others have jobs that were claimed for somebody who was not sent them."""
+    """Return jobs that were claimed for a client and not sent to it."""
     receipts = [job.receipt for job in jobs]
     if receipts:
-        with suppress(MillstreamError):  # Their leases run out, then.
+        with suppress(MillstreamError):  # They come back when their leases end.
             await queue.nack(receipts, delay_ms=0)
 
 
@@ -107,35 +106,35 @@ def encode_job(job: LeasedJob, *, age_ms: int = 0) -> bytes:
     )
 
 
-# What became of jobs.
+# Settling jobs.
 
 
-async def ack_jobs(request: Request) -> Response:
-    """Note that jobs are done: none of them is handed out again, whatever happens.
+async def ack_jobs(request: HttpRequest) -> Response:
+    """Acknowledge jobs: they are never delivered again.
 
-    Durable before this is answered, in the class of the queue's topic. Repeating it is fine.
-    With 409, some receipts were stale: `detail.stale` names them, the others took effect.
+    Durable before the response, in the durability class of the queue's topic. It can be repeated.
+    409 means that some receipts were stale: `detail.stale` lists them, the others took effect.
     """
     body = await read_message(request, ReceiptsBody, size_max=RECEIPTS_SIZE_MAX)
     settled = await queue_of(request).ack(body.receipts)
     return json_response(AckAnswer(acked=settled.count, cost=_cost(request, settled.timings)))
 
 
-async def nack_jobs(request: Request) -> Response:
-    """Give jobs back, to be handed out again: at once, or after a while.
+async def nack_jobs(request: HttpRequest) -> Response:
+    """Return jobs to be delivered again, at once or after a delay.
 
-    Those that were handed out as often as they may be go to the dead-letter topic. With 409,
-    some receipts were stale: `detail.stale` names them, the others took effect.
+    Jobs that have reached the maximum number of deliveries are moved to the dead-letter topic. 409
+    means that some receipts were stale: `detail.stale` lists them, the others took effect.
     """
     body = await read_message(request, NackBody, size_max=RECEIPTS_SIZE_MAX)
     settled = await queue_of(request).nack(body.receipts, delay_ms=body.delay_ms)
     return json_response(NackAnswer(nacked=settled.count, cost=_cost(request, settled.timings)))
 
 
-async def extend_jobs(request: Request) -> Response:
-    """Keep jobs for longer: their leases end `lease_ms` from now.
+async def extend_jobs(request: HttpRequest) -> Response:
+    """Extend leases: they end `lease_ms` from now.
 
-    With 409, some receipts were stale: `detail.stale` names them, the others took effect.
+    409 means that some receipts were stale: `detail.stale` lists them, the others took effect.
     """
     body = await read_message(request, ExtendBody, size_max=RECEIPTS_SIZE_MAX)
     queue = queue_of(request)
@@ -149,9 +148,9 @@ async def extend_jobs(request: Request) -> Response:
     )
 
 
-def _cost(request: Request, cost: QueueCost) -> RequestCost:
-    """Return what it cost, for the body of the answer; its head tells too."""
-    return RequestCost(**note_cost(request, cost)._asdict())
+def _cost(request: HttpRequest, cost: QueueCost) -> RequestCost:
+    """Return the times for the response body, and report them in its head."""
+    return RequestCost(**request.note_timings(cost)._asdict())
 
 
 _ERRORS = (HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE)
@@ -192,7 +191,7 @@ OPERATIONS = (
         "POST",
         "/v1/queues/{queue}/ack",
         ack_jobs,
-        "Say that jobs are done",
+        "Acknowledge jobs",
         {HTTPStatus.OK: AckAnswer},
         body=ReceiptsBody,
         errors=_ERRORS,
@@ -204,7 +203,7 @@ OPERATIONS = (
         "POST",
         "/v1/queues/{queue}/nack",
         nack_jobs,
-        "Give jobs back",
+        "Return jobs",
         {HTTPStatus.OK: NackAnswer},
         body=NackBody,
         errors=_ERRORS,
@@ -216,7 +215,7 @@ OPERATIONS = (
         "POST",
         "/v1/queues/{queue}/extend",
         extend_jobs,
-        "Keep jobs for longer",
+        "Extend leases",
         {HTTPStatus.OK: ExtendAnswer},
         body=ExtendBody,
         errors=_ERRORS,

@@ -1,6 +1,6 @@
-"""Work queues over HTTP: making them, looking at them, and letting go of them.
+"""Handlers of work queues: create, list, describe, delete.
 
-What workers ask for is in `jobs.py`; `work.py` pushes jobs to them.
+`jobs.py` has the operations of workers; `job_push.py` pushes jobs to them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.queues.queue import WorkQueue
@@ -21,20 +20,20 @@ from millstream.protocols.http.strict_json import decode
 from millstream.servers.http.handlers.topics.topics import partition_count
 from millstream.servers.http.routing.bodies import read_bytes
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import broker_of, json_response
-from millstream.servers.http.routing.usage import usage_of
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 T = TypeVar("T")
 
 QUEUE_SIZE_MAX = 16 * 1024
-"""Bytes of a body that says how a queue is to be: a few numbers and a name."""
+"""Bytes of a request body: a few numbers and a name."""
 
 
-async def put_queue(request: Request) -> Response:
-    """Make a queue, or change what it is set to; its topic is made too where there is none.
+async def put_queue(request: HttpRequest) -> Response:
+    """Create a queue, or change its settings. Its topic is created if it does not exist.
 
-    The jobs of a queue are the records of the topic of the same name, whichever door they come
-    through.
+    The jobs of a queue are the records of the topic of the same name, whether they are written by
+    HTTP or by Kafka clients.
     """
     sent = await read_bytes(request, size_max=QUEUE_SIZE_MAX)
     body = decode(sent, QueueBody) if sent else QueueBody()
@@ -44,11 +43,11 @@ async def put_queue(request: Request) -> Response:
         dead_letter=_given(body.dead_letter),
         claim_window_ms=_given(body.claim_window_ms),
     )
-    broker, name = broker_of(request), request.path_params["queue"]
+    broker, name = request.context.broker, request.path_params["queue"]
     before = partition_count(broker.topics, name)
     queue, is_new = await broker.queues.put(name, changes)
-    made = partition_count(broker.topics, name) - before
-    usage_of(request).charge(QuotaKind.MUTATION, max(0, made))
+    created = partition_count(broker.topics, name) - before
+    request.usage.charge(QuotaKind.MUTATION, max(0, created))
     return json_response(_described(queue), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
 
@@ -56,21 +55,21 @@ def _given(sent: T | UnsetType) -> T | None:
     return None if sent is UNSET else sent
 
 
-async def list_queues(request: Request) -> Response:
-    """List all queues, by name."""
-    queues = sorted(broker_of(request).queues.all(), key=lambda queue: queue.name)
+async def list_queues(request: HttpRequest) -> Response:
+    """List all queues sorted by name."""
+    queues = sorted(request.context.broker.queues.all(), key=lambda queue: queue.name)
     return json_response(QueuesAnswer(queues=[_described(queue) for queue in queues]))
 
 
-async def describe_queue(request: Request) -> Response:
-    """Tell what a queue is set to, and how many of its jobs are where."""
+async def describe_queue(request: HttpRequest) -> Response:
+    """Return the settings of a queue, and the number of its jobs in each state."""
     return json_response(_described(queue_of(request)))
 
 
-async def delete_queue(request: Request) -> Response:
-    """Let go of a queue. Its topic, and the records in it, stay."""
+async def delete_queue(request: HttpRequest) -> Response:
+    """Delete a queue. Its topic and the records in it are kept."""
     queue = queue_of(request)
-    await broker_of(request).queues.delete(queue.name)
+    await request.context.broker.queues.delete(queue.name)
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
@@ -93,21 +92,21 @@ def _described(queue: WorkQueue) -> QueueAnswer:
     )
 
 
-def queue_of(request: Request) -> WorkQueue:
-    """Return the queue that the path names; raises `UnknownQueue`."""
-    broker = broker_of(request)
+def queue_of(request: HttpRequest) -> WorkQueue:
+    """Return the queue in the path; raises `UnknownQueue`."""
+    broker = request.context.broker
     name: str = request.path_params["queue"]
     try:
         return broker.queues.get(name)
     except UnknownQueue:
         if not _is_topic(request, name):
             raise
-    raise UnknownQueue(f"{name} is a topic and no queue yet: PUT /v1/queues/{name} makes it one")
+    raise UnknownQueue(f"{name} is a topic without a queue: create it with PUT /v1/queues/{name}")
 
 
-def _is_topic(request: Request, name: str) -> bool:
+def _is_topic(request: HttpRequest, name: str) -> bool:
     try:
-        broker_of(request).topics.get(name)
+        request.context.broker.topics.get(name)
     except UnknownTopic:
         return False
     return True
@@ -134,7 +133,7 @@ OPERATIONS = (
         "PUT",
         "/v1/queues/{queue}",
         put_queue,
-        "Make a queue, or change it",
+        "Create or change a queue",
         {HTTPStatus.CREATED: QueueAnswer, HTTPStatus.OK: QueueAnswer},
         body=QueueBody,
         is_body_optional=True,
@@ -166,7 +165,7 @@ OPERATIONS = (
         "DELETE",
         "/v1/queues/{queue}",
         delete_queue,
-        "Let go of a queue",
+        "Delete a queue",
         {HTTPStatus.NO_CONTENT: None},
         errors=(HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE),
         tag="queues",

@@ -1,4 +1,4 @@
-"""What a request wants of a topic, as changes of its configs."""
+"""Changes of topic configs from a request body."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CONFIGS = {
     "discard": DISCARD,
     "cleanup": "cleanup.policy",
 }
-"""The config that each field stands for."""
+"""The config of each field."""
 
 
 def changes_of(body: TopicBody) -> list[ConfigChange]:
-    """Return the changes that a body asks for; raises where it says one thing twice."""
+    """Return the changes in a body; raises if it sets a config twice."""
     wanted: dict[str, ConfigValue] = {}
     for field, name in _CONFIGS.items():
         value: ConfigValue | UnsetType = getattr(body, field)
@@ -37,7 +37,7 @@ def changes_of(body: TopicBody) -> list[ConfigChange]:
     for name, value in () if isinstance(body.configs, UnsetType) else body.configs.items():
         if name in wanted:
             raise InvalidRequest(
-                f"{name} is set by configs and by a field of its own: needed is one"
+                f"{name} is set both in configs and by a field of its own: use one of them"
             )
         wanted[name] = value
     return [_change(name, value) for name, value in wanted.items()]

@@ -1,4 +1,4 @@
-"""How much topics hold, and their segments: told from what is known, without opening anything."""
+"""Sizes and segments of topics, from what is known without opening a partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from itertools import islice
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.partition.partition import Partition
@@ -19,18 +18,19 @@ from millstream.servers.http.handlers.record_position import parse_record_positi
 from millstream.servers.http.handlers.records import topic_of
 from millstream.servers.http.routing.bodies import read_query
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import broker_of, json_response
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 from millstream.storage.inspect.log_summary import LogSummary, SegmentSummary, summarize_log
 from millstream.storage.store import LogName, Store
 
 SEGMENTS_PER_TURN = 1_000
-"""Segments, and partitions, that are looked at before others have their turn: a millisecond."""
+"""Segments and partitions that are processed in one turn of the event loop: about a millisecond."""
 
 
 async def summaries_of(
     store: Store, topic: Topic, first: int = 0
 ) -> AsyncIterator[tuple[Partition, LogSummary | None]]:
-    """Yield what the partitions of a topic hold, from `first` on; the loop is free in between."""
+    """Yield the summaries of the partitions of a topic from `first` on, giving way in between."""
     seen = 0
     for partition in islice(list(topic.partitions), first, None):
         found = summarize_log(store, LogName(topic.name, partition.index))
@@ -42,7 +42,7 @@ async def summaries_of(
 
 
 async def sizes_of(store: Store, topic: Topic) -> SizesShape | None:
-    """Return how much a topic holds; `None` where that is not known of all its partitions."""
+    """Return the size of a topic; `None` if it is not known for all its partitions."""
     sizes = SizesShape(records=0, bytes=0, segments=0, appended_records=0, appended_bytes=0)
     async for partition, found in summaries_of(store, topic):
         if found is None or (records := found.records) is None:
@@ -57,23 +57,23 @@ async def sizes_of(store: Store, topic: Topic) -> SizesShape | None:
     return sizes
 
 
-async def list_segments(request: Request) -> Response:
-    """List the segments of a topic, or of one of its partitions, a page at a time.
+async def list_segments(request: HttpRequest) -> Response:
+    """List the segments of a topic, or of one of its partitions, one page at a time.
 
-    No partition is opened for it.
+    No partition is opened.
     """
     query = read_query(request, SegmentsQuery)
     topic = topic_of(request)
     first = query.partition or 0
     if query.partition is not None:
-        topic.partition(query.partition)  # Raises where there is none.
+        topic.partition(query.partition)  # Raises if there is none.
     after = (
         parse_record_position(query.after, partition=first)
         if query.after
         else RecordPosition(first, -1)
     )
     shapes: list[SegmentShape] = []
-    async for partition, found in summaries_of(broker_of(request).store, topic, first):
+    async for partition, found in summaries_of(request.context.broker.store, topic, first):
         index = partition.index
         if found is not None and index >= after.partition:
             offset = after.offset if index == after.partition else -1

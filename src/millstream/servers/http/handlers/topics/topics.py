@@ -1,11 +1,10 @@
-"""Topics over HTTP: making, changing, listing, describing and deleting them."""
+"""Handlers of topics: create, change, list, describe, delete."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
 from msgspec.structs import asdict as to_fields
-from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.broker.partition.partition import Partition
@@ -27,32 +26,32 @@ from millstream.servers.http.handlers.topics.config_changes import changes_of
 from millstream.servers.http.handlers.topics.segments import sizes_of
 from millstream.servers.http.routing.bodies import read_message, read_query
 from millstream.servers.http.routing.operations import HttpOperation
-from millstream.servers.http.routing.request_state import broker_of, json_response
-from millstream.servers.http.routing.usage import usage_of
+from millstream.servers.http.routing.request import HttpRequest
+from millstream.servers.http.routing.responses import json_response
 
 TOPIC_SIZE_MAX = 256 * 1024
-"""What a topic is set to: a schema of 32 KiB with every character escaped, and all configs."""
+"""Bytes of a request body: a schema of 32 KiB with every character escaped, and all configs."""
 
 
-async def put_topic(request: Request) -> Response:
-    """Create a topic, or change what is named of one and leave the rest.
+async def put_topic(request: HttpRequest) -> Response:
+    """Create a topic, or change the given settings of a topic and keep the others.
 
-    All of it happens, durably, or nothing. Asking for the same twice does nothing the second
-    time. A body that is left out asks for the defaults of the node.
+    The change is durable and atomic, and can be repeated. Without a body, a new topic gets the
+    defaults of the node.
     """
     body = await read_message(request, TopicBody, size_max=TOPIC_SIZE_MAX, is_optional=True)
     partitions = body.partitions if isinstance(body.partitions, int) else None
-    topics, name = broker_of(request).topics, request.path_params["topic"]
+    topics, name = request.context.broker.topics, request.path_params["topic"]
     before = partition_count(topics, name)
     topic, is_new = await topics.put(name, partitions=partitions, changes=changes_of(body))
-    usage_of(request).charge(QuotaKind.MUTATION, max(0, topic.partition_count - before))
+    request.usage.charge(QuotaKind.MUTATION, max(0, topic.partition_count - before))
     return json_response(_shape(topic), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
 
-async def list_topics(request: Request) -> Response:
-    """List topics by rising name, a page at a time. No partition is opened for it."""
+async def list_topics(request: HttpRequest) -> Response:
+    """List topics sorted by name, one page at a time. No partition is opened."""
     query = read_query(request, TopicsQuery)
-    broker = broker_of(request)
+    broker = request.context.broker
     found = broker.topics.page(query.after, query.limit + 1)
     shown = found[: query.limit]
     listed = [ListedTopic(**to_fields(_shape(topic))) for topic in shown]
@@ -64,8 +63,8 @@ async def list_topics(request: Request) -> Response:
     )
 
 
-async def describe_topic(request: Request) -> Response:
-    """Tell what a topic is set to, how far its partitions reach, and what went or waits to go."""
+async def describe_topic(request: HttpRequest) -> Response:
+    """Return the settings of a topic, and the offsets and sizes of its partitions."""
     topic = topic_of(request)
     partitions = [await _described(partition) for partition in topic.partitions]
     shape = _shape(topic)
@@ -77,23 +76,23 @@ async def describe_topic(request: Request) -> Response:
             durability=shape.durability,
             configs=shape.configs,
             partitions=partitions,
-            count=sum(one.count for one in partitions),
-            bytes=sum(one.bytes for one in partitions),
-            deleted=sum(one.deleted for one in partitions),
-            reclaimable_bytes=sum(one.reclaimable_bytes for one in partitions),
+            count=sum(partition.count for partition in partitions),
+            bytes=sum(partition.bytes for partition in partitions),
+            deleted=sum(partition.deleted for partition in partitions),
+            reclaimable_bytes=sum(partition.reclaimable_bytes for partition in partitions),
         )
     )
 
 
-async def delete_topic(request: Request) -> Response:
-    """Delete a topic and all its records; they are gone for everyone when this is answered."""
-    deleted = await broker_of(request).topics.delete(request.path_params["topic"])
-    usage_of(request).charge(QuotaKind.MUTATION, deleted.partition_count)
+async def delete_topic(request: HttpRequest) -> Response:
+    """Delete a topic and all its records. They are gone for all clients before the response."""
+    deleted = await request.context.broker.topics.delete(request.path_params["topic"])
+    request.usage.charge(QuotaKind.MUTATION, deleted.partition_count)
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 def partition_count(topics: Topics, name: str) -> int:
-    """Return how many partitions a topic has; none where there is no such topic."""
+    """Return the number of partitions of a topic; 0 if it does not exist."""
     found = topics.find(name)
     return 0 if found is None else found.partition_count
 

@@ -11,11 +11,6 @@ it is not; and none is kept in a cache. A handler that knows better sets the hea
 from __future__ import annotations
 
 from collections.abc import Iterable
-from http import HTTPStatus
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from millstream.servers.http.routing.errors import error_response
 
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -31,28 +26,11 @@ _CROSS_SITE = (b"cross-site", b"same-site")
 _DEFAULT_PORTS = (b":80", b":443")
 
 
-class BrowserSafetyMiddleware:
-    """Refuses what other sites have a browser send, and makes every answer safe to show."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
-
-        async def send_safely(message: Message) -> None:
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                headers = list(message.get("headers", ()))
-                names = {name.lower() for name, _ in headers}
-                headers += [header for header in HEADERS if header[0] not in names]
-                message["headers"] = headers
-            await send(message)
-
-        # A browser that asks first what it may do is told, and nothing in that lets a page in.
-        is_preflight = scope["type"] == "http" and scope["method"] == "OPTIONS"
-        is_refused = not is_preflight and is_cross_site(scope["headers"])
-        app = _refuse if is_refused else self._app
-        await app(scope, receive, send_safely)
+def with_safe_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return response headers with those of `HEADERS` that they do not set themselves."""
+    headers = list(headers)
+    names = {name for name, _ in headers}
+    return headers + [header for header in HEADERS if header[0] not in names]
 
 
 def is_cross_site(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -83,9 +61,3 @@ def _without_port(authority: bytes) -> bytes:
     for port in _DEFAULT_PORTS:
         authority = authority.removesuffix(port)
     return authority
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    message = "asked for by a page of another site, which may not do that"
-    status = HTTPStatus.FORBIDDEN
-    await error_response(status, status.name.lower(), message)(scope, receive, send)

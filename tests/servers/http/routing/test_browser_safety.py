@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from millstream.servers.http.routing.middleware.browser_safety import HEADERS, is_cross_site
+from millstream.servers.http.routing.browser_safety import HEADERS, is_cross_site
 from millstream.servers.http.routing.operations import Handler
 from millstream.servers.http.server.listener import HttpListener
 from millstream.testing.broker import RunningBroker, running_broker
-from tests.servers.http.calls import ask
+from tests.servers.http.calls import app_with, ask
 from tests.servers.http.raw_client import RawAnswer, answers_in, raw_client
 
 
@@ -142,10 +140,10 @@ def answered(handler: Handler) -> RawAnswer:
     """Return what a door with one handler answers."""
 
     async def run() -> bytes:
-        listener = HttpListener(Starlette(routes=[Route("/", handler)]))
+        listener = HttpListener(app_with(test=handler))
         port = await listener.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /test HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         came = await reader.read()
         writer.close()
         await listener.stop()

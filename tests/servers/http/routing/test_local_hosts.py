@@ -8,7 +8,7 @@ import pytest
 
 from millstream.servers.http.app import make_app
 from millstream.servers.http.handlers.health import Health
-from millstream.servers.http.routing.middleware.local_hosts import name_of
+from millstream.servers.http.routing.local_hosts import name_of
 
 GOOD = Health(is_started=True)
 

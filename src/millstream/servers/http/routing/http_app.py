@@ -1,0 +1,263 @@
+"""The ASGI application: checks, routes, measures and answers every request.
+
+Each request passes the same steps in this order, whatever it asks for:
+
+    1. trace      begin a span, if a tracer is set and samples the request
+    2. host       421 if the node is local and `Host` names another machine
+    3. browser    403 if a page of another site had a browser send the request
+    4. route      404 or 405 if no operation has the path and method
+    5. quota      429 if the client owes time or bytes; then measure the handler
+    6. handler    call it and send its response; exceptions become error responses
+
+The head of every response passes `_complete_head`, which counts it, adds `Server-Timing` and the
+headers that browsers need, and describes the span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from http import HTTPStatus
+from urllib.parse import quote
+
+from starlette.datastructures import URL
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from millstream.broker.quotas import QuotaKind
+from millstream.broker.topics.record_appender import AppendTimings
+from millstream.clock import Clock
+from millstream.errors import Unavailable
+from millstream.servers.http.counters import OTHER, HttpCounters, RouteCounter
+from millstream.servers.http.routing.browser_safety import is_cross_site, with_safe_headers
+from millstream.servers.http.routing.errors import exception_response
+from millstream.servers.http.routing.local_hosts import is_local_request
+from millstream.servers.http.routing.operations import (
+    LIMITED_PREFIX,
+    UNTHROTTLED_PATHS,
+    Handler,
+    HttpOperation,
+)
+from millstream.servers.http.routing.request import HttpContext, HttpRequest, with_throttle
+from millstream.servers.http.routing.router import Router
+from millstream.tracing import Span, Tracer
+
+TEXT_LENGTH_MAX = 256
+"""Characters of a text chosen by the client, such as a path, that are copied to a span."""
+
+WebSocketHandler = Callable[[WebSocket, HttpContext], Awaitable[None]]
+
+
+class HttpApp:
+    """The application of one server. Used on its event loop only."""
+
+    def __init__(
+        self,
+        operations: Iterable[HttpOperation],
+        clock: Clock,
+        counters: HttpCounters,
+        *,
+        context: HttpContext | None = None,
+        websockets: Mapping[str, WebSocketHandler] | None = None,
+        tracer: Tracer | None = None,
+        is_local: bool = False,
+        is_starting: bool = False,
+    ) -> None:
+        """Create the application.
+
+        `is_local` refuses requests for other hosts than this machine. `is_starting` answers 503
+        instead of 404 for everything that is not among the operations.
+        """
+        self.router = Router(operations)
+        self._clock = clock
+        self._counters = counters
+        self._context = context
+        self._websockets = websockets or {}
+        self._tracer = tracer
+        self._is_local = is_local
+        self._is_starting = is_starting
+        # Every operation is counted from 0, so that it is visible before its first request.
+        for path in self.router.paths.values():
+            for method in path.operations:
+                counters.routes.setdefault((method, path.template), RouteCounter())
+        counters.routes.setdefault((OTHER, OTHER), RouteCounter())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request, or serve one WebSocket."""
+        if scope["type"] == "websocket":
+            await self._serve_websocket(scope, receive, send)
+            return
+        began = self._clock.monotonic()
+        request = HttpRequest(scope, receive, self._context)
+        operation: HttpOperation | None = None
+        is_started = False
+        error: str | None = None
+
+        def send_response(message: Message) -> Awaitable[None]:
+            nonlocal is_started, error
+            if message["type"] == "http.response.start":
+                is_started = True
+                seconds = self._clock.monotonic() - began
+                error = self._complete_head(request, operation, message, seconds)
+            return send(message)
+
+        if self._tracer is not None:
+            request.span = self._tracer.begin("HTTP", traceparent_in(scope["headers"]))
+        try:
+            self._check_origin(scope)
+            operation = self._route(scope)
+            await self._handle(request, operation, send_response)
+        except Exception as raised:
+            # With the head sent, the connection can only be closed: the caller does that.
+            if is_started:
+                raise
+            await exception_response(raised, scope)(scope, receive, send_response)
+        finally:
+            if request.span is not None:
+                request.span.end(error)
+
+    # The steps.
+
+    def _check_origin(self, scope: Scope) -> None:
+        """Raise if the request is for another host, or comes from a page of another site."""
+        if self._is_local and not is_local_request(scope["headers"]):
+            message = "Host is not a name of this machine, such as localhost"
+            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, message)
+        # A preflight request is answered; nothing in the response lets another site in.
+        if scope.get("method") != "OPTIONS" and is_cross_site(scope["headers"]):
+            message = "requests from pages of other sites are not allowed"
+            raise HTTPException(HTTPStatus.FORBIDDEN, message)
+
+    def _route(self, scope: Scope) -> HttpOperation:
+        """Return the operation of a request, and set `path_params`."""
+        match = self.router.match(scope["path"])
+        if match is None:
+            raise self._unrouted(scope)
+        operation = match.path.operation(scope["method"])
+        if operation is None:
+            allowed = ", ".join(match.path.methods)
+            message = f"method is not allowed for this path, allowed: {allowed}"
+            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, message, {"Allow": allowed})
+        scope["path_params"] = match.parameters
+        return operation
+
+    def _unrouted(self, scope: Scope) -> Exception:
+        """Return the error for an unknown path. It repeats nothing of the request."""
+        if self._is_starting:
+            return Unavailable("the node is starting")
+        path: str = scope["path"]
+        other = path.rstrip("/") if path.endswith("/") else path + "/"
+        if other and self.router.match(other) is not None:
+            url = str(URL(scope=scope).replace(path=quote(other)))
+            message = "path is known without or with a slash at its end, see Location"
+            return HTTPException(HTTPStatus.TEMPORARY_REDIRECT, message, {"Location": url})
+        message = "path does not exist; GET /openapi.json lists all paths"
+        return HTTPException(HTTPStatus.NOT_FOUND, message)
+
+    async def _handle(self, request: HttpRequest, operation: HttpOperation, send: Send) -> None:
+        """Call the handler and send its response, with quotas checked before and charged after."""
+        scope, receive = request.scope, request.receive
+        path = operation.path
+        usage = request.usage if path.startswith(LIMITED_PREFIX) else None
+        if usage is None or usage.is_free:
+            response = await operation.handler(request)
+            await response(scope, receive, send)
+            return
+        if path not in UNTHROTTLED_PATHS:
+            usage.check(QuotaKind.REQUEST, *operation.uses)
+        response = await usage.measured(_call(operation.handler, request))
+        usage.settle()
+        await usage.measured(response(scope, receive, send))
+        usage.settle()
+
+    def _complete_head(
+        self,
+        request: HttpRequest,
+        operation: HttpOperation | None,
+        message: Message,
+        seconds: float,
+    ) -> str | None:
+        """Count a response and complete its headers; return the error to report in the span."""
+        status: int = message["status"]
+        # As many keys as operations: requests that were not routed share one.
+        method, path = (OTHER, OTHER) if operation is None else operation[:2]
+        self._counters.note_answer(method, path, status, seconds, is_patient=request.is_long_poll)
+        usage = request.charged
+        throttle_ms = 0 if usage is None else usage.throttle_ms
+        headers = with_safe_headers(message.get("headers", ()))
+        timing = server_timing(request.timings, throttle_ms, seconds * 1000)
+        headers.append((b"server-timing", timing))
+        message["headers"] = headers
+        if request.span is None:
+            return None
+        error = describe(request.span, request.scope, method, path, status)
+        if message.get("is_resumable"):  # It may last for hours: the span covers its start only.
+            request.span.end(error)
+        return error
+
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        def send_response(message: Message) -> Awaitable[None]:
+            if message["type"] == "websocket.http.response.start":
+                message["headers"] = with_safe_headers(message.get("headers", ()))
+            return send(message)
+
+        websocket = WebSocket(scope, receive, send_response)
+        try:
+            self._check_origin(scope)
+        except HTTPException as error:
+            await websocket.send_denial_response(exception_response(error, scope))
+            return
+        handler = self._websockets.get(scope["path"])
+        if handler is None or self._context is None:
+            await websocket.close()
+            return
+        await handler(websocket, self._context)
+
+
+async def _call(handler: Handler, request: HttpRequest) -> Response:
+    return await handler(request)
+
+
+def server_timing(timings: AppendTimings | None, throttle_ms: int, total_ms: float) -> bytes:
+    """Return the value of `Server-Timing`, in milliseconds.
+
+        commit;dur=0.41, fsync;dur=0.3, throttle;dur=0, total;dur=0.62
+
+    The first three are there if something was written; `throttle` also if the client has to wait
+    because of a quota.
+    """
+    total = f"total;dur={total_ms:.3g}"
+    if timings is None:
+        return (f"throttle;dur={throttle_ms}, {total}" if throttle_ms else total).encode()
+    timings = with_throttle(timings, throttle_ms)
+    return (
+        f"commit;dur={timings.commit_ms:g}, fsync;dur={timings.fsync_ms:g},"
+        f" throttle;dur={timings.throttle_ms:g}, {total}"
+    ).encode()
+
+
+def traceparent_in(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the `traceparent` header: the trace that the client's request is part of."""
+    for name, value in headers:
+        if name == b"traceparent":
+            return value.decode("latin-1")
+    return None
+
+
+def describe(span: Span, scope: Scope, method: str, route: str, status: int) -> str | None:
+    """Set the name and attributes of a span; return an error text if the node failed."""
+    span.rename(f"{method} {route}")
+    span.set_attribute("http.request.method", method)
+    span.set_attribute("http.route", route)
+    span.set_attribute("http.response.status_code", status)
+    span.set_attribute("url.scheme", scope.get("scheme", "http"))
+    span.set_attribute("url.path", scope["path"][:TEXT_LENGTH_MAX])
+    if scope.get("client"):
+        span.set_attribute("client.address", str(scope["client"][0]))
+    for name, value in (scope.get("path_params") or {}).items():
+        span.set_attribute(f"millstream.{name}", str(value)[:TEXT_LENGTH_MAX])
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return None
+    span.set_attribute("error.type", str(status))
+    return f"answered with {status}"

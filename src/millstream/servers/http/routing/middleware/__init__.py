@@ -1,1 +1,0 @@
-"""Checks and measurements around every request."""

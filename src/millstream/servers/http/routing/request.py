@@ -1,0 +1,78 @@
+"""A request as handlers see it: Starlette's request with the parts of the server behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope
+
+from millstream.broker.broker import Broker
+from millstream.broker.topics.record_appender import AppendTimings
+from millstream.config.schema import HttpConfig
+from millstream.servers.http.routing.usage import ClientUsage, QuotaMeter
+from millstream.servers.http.shutdown_signal import ShutdownSignal
+from millstream.tracing import Span
+
+if TYPE_CHECKING:
+    from millstream.servers.http.handlers.node import NodeReport
+    from millstream.servers.http.live.live_delivery import LiveDelivery
+
+
+@dataclass(frozen=True, slots=True)
+class HttpContext:
+    """Everything that handlers share: the broker, the settings and the server's services."""
+
+    broker: Broker
+    config: HttpConfig
+    shutdown: ShutdownSignal
+    live: LiveDelivery
+    meter: QuotaMeter
+    node: NodeReport | None = None
+    """Absent if the application runs without a node, as in tests."""
+
+
+class HttpRequest(Request):
+    """One HTTP request, with what the server notes about it while it is handled."""
+
+    def __init__(self, scope: Scope, receive: Receive, context: HttpContext | None) -> None:
+        super().__init__(scope, receive)
+        # Only an application without a broker has no context, and its operations use none.
+        self.context = cast("HttpContext", context)
+        self.span: Span | None = None
+        """Set if the request is traced."""
+        self.timings: AppendTimings | None = None
+        """Times of the append that the request made, reported in `Server-Timing`."""
+        self.is_long_poll = False
+        """Whether the client asked to wait: the response time then says nothing about the node."""
+        self.charged: ClientUsage | None = None
+        """The usage of the client, once it was needed."""
+
+    @property
+    def usage(self) -> ClientUsage:
+        """Return the usage of the client; raises `MalformedRequest` for a bad `Client-Id`."""
+        usage = self.charged
+        if usage is None:
+            usage = self.charged = self.context.meter.usage(self.scope["headers"])
+        return usage
+
+    def note_timings(self, timings: AppendTimings) -> AppendTimings:
+        """Report the times of an append in `Server-Timing` and in the span.
+
+        Returns them for the response body, with the time that the client has to wait before its
+        next request.
+        """
+        self.timings = timings
+        if self.span is not None:
+            self.span.set_attribute("millstream.append.wait_ms", timings.throttle_ms)
+            self.span.set_attribute("millstream.fsync_ms", timings.fsync_ms)
+            self.span.step("commit", timings.commit_ms / 1000)
+        return with_throttle(timings, self.usage.throttle_ms)
+
+
+def with_throttle(timings: AppendTimings, throttle_ms: int) -> AppendTimings:
+    """Return the times with `throttle_ms`, if that is longer than the wait they already contain."""
+    if throttle_ms <= timings.throttle_ms:
+        return timings
+    return timings._replace(throttle_ms=throttle_ms)
