@@ -153,7 +153,7 @@ async def test_a_group_that_nobody_joined_in_the_end_is_forgotten(node: Node) ->
 def test_a_group_cannot_be_called_anything(group_id: str) -> None:
     @on_a_node
     async def check(node: Node) -> None:
-        with pytest.raises(InvalidGroup, match="allowed is 1 to 1024"):
+        with pytest.raises(InvalidGroup, match="must have 1 to 1024 characters"):
             await node.groups.join(group_id, join_of())
         with pytest.raises(InvalidGroup):
             node.groups.heartbeat(group_id, "m", None, 1)
@@ -174,7 +174,7 @@ async def test_old_consumers_without_a_group_commit_under_an_empty_id(node: Node
 def test_a_session_has_limits(timeout_ms: int) -> None:
     @on_a_node
     async def check(node: Node) -> None:
-        with pytest.raises(InvalidSessionTimeout, match="allowed is 1000 to 1800000"):
+        with pytest.raises(InvalidSessionTimeout, match="must be between 1000 and 1800000 ms"):
             await node.groups.join("g", join_of(session_timeout_ms=timeout_ms))
         assert node.groups.listed() == []
 
@@ -318,7 +318,7 @@ async def test_a_classic_member_does_not_join_a_consumer_group_that_has_members(
         is_empty = False  # type: ignore[assignment]
 
     node.groups.registry.admit(Busy("g", CONFIG))
-    with pytest.raises(InconsistentProtocol, match="'g' is a group of kind 'consumer'"):
+    with pytest.raises(InconsistentProtocol, match="group 'g' is of type 'consumer'"):
         await node.groups.join("g", join_of())
     with pytest.raises(UnknownMember):
         node.groups.heartbeat("g", "m", None, 1)
@@ -370,7 +370,7 @@ def test_entries_of_a_later_release_are_refused_untouched() -> None:
     asyncio.run(work())
 
 
-# Looking and deleting.
+# Describing and deleting.
 
 
 @on_a_node
@@ -409,10 +409,10 @@ async def test_a_group_without_members_is_deleted_with_its_offsets(node: Node) -
 @on_a_node
 async def test_a_commit_in_flight_is_deleted_with_its_group(node: Node) -> None:
     await node.groups.commit("g", NOBODY, offsets(t0=5))
-    flying = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t1=6)))
+    in_flight = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t1=6)))
     await asyncio.sleep(0)
     await node.groups.delete("g")
-    await flying
+    await in_flight
     assert fetched(node, T0, T1) == [None, None]
     await node.crash()
     assert node.groups.listed() == []
@@ -460,18 +460,18 @@ async def test_a_commit_is_one_put(node: Node) -> None:
 @on_a_node
 async def test_a_commit_shows_when_it_is_durable_and_not_before(node: Node) -> None:
     await node.groups.commit("g", NOBODY, offsets(t0=5))
-    flying = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t0=6)))
+    in_flight = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t0=6)))
     await asyncio.sleep(0)
     assert fetched(node, T0) == [5]
-    await flying
+    await in_flight
     assert fetched(node, T0) == [6]
 
 
 @on_a_node
 async def test_a_commit_whose_client_went_away_counts_all_the_same(node: Node) -> None:
-    flying = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t0=6)))
+    in_flight = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t0=6)))
     await asyncio.sleep(0)
-    flying.cancel()
+    in_flight.cancel()
     await turns()
     assert fetched(node, T0) == [6]
     await node.crash()
@@ -531,7 +531,7 @@ async def test_an_old_generation_never_commits(node: Node) -> None:
 @on_a_node
 async def test_what_may_be_remembered_beside_an_offset_is_limited(node: Node) -> None:
     node.groups.check_offset(OffsetAndMetadata(offset=1, metadata="\u00e4" * 5))
-    with pytest.raises(OffsetMetadataTooLarge, match="metadata has 11 bytes, allowed are 10"):
+    with pytest.raises(OffsetMetadataTooLarge, match="metadata must have at most 10 bytes, got 11"):
         node.groups.check_offset(OffsetAndMetadata(offset=1, metadata="\u00e4" * 5 + "x"))
 
 
@@ -782,10 +782,10 @@ async def test_an_old_client_may_want_its_offsets_kept_for_less_or_more(node: No
 async def test_a_commit_in_flight_is_not_taken_for_old(node: Node) -> None:
     await node.groups.commit("g", NOBODY, offsets(t0=5))
     node.clock.jump_wall(RETENTION_MS)
-    flying = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t0=6)))
+    in_flight = asyncio.create_task(node.groups.commit("g", NOBODY, offsets(t0=6)))
     await asyncio.sleep(0)
     await node.groups.expire_offsets()
-    await flying
+    await in_flight
     assert fetched(node, T0) == [6]
     await node.crash()
     assert fetched(node, T0) == [6]

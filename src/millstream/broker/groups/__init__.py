@@ -1,1 +1,1 @@
-"""Consumer groups and what they committed."""
+"""Consumer groups and their committed offsets."""

@@ -1,7 +1,8 @@
-"""All groups of this node: what clients ask of them, and of the offsets that they commit.
+"""The group coordinator: requests to groups, and to the offsets that they commit.
 
-A request finds its group, and the registry sees to what the group's machine says. A group's id has
-one kind of group at a time; an empty group gives way to one of another kind, and its offsets stay.
+A request finds its group, and the registry stores and answers what the group decides. A group id
+has one type of group at a time; an empty group is replaced by one of another type, and its offsets
+stay.
 """
 
 from __future__ import annotations
@@ -60,25 +61,23 @@ from millstream.records.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 EXPIRY_SECONDS = 600.0
-"""How often offsets are looked at that may have become too old. Kafka's own interval."""
+"""Interval of looking for expired offsets. Kafka's default."""
 
 GROUPS_PER_TURN = 100
-"""How many groups are looked at before others have their turn."""
+"""Groups examined before the loop serves others."""
 
 CONSUMER_PROTOCOL = "consumer"
-"""The type of those groups whose members say which topics they read."""
+"""The type of groups whose members tell which topics they read."""
 
 
 class CoordinatorTopics(WatchedTopics, Protocol):
-    """What is needed of `Topics` here."""
+    """The part of `Topics` that is used here."""
 
-    def find(self, name: str) -> Topic | None:
-        """Return a topic, if there is one."""
-        ...
+    def find(self, name: str) -> Topic | None: ...
 
 
 class GroupCoordinator:
-    """The groups of this node, on one event loop."""
+    """The groups of this node. Owned by one event loop."""
 
     def __init__(
         self,
@@ -89,16 +88,16 @@ class GroupCoordinator:
         clock: Clock,
         timers: Timers,
     ) -> None:
-        """Take up the groups that `state` holds. Call it on the loop, for sessions begin here."""
+        """Load the groups that `state` holds. Call it on the loop: sessions start here."""
         self._topics = topics
         self._config = config
         self._clock = clock
         self._timers = timers
         self._store = OffsetStore(state, clock)
         self.registry = GroupRegistry(state, self._store, clock=clock, timers=timers)
-        """The groups as machines, for those who drive groups of other kinds."""
+        """All groups, of both types."""
         self.consumers = ConsumerGroups(self.registry, topics, config=config, clock=clock)
-        """Those whose partitions the coordinator divides (KIP-848)."""
+        """The groups whose partitions the coordinator assigns (KIP-848)."""
         self._limits = ClassicLimits(
             members_max=config.group_members_max,
             initial_delay_ms=config.group_initial_rebalance_delay_ms,
@@ -111,40 +110,40 @@ class GroupCoordinator:
 
     @property
     def offsets(self) -> CommittedOffsets:
-        """What all groups have committed, to look at."""
+        """The committed offsets of all groups, to read."""
         return self._store.offsets
 
     # Opening and closing.
 
     def _load(self, entries: Mapping[bytes, bytes]) -> None:
         now = self._clock.monotonic()
-        found: dict[str, Group] = {}
+        groups: dict[str, Group] = {}
         consumers: list[tuple[bytes, bytes]] = []
         for key, value in entries.items():
             family, *rest = parts = decode_key(key)
             if family == classic_record.FAMILY and len(rest) == 1:
-                found[rest[0]] = ClassicGroup.restore(rest[0], value, self._limits, now)
+                groups[rest[0]] = ClassicGroup.restore(rest[0], value, self._limits, now)
             elif family in offsets_record.FAMILIES:
                 self._store.load(parts, value)
             elif family == consumer_records.FAMILY:
                 consumers.append((key, value))
             else:
-                raise UnknownFormat(f"groups: nothing is known of entries like {parts}")
+                raise UnknownFormat(f"groups: unknown kind of entry {parts}")
         for group_id, saved in consumer_records.decode_groups(consumers).items():
-            found[group_id] = ConsumerGroup.restore(group_id, saved, self._config, now)
+            groups[group_id] = ConsumerGroup.restore(group_id, saved, self._config, now)
         for group_id in self._store.offsets.groups():
-            found.setdefault(group_id, ClassicGroup(group_id, self._limits))
-        for group_id in sorted(found):
-            self.registry.restore(found[group_id])
+            groups.setdefault(group_id, ClassicGroup(group_id, self._limits))
+        for group_id in sorted(groups):
+            self.registry.restore(groups[group_id])
 
     def start(self) -> None:
-        """Begin to watch topics go and offsets grow old, on the running loop."""
+        """Start watching for deleted topics and expired offsets, on the running loop."""
         self._stop_watching = self._topics.on_change(self._on_topic_change)
-        self._expiry = self._timers.call_later(EXPIRY_SECONDS, self._begin_expiry)
-        self._begin(self.forget_gone_topics())
+        self._expiry = self._timers.call_later(EXPIRY_SECONDS, self._start_expiry)
+        self._start_task(self.delete_offsets_of_deleted_topics())
 
     async def close(self) -> None:
-        """Answer all who wait; what was stored is found again by the next start."""
+        """Let all waiting requests fail. The next start loads what was stored."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -157,7 +156,7 @@ class GroupCoordinator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -165,13 +164,13 @@ class GroupCoordinator:
     # Membership of classic groups.
 
     async def join(self, group_id: str, join: GroupJoinRequest) -> GroupJoinResult:
-        """Take a member into a group, and return when its generation has begun."""
+        """Add a member to a group, and return when its generation has started."""
         check_group_id(group_id)
         self._check_session(join.session_timeout_ms)
         group = self._group_to_join(group_id, join)
         new_id = f"{join.instance_id or join.client_id}-{uuid.uuid4()}"
         now = self._clock.monotonic()
-        joined: GroupJoinResult = await self.registry.ask(
+        joined: GroupJoinResult = await self.registry.run_step(
             group, lambda ticket: group.join(join, ticket, new_id, now)
         )
         return joined
@@ -180,27 +179,28 @@ class GroupCoordinator:
         least = self._config.group_session_timeout_ms_min
         most = self._config.group_session_timeout_ms_max
         if not least <= timeout_ms <= most:
-            allowed = f"allowed is {least} to {most}"
-            raise InvalidSessionTimeout(f"session timeout is {timeout_ms} ms, {allowed}")
+            raise InvalidSessionTimeout(
+                f"session timeout must be between {least} and {most} ms, got {timeout_ms}"
+            )
 
     def _group_to_join(self, group_id: str, join: GroupJoinRequest) -> ClassicGroup:
-        found = self.registry.find(group_id)
-        if isinstance(found, ClassicGroup):
-            return found
-        if found is not None and not found.is_empty:
-            raise InconsistentProtocol(f"{group_id!r} is a group of kind {found.kind.value!r}")
+        existing = self.registry.find(group_id)
+        if isinstance(existing, ClassicGroup):
+            return existing
+        if existing is not None and not existing.is_empty:
+            raise InconsistentProtocol(f"group {group_id!r} is of type {existing.kind.value!r}")
         if join.member_id != NO_MEMBER:
-            raise UnknownMember(f"{group_id!r} has no member {join.member_id!r}")
+            raise UnknownMember(f"group {group_id!r} has no member {join.member_id!r}")
         self.registry.check_open()
         group = ClassicGroup(group_id, self._limits)
         self.registry.admit(group)
         return group
 
     async def sync(self, group_id: str, sync: GroupSyncRequest) -> GroupSyncResult:
-        """Return a member's share, when the leader has brought it."""
+        """Return a member's assignment once the leader has sent it."""
         group = self._classic(group_id)
         now = self._clock.monotonic()
-        synced: GroupSyncResult = await self.registry.ask(
+        synced: GroupSyncResult = await self.registry.run_step(
             group, lambda ticket: group.sync(sync, ticket, now)
         )
         return synced
@@ -208,13 +208,13 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> None:
-        """Take note that a member is alive; raises what it has to do instead of going on."""
+        """Renew a member's session; raises what it has to do instead of continuing."""
         self.registry.check_open()
         group = self._classic(group_id)
         group.heartbeat(member_id, instance_id, generation, self._clock.monotonic())
 
     async def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> list[LeaveResult]:
-        """Let members go; operators remove those of consumer groups this way, too."""
+        """Remove members; operators remove those of consumer groups this way, too."""
         self.registry.check_open()
         if isinstance(self.registry.find(group_id), ConsumerGroup):
             return await self.consumers.remove(group_id, leavers)
@@ -224,46 +224,45 @@ class GroupCoordinator:
         return results
 
     def _classic(self, group_id: str) -> ClassicGroup:
-        """Return the classic group whose member speaks; whoever is in none is unknown."""
+        """Return the classic group of a member; raises `UnknownMember` if there is none."""
         group = self.registry.find(check_group_id(group_id))
         if not isinstance(group, ClassicGroup):
-            raise UnknownMember(f"there is no classic group {group_id!r}")
+            raise UnknownMember(f"classic group {group_id!r} does not exist")
         return group
 
-    # Looking at groups, and deleting them.
+    # Describing and deleting groups.
 
     def describe(self, group_id: str) -> ClassicGroupDescription:
-        """Return a classic group as it stands; raises `UnknownGroup` where there is none."""
+        """Describe a classic group; raises `UnknownGroup`."""
         group = self.registry.find(group_id)
         if not isinstance(group, ClassicGroup):
-            raise UnknownGroup(f"there is no classic group {group_id!r}")
+            raise UnknownGroup(f"classic group {group_id!r} does not exist")
         return group.describe()
 
     def listed(self) -> list[GroupListing]:
-        """Return all groups."""
         return [
             GroupListing(group.group_id, group.kind, group.state, group.protocol_type)
             for group in self.registry
         ]
 
     async def delete(self, group_id: str) -> None:
-        """Forget a group without members, and its offsets. Durable when this returns."""
+        """Delete a group without members, and its offsets. Durable when this returns."""
         self.registry.check_open()
         group = self.registry.find(check_group_id(group_id, may_be_empty=True))
         if group is None:
-            raise UnknownGroup(f"there is no group {group_id!r}")
+            raise UnknownGroup(f"group {group_id!r} does not exist")
         if group.is_empty:
             await self.registry.delete(group)
         else:
-            raise GroupNotEmpty(f"{group_id!r} has members, and is {group.state}")
+            raise GroupNotEmpty(f"group {group_id!r} has members, and is {group.state}")
 
     # Offsets.
 
     def check_offset(self, offset: OffsetAndMetadata) -> None:
-        """Raise `OffsetMetadataTooLarge` if more is to be remembered beside an offset than may."""
+        """Raise `OffsetMetadataTooLarge` if the metadata of an offset is too large."""
         size, most = len(offset.metadata.encode()), self._config.offset_metadata_bytes_max
         if size > most:
-            raise OffsetMetadataTooLarge(f"metadata has {size} bytes, allowed are {most}")
+            raise OffsetMetadataTooLarge(f"metadata must have at most {most} bytes, got {size}")
 
     async def commit(
         self,
@@ -275,8 +274,8 @@ class GroupCoordinator:
     ) -> None:
         """Commit all of `offsets` or none. Durable when this returns.
 
-        `UnknownGroup` means that a member of a group speaks that is not there. A group of which
-        nothing is known is made for those who commit without being members.
+        `UnknownGroup` means that the committer claims to be a member of a group that does not
+        exist. For a committer that is not a member, the group is created.
         """
         self.registry.check_open()
         group = self._group_to_commit(group_id, committer)
@@ -292,33 +291,33 @@ class GroupCoordinator:
         try:
             await self._store.commit(group_id, offsets, expires_ms=expires_ms)
         except MillstreamError:
-            self.registry.drop_if_void(group)
+            self.registry.drop_if_unused(group)
             raise
 
     async def reset(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        """Have a group without members read from elsewhere. Durable when this returns.
+        """Set the offsets of a group without members. Durable when this returns.
 
-        All of `offsets` are committed or none; a group that is not there is made. Raises
-        `GroupNotEmpty` where it has members: they would go on from where they are.
+        All of `offsets` are committed or none; a group that does not exist is created. Raises
+        `GroupNotEmpty` if it has members: they would continue from their own positions.
         """
         self.check_reset(group_id)
         await self.commit(group_id, OffsetCommitter(), offsets)
 
     def check_reset(self, group_id: str) -> None:
-        """Raise what `reset` would, as far as the group is concerned."""
+        """Raise if `reset` would refuse the group."""
         self.registry.check_open()
-        found = self.registry.find(check_group_id(group_id))
-        if found is not None and not found.is_empty:
-            raise GroupNotEmpty(f"{group_id!r} has members, and is {found.state}")
+        group = self.registry.find(check_group_id(group_id))
+        if group is not None and not group.is_empty:
+            raise GroupNotEmpty(f"group {group_id!r} has members, and is {group.state}")
 
     def _group_to_commit(self, group_id: str, committer: OffsetCommitter) -> Group:
-        found = self.registry.find(check_group_id(group_id, may_be_empty=True))
-        if found is not None:
-            return found
+        existing = self.registry.find(check_group_id(group_id, may_be_empty=True))
+        if existing is not None:
+            return existing
         if committer.generation >= 0:
-            raise UnknownGroup(f"there is no group {group_id!r}")
+            raise UnknownGroup(f"group {group_id!r} does not exist")
         group = ClassicGroup(group_id, self._limits)
         self.registry.admit(group)
         return group
@@ -334,9 +333,9 @@ class GroupCoordinator:
         producer_epoch: int,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
-        """Keep offsets until the producer's transaction ends. Durable when this returns.
+        """Store offsets until the producer's transaction ends. Durable when this returns.
 
-        All checks and the order among requests are settled before this first waits.
+        All checks, and the order among requests, are decided before this first awaits.
         """
         self.registry.check_open()
         committer = OffsetCommitter(
@@ -350,7 +349,7 @@ class GroupCoordinator:
             group.check_commit(member_id, generation, instance_id, is_transactional=True)
             await self._store.stage(group_id, producer_id, producer_epoch, offsets)
         except MillstreamError:
-            self.registry.drop_if_void(group)
+            self.registry.drop_if_unused(group)
             raise
 
     async def finish_transaction(
@@ -363,7 +362,7 @@ class GroupCoordinator:
     ) -> None:
         """Commit or drop what the producer's transaction staged. Durable when this returns.
 
-        Calling it again does nothing, so whoever ends a transaction may do so until it is done.
+        Idempotent, so the caller may repeat it until it succeeds.
         """
         await self._store.finish(producer_id, producer_epoch, group_ids, is_commit=is_commit)
 
@@ -376,28 +375,31 @@ class GroupCoordinator:
         epoch: int = -1,
         is_stable_required: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata | MillstreamError | None]:
-        """Return what a group has committed of some partitions, or of all that it has.
+        """Return the committed offsets of some partitions, or of all that the group has.
 
-        `None` where nothing is; `UnstableOffset` where a transaction may change it and the caller
-        wants to know. Of a group that is not there nothing is committed.
+        `None` for a partition without one; `UnstableOffset` if a transaction may change it and the
+        caller requires stable offsets. A group that does not exist has no offsets.
         """
         check_group_id(group_id, may_be_empty=True)
         if (group := self.registry.find(group_id)) is not None:
             group.check_fetch(member_id, epoch)
         committed = self._store.offsets.of_group(group_id)
-        found: dict[TopicPartition, OffsetAndMetadata | MillstreamError | None] = {}
+        offsets: dict[TopicPartition, OffsetAndMetadata | MillstreamError | None] = {}
         for partition in committed if partitions is None else partitions:
             if is_stable_required and self._store.offsets.is_pending(group_id, partition):
-                found[partition] = UnstableOffset(f"{partition} is part of an open transaction")
+                offsets[partition] = UnstableOffset(
+                    f"offset of {partition} is part of an open transaction"
+                )
             else:
                 entry = committed.get(partition)
-                found[partition] = None if entry is None else entry.offset
-        return found
+                offsets[partition] = None if entry is None else entry.offset
+        return offsets
 
     def subscriptions(self, group_id: str) -> list[bytes]:
-        """Return what the members of a classic group said to the strategy in use.
+        """Return the metadata that members of a classic group sent for the assignor in use.
 
-        For groups of consumers that names the topics that they read, in a form that doors know.
+        For groups of consumers it names the topics that they read, in a format that the servers
+        know.
         """
         group = self.registry.find(group_id)
         is_consumer = group is not None and group.protocol_type == CONSUMER_PROTOCOL
@@ -410,77 +412,79 @@ class GroupCoordinator:
         *,
         is_subscribed: Callable[[str], bool],
     ) -> dict[TopicPartition, MillstreamError | None]:
-        """Have offsets of a group go, unless it reads their topics; says for each what was done.
+        """Delete offsets of a group, except of topics that it reads; returns an outcome for each.
 
-        A group with members has to be one of consumers, for of others it is not known what they
-        read. `is_subscribed` tells it of a classic group, from its members' subscriptions.
+        A group with members has to be one of consumers: of others it is not known what they read.
+        For a classic group `is_subscribed` tells it, from its members' subscriptions.
         """
         self.registry.check_open()
         group = self.registry.find(check_group_id(group_id))
         if group is None:
-            raise UnknownGroup(f"there is no group {group_id!r}")
+            raise UnknownGroup(f"group {group_id!r} does not exist")
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
-            raise GroupNotEmpty(f"{group_id!r} has members, and is {group.state}")
-        reads = group.is_subscribed if isinstance(group, ConsumerGroup) else is_subscribed
+            raise GroupNotEmpty(f"group {group_id!r} has members, and is {group.state}")
+        is_read = group.is_subscribed if isinstance(group, ConsumerGroup) else is_subscribed
         results: dict[TopicPartition, MillstreamError | None] = dict.fromkeys(partitions)
         for partition in results:
-            if not group.is_empty and reads(partition.topic):
-                results[partition] = GroupSubscribed(f"{group_id!r} reads {partition.topic!r}")
+            if not group.is_empty and is_read(partition.topic):
+                results[partition] = GroupSubscribed(
+                    f"group {group_id!r} is subscribed to {partition.topic!r}"
+                )
         free = [partition for partition, error in results.items() if error is None]
         await self._store.delete(group_id, free)
-        self.registry.drop_if_void(group)
+        self.registry.drop_if_unused(group)
         return results
 
-    # What goes by itself.
+    # Expiry.
 
     def _on_topic_change(self, change: TopicChange) -> None:
         if change.event is TopicEvent.DELETED:
-            self._begin(self.forget_gone_topics())
+            self._start_task(self.delete_offsets_of_deleted_topics())
 
-    async def forget_gone_topics(self) -> None:
-        """Have the offsets go of topics that are gone, though others of their names may be there.
+    async def delete_offsets_of_deleted_topics(self) -> None:
+        """Delete the offsets of topics that were deleted, even if others have their names now.
 
-        Where they cannot now, they go later: this is done at each start, and from time to time.
+        A failure is only logged: this runs at each start, and from time to time.
         """
         try:
-            for group_id in await self._store.delete_gone(self._is_gone):
+            for group_id in await self._store.delete_of_deleted_topics(self._is_deleted):
                 if (group := self.registry.find(group_id)) is not None:
-                    self.registry.drop_if_void(group)
+                    self.registry.drop_if_unused(group)
         except MillstreamError as error:
-            logger.warning("offsets of topics that are gone were not removed: %s", error)
+            logger.warning("offsets of deleted topics were not removed: %s", error)
 
-    def _is_gone(self, name: str, topic_id: uuid.UUID | None) -> bool:
+    def _is_deleted(self, name: str, topic_id: uuid.UUID | None) -> bool:
         topic = self._topics.find(name)
         return topic is None or topic_id not in (None, topic.id)
 
-    def _begin_expiry(self) -> None:
-        self._expiry = self._timers.call_later(EXPIRY_SECONDS, self._begin_expiry)
-        self._begin(self.expire_offsets())
-        self._begin(self.forget_gone_topics())
+    def _start_expiry(self) -> None:
+        self._expiry = self._timers.call_later(EXPIRY_SECONDS, self._start_expiry)
+        self._start_task(self.expire_offsets())
+        self._start_task(self.delete_offsets_of_deleted_topics())
 
     async def expire_offsets(self) -> None:
-        """Have offsets go that are too old, and groups that have neither offsets nor members."""
+        """Delete expired offsets, and groups that have neither offsets nor members."""
         try:
             for number, group in enumerate(self.registry):
                 if number % GROUPS_PER_TURN == GROUPS_PER_TURN - 1:
                     await asyncio.sleep(0)
-                with contextlib.suppress(GroupNotEmpty):  # Someone has joined it meanwhile.
+                with contextlib.suppress(GroupNotEmpty):  # A member joined meanwhile.
                     await self._expire_group(group)
         except MillstreamError as error:
-            logger.warning("offsets that are too old were not removed: %s", error)
+            logger.warning("expired offsets were not removed: %s", error)
 
     async def _expire_group(self, group: Group) -> None:
         group_id = group.group_id
         if self.registry.find(group_id) is not group or not group.is_empty:
             return
-        due = self._store.expiring(
+        due = self._store.changes_to_expire(
             group_id,
             empty_since_ms=group.empty_since_ms,
             retention_ms=self._config.offsets_retention_ms,
         )
         if due:
             await self._store.put(due)
-            logger.info("group %s: %d offsets are too old, and went", group_id, len(due))
+            logger.info("group %s: removed %d expired offsets", group_id, len(due))
         is_here = self.registry.find(group_id) is group and group.is_empty
         is_awaited = group.deadline is not None
         if is_here and not is_awaited and not self._store.knows(group_id):

@@ -1,4 +1,4 @@
-"""How far groups are behind: one definition for all who ask."""
+"""The lag of groups: one definition for all that show it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from millstream.storage.store import LogName, Store
 
 
 class PartitionLag(NamedTuple):
-    """How far a group has come with one partition."""
+    """The position of a group in one partition."""
 
     committed_offset: int
     end_offset: int
 
     @property
     def lag(self) -> int:
-        """Offsets that are left; none where the partition was made anew and is shorter."""
+        """Offsets that are left to read; 0 if the partition was created again and is shorter."""
         return max(0, self.end_offset - self.committed_offset)
 
 
 def open_end_offset(topics: Topics, where: TopicPartition) -> int | None:
-    """Return the end of a partition that is open; `None` where it is not, or not there."""
+    """Return the end of a partition; `None` if it is not open or does not exist."""
     topic = topics.find(where.topic)
     if topic is None or not 0 <= where.partition < len(topic.partitions):
         return None
@@ -32,9 +32,9 @@ def open_end_offset(topics: Topics, where: TopicPartition) -> int | None:
 
 
 def known_end_offset(topics: Topics, store: Store, where: TopicPartition) -> int | None:
-    """Return the end of a partition, open or not; `None` where it is not there, or damaged.
+    """Return the end of a partition, open or not; `None` if it does not exist or is damaged.
 
-    The end of one that is not open is what opening the store found.
+    The end of one that is not open is the one found when the store was opened.
     """
     if (end := open_end_offset(topics, where)) is not None:
         return end

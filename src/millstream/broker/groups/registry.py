@@ -1,8 +1,8 @@
-"""The groups of this node as machines: what one says, is done here.
+"""The groups of this node, and the driver of their state machines.
 
-Changes are stored, answers go out once they are, and one timer for each group calls when its
-machine wants to hear of the time. Answers of a group leave in the order of its changes; one that
-tells of a change never leaves before the change is durable.
+Changes are stored, answers are sent once the changes are durable, and one timer for each group
+fires at its deadline. Answers of a group are sent in the order of its changes; an answer that
+depends on a change is never sent before the change is durable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupRegistry:
-    """All groups, by id, on one event loop."""
+    """All groups by id. Owned by one event loop."""
 
     def __init__(
         self, state: StateLog, store: OffsetStore, *, clock: Clock, timers: Timers
@@ -37,10 +37,10 @@ class GroupRegistry:
         self._groups: dict[str, Group] = {}
         self._names: list[str] = []
         """The ids of all groups, sorted."""
-        self._alarms: dict[str, tuple[float, Timer]] = {}
+        self._group_timers: dict[str, tuple[float, Timer]] = {}
         self._storing: dict[str, asyncio.Future[None]] = {}
-        self._debris: dict[str, list[StateEntry]] = {}
-        """Entries of a group that gave way to another, to go when that one is stored."""
+        self._stale_entries: dict[str, list[StateEntry]] = {}
+        """Entries of a group that was replaced by another; deleted when that one is stored."""
         self._tickets = count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._is_closed = False
@@ -52,48 +52,47 @@ class GroupRegistry:
         return len(self._groups)
 
     def page(self, after: str | None, count_max: int) -> list[Group]:
-        """Return the groups whose ids come after `after`, sorted by id, some at the most."""
+        """Return up to `count_max` groups whose ids come after `after`, sorted by id."""
         begin = 0 if after is None else bisect.bisect_right(self._names, after)
         return [self._groups[name] for name in self._names[begin : begin + count_max]]
 
     def find(self, group_id: str) -> Group | None:
-        """Return the group of that id, if there is one."""
         return self._groups.get(group_id)
 
-    # Coming and going.
+    # Adding and removing.
 
     def restore(self, group: Group) -> None:
-        """Take in a group that was stored; many are taken in fastest by rising id."""
+        """Add a group that was stored; adding many is fastest in the order of their ids."""
         self._add(group)
-        self._set_alarm(group)
+        self._set_timer(group)
 
     def admit(self, group: Group) -> None:
-        """Make a new group known, in place of an empty one of another kind."""
+        """Add a new group, which may replace an empty one of another type."""
         self.check_open()
         if (former := self._groups.get(group.group_id)) is not None:
-            assert former.is_empty, "only an empty group gives way"
-            self._debris.setdefault(group.group_id, []).extend(former.tombstones())
+            assert former.is_empty, "only an empty group is replaced"
+            self._stale_entries.setdefault(group.group_id, []).extend(former.tombstones())
         self._add(group)
 
-    def drop_if_void(self, group: Group) -> None:
-        """Forget a group of which there is nothing: nothing stored, no offsets, nobody there."""
+    def drop_if_unused(self, group: Group) -> None:
+        """Drop a group without members, offsets or stored state."""
         group_id = group.group_id
         if self._groups.get(group_id) is not group or not group.is_idle:
             return
-        if not self._store.knows(group_id) and group_id not in self._debris:
+        if not self._store.knows(group_id) and group_id not in self._stale_entries:
             self._forget(group_id)
 
     async def delete(self, group: Group) -> None:
-        """Forget a group without members, and its offsets. Durable when this returns."""
+        """Delete a group without members, and its offsets. Durable when this returns."""
         group_id = group.group_id
         changes = await self._store.delete_group(group_id)
         if self._groups.get(group_id) is not group:
-            return  # Someone else has deleted it meanwhile.
+            return  # It was deleted meanwhile.
         if not group.is_empty:
-            raise GroupNotEmpty(f"{group_id!r} has members, and is {group.state}")
-        # From here on the id is free: who joins now begins a new group.
+            raise GroupNotEmpty(f"group {group_id!r} has members, and is {group.state}")
+        # From here on the id is free: a join creates a new group.
         self._forget(group_id)
-        tombstones = [*self._debris.pop(group_id, []), *group.tombstones()]
+        tombstones = [*self._stale_entries.pop(group_id, []), *group.tombstones()]
         try:
             await self._store.put(changes, tombstones)
         except MillstreamError:
@@ -109,16 +108,16 @@ class GroupRegistry:
     def _forget(self, group_id: str) -> None:
         del self._groups[group_id]
         del self._names[bisect.bisect_left(self._names, group_id)]
-        if alarm := self._alarms.pop(group_id, None):
+        if alarm := self._group_timers.pop(group_id, None):
             alarm[1].cancel()
 
     # Steps.
 
-    async def ask(self, group: Group, step: Callable[[int], Sequence[TicketAnswer]]) -> Any:
-        """Have a machine take a step that someone waits for, and return what that is told.
+    async def run_step(self, group: Group, step: Callable[[int], Sequence[TicketAnswer]]) -> Any:
+        """Run a step of a group, and return its answer.
 
-        `step` gets the ticket under which the answer comes, now or later; an error that it raises
-        is the answer too, and waits like any other for what the step changed.
+        `step` gets the ticket of the answer, which comes now or later. An error that it raises is
+        an answer, too, and waits like any other until the changes of the step are durable.
         """
         self.check_open()
         ticket = next(self._tickets)
@@ -130,26 +129,26 @@ class GroupRegistry:
             self._waiting.pop(ticket, None)
 
     def settle(self, group: Group, answers: Sequence[TicketAnswer] = ()) -> None:
-        """See to what follows from a machine's step: store, answer, set the alarm."""
+        """Complete a step of a group: store its changes, send the answers, set the timer."""
         group_id = group.group_id
         if changes := group.take_changes(self._clock.wall_ms()):
-            debris = self._debris.pop(group_id, [])
+            stale = self._stale_entries.pop(group_id, [])
             kept = {key for key, _ in changes}
-            stored = self._state.put([*(e for e in debris if e[0] not in kept), *changes])
+            stored = self._state.put([*(e for e in stale if e[0] not in kept), *changes])
             self._storing[group_id] = stored
-            stored.add_done_callback(partial(self._on_stored, group, debris, changes))
+            stored.add_done_callback(partial(self._on_stored, group, stale, changes))
         if storing := self._storing.get(group_id):
             if answers:
                 storing.add_done_callback(partial(self._release_stored, answers))
         else:
             self._release(answers)
-        self._set_alarm(group)
-        self.drop_if_void(group)
+        self._set_timer(group)
+        self.drop_if_unused(group)
 
     def _on_stored(
         self,
         group: Group,
-        debris: list[StateEntry],
+        stale: list[StateEntry],
         changes: list[StateEntry],
         stored: asyncio.Future[None],
     ) -> None:
@@ -159,13 +158,13 @@ class GroupRegistry:
         if (error := stored.exception()) is None:
             group.stored(changes)
             return
-        logger.error("group %s was not stored: %s", group_id, error)
+        logger.error("group %s: the state was not stored: %s", group_id, error)
         if self._groups.get(group_id) is group and not self._is_closed:
-            if debris:
-                self._debris.setdefault(group_id, []).extend(debris)
-            # What changed is stored with the next step, not at once: the disk may be full.
+            if stale:
+                self._stale_entries.setdefault(group_id, []).extend(stale)
+            # The changes are stored with the next step, not at once: the disk may be full.
             self._release(group.store_failed(self._clock.monotonic()))
-            self._set_alarm(group)
+            self._set_timer(group)
 
     def _release_stored(
         self, answers: Sequence[TicketAnswer], stored: asyncio.Future[None]
@@ -192,38 +191,38 @@ class GroupRegistry:
             else:
                 future.set_result(value)
 
-    def _set_alarm(self, group: Group) -> None:
-        """Have one timer for the group, due when its machine wants to be called, or before."""
-        due, timer = self._alarms.get(group.group_id, (None, None))
+    def _set_timer(self, group: Group) -> None:
+        """Keep one timer for the group, which fires at its deadline or before."""
+        due, timer = self._group_timers.get(group.group_id, (None, None))
         deadline = group.deadline
         if timer is not None and (deadline is None or deadline < (due or 0.0)):
             timer.cancel()
-            del self._alarms[group.group_id]
+            del self._group_timers[group.group_id]
             timer = None
         if timer is None and deadline is not None and not self._is_closed:
             delay = max(0.0, deadline - self._clock.monotonic())
-            timer = self._timers.call_later(delay, partial(self._on_alarm, group.group_id))
-            self._alarms[group.group_id] = (deadline, timer)
+            timer = self._timers.call_later(delay, partial(self._on_timer, group.group_id))
+            self._group_timers[group.group_id] = (deadline, timer)
 
-    def _on_alarm(self, group_id: str) -> None:
-        due, _ = self._alarms.pop(group_id)
+    def _on_timer(self, group_id: str) -> None:
+        due, _ = self._group_timers.pop(group_id)
         if (group := self._groups.get(group_id)) is not None:
-            # A timer may go off a hair before its time; the machine would only ask for it again.
-            self.settle(group, group.pass_time(max(due, self._clock.monotonic())))
+            # A timer may fire slightly early; the group would only ask for it again.
+            self.settle(group, group.advance_time(max(due, self._clock.monotonic())))
 
-    # Ending.
+    # Closing.
 
     def check_open(self) -> None:
-        """Raise `Stopping` if the node takes nothing new."""
+        """Raise `Stopping` if the node is stopping."""
         if self._is_closed:
             raise Stopping("the node is stopping")
 
     def close(self) -> None:
-        """Answer all who wait, and watch the time no longer."""
+        """Let all waiting requests fail, and cancel the timers."""
         self._is_closed = True
-        for _, timer in self._alarms.values():
+        for _, timer in self._group_timers.values():
             timer.cancel()
-        self._alarms.clear()
+        self._group_timers.clear()
         stopping = Stopping("the node is stopping")
         self._release([TicketAnswer(ticket, stopping) for ticket in self._waiting])
 

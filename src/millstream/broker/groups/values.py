@@ -1,4 +1,4 @@
-"""What the doors and the coordinator tell each other about groups: plain values."""
+"""Requests and results of the group coordinator: plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupJoinRequest:
-    """A client wants to be in a group, for the first time or again."""
+    """A client joins a group, for the first time or again."""
 
     member_id: str = NO_MEMBER
     instance_id: str | None = None
@@ -30,16 +30,17 @@ class GroupJoinRequest:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Mapping[str, bytes]
-    """What the member can work with, most wanted first: strategy, and what it says to that."""
+    """The assignors that the member supports, in order of preference, each with its metadata."""
     needs_known_id: bool = True
-    """Whether a new member has to come back with its id before it counts (JoinGroup 4 on)."""
+    """Whether a new member has to join again with its id before it becomes a member (JoinGroup 4
+    on).
+    """
     can_skip_assignment: bool = True
-    """Whether a leader can be told not to divide anything (JoinGroup 9 on)."""
-    reason: str = ""
+    """Whether a leader understands that it must not assign (JoinGroup 9 on)."""
 
 
 class GroupMemberMetadata(NamedTuple):
-    """What the leader learns of a member."""
+    """A member, as the leader sees it."""
 
     member_id: str
     instance_id: str | None
@@ -48,7 +49,7 @@ class GroupMemberMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupJoinResult:
-    """The member is in the group's present generation."""
+    """The member is in the current generation of the group."""
 
     member_id: str
     generation: int
@@ -56,13 +57,13 @@ class GroupJoinResult:
     protocol: str
     leader: str
     members: tuple[GroupMemberMetadata, ...] = ()
-    """All members, for the leader; nothing for the others."""
+    """All members, for the leader; empty for the others."""
     is_skipping_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSyncRequest:
-    """A member asks for its share; the leader brings everyone's."""
+    """A member asks for its assignment; the leader sends those of all members."""
 
     member_id: str
     instance_id: str | None = None
@@ -74,7 +75,7 @@ class GroupSyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSyncResult:
-    """The member's share of this generation."""
+    """The assignment of a member in this generation."""
 
     protocol_type: str
     protocol: str
@@ -82,11 +83,10 @@ class GroupSyncResult:
 
 
 class LeavingMember(NamedTuple):
-    """Who leaves: a member by its id, or a static one by its instance id alone."""
+    """A member that leaves, by its id; a static one by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None
-    reason: str = ""
 
 
 class LeaveResult(NamedTuple):
@@ -96,12 +96,10 @@ class LeaveResult(NamedTuple):
     error: MillstreamError | None
 
 
-# Looking at groups.
+# Descriptions.
 
 
 class ClassicMemberDescription(NamedTuple):
-    """One member of a classic group."""
-
     member_id: str
     instance_id: str | None
     client_id: str
@@ -112,8 +110,6 @@ class ClassicMemberDescription(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicGroupDescription:
-    """A classic group as it stands."""
-
     group_id: str
     state: str
     protocol_type: str
@@ -122,7 +118,7 @@ class ClassicGroupDescription:
 
 
 class GroupListing(NamedTuple):
-    """A group among all others."""
+    """A group in the list of all groups."""
 
     group_id: str
     kind: GroupType
@@ -135,18 +131,18 @@ class GroupListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
-    """What a group has read of a partition: everything before `offset`."""
+    """A committed position: the group has read everything before `offset`."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
     metadata: str = ""
     topic_id: uuid.UUID | None = None
-    """Of which topic of that name; one made anew begins without."""
+    """The topic that was read: one created later under the same name starts without offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitter:
-    """In whose name offsets are committed; nobody's where neither member nor generation is said."""
+    """The member that commits offsets; the defaults stand for a client that is not a member."""
 
     member_id: str = NO_MEMBER
     generation: int = NO_GENERATION

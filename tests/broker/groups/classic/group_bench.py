@@ -70,12 +70,12 @@ class Bench:
         self._take(answers)
         return results
 
-    def pass_time(self, seconds: float) -> None:
+    def advance_time(self, seconds: float) -> None:
         """Let time pass; the group is called when it wanted to be, as a timer would."""
         end = self.now + seconds
         while (deadline := self.group.deadline) is not None and deadline <= end:
             self.now = max(self.now, deadline)
-            self._take(self.group.pass_time(self.now))
+            self._take(self.group.advance_time(self.now))
         self.now = end
 
     def restart(self) -> None:
@@ -89,7 +89,7 @@ class Bench:
         They are told their ids at once, as before JoinGroup 4.
         """
         tickets = [self.join(needs_known_id=False, instance_id=m, **changes) for m in members]
-        self.pass_time(0.5)
+        self.advance_time(0.5)
         return [self.answers[ticket].member_id for ticket in tickets]
 
     def stable(self, *instances: str | None) -> list[str]:

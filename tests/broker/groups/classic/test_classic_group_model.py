@@ -78,7 +78,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
                 self.sync(number)
             else:
                 self.heartbeat(number)
-        self.pass_time(0.2)
+        self.advance_time(0.2)
 
     @rule()
     def all_go_on(self) -> None:
@@ -163,8 +163,8 @@ class ClassicGroupModel(RuleBasedStateMachine):
             [0.05, 1.0, SESSION_MS / 2000, SESSION_MS / 1000, REBALANCE_MS / 1000]
         )
     )
-    def pass_time(self, seconds: float) -> None:
-        self.bench.pass_time(seconds)
+    def advance_time(self, seconds: float) -> None:
+        self.bench.advance_time(seconds)
         self._deliver()
 
     @precondition(lambda self: self.bench.stored is not None)
@@ -199,7 +199,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Nobody waits for ever: whoever still does when all fall silent is told something."""
-        self.bench.pass_time(PATIENCE)
+        self.bench.advance_time(PATIENCE)
         self._deliver()
         assert not self.open, f"never answered: {self.open}"
         assert self.bench.group.is_empty
@@ -252,8 +252,8 @@ class StoringBench(Bench):
         self.has_passed = False
         self._told: dict[int, Any] = {}
 
-    def pass_time(self, seconds: float) -> None:
-        super().pass_time(seconds)
+    def advance_time(self, seconds: float) -> None:
+        super().advance_time(seconds)
         self.has_passed = True
 
     def take_answers(self) -> dict[int, Any]:

@@ -188,10 +188,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.topics.grow(name, count)
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 12.0, 31.0]))
-    def pass_time(self, seconds: float) -> None:
+    def advance_time(self, seconds: float) -> None:
         self.now += seconds
         if self.group.deadline is not None and self.group.deadline <= self.now:
-            self.group.pass_time(self.now)
+            self.group.advance_time(self.now)
             with suppress(NotStored):
                 self.store()
 
@@ -263,7 +263,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         alive = [client for client in self.everyone if client.is_alive]
         for _ in range(7 + 4 + 2 * len(alive)):
             self.now += 5.0
-            self.group.pass_time(self.now)
+            self.group.advance_time(self.now)
             for client in alive:
                 client.let_go()
                 if client.is_alive:

@@ -52,7 +52,7 @@ def stage(
 
 def finish(offsets: CommittedOffsets, *, is_commit: bool, epoch: int = 0, producer: int = 7) -> int:
     """End a transaction; returns how many changes that took."""
-    found = list(offsets.finishing(producer, epoch, ["g"], is_commit=is_commit))
+    found = list(offsets.changes_to_finish(producer, epoch, ["g"], is_commit=is_commit))
     changes = [change for part in found for change in part]
     offsets.apply(changes)
     return len(changes)
@@ -144,7 +144,7 @@ def test_a_late_end_leaves_what_a_later_epoch_has_staged(offsets: CommittedOffse
 
 def test_other_groups_of_a_transaction_are_ended_by_themselves(offsets: CommittedOffsets) -> None:
     stage(offsets, T0, committed(8, producer_epoch=0))
-    assert list(offsets.finishing(7, 0, ["h"], is_commit=True)) == []
+    assert list(offsets.changes_to_finish(7, 0, ["h"], is_commit=True)) == []
 
 
 def test_an_overtaken_producer_stages_nothing(offsets: CommittedOffsets) -> None:
@@ -152,7 +152,7 @@ def test_an_overtaken_producer_stages_nothing(offsets: CommittedOffsets) -> None
     offsets.check_stage(7, 5)
     offsets.check_stage(7, 6)
     offsets.check_stage(8, 0)
-    with pytest.raises(InvalidProducerEpoch, match="epoch of producer 7 is 4, 5 has staged"):
+    with pytest.raises(InvalidProducerEpoch, match="producer 7 staged offsets with epoch 5, got 4"):
         offsets.check_stage(7, 4)
 
 
@@ -163,7 +163,7 @@ def test_deleting_takes_what_is_pending_along(offsets: CommittedOffsets) -> None
     commit(offsets, T0, committed(5))
     commit(offsets, T1, committed(5))
     stage(offsets, T0, committed(8, order=2, producer_epoch=0))
-    offsets.apply(offsets.deleting("g", [T0, U0]))
+    offsets.apply(offsets.changes_to_delete("g", [T0, U0]))
     assert at(offsets, T0) is None
     assert at(offsets, T1) == 5
     assert finish(offsets, is_commit=True) == 0
@@ -173,7 +173,7 @@ def test_deleting_a_group_leaves_nothing_of_it(offsets: CommittedOffsets) -> Non
     commit(offsets, T0, committed(5))
     commit(offsets, T0, committed(5), group="h")
     stage(offsets, U0, committed(8, order=2, producer_epoch=0))
-    offsets.apply(offsets.deleting_group("g"))
+    offsets.apply(offsets.changes_to_delete_group("g"))
     assert not offsets.has_any("g")
     assert offsets.groups() == ["h"]
 
@@ -187,7 +187,9 @@ def test_offsets_of_a_topic_that_is_gone_go_but_not_those_of_its_successor(
     commit(offsets, U0, committed(7))
     stage(offsets, T0, committed(8, order=2, producer_epoch=0, topic_id=old), producer=7)
     stage(offsets, T0, committed(9, order=3, producer_epoch=0, topic_id=new), producer=8)
-    offsets.apply(offsets.deleting_gone(lambda name, topic_id: name == "t" and topic_id == old))
+    offsets.apply(
+        offsets.changes_to_delete_topics(lambda name, topic_id: name == "t" and topic_id == old)
+    )
     assert (at(offsets, T0), at(offsets, T1), at(offsets, U0)) == (None, 6, 7)
     assert finish(offsets, is_commit=True, producer=7) == 0
     assert finish(offsets, is_commit=True, producer=8) == 2
@@ -196,10 +198,12 @@ def test_offsets_of_a_topic_that_is_gone_go_but_not_those_of_its_successor(
 # Retention.
 
 
-def expiring(
+def expire(
     offsets: CommittedOffsets, now_ms: int, empty_since_ms: int | None = None
 ) -> set[TopicPartition]:
-    changes = offsets.expiring("g", empty_since_ms=empty_since_ms, now_ms=now_ms, retention_ms=DAY)
+    changes = offsets.changes_to_expire(
+        "g", empty_since_ms=empty_since_ms, now_ms=now_ms, retention_ms=DAY
+    )
     assert all(value is None for _, value in changes)
     return {key.partition for key, _ in changes}
 
@@ -207,31 +211,31 @@ def expiring(
 def test_offsets_go_when_they_were_not_committed_for_so_long(offsets: CommittedOffsets) -> None:
     commit(offsets, T0, committed(5, committed_ms=1000))
     commit(offsets, T1, committed(5, committed_ms=2000))
-    assert expiring(offsets, DAY + 999) == set()
-    assert expiring(offsets, DAY + 1000) == {T0}
-    assert expiring(offsets, DAY + 2000) == {T0, T1}
+    assert expire(offsets, DAY + 999) == set()
+    assert expire(offsets, DAY + 1000) == {T0}
+    assert expire(offsets, DAY + 2000) == {T0, T1}
 
 
 def test_offsets_stay_as_long_as_the_group_was_not_empty_for_so_long(
     offsets: CommittedOffsets,
 ) -> None:
     commit(offsets, T0, committed(5, committed_ms=1000))
-    assert expiring(offsets, DAY + 4999, empty_since_ms=5000) == set()
-    assert expiring(offsets, DAY + 5000, empty_since_ms=5000) == {T0}
+    assert expire(offsets, DAY + 4999, empty_since_ms=5000) == set()
+    assert expire(offsets, DAY + 5000, empty_since_ms=5000) == {T0}
 
 
 def test_an_old_client_says_itself_when_its_offsets_go(offsets: CommittedOffsets) -> None:
     commit(offsets, T0, committed(5, expires_ms=10))
     commit(offsets, T1, committed(5, expires_ms=10 * DAY))
-    assert expiring(offsets, 9) == set()
-    assert expiring(offsets, 10) == {T0}
-    assert expiring(offsets, 5 * DAY) == {T0}
+    assert expire(offsets, 9) == set()
+    assert expire(offsets, 10) == {T0}
+    assert expire(offsets, 5 * DAY) == {T0}
 
 
 def test_what_a_transaction_may_still_change_does_not_go(offsets: CommittedOffsets) -> None:
     commit(offsets, T0, committed(5))
     stage(offsets, T0, committed(8, order=2, producer_epoch=0))
-    assert expiring(offsets, 10 * DAY) == set()
+    assert expire(offsets, 10 * DAY) == set()
 
 
 # Storing.

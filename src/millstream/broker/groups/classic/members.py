@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, what they can work with, whom they wait for."""
+"""The members of a classic group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.errors import FencedInstance, UnknownMember
 
 
 class ClassicMember:
-    """One member. What it waits for is a ticket, or nothing."""
+    """One member, with the tickets of its waiting requests."""
 
     __slots__ = (
         "assignment",
@@ -48,24 +48,24 @@ class ClassicMember:
         self.protocols = dict(protocols)
         self.assignment = assignment
         self.is_new = False
-        """Whether it has not been told yet that it is a member, and so cannot send heartbeats."""
+        """Whether its first join is not answered yet, so that it cannot send heartbeats."""
         self.deadline = 0.0
-        """When it is taken for gone unless it is heard, in seconds of the monotonic clock."""
+        """End of its session, in seconds of the monotonic clock."""
         self.join_ticket: int | None = None
         self.sync_ticket: int | None = None
 
     @property
     def is_expected(self) -> bool:
-        """Whether it has to be heard before its deadline. One that waits for us has not."""
+        """Whether its session can expire. That of a member that waits for an answer cannot."""
         return self.is_new or (self.join_ticket is None and self.sync_ticket is None)
 
-    def speaks_as(self, join: GroupJoinRequest) -> bool:
-        """Whether `join` says the same of strategies as the member said before, in that order."""
+    def has_same_protocols(self, join: GroupJoinRequest) -> bool:
+        """Return whether `join` has the same assignors and metadata, in the same order."""
         return list(self.protocols.items()) == list(join.protocols.items())
 
 
 class ClassicMembers:
-    """All members, in the order in which they came, and what they have in common."""
+    """All members, in the order in which they joined."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, ClassicMember] = {}
@@ -87,23 +87,24 @@ class ClassicMembers:
 
     @property
     def first_id(self) -> str:
-        """The id of the member that came first, or of nobody."""
+        """The id of the member that joined first, or `NO_MEMBER`."""
         return next(iter(self._by_id), NO_MEMBER)
 
     def get(self, member_id: str) -> ClassicMember | None:
-        """Return the member with that id, if there is one."""
         return self._by_id.get(member_id)
 
     def find(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """Return the member; raises if it is none, or another one has taken its place."""
+        """Return the member; raises if it does not exist, or its instance id was taken over."""
         if instance_id is not None:
             owner = self._by_instance.get(instance_id)
             if owner is None:
-                raise UnknownMember(f"no member has the instance id {instance_id!r}")
+                raise UnknownMember(f"no member has instance id {instance_id!r}")
             if owner != member_id:
-                raise FencedInstance(f"instance {instance_id!r} belongs to another member now")
+                raise FencedInstance(
+                    f"instance id {instance_id!r} was taken over by another member"
+                )
         if member_id not in self._by_id:
-            raise UnknownMember(f"{member_id!r} is not a member")
+            raise UnknownMember(f"{member_id!r} is not a member of the group")
         return self._by_id[member_id]
 
     def with_instance(self, instance_id: str | None) -> ClassicMember | None:
@@ -111,10 +112,10 @@ class ClassicMembers:
         owner = self._by_instance.get(instance_id) if instance_id is not None else None
         return self._by_id[owner] if owner is not None else None
 
-    # Coming and going.
+    # Adding and removing.
 
     def add(self, member: ClassicMember) -> None:
-        """Take a member in. Its instance id must be free."""
+        """Add a member. Its instance id must be free."""
         if member.instance_id is not None:
             assert member.instance_id not in self._by_instance, "one member for each instance"
             self._by_instance[member.instance_id] = member.member_id
@@ -123,7 +124,6 @@ class ClassicMembers:
         self._joining += member.join_ticket is not None
 
     def remove(self, member: ClassicMember) -> None:
-        """Let a member go."""
         del self._by_id[member.member_id]
         if member.instance_id is not None:
             del self._by_instance[member.instance_id]
@@ -131,43 +131,43 @@ class ClassicMembers:
         self._joining -= member.join_ticket is not None
 
     def replace(self, old: ClassicMember, new: ClassicMember) -> None:
-        """Put a member into the place of another one with the same instance id."""
+        """Replace a member by another one with the same instance id, at the same position."""
         order = [new if member is old else member for member in self]
         self.remove(old)
         self.add(new)
         self._by_id = {member.member_id: member for member in order}
 
-    def wait_for_join(self, member: ClassicMember, ticket: int | None) -> None:
-        """Have a member wait for the group to be divided anew, or wait no longer."""
+    def set_join_ticket(self, member: ClassicMember, ticket: int | None) -> None:
+        """Set the ticket of a member's waiting join, or `None`."""
         self._joining += (ticket is not None) - (member.join_ticket is not None)
         member.join_ticket = ticket
 
     def update(self, member: ClassicMember, join: GroupJoinRequest) -> None:
-        """Take note of what a member says of itself this time."""
+        """Update a member from a new join."""
         self._support.subtract(member.protocols.keys())
         member.protocols = dict(join.protocols)
         self._support.update(member.protocols.keys())
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
 
-    # What they have in common.
+    # Common properties.
 
     @property
     def joining(self) -> int:
-        """How many wait for the group to be divided."""
+        """Number of members whose join waits."""
         return self._joining
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest may take to join again."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
 
-    def support(self, protocols: Mapping[str, bytes]) -> bool:
-        """Whether all members know one of these strategies."""
+    def supports_any(self, protocols: Mapping[str, bytes]) -> bool:
+        """Return whether all members support one of these assignors."""
         return any(self._support[name] == len(self._by_id) for name in protocols)
 
     def elect_protocol(self) -> str:
-        """Return the strategy that all know and most prefer; the earliest vote breaks a tie."""
+        """Return the assignor that all support and most prefer; the earliest vote breaks a tie."""
         candidates = {name for name, count in self._support.items() if count == len(self._by_id)}
         votes = Counter(
             next(name for name in member.protocols if name in candidates)

@@ -1,12 +1,12 @@
-"""How a classic group gets from one generation to the next, and who is in it meanwhile.
+"""Rebalances of a classic group: how it gets from one generation to the next.
 
            first join                       all have joined, or time is up
 Empty ───────────────► PreparingRebalance ─────────────────────────► CompletingRebalance
   ▲                      ▲    ▲      │                                  │          │
-  │   nobody joined      │    └──────┼──────── a join, a leave ─────────┘          │ leader's
-  └──────────────────────┼───────────┘         or a silent member                  │ division
+  │   nobody joined      │    └──────┼──── join, leave or expiry ───────┘          │ leader's
+  └──────────────────────┼───────────┘                                             │ assignment
                          │                                                         ▼
-                         └───── a join, a leave or a silent member ───────────── Stable
+                         └───────── join, leave or expired session ────────────── Stable
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millstream.errors import MillstreamError, RebalanceInProgress, UnknownMembe
 
 
 class ClassicGroupState(enum.Enum):
-    """What a group is doing. The values are Kafka's words."""
+    """The states of a group. The values are Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -39,15 +39,15 @@ class ClassicGroupState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicLimits:
-    """What one node sets for all its classic groups."""
+    """Limits of all classic groups of a node."""
 
     members_max: int
     initial_delay_ms: int
-    """How long an empty group waits for more members before it is divided first."""
+    """How long an empty group waits for more members before its first generation."""
 
 
 class ClassicRebalance:
-    """The members of a group and the round that they are in. Times are monotonic seconds."""
+    """The members of a group, and the phase of their rebalance. Times are monotonic seconds."""
 
     def __init__(self, limits: ClassicLimits) -> None:
         self.state = ClassicGroupState.EMPTY
@@ -56,16 +56,14 @@ class ClassicRebalance:
         self.protocol = ""
         self.leader = NO_MEMBER
         self.members = ClassicMembers()
-        self.promised: dict[str, float] = {}
-        """Ids that were given out and have not joined yet, and until when they may."""
+        self.pending_joins: dict[str, float] = {}
+        """Ids that were issued and have not joined yet, with their deadlines."""
         self.unsynced: set[str] = set()
-        """Members that have not asked for their share of this generation."""
-        self.reason = ""
-        """Why the members were last gathered, for the log."""
+        """Members that have not asked for their assignment in this generation."""
         self.is_changed = False
-        """Whether something happened that has to be stored."""
+        """Whether something has to be stored."""
         self.wake = math.inf
-        """When `pass_time` has to be called, at the latest."""
+        """When `advance_time` has to be called, at the latest."""
         self._initial_delay = limits.initial_delay_ms / 1000
         self._initial_left = 0.0
         self._is_initial = False
@@ -73,28 +71,27 @@ class ClassicRebalance:
         self._phase_end = math.inf
         self._answers: list[TicketAnswer] = []
 
-    # Gathering the members.
+    # Joining.
 
     def admit(self, member: ClassicMember) -> None:
-        """Take a new member in. It waits for the next generation."""
+        """Add a new member. It waits for the next generation."""
         self.members.add(member)
         self.wake_by(member.deadline)
         self.leader = self.leader or member.member_id
         self._has_newcomer = True
 
-    def rebalance(self, reason: str, now: float) -> None:
-        """Begin to gather the members, or go on with it."""
+    def trigger(self, now: float) -> None:
+        """Start a rebalance, or complete one that waited for this join."""
         if self.state is not ClassicGroupState.PREPARING:
-            self.prepare(reason, now)
+            self.prepare(now)
         elif not self._is_initial and self._has_all_joined():
-            self._gather(now)
+            self._complete_join(now)
 
-    def prepare(self, reason: str, now: float) -> None:
-        """Begin to gather the members anew, wherever they were."""
-        self.reason = reason
+    def prepare(self, now: float) -> None:
+        """Start a rebalance, in any state."""
         if self.state is ClassicGroupState.COMPLETING:
             for member in self.members:
-                self.answer_sync(member, RebalanceInProgress("a member came or went"), now)
+                self.answer_sync(member, RebalanceInProgress("a member joined or left"), now)
         self.unsynced.clear()
         self._is_initial = self.state is ClassicGroupState.EMPTY
         self._has_newcomer = False
@@ -105,15 +102,15 @@ class ClassicRebalance:
             self._initial_left = timeout - delay
             self._end_phase_at(now + delay)
         elif self._has_all_joined():
-            self._gather(now)
+            self._complete_join(now)
         else:
             self._end_phase_at(now + timeout)
 
     def _has_all_joined(self) -> bool:
-        return self.members.joining == len(self.members) and not self.promised
+        return self.members.joining == len(self.members) and not self.pending_joins
 
-    def _gather(self, now: float) -> None:
-        """Begin the next generation with those who joined; static members need not have."""
+    def _complete_join(self, now: float) -> None:
+        """Start the next generation with those that joined, and with all static members."""
         for member in self.members:
             if member.join_ticket is None and member.instance_id is None:
                 self.remove(member)
@@ -126,7 +123,7 @@ class ClassicRebalance:
             self._end_phase_at(now + self.members.rebalance_timeout_ms / 1000)
 
     def _elect_leader(self) -> bool:
-        """Have a leader that has joined; returns whether anyone did."""
+        """Choose a leader among those that joined; returns whether there are any."""
         joined = [member.member_id for member in self.members if member.join_ticket is not None]
         if joined and self.leader not in joined:
             self.leader = joined[0]
@@ -140,7 +137,7 @@ class ClassicRebalance:
         for member in self.members:
             member.assignment = b""
             member.is_new = False
-            self.answer_join(member, self.joined(member))
+            self.answer_join(member, self.join_result(member))
             self.touch(member, now)
             self.unsynced.add(member.member_id)
         self._end_phase_at(now + self.members.rebalance_timeout_ms / 1000)
@@ -153,10 +150,10 @@ class ClassicRebalance:
         self.is_changed = True
         self._phase_end = math.inf
 
-    def joined(
+    def join_result(
         self, member: ClassicMember, *, leader: str | None = None, skip: bool = False
     ) -> GroupJoinResult:
-        """Return what a member of this generation is told; the leader learns of all members."""
+        """Return the answer to a join; the leader gets all members."""
         leader = self.leader if leader is None else leader
         everyone = self.members if member.member_id == leader else ()
         return GroupJoinResult(
@@ -172,27 +169,27 @@ class ClassicRebalance:
             is_skipping_assignment=skip,
         )
 
-    # Dividing.
+    # Assigning.
 
-    def divide(self, assignments: Mapping[str, bytes], now: float) -> None:
-        """Take the leader's division, and give everyone who waits their share."""
+    def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
+        """Set the leader's assignments, and answer the members that wait for theirs."""
         self.state = ClassicGroupState.STABLE
         self.is_changed = True
         for member in self.members:
             member.assignment = assignments.get(member.member_id, b"")
-            self.answer_sync(member, self.synced(member), now)
+            self.answer_sync(member, self.sync_result(member), now)
 
-    def synced(self, member: ClassicMember) -> GroupSyncResult:
-        """Return what a member is told of its share."""
+    def sync_result(self, member: ClassicMember) -> GroupSyncResult:
+        """Return the answer to a sync."""
         return GroupSyncResult(
             protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
         )
 
-    # Letting go.
+    # Removing.
 
     def remove(self, member: ClassicMember) -> None:
-        """Let a member go, and tell it so if it waits."""
-        gone = UnknownMember(f"{member.member_id!r} is no longer a member")
+        """Remove a member, and answer it if it waits."""
+        gone = UnknownMember(f"member {member.member_id!r} was removed from the group")
         self.answer_join(member, gone)
         self.answer_sync(member, gone)
         self.members.remove(member)
@@ -200,37 +197,36 @@ class ClassicRebalance:
         if self.leader == member.member_id:
             self.leader = self.members.first_id
 
-    def after_removal(self, reason: str, now: float) -> None:
-        """Gather the rest, who may have waited for those who are gone."""
+    def after_removal(self, now: float) -> None:
+        """Start a rebalance, or complete one that waited for the removed members."""
         if self.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING):
-            self.prepare(reason, now)
+            self.prepare(now)
         elif self.state is ClassicGroupState.PREPARING and self._has_all_joined():
             is_wait_over = not self._is_initial or not self.members
             if is_wait_over:
-                self._gather(now)
+                self._complete_join(now)
 
     # Time.
 
     def touch(self, member: ClassicMember, now: float) -> None:
-        """Take note that a member is alive."""
+        """Renew a member's session."""
         member.deadline = now + member.session_timeout_ms / 1000
         self.wake_by(member.deadline)
 
-    def pass_time(self, now: float) -> None:
-        """Let go who was silent for too long, and end a phase whose time is up."""
-        promised = [name for name, deadline in self.promised.items() if deadline <= now]
+    def advance_time(self, now: float) -> None:
+        """Remove members whose session expired, and end a phase whose time is over."""
+        pending_joins = [name for name, deadline in self.pending_joins.items() if deadline <= now]
         silent = [m for m in self.members if m.is_expected and m.deadline <= now]
-        for name in promised:
-            del self.promised[name]
+        for name in pending_joins:
+            del self.pending_joins[name]
         for member in silent:
             self.remove(member)
-        if silent or (promised and self.state is ClassicGroupState.PREPARING):
-            names = ", ".join(member.member_id for member in silent)
-            self.after_removal(f"{names} was silent for too long", now)
+        if silent or (pending_joins and self.state is ClassicGroupState.PREPARING):
+            self.after_removal(now)
         if self._phase_end <= now:
             self._end_phase(now)
         expected = (member.deadline for member in self.members if member.is_expected)
-        self.wake = min((self._phase_end, *self.promised.values(), *expected))
+        self.wake = min((self._phase_end, *self.pending_joins.values(), *expected))
 
     def _end_phase(self, now: float) -> None:
         self._phase_end = math.inf
@@ -238,23 +234,22 @@ class ClassicRebalance:
             if self._is_initial and self._has_newcomer and self._initial_left > 0:
                 self._wait_for_newcomers(now)
             else:
-                self._gather(now)
+                self._complete_join(now)
         elif self.unsynced:
             late = [self.members[member_id] for member_id in sorted(self.unsynced)]
             for member in late:
                 self.remove(member)
-            names = ", ".join(member.member_id for member in late)
-            self.prepare(f"{names} did not ask for a share", now)
+            self.prepare(now)
 
     def _wait_for_newcomers(self, now: float) -> None:
-        """Members still come to an empty group: give the next ones time too, but not for ever."""
+        """Wait longer, as members still join an empty group, but not forever."""
         self._has_newcomer = False
         delay = min(self._initial_delay, self._initial_left)
         self._initial_left -= delay
         self._end_phase_at(now + delay)
 
-    def await_sync(self, now: float) -> None:
-        """Have every member ask for its share, within the time that joining again may take."""
+    def expect_sync(self, now: float) -> None:
+        """Expect a sync of every member, within the rebalance timeout."""
         self.unsynced.update(member.member_id for member in self.members)
         self._end_phase_at(now + self.members.rebalance_timeout_ms / 1000)
 
@@ -263,7 +258,7 @@ class ClassicRebalance:
         self.wake_by(time)
 
     def wake_by(self, time: float) -> None:
-        """Have `pass_time` called at `time`, or before."""
+        """Have `advance_time` called at `time`, or before."""
         self.wake = min(self.wake, time)
 
     # Answers.
@@ -271,14 +266,13 @@ class ClassicRebalance:
     def answer(
         self, ticket: int, value: GroupJoinResult | GroupSyncResult | MillstreamError
     ) -> None:
-        """Answer someone."""
         self._answers.append(TicketAnswer(ticket, value))
 
     def answer_join(self, member: ClassicMember, value: GroupJoinResult | MillstreamError) -> None:
-        """Answer a member that waits to join, if it does."""
+        """Answer a member's join, if one waits."""
         if member.join_ticket is not None:
             self.answer(member.join_ticket, value)
-            self.members.wait_for_join(member, None)
+            self.members.set_join_ticket(member, None)
 
     def answer_sync(
         self,
@@ -286,7 +280,7 @@ class ClassicRebalance:
         value: GroupSyncResult | MillstreamError,
         now: float | None = None,
     ) -> None:
-        """Answer a member that waits for its share, if it does; its session begins at `now`."""
+        """Answer a member's sync, if one waits; its session restarts at `now`."""
         if member.sync_ticket is not None:
             self.answer(member.sync_ticket, value)
             member.sync_ticket = None
@@ -294,12 +288,12 @@ class ClassicRebalance:
                 self.touch(member, now)
 
     def take_answers(self) -> Sequence[TicketAnswer]:
-        """Return the answers that were given since this was asked before."""
+        """Return the answers since the last call."""
         answers, self._answers = self._answers, []
         return answers
 
     def end(self, error: MillstreamError) -> None:
-        """Answer all who wait with `error`; nothing happens after that."""
+        """Answer all waiting requests with `error`; nothing happens after that."""
         for member in self.members:
             self.answer_join(member, error)
             self.answer_sync(member, error)

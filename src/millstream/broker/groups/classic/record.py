@@ -1,4 +1,4 @@
-"""A classic group as it is stored: one entry, JSON, with a version."""
+"""The stored form of a classic group: one entry, JSON, with a version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.errors import CorruptData, UnknownFormat
 RECORD_VERSION = 1
 
 FAMILY = "classic"
-"""First part of the keys; the second is the group's id."""
+"""First part of the keys; the second is the group id."""
 
 
 class ClassicMemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,7 +28,7 @@ class ClassicMemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     assignment: bytes = b""
 
     def to_member(self) -> ClassicMember:
-        """Return the member, who waits for nothing and has no deadline yet."""
+        """Return the member, without tickets and without a deadline."""
         return ClassicMember(
             self.member_id,
             instance_id=self.instance_id,
@@ -42,7 +42,7 @@ class ClassicMemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClassicGroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A group's last generation, with its members' shares once they are divided."""
+    """The last generation of a group, with the assignments if it is stable."""
 
     version: int
     generation: int
@@ -59,20 +59,18 @@ class _Versioned(msgspec.Struct):
 
 
 def group_key(group_id: str) -> bytes:
-    """Return the key under which a group is stored."""
     return encode_key(FAMILY, group_id)
 
 
-def encode_group(rounds: ClassicRebalance, empty_since_ms: int | None) -> bytes:
-    """Return what is stored of a group."""
+def encode_group(rebalance: ClassicRebalance, empty_since_ms: int | None) -> bytes:
     return msgspec.json.encode(
         ClassicGroupRecord(
             version=RECORD_VERSION,
-            generation=rounds.generation,
-            protocol_type=rounds.protocol_type,
-            protocol=rounds.protocol,
-            leader=rounds.leader,
-            is_divided=rounds.state is ClassicGroupState.STABLE,
+            generation=rebalance.generation,
+            protocol_type=rebalance.protocol_type,
+            protocol=rebalance.protocol,
+            leader=rebalance.leader,
+            is_divided=rebalance.state is ClassicGroupState.STABLE,
             empty_since_ms=empty_since_ms,
             members=tuple(
                 ClassicMemberRecord(
@@ -85,18 +83,18 @@ def encode_group(rounds: ClassicRebalance, empty_since_ms: int | None) -> bytes:
                     protocols=tuple(member.protocols.items()),
                     assignment=member.assignment,
                 )
-                for member in rounds.members
+                for member in rebalance.members
             ),
         )
     )
 
 
 def decode_group(data: bytes) -> ClassicGroupRecord:
-    """Return what was stored; raises `CorruptData` or `UnknownFormat`."""
+    """Decode a stored group; raises `CorruptData` or `UnknownFormat`."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
         if version != RECORD_VERSION:
-            raise UnknownFormat(f"group record has version {version}, known is {RECORD_VERSION}")
+            raise UnknownFormat(f"group record has version {version}, expected {RECORD_VERSION}")
         return msgspec.json.decode(data, type=ClassicGroupRecord)
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"group record: {error}") from error
+        raise CorruptData(f"invalid group record: {error}") from error

@@ -1,17 +1,17 @@
-"""Who of a group should have which partition: the strategies by which the server decides.
+"""Assignors: the strategies by which the server assigns partitions to members.
 
-A strategy is a function of the members, in the order in which they joined, and of the partitions
-that there are; the same input gives the same division. Each partition of a topic that anyone
-wants goes to exactly one member that wants it.
+An assignor is a function of the members, in the order in which they joined, and of the existing
+partitions; the same input gives the same assignment. Each partition of a topic with subscribers is
+assigned to exactly one of them.
 
-`uniform` keeps the members' loads as equal as their subscriptions allow, and of all such divisions
-takes one close to the division before. Members that want the same topics end within one partition
-of each other, and only as many partitions move as that needs.
+`uniform` keeps the members' loads as equal as their subscriptions allow, and of all such
+assignments takes one close to the previous one. Members with the same subscription end within one
+partition of each other, and only as many partitions move as that needs.
 
-`range` gives each member a run of neighbouring partitions of each topic. Topics with equally many
-partitions and the same subscribers are cut at the same places, so that the member that has
-partition 3 of one has partition 3 of the other. Runs follow the order of joining: a newcomer comes
-last, and what moves when someone leaves lies behind its place.
+`range` gives each member a run of consecutive partitions of each topic. Topics with equally many
+partitions and the same subscribers are split at the same positions, so that the member that has
+partition 3 of one has partition 3 of the other. Runs follow the order of joining: a new member
+comes last, and when one leaves, only partitions of members after it move.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from uuid import UUID
 from millstream.broker.groups.consumer.partition_set import PartitionSet, count, partition_set
 
 _PASSES_MAX = 16
-"""Rounds of evening out. One is enough where all want the same; with overlapping subscriptions each
-round roughly halves what is left, so that after these nothing worth moving is."""
+"""Rounds of balancing. One is enough if all subscriptions are equal; with overlapping
+subscriptions each round roughly halves the imbalance, so that after these nothing worth moving is
+left.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What a strategy knows of a member."""
+    """A member, as an assignor sees it."""
 
     member_id: str
     topics: frozenset[UUID]
     target: PartitionSet = field(default_factory=dict)
-    """What it should have had so far."""
+    """The partitions that it should have had so far."""
 
 
 Assignor: TypeAlias = Callable[
@@ -47,7 +49,7 @@ Assignor: TypeAlias = Callable[
 def assign_ranges(
     subscribers: Sequence[MemberSubscription], partition_counts: Mapping[UUID, int]
 ) -> dict[str, PartitionSet]:
-    """Cut each topic into runs, one for each member that wants it."""
+    """Split each topic into runs, one for each subscriber."""
     runs: list[dict[UUID, frozenset[int]]] = [{} for _ in subscribers]
     for topic_ids, members in _pools(subscribers, partition_counts):
         for topic in topic_ids:
@@ -65,9 +67,9 @@ def assign_ranges(
 def assign_uniformly(
     subscribers: Sequence[MemberSubscription], partition_counts: Mapping[UUID, int]
 ) -> dict[str, PartitionSet]:
-    """Even out the members' loads, moving as little as that needs."""
+    """Balance the members' loads, moving as little as that needs."""
     division = _UniformAssignment(subscribers, partition_counts)
-    division.place_the_unowned()
+    division.place_unowned()
     for _ in range(_PASSES_MAX):
         if not division.even_out():
             break
@@ -77,9 +79,9 @@ def assign_uniformly(
 def _pools(
     subscribers: Sequence[MemberSubscription], partition_counts: Mapping[UUID, int]
 ) -> list[tuple[list[UUID], list[int]]]:
-    """The topics that anyone wants, gathered by who wants them: by number, in order of joining.
+    """Group the topics that have subscribers by these: by number, in order of joining.
 
-    Most groups have a handful of different subscriptions at most. So members are gathered by
+    Most groups have a handful of different subscriptions at most. So members are grouped by
     subscription first, and nothing here takes as long as members times topics.
     """
     kinds: dict[frozenset[UUID], list[int]] = {}
@@ -102,7 +104,8 @@ def _pools(
 class _Pool:
     """The partitions of topics that have the same subscribers: each may go to any of these.
 
-    How many each member has is always known; which ones is listed for those who give or take.
+    The number of partitions of each member is always known; they are listed only for members that
+    give or take.
     """
 
     def __init__(self, topics: list[UUID], members: list[int]) -> None:
@@ -114,7 +117,7 @@ class _Pool:
         self._lists: dict[int, list[tuple[UUID, int]]] = {}
 
     def list_of(self, number: int, kept: PartitionSet) -> list[tuple[UUID, int]]:
-        """What a member has of this pool, to be changed. It began with what is in `kept`."""
+        """Return a member's partitions of this pool, to be changed. Initially those in `kept`."""
         if number not in self._lists:
             mine = (topic for topic in kept if topic in self.topic_set)
             self._lists[number] = [
@@ -126,7 +129,7 @@ class _Pool:
 
 
 class _UniformAssignment:
-    """A division of all pools, on its way to being even."""
+    """An assignment of all pools that is being balanced."""
 
     def __init__(
         self, subscribers: Sequence[MemberSubscription], partition_counts: Mapping[UUID, int]
@@ -139,13 +142,13 @@ class _UniformAssignment:
         self._changed: dict[int, dict[_Pool, None]] = {}
         self._pools = [_Pool(*pool) for pool in _pools(subscribers, partition_counts)]
         self._fill_pools()
-        # What few can take is placed first: the rest can still make up for it.
+        # Partitions with few candidates are placed first: the others can still balance the loads.
         self._pools.sort(key=lambda pool: (-self._partitions_per_member(pool), len(pool.members)))
 
     def _keep(self, subscriber: MemberSubscription) -> PartitionSet:
-        """Leave to a member what was its own, as far as it still wants that and no one else has it.
+        """Return the member's partitions that it still wants and that no other member has.
 
-        The very same set comes back where nothing is missing: then nothing has to be compared.
+        The very same set is returned if nothing is missing: then nothing has to be compared.
         """
         kept = {}
         for topic, numbers in subscriber.target.items():
@@ -170,8 +173,8 @@ class _UniformAssignment:
     def _partitions_per_member(self, pool: _Pool) -> float:
         return sum(self._counts[topic] for topic in pool.topics) / len(pool.members)
 
-    def place_the_unowned(self) -> None:
-        """Give each partition that has no owner to the member with the least load."""
+    def place_unowned(self) -> None:
+        """Give each partition without an owner to the member with the least load."""
         for pool in self._pools:
             least = [(self._loads[number], number) for number in pool.members]
             heapq.heapify(least)
@@ -181,15 +184,15 @@ class _UniformAssignment:
                 self._give(pool, number, partition)
 
     def even_out(self) -> bool:
-        """Take from whom has most and give to whom has least; False where nothing had to move."""
+        """Move partitions from the most to the least loaded members; returns whether any moved."""
         moves = [self._even_out(pool) for pool in self._pools]
         return any(moves)
 
     def _even_out(self, pool: _Pool) -> bool:
-        """Even out one pool; only those that own some of it can give.
+        """Balance one pool; only members that own some of it can give.
 
-        Both heaps are right about their tops only: an entry whose load is not the member's any
-        more is dropped when it gets there.
+        Both heaps are exact at their tops only: an entry whose load is not the member's any more is
+        dropped when it gets there.
         """
         loads = self._loads
         least = [(loads[number], number) for number in pool.members]
@@ -228,7 +231,7 @@ class _UniformAssignment:
         self._changed.setdefault(number, {})[pool] = None
 
     def result(self) -> dict[str, PartitionSet]:
-        """What each member should have."""
+        """Return the target of each member."""
         return {
             subscriber.member_id: self._target(number)
             for number, subscriber in enumerate(self._subscribers)

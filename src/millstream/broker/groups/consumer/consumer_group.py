@@ -1,20 +1,22 @@
-"""One consumer group of the new protocol (KIP-848), in which the server divides the partitions.
+"""A consumer group of the new protocol (KIP-848), in which the server assigns the partitions.
 
-Three epochs, none of which ever falls:
+There are three epochs, none of which ever falls:
 
-- The group's rises when members come or go, want other topics, or when topics change.
-- The target's is that of the group when it was last worked out who should have what. That happens
-  with the next heartbeat of any member.
-- A member's says how far it is towards the target. It is what requests are checked against: one
-  that speaks of another epoch is of a member that was overtaken.
+- The group's epoch rises when members join or leave, change their subscription, or when topics
+  change.
+- The target epoch is the group's epoch for which the target assignment was last computed. That
+  happens with the next heartbeat of any member.
+- A member's epoch tells how far it is towards the target. Requests are checked against it: one with
+  another epoch comes from a member that was fenced.
 
-A partition is *held* by the member that may have it in its hands: from the answer that grants it
-to the request by which the member says that it let go, or to the member's end. Nothing is granted
-that another holds. That is the whole of the safety; targets only say where things should go.
+A partition is *held* by the member that may be reading it: from the answer that grants it to the
+request by which the member confirms its release, or to the removal of the member. A partition that
+another member holds is never granted. Safety depends on this alone; targets only say where
+partitions should be.
 
-The group does no I/O and keeps no time. Events go in together with the time; changes are collected
-and have to be durable before the answer that rests on them goes out (`take_changes`). Deadlines are
-values: someone calls `pass_time` not long after `deadline`.
+The group does no I/O and reads no clock. Events are passed in together with the time; changes are
+collected and have to be durable before the answer that depends on them is sent (`take_changes`).
+Deadlines are values: the caller calls `advance_time` soon after `deadline`.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _MS_PER_SECOND = 1000
 
 
 class ConsumerGroupState(enum.StrEnum):
-    """What a group is doing, in Kafka's words."""
+    """The states of a group. The values are Kafka's names."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -71,7 +73,7 @@ class ConsumerGroupState(enum.StrEnum):
 
 
 class ConsumerGroup:
-    """The members of one group, and who of them has what."""
+    """The members of one group, and the partitions of each."""
 
     kind = GroupType.CONSUMER
     protocol_type = "consumer"
@@ -82,40 +84,38 @@ class ConsumerGroup:
         self.target_epoch = 0
         self.empty_since_ms: int | None = None
         self._config = config
-        self._roster = ConsumerMembers()
+        self._members = ConsumerMembers()
         self._deadlines = MemberDeadlines()
         self._is_changed = False
         self._is_stored = False
         self._must_store_again = False
         self._unstored: dict[bytes, bytes | None] = {}
-        """Changes that were asked for and are not known to be durable."""
+        """Changes that were returned by `take_changes` and are not known to be durable."""
 
     @classmethod
     def restore(
         cls, group_id: str, saved: StoredConsumerGroup, config: BrokerConfig, now: float
     ) -> ConsumerGroup:
-        """Go on where the broker stopped. Every member gets the time of a whole session."""
+        """Return the group as it was stored. The sessions of its members start again."""
         group = cls(group_id, config)
         group._is_stored = True
         group.epoch = saved.epoch
         group.target_epoch = saved.target_epoch
         group.empty_since_ms = saved.empty_since_ms
-        roster = group._roster
         for member in saved.members:
-            roster.put(None, member)
-            roster.set_target(member.member_id, saved.targets[member.member_id])
+            group._members.put(None, member)
+            group._members.set_target(member.member_id, saved.targets[member.member_id])
             group._start_session(member.member_id, now)
             if member.state is MemberState.UNREVOKED:
                 group._start_revocation(member, now)
-        roster.subscriptions.fingerprint = saved.fingerprint
-        roster.changed.clear()
+        group._members.subscriptions.fingerprint = saved.fingerprint
+        group._members.changed.clear()
         return group
 
-    # What it looks like.
+    # State.
 
     @property
     def state(self) -> str:
-        """What the group is doing."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
@@ -126,54 +126,53 @@ class ConsumerGroup:
 
     @property
     def members(self) -> Mapping[str, ConsumerMember]:
-        """The members by id."""
-        return self._roster.members
+        return self._members.by_id
 
     @property
     def targets(self) -> Mapping[str, PartitionSet]:
-        """What each member should have."""
-        return self._roster.targets
+        """The partitions that each member should have."""
+        return self._members.targets
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members. A static one that is away still counts."""
+        """Whether it has no members. A static member that left temporarily counts."""
         return not self.members
 
     @property
     def member_count(self) -> int:
-        """How many members it has."""
         return len(self.members)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds nothing that would be missed."""
+        """Whether it can be dropped: it has no members, and nothing is stored."""
         return self.is_empty and not self._is_stored
 
     @property
     def assignor(self) -> str:
-        """The strategy by which the group is divided."""
-        return self._roster.subscriptions.assignor
+        """The name of the assignor in use."""
+        return self._members.subscriptions.assignor
 
     def is_subscribed(self, topic_name: str) -> bool:
-        """Whether any member wants the topic."""
-        return self._roster.subscriptions.includes(topic_name)
+        """Return whether a member subscribes to the topic."""
+        return self._members.subscriptions.includes(topic_name)
 
-    # What members say.
+    # Heartbeats.
 
     def heartbeat(
         self, beat: ConsumerHeartbeat, catalog: TopicsImage, now: float
     ) -> ConsumerHeartbeatResult:
-        """Hear a member: let it in, move it on, or let it go.
+        """Handle a heartbeat: add the member, reconcile it with its target, or remove it.
 
-        Either it raises and nothing has changed, or the answer holds once the changes are durable.
+        Either it raises and nothing has changed, or the answer is valid once the changes are
+        durable.
         """
         check_heartbeat(beat)
         if beat.is_leaving:
             return self._leave(beat, now)
-        found = find_member(self._roster, beat, members_max=self._config.group_members_max)
+        found = find_member(self._members, beat, members_max=self._config.group_members_max)
         member = self._enter(found, beat)
-        self._follow_wishes(found, member, catalog)
-        moved = self._move(member, beat, now)
+        self._update_target(found, member, catalog)
+        moved = self._reconcile(member, beat, now)
         self._start_session(moved.member_id, now)
         has_missed = beat.member_epoch != member.epoch or moved.assigned != member.assigned
         return ConsumerHeartbeatResult(
@@ -184,7 +183,10 @@ class ConsumerGroup:
         )
 
     def _enter(self, found: ConsumerMember | None, beat: ConsumerHeartbeat) -> ConsumerMember:
-        """Note what the member says of itself, in a new place, or in that of one that left it."""
+        """Update the member from its heartbeat, or add it.
+
+        A new member may replace a static one that left temporarily.
+        """
         if found is None:
             member = ConsumerMember(member_id=beat.member_id, joined_epoch=self.epoch + 1)
         elif found.has_left:
@@ -193,67 +195,69 @@ class ConsumerGroup:
         else:
             member = found
         member = member.updated(beat)
-        self._roster.put(found, member)
+        self._members.put(found, member)
         self.empty_since_ms = None
         return member
 
-    def _follow_wishes(
+    def _update_target(
         self, found: ConsumerMember | None, member: ConsumerMember, catalog: TopicsImage
     ) -> None:
-        """Divide the group anew where someone came, or where wishes or topics changed."""
-        is_other = found is None or found.wishes != member.wishes
-        if self._roster.subscriptions.resolve(catalog) and self.epoch == self.target_epoch:
-            is_other = True
-        if is_other:
+        """Compute a new target if a member joined, or if subscriptions or topics changed."""
+        is_changed = found is None or found.subscription != member.subscription
+        if self._members.subscriptions.resolve(catalog) and self.epoch == self.target_epoch:
+            is_changed = True
+        if is_changed:
             self.epoch += 1
         if self.epoch > self.target_epoch:
             self._assign()
 
     def _assign(self) -> None:
-        """Work out who should have what."""
-        wishes = self._roster.subscriptions
+        """Compute the target assignment of all members."""
+        subscriptions = self._members.subscriptions
         subscribers = [
             MemberSubscription(
-                member.member_id, wishes.topics_of(member), self.targets[member.member_id]
+                member.member_id, subscriptions.topics_of(member), self.targets[member.member_id]
             )
             for member in sorted(self.members.values(), key=lambda member: member.joined_epoch)
         ]
-        targets = ASSIGNORS[wishes.assignor](subscribers, wishes.partition_counts)
+        targets = ASSIGNORS[subscriptions.assignor](subscribers, subscriptions.partition_counts)
         for member_id, target in targets.items():
-            self._roster.set_target(member_id, target)
+            self._members.set_target(member_id, target)
         self.target_epoch = self.epoch
         self._is_changed = True
 
-    def _move(self, member: ConsumerMember, beat: ConsumerHeartbeat, now: float) -> ConsumerMember:
-        """Bring the member closer to its target, as far as is safe."""
+    def _reconcile(
+        self, member: ConsumerMember, beat: ConsumerHeartbeat, now: float
+    ) -> ConsumerMember:
+        """Move the member towards its target, as far as is safe."""
         moved = reconcile(
             member,
             target=self.targets[member.member_id],
             target_epoch=self.target_epoch,
             owned=beat.owned,
-            available=lambda wanted: self._roster.available(wanted, member.member_id),
+            available=lambda wanted: self._members.available(wanted, member.member_id),
         )
         if moved is member:
             return member
         if moved.epoch != member.epoch:
             moved = replace(moved, previous_epoch=beat.member_epoch)
-        self._roster.put(member, moved)
+        self._members.put(member, moved)
         if moved.state is MemberState.UNREVOKED:
             self._start_revocation(moved, now)
         else:
             self._deadlines.end_revocation(moved.member_id)
         return moved
 
-    # Members that go.
+    # Leaving.
 
     def _leave(self, beat: ConsumerHeartbeat, now: float) -> ConsumerHeartbeatResult:
-        member = find_leaving_member(self._roster, beat)
+        member = find_leaving_member(self._members, beat)
         if beat.member_epoch == LEAVE_STATIC_EPOCH:
-            # It has let go of everything. Its place stays, and what belongs to it.
+            # It released everything. Its membership and its target are kept.
             left = replace(
                 member, epoch=LEAVE_STATIC_EPOCH, state=MemberState.STABLE, revoking=NO_PARTITIONS
             )
-            self._roster.put(member, left)
+            self._members.put(member, left)
             self._deadlines.end_revocation(member.member_id)
             self._start_session(member.member_id, now)
         else:
@@ -263,11 +267,11 @@ class ConsumerGroup:
         )
 
     def remove(self, leavers: Sequence[LeavingMember]) -> list[LeaveResult]:
-        """Let members go in whose name another speaks; says for each whether it was one."""
+        """Remove members on behalf of an operator; returns a result for each."""
         results, gone = [], {}
         for leaver in leavers:
             try:
-                member = find_removed_member(self._roster, leaver)
+                member = find_removed_member(self._members, leaver)
             except MillstreamError as error:
                 results.append(LeaveResult(leaver, error))
             else:
@@ -279,7 +283,7 @@ class ConsumerGroup:
 
     def _remove(self, members: Iterable[ConsumerMember]) -> None:
         for member in members:
-            self._roster.put(member, None)
+            self._members.put(member, None)
             self._deadlines.forget(member.member_id)
         self.epoch += 1
         self._is_changed = True
@@ -288,16 +292,15 @@ class ConsumerGroup:
 
     @property
     def deadline(self) -> float | None:
-        """When `pass_time` has to be called. It may come too early, for heartbeats only delay."""
+        """When `advance_time` has to be called. Maybe too early, as heartbeats only delay it."""
         return None if self._deadlines.wake_at == math.inf else self._deadlines.wake_at
 
-    def pass_time(self, now: float) -> Sequence[TicketAnswer]:
-        """Remove the members whose time is up. Nobody waits for an answer here.
+    def advance_time(self, now: float) -> Sequence[TicketAnswer]:
+        """Remove members whose session expired, or that did not release partitions in time.
 
-        That is a member that was silent for a whole session, or that did not let go of what it was
-        told to give up.
+        There are never answers: no request waits in a consumer group.
         """
-        if late := self._deadlines.take_late(now):
+        if late := self._deadlines.pop_late(now):
             self._remove([self.members[member_id] for member_id in late])
         return ()
 
@@ -309,75 +312,75 @@ class ConsumerGroup:
         deadline = now + member.rebalance_timeout_ms / _MS_PER_SECOND
         self._deadlines.start_revocation(member.member_id, deadline)
 
-    # What others ask.
+    # Checks.
 
     def check_commit(
         self, member_id: str, generation: int, instance_id: str | None, *, is_transactional: bool
     ) -> None:
-        """Raise unless offsets may be committed in the name of this member, at this epoch.
+        """Raise unless offsets may be committed by this member at this epoch.
 
-        Without members, anyone may who claims to be none.
+        If there are no members, anyone who does not claim to be one may commit.
         """
         if generation < 0 and self.is_empty:
             return
         try:
-            check_member_epoch(self._roster, member_id, generation, instance_id)
+            check_member_epoch(self._members, member_id, generation, instance_id)
         except StaleMemberEpoch as error:
             if is_transactional:  # Producers know no member epochs.
                 raise IllegalGeneration(str(error)) from None
             raise
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raise unless offsets may be asked for by this member, at this epoch, or by no member."""
+        """Raise unless offsets may be read by this member at this epoch, or by a non-member."""
         if member_id or epoch >= 0:
-            check_member_epoch(self._roster, member_id or "", epoch, None)
+            check_member_epoch(self._members, member_id or "", epoch, None)
 
-    # What is written down.
+    # Storage.
 
     def take_changes(self, now_ms: int) -> list[StateEntry]:
-        """Return what has to be stored since this was asked before; nothing where nothing has.
+        """Return what has to be stored since the last call.
 
-        What was asked for earlier and is not known to be stored comes along: a grant must not
-        outlive, in the log, the release that made it possible.
+        Earlier changes that are not known to be durable are included: in the log, a grant must not
+        survive without the release that made it possible.
         """
-        places = self._roster.take_changed() | ({GROUP_ENTRY_KEY} if self._is_changed else set())
-        if not places and not self._must_store_again:
+        entries = self._members.take_changed() | ({GROUP_ENTRY_KEY} if self._is_changed else set())
+        if not entries and not self._must_store_again:
             return []
         if self.is_empty and self.empty_since_ms is None:
             self.empty_since_ms = now_ms
         self._is_changed = self._must_store_again = False
         self._is_stored = True
-        for place in sorted(places):
-            self._unstored[key_of(self.group_id, place)] = self._encoded(place)
+        for entry in sorted(entries):
+            self._unstored[key_of(self.group_id, entry)] = self._encode_entry(entry)
         return list(self._unstored.items())
 
     def stored(self, changes: Sequence[StateEntry]) -> None:
-        """Take note that these changes are durable."""
+        """Handle that these changes are durable."""
         for key, value in changes:
             if key in self._unstored and self._unstored[key] == value:
                 del self._unstored[key]
 
     def store_failed(self, now: float) -> Sequence[TicketAnswer]:  # noqa: ARG002
-        """Take note that changes were not stored: they will be, with the next ones.
+        """Handle that changes were not stored: they will be, with the next ones.
 
-        The members that caused them were told of the failure and come again, as they do when an
+        The members that caused them got an error and repeat their heartbeat, as they do when an
         answer is lost.
         """
         self._must_store_again = bool(self._unstored)
         return ()
 
     def tombstones(self) -> list[StateEntry]:
-        """Return the entries that delete all that is stored of it."""
-        places = [GROUP_ENTRY_KEY, *((kind, id_) for id_ in self.members for kind in MEMBER_KINDS)]
-        keys = {key_of(self.group_id, place) for place in places} | self._unstored.keys()
+        """Return the entries that delete all that is stored of the group."""
+        entries = [GROUP_ENTRY_KEY, *((kind, id_) for id_ in self.members for kind in MEMBER_KINDS)]
+        keys = {key_of(self.group_id, entry) for entry in entries} | self._unstored.keys()
         return [(key, None) for key in sorted(keys)]
 
-    def _encoded(self, place: EntryKey) -> bytes | None:
-        if place != GROUP_ENTRY_KEY:
-            return self._roster.encoded(place)
+    def _encode_entry(self, entry: EntryKey) -> bytes | None:
+        if entry != GROUP_ENTRY_KEY:
+            return self._members.encode_entry(entry)
         return encode_group(
             epoch=self.epoch,
             target_epoch=self.target_epoch,
-            fingerprint=self._roster.subscriptions.fingerprint,
+            fingerprint=self._members.subscriptions.fingerprint,
             empty_since_ms=self.empty_since_ms,
         )

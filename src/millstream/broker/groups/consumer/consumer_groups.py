@@ -1,4 +1,4 @@
-"""The consumer groups among the groups of this node: who speaks to which, and what is shown."""
+"""The consumer groups (KIP-848) among the groups of this node."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ from millstream.errors import UnknownGroup, UnknownMember
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupDescription:
-    """A consumer group as it stands."""
-
     group_id: str
     state: str
     epoch: int
     target_epoch: int
     assignor: str
     members: tuple[tuple[ConsumerMember, PartitionSet], ...]
-    """The members in the order in which they joined, and what each should have."""
+    """The members in the order in which they joined, each with its target."""
 
 
 class ConsumerGroups:
-    """Drives the consumer groups of a registry."""
+    """Passes requests to the consumer groups of a registry."""
 
     def __init__(
         self, registry: GroupRegistry, topics: WatchedTopics, *, config: BrokerConfig, clock: Clock
@@ -49,15 +47,15 @@ class ConsumerGroups:
         self._catalog = TopicCatalog(topics)
 
     def close(self) -> None:
-        """Watch topics no longer."""
+        """Stop watching topics."""
         self._catalog.close()
 
     async def heartbeat(
         self, group_id: str, beat: ConsumerHeartbeat, *, may_lack_id: bool = False
     ) -> ConsumerHeartbeatResult:
-        """Have a group hear one of its members. What it answers is durable.
+        """Pass a heartbeat to its group. The answer is durable.
 
-        `may_lack_id` is for clients that join without an id of their own, and are given one.
+        `may_lack_id` is for clients that join without an id of their own, and get one.
         """
         check_group_id(group_id)
         if may_lack_id and not beat.member_id and beat.member_epoch == JOIN_EPOCH:
@@ -66,7 +64,7 @@ class ConsumerGroups:
         self._registry.check_open()
         group = self._group_of(group_id, beat)
         now = self._clock.monotonic()
-        answer: ConsumerHeartbeatResult = await self._registry.ask(
+        answer: ConsumerHeartbeatResult = await self._registry.run_step(
             group,
             lambda ticket: [
                 TicketAnswer(ticket, group.heartbeat(beat, self._catalog.current, now))
@@ -75,30 +73,30 @@ class ConsumerGroups:
         return answer
 
     async def remove(self, group_id: str, leavers: Sequence[LeavingMember]) -> list[LeaveResult]:
-        """Have a group let members go in whose name another speaks. Durable when this returns."""
+        """Remove members on behalf of an operator. Durable when this returns."""
         group = self._existing(group_id)
-        results: list[LeaveResult] = await self._registry.ask(
+        results: list[LeaveResult] = await self._registry.run_step(
             group, lambda ticket: [TicketAnswer(ticket, group.remove(leavers))]
         )
         return results
 
     def _group_of(self, group_id: str, beat: ConsumerHeartbeat) -> ConsumerGroup:
-        found = self._registry.find(group_id)
-        if isinstance(found, ConsumerGroup):
-            return found
+        existing = self._registry.find(group_id)
+        if isinstance(existing, ConsumerGroup):
+            return existing
         if beat.member_epoch != JOIN_EPOCH:
-            raise UnknownMember(f"there is no consumer group {group_id!r}")
-        if found is not None and not found.is_empty:
+            raise UnknownMember(f"consumer group {group_id!r} does not exist")
+        if existing is not None and not existing.is_empty:
             raise UnknownGroup(
-                f"group {group_id!r} has members of the {found.kind.value} protocol, which have to "
-                "leave first: a group does not change its protocol while it has members"
+                f"group {group_id!r} has members of the {existing.kind.value} protocol: a group"
+                " cannot change its protocol while it has members"
             )
         group = ConsumerGroup(group_id, self._config)
         self._registry.admit(group)
         return group
 
     def describe(self, group_id: str) -> ConsumerGroupDescription:
-        """Return a consumer group as it stands; raises `UnknownGroup` where there is none."""
+        """Describe a consumer group; raises `UnknownGroup`."""
         group = self._existing(group_id)
         members = sorted(group.members.values(), key=lambda member: member.joined_epoch)
         return ConsumerGroupDescription(
@@ -113,5 +111,5 @@ class ConsumerGroups:
     def _existing(self, group_id: str) -> ConsumerGroup:
         group = self._registry.find(group_id)
         if not isinstance(group, ConsumerGroup):
-            raise UnknownGroup(f"there is no consumer group {group_id!r}")
+            raise UnknownGroup(f"consumer group {group_id!r} does not exist")
         return group

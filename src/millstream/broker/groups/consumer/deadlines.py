@@ -1,4 +1,4 @@
-"""Until when the members of a consumer group have to be heard from."""
+"""Deadlines of the members of a consumer group."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ import math
 class MemberDeadlines:
     """Two deadlines for each member: the end of its session, and the end of a revocation.
 
-    Each heartbeat moves a session on, so nothing is kept in order. `wake_at` is never later than
-    the earliest deadline, and right after `take_late`; a heartbeat costs no more than a number.
+    Each heartbeat moves the end of a session, so the deadlines are not kept sorted. `wake_at` is
+    never later than the earliest deadline, and exact after `pop_late`; a heartbeat only compares a
+    number.
     """
 
     def __init__(self) -> None:
         self.wake_at = math.inf
-        """No deadline is earlier. It may have passed although none has."""
+        """No deadline is earlier. It may have passed without any deadline having passed."""
 
         self._sessions: dict[str, float] = {}
         self._revocations: dict[str, float] = {}
 
     def start_session(self, member_id: str, deadline: float) -> None:
-        """Have the member be heard again before `deadline`."""
+        """Expect the member's next heartbeat before `deadline`."""
         self._sessions[member_id] = deadline
         self.wake_at = min(self.wake_at, deadline)
 
     def start_revocation(self, member_id: str, deadline: float) -> None:
-        """Have the member let go of what it was told to give up before `deadline`."""
+        """Expect the member to release partitions before `deadline`."""
         self._revocations[member_id] = deadline
         self.wake_at = min(self.wake_at, deadline)
 
     def end_revocation(self, member_id: str) -> None:
-        """The member has let go, or does not have to any more."""
+        """Cancel the deadline of a revocation."""
         self._revocations.pop(member_id, None)
 
     def forget(self, member_id: str) -> None:
-        """Expect nothing of the member any more."""
+        """Remove the deadlines of a member."""
         self._sessions.pop(member_id, None)
         self._revocations.pop(member_id, None)
 
-    def take_late(self, now: float) -> list[str]:
-        """Return whose time is up, and expect nothing of them any more."""
+    def pop_late(self, now: float) -> list[str]:
+        """Return the members with a deadline up to `now`, and remove their deadlines."""
         late = [
             member_id
             for member_id, session in self._sessions.items()

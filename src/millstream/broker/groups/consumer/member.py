@@ -1,4 +1,4 @@
-"""A member of a consumer group (KIP-848), what it says, and what it is told."""
+"""A member of a consumer group (KIP-848), its heartbeats and the answers to them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass, field, replace
 from millstream.broker.groups.consumer.partition_set import PartitionSet, union
 
 JOIN_EPOCH = 0
-"""A member says so to join, with nothing in its hands."""
+"""Sent by a member that joins, and owns no partitions."""
 
 LEAVE_EPOCH = -1
-"""A member says so to leave."""
+"""Sent by a member that leaves."""
 
 LEAVE_STATIC_EPOCH = -2
-"""A static member says so to leave and come back: its place is kept for the time of a session."""
+"""Sent by a static member that leaves temporarily: its partitions are kept for one session."""
 
 
 class MemberState(enum.Enum):
-    """How far a member is on its way to the target."""
+    """The progress of a member towards its target."""
 
     STABLE = "stable"
-    """It has what it should have had by its epoch."""
+    """It has what it should have by its epoch."""
 
     UNREVOKED = "unrevoked"
-    """It was told to give partitions up, and has not said yet that it did."""
+    """It was told to release partitions, and has not confirmed that yet."""
 
     UNRELEASED = "unreleased"
-    """It has all that is free; others have not given up the rest of its target yet."""
+    """It has all that is free; others have not released the remainder of its target yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """What a member says. None stands for: as I said before."""
+    """A heartbeat. `None` means: unchanged since the last one."""
 
     member_id: str
     member_epoch: int
@@ -44,18 +44,17 @@ class ConsumerHeartbeat:
     """Empty for none."""
     assignor: str | None = None
     owned: PartitionSet | None = None
-    """What the member has in its hands, as it believes."""
+    """The partitions that the member believes to have."""
     client_id: str = ""
     client_host: str = ""
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this is a farewell."""
         return self.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
 
     @property
     def is_full(self) -> bool:
-        """Whether all is said anew, as members do that join, or that missed an answer."""
+        """Whether all fields are sent again, as by members that join, or that missed an answer."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms is not None
             and not (self.topic_names is None and self.topic_regex is None)
@@ -65,18 +64,18 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatResult:
-    """What the member is told."""
+    """The answer to a heartbeat."""
 
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
     assigned: PartitionSet | None = None
-    """What it may have in its hands from now on, and nothing else; None where that is as before."""
+    """All partitions that the member may have from now on; `None` if unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """A member as the group knows it."""
+    """A member, as the group knows it."""
 
     member_id: str
     instance_id: str | None = None
@@ -89,46 +88,47 @@ class ConsumerMember:
     client_host: str = ""
 
     joined_epoch: int = 0
-    """The group's epoch that began when it joined. No two members have the same, so it puts them in
-    order; a static member that comes back keeps it."""
+    """The group epoch that started when it joined. No two members have the same, so it orders
+    them; a static member that comes back keeps it.
+    """
 
     epoch: int = 0
-    """How far the member is: it has, or had, what it should have had by this epoch of the group.
-    -2 where a static member left and may come back."""
+    """The group epoch whose target it has, or had. -2 if a static member left and may come back."""
 
     previous_epoch: int = 0
-    """The last epoch before this one of which the member itself spoke. It is still heard with that:
-    the answer that told it of the present one may have been lost."""
+    """The last epoch before this one that the member itself sent. Requests with it are still
+    accepted: the answer with the current one may have been lost.
+    """
 
     state: MemberState = MemberState.STABLE
     assigned: PartitionSet = field(default_factory=dict)
-    """What it may have in its hands."""
+    """The partitions that it may have."""
 
     revoking: PartitionSet = field(default_factory=dict)
-    """What it was told to give up, and may still have in its hands."""
+    """The partitions that it was told to release, and may still have."""
 
     @property
     def held(self) -> PartitionSet:
-        """What no one else may have yet."""
+        """The partitions that no other member may get yet."""
         return union(self.assigned, self.revoking)
 
     @property
-    def wishes(self) -> tuple[frozenset[str], str, str | None]:
-        """What it says about how the group is to be divided."""
+    def subscription(self) -> tuple[frozenset[str], str, str | None]:
+        """The fields that determine the assignment of the group."""
         return self.topic_names, self.topic_regex, self.assignor
 
     @property
     def has_left(self) -> bool:
-        """Whether it is a static member that is away."""
+        """Whether it is a static member that left temporarily."""
         return self.epoch == LEAVE_STATIC_EPOCH
 
     def is_reconciled(self, target_epoch: int) -> bool:
-        """Whether it has exactly what it should have by `target_epoch`."""
+        """Return whether it has exactly what it should have by `target_epoch`."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def updated(self, beat: ConsumerHeartbeat) -> ConsumerMember:
-        """The member, with what `beat` says about it."""
-        told = {
+        """Return the member with the changes in a heartbeat."""
+        sent = {
             "instance_id": beat.instance_id,
             "rack_id": beat.rack_id,
             "rebalance_timeout_ms": beat.rebalance_timeout_ms,
@@ -138,9 +138,9 @@ class ConsumerMember:
             "client_id": beat.client_id,
             "client_host": beat.client_host,
         }
-        news = {
+        changes = {
             name: value
-            for name, value in told.items()
+            for name, value in sent.items()
             if value is not None and value != getattr(self, name)
         }
-        return replace(self, **news) if news else self  # type: ignore[arg-type]
+        return replace(self, **changes) if changes else self  # type: ignore[arg-type]

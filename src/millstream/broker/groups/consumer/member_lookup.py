@@ -1,4 +1,4 @@
-"""Who of a consumer group speaks, and whether it may: members by id, epoch and instance id."""
+"""Finding the member that sent a request, by id, epoch and instance id, and checking it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from millstream.errors import (
 
 
 def find_member(
-    roster: ConsumerMembers, beat: ConsumerHeartbeat, *, members_max: int
+    members: ConsumerMembers, beat: ConsumerHeartbeat, *, members_max: int
 ) -> ConsumerMember | None:
-    """The member that speaks; None where it is new.
+    """Return the member that sent a heartbeat; `None` if it is new.
 
-    Where a static member comes back under another id, it is the one whose place it takes.
+    If a static member comes back under another id, that is the one which it replaces.
     """
-    found = roster.members.get(beat.member_id)
+    found = members.by_id.get(beat.member_id)
     if beat.instance_id is not None:
-        found = _find_static_member(roster, beat, found)
+        found = _find_static_member(members, beat, found)
     if found is None:
         if beat.member_epoch != JOIN_EPOCH:
-            raise UnknownMember(f"there is no member {beat.member_id!r}")
-        if len(roster.members) >= members_max:
-            raise GroupFull(f"the group has {len(roster.members)} members, allowed {members_max}")
+            raise UnknownMember(f"member {beat.member_id!r} does not exist")
+        if len(members.by_id) >= members_max:
+            raise GroupFull(f"the group has {len(members.by_id)} members, limit is {members_max}")
     elif found.member_id == beat.member_id:
         _check_epoch(found, beat)
     return found
 
 
 def _find_static_member(
-    roster: ConsumerMembers, beat: ConsumerHeartbeat, same_id: ConsumerMember | None
+    members: ConsumerMembers, beat: ConsumerHeartbeat, same_id: ConsumerMember | None
 ) -> ConsumerMember | None:
     if same_id is not None:
         if same_id.instance_id != beat.instance_id:
@@ -47,7 +47,7 @@ def _find_static_member(
                 f"and cannot change it to {beat.instance_id!r}"
             )
         return same_id
-    holder = roster.with_instance(beat.instance_id)
+    holder = members.with_instance(beat.instance_id)
     if holder is None:
         return None
     if beat.member_epoch != JOIN_EPOCH:
@@ -60,10 +60,10 @@ def _find_static_member(
 
 
 def _check_epoch(member: ConsumerMember, beat: ConsumerHeartbeat) -> None:
-    """Raise unless the member speaks of its epoch, or begins anew.
+    """Raise unless the heartbeat has the member's epoch, or joins again.
 
-    It may also speak of the epoch before, where nothing is in its hands that is not its own: then
-    the answer with the present one was lost.
+    It may also have the previous epoch, if the member owns nothing that it does not hold: then the
+    answer with the current epoch was lost.
     """
     if beat.member_epoch in (JOIN_EPOCH, member.epoch):
         return
@@ -76,49 +76,49 @@ def _check_epoch(member: ConsumerMember, beat: ConsumerHeartbeat) -> None:
         return
     raise FencedMemberEpoch(
         f"member {member.member_id!r} is at epoch {member.epoch}, not {beat.member_epoch}; "
-        "it has to let go of all its partitions and join again"
+        "it has to release all its partitions and join again"
     )
 
 
-def find_leaving_member(roster: ConsumerMembers, beat: ConsumerHeartbeat) -> ConsumerMember:
-    """The member that says farewell."""
-    holder = roster.with_instance(beat.instance_id)
+def find_leaving_member(members: ConsumerMembers, beat: ConsumerHeartbeat) -> ConsumerMember:
+    """Return the member that leaves."""
+    holder = members.with_instance(beat.instance_id)
     if holder is not None and holder.member_id != beat.member_id:
         raise _taken_over(holder)
     if holder is None and beat.instance_id is not None:
-        raise UnknownMember(f"there is no instance id {beat.instance_id!r}")
-    return _member_of(roster, beat.member_id)
+        raise UnknownMember(f"no member has instance id {beat.instance_id!r}")
+    return _member_of(members, beat.member_id)
 
 
-def find_removed_member(roster: ConsumerMembers, leaver: LeavingMember) -> ConsumerMember:
-    """The member that an operator lets go: by its id, or a static one by its instance id alone."""
+def find_removed_member(members: ConsumerMembers, leaver: LeavingMember) -> ConsumerMember:
+    """Return the member that an operator removes, by its id or its instance id alone."""
     if leaver.instance_id is None:
-        return _member_of(roster, leaver.member_id)
-    holder = roster.with_instance(leaver.instance_id)
+        return _member_of(members, leaver.member_id)
+    holder = members.with_instance(leaver.instance_id)
     if holder is None:
-        raise UnknownMember(f"there is no instance id {leaver.instance_id!r}")
+        raise UnknownMember(f"no member has instance id {leaver.instance_id!r}")
     if leaver.member_id not in (NO_MEMBER, holder.member_id):
         raise _taken_over(holder)
     return holder
 
 
 def check_member_epoch(
-    roster: ConsumerMembers, member_id: str, epoch: int, instance_id: str | None
+    members: ConsumerMembers, member_id: str, epoch: int, instance_id: str | None
 ) -> None:
-    """Raise unless the member is there, and at this epoch."""
-    holder = roster.with_instance(instance_id)
+    """Raise unless the member exists and has this epoch."""
+    holder = members.with_instance(instance_id)
     if holder is not None and holder.member_id != member_id:
         raise _taken_over(holder)
-    member = _member_of(roster, member_id)
+    member = _member_of(members, member_id)
     if member.has_left or member.epoch != epoch:
         raise StaleMemberEpoch(f"member {member_id!r} is at epoch {member.epoch}, not {epoch}")
 
 
-def _member_of(roster: ConsumerMembers, member_id: str) -> ConsumerMember:
+def _member_of(members: ConsumerMembers, member_id: str) -> ConsumerMember:
     try:
-        return roster.members[member_id]
+        return members.by_id[member_id]
     except KeyError:
-        raise UnknownMember(f"there is no member {member_id!r}") from None
+        raise UnknownMember(f"member {member_id!r} does not exist") from None
 
 
 def _taken_over(holder: ConsumerMember) -> FencedInstance:

@@ -1,8 +1,8 @@
-"""The members of a consumer group, and all that follows from them, kept in step.
+"""The members of a consumer group, with the tables derived from them.
 
-There is one way to change a member: `put`. It keeps the table of instance ids, the count of wishes,
-the list of what has to be written down and, above all, the table of holders, in which each
-partition that may be in someone's hands has one holder. That none has two is asserted there.
+`put` is the only way to change a member. It updates the table of instance ids, the subscriptions,
+the set of entries to store and, above all, the table of holders, in which each partition that a
+member may be reading has one holder. `put` asserts that none has two.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from millstream.broker.groups.consumer.subscriptions import GroupSubscriptions
 
 
 class ConsumerMembers:
-    """Who is in the group, what each should have and what each holds."""
+    """The members of a group, their targets, and the partitions that they hold."""
 
     def __init__(self) -> None:
-        self.members: dict[str, ConsumerMember] = {}
+        self.by_id: dict[str, ConsumerMember] = {}
         self.targets: dict[str, PartitionSet] = {}
-        """What each member should have."""
+        """The partitions that each member should have."""
 
         self.subscriptions = GroupSubscriptions()
         self.changed: set[EntryKey] = set()
-        """The entries of members that are not as they were written down."""
+        """The entries of members that differ from what is stored."""
 
         self._instances: dict[str, str] = {}
         self._holders: dict[UUID, dict[int, str]] = {}
 
     def with_instance(self, instance_id: str | None) -> ConsumerMember | None:
-        """The static member that has this instance id."""
+        """Return the static member with this instance id, if there is one."""
         member_id = None if instance_id is None else self._instances.get(instance_id)
-        return None if member_id is None else self.members[member_id]
+        return None if member_id is None else self.by_id[member_id]
 
     def available(self, wanted: PartitionSet, member_id: str) -> PartitionSet:
-        """Of `wanted`, what no other member than this one holds."""
+        """Return those of `wanted` that no other member holds."""
         available = {}
         for topic, numbers in wanted.items():
             holders = self._holders.get(topic, {})
@@ -53,9 +53,9 @@ class ConsumerMembers:
         return available
 
     def put(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
-        """Put `new` in the place of `old`: None before it comes, None after it went.
+        """Replace `old` by `new`: `None` to add, `None` to remove.
 
-        Where a static member comes back under another id, it gets the target of the one before.
+        A static member that comes back under another id gets the target of the old one.
         """
         if old is new:
             return
@@ -65,28 +65,27 @@ class ConsumerMembers:
                 self._forget(old, new)
         if new is not None:
             self._hold(new)
-            self._note(old, new)
-            self.members[new.member_id] = new
+            self._mark_changed(old, new)
+            self.by_id[new.member_id] = new
             self.targets.setdefault(new.member_id, NO_PARTITIONS)
             if new.instance_id is not None:
                 self._instances[new.instance_id] = new.member_id
         self.subscriptions.replace(old, new)
 
     def set_target(self, member_id: str, target: PartitionSet) -> None:
-        """Have the member move towards `target` from now on."""
         if target is not (former := self.targets[member_id]) and target != former:
             self.targets[member_id] = target
             self.changed.add((ConsumerRecordKind.TARGET, member_id))
 
     def take_changed(self) -> set[EntryKey]:
-        """Return what is not as it was written down, and take it for written."""
+        """Return the entries that differ from what is stored, and treat them as stored."""
         changed, self.changed = self.changed, set()
         return changed
 
-    def encoded(self, place: EntryKey) -> bytes | None:
-        """The entry of a member as it has to be written down; None where the member is gone."""
-        kind, member_id = place
-        member = self.members.get(member_id)
+    def encode_entry(self, entry: EntryKey) -> bytes | None:
+        """Return the value of a member's entry; `None` if the member was removed."""
+        kind, member_id = entry
+        member = self.by_id.get(member_id)
         if member is None:
             return None
         if kind is ConsumerRecordKind.TARGET:
@@ -96,7 +95,7 @@ class ConsumerMembers:
         )
 
     def _forget(self, old: ConsumerMember, new: ConsumerMember | None) -> None:
-        del self.members[old.member_id]
+        del self.by_id[old.member_id]
         if old.instance_id is not None:
             del self._instances[old.instance_id]
         target = self.targets.pop(old.member_id)
@@ -104,7 +103,7 @@ class ConsumerMembers:
             self.targets[new.member_id] = target
         self.changed.update((kind, old.member_id) for kind in MEMBER_KINDS)
 
-    def _note(self, old: ConsumerMember | None, new: ConsumerMember) -> None:
+    def _mark_changed(self, old: ConsumerMember | None, new: ConsumerMember) -> None:
         if old is None or old.member_id != new.member_id:
             self.changed.update((kind, new.member_id) for kind in MEMBER_KINDS)
             return
@@ -116,7 +115,7 @@ class ConsumerMembers:
         for topic, numbers in member.held.items():
             holders = self._holders.setdefault(topic, {})
             for number in numbers:
-                assert number not in holders, f"partition {topic}-{number} is in two hands"
+                assert number not in holders, f"partition {topic}-{number} has two holders"
                 holders[number] = member.member_id
 
     def _release(self, partitions: PartitionSet) -> None:

@@ -1,7 +1,7 @@
-"""Sets of partitions, as groups deal with them: topic id to partition numbers.
+"""Sets of partitions: topic id to partition numbers.
 
-A topic of which nothing is left is not in the map, so that equal sets are equal maps. None of the
-functions changes what it is given.
+A topic without partitions is not in the map, so that equal sets are equal maps. The functions do
+not change their arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_PARTITIONS: PartitionSet = MappingProxyType({})
 
 
 def partition_set(pairs: Iterable[tuple[UUID, Iterable[int]]]) -> PartitionSet:
-    """Make one set of all the numbers that are named, each topic as often as it comes."""
+    """Return the set of all given partitions; a topic may occur several times."""
     gathered: dict[UUID, frozenset[int]] = {}
     for topic, numbers in pairs:
         if both := gathered.get(topic, frozenset()) | frozenset(numbers):
@@ -26,7 +26,6 @@ def partition_set(pairs: Iterable[tuple[UUID, Iterable[int]]]) -> PartitionSet:
 
 
 def union(left: PartitionSet, right: PartitionSet) -> PartitionSet:
-    """What is in one of both."""
     if not left or not right:
         return left or right
     merged = dict(left)
@@ -36,7 +35,6 @@ def union(left: PartitionSet, right: PartitionSet) -> PartitionSet:
 
 
 def intersection(left: PartitionSet, right: PartitionSet) -> PartitionSet:
-    """What is in both."""
     if left is right:
         return left
     return {
@@ -47,7 +45,7 @@ def intersection(left: PartitionSet, right: PartitionSet) -> PartitionSet:
 
 
 def difference(left: PartitionSet, right: PartitionSet) -> PartitionSet:
-    """What is in `left` only."""
+    """Return the partitions of `left` that are not in `right`."""
     if left is right:
         return NO_PARTITIONS
     return {
@@ -58,10 +56,8 @@ def difference(left: PartitionSet, right: PartitionSet) -> PartitionSet:
 
 
 def is_subset(inner: PartitionSet, outer: PartitionSet) -> bool:
-    """Whether all of `inner` is in `outer`."""
     return all(numbers <= outer.get(topic, frozenset()) for topic, numbers in inner.items())
 
 
 def count(partitions: PartitionSet) -> int:
-    """How many partitions these are."""
     return sum(map(len, partitions.values()))

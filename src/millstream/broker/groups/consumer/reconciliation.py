@@ -1,17 +1,17 @@
-"""Moving one member towards its target, one safe step at a time.
+"""Reconciliation: moving one member towards its target, one safe step at a time.
 
-    STABLE ──── target has less ────► UNREVOKED ──── member says it let go ────┐
+    STABLE ──── target has less ────► UNREVOKED ──── member confirms release ──┐
       ▲  ▲                                ▲                                    │
-      │  └── others let go ── UNRELEASED ─┘ ◄──── target has what others hold ─┤
-      └───────────────────── all of the target is its own ◄────────────────────┘
+      │  └── others release ─ UNRELEASED ─┘ ◄──── target has what others hold ─┤
+      └───────────────────── it has its complete target ◄──────────────────────┘
 
-First the member is told to give up what it should not have, and keeps its epoch until it says that
-it did. Then it moves to the target's epoch and gets what is free. What another member may still
-have in its hands it gets later, when that member has let go: so no partition is in two hands.
+First the member is told to release what it should not have, and keeps its epoch until it confirms
+that. Then it moves to the target's epoch and gets what is free. Partitions that another member
+still holds it gets later, when that member has released them: so no partition has two readers.
 
-A member is believed what it says of its hands. It must take what an answer grants when it gets the
-answer, or not at all: the protocol has no way to tell a partition that was not yet taken from one
-that was let go.
+The member's own report of what it owns is trusted. It must take what an answer grants when it gets
+the answer, or not at all: the protocol cannot distinguish a partition that was not taken yet from
+one that was released.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millstream.broker.groups.consumer.partition_set import (
 )
 
 Available: TypeAlias = Callable[[PartitionSet], PartitionSet]
-"""Of these partitions, those that no other member holds."""
+"""Returns those of the given partitions that no other member holds."""
 
 
 def reconcile(
@@ -41,9 +41,9 @@ def reconcile(
     owned: PartitionSet | None,
     available: Available,
 ) -> ConsumerMember:
-    """Take the step that the member can take now; the same member where it can take none.
+    """Return the member after the next step; the same member if no step is possible.
 
-    `owned` is what the member says that it has in its hands; None where it did not say.
+    `owned` is what the member reports to have; `None` if it did not report.
     """
     if member.is_reconciled(target_epoch):
         return member
@@ -72,5 +72,5 @@ def reconcile(
 
 
 def _has_revoked(revoking: PartitionSet, owned: PartitionSet | None) -> bool:
-    """Whether the member said that it has nothing more of `revoking` in its hands."""
+    """Return whether the member reported that it owns nothing of `revoking`."""
     return owned is not None and not intersection(owned, revoking)

@@ -1,11 +1,11 @@
-"""What of a consumer group outlives the broker: one entry for the group, three for each member.
+"""The stored form of a consumer group: one entry for the group, three for each member.
 
-    ["consumer", group, "group", ""]         epochs, and which topics they were worked out from
-    ["consumer", group, "member", member]    who it is and what it wants
-    ["consumer", group, "target", member]    what it should have
-    ["consumer", group, "current", member]   its epoch, and what it has in its hands
+    ["consumer", group, "group", ""]         epochs, and the topics that they were computed from
+    ["consumer", group, "member", member]    its identity and its subscription
+    ["consumer", group, "target", member]    the partitions that it should have
+    ["consumer", group, "current", member]   its epoch, and the partitions that it holds
 
-What changes together is written together, so entries that contradict each other are damage, and
+Entries that change together are written together, so contradicting entries are damage, and
 reported.
 """
 
@@ -31,7 +31,7 @@ _VERSION = 1
 
 
 class ConsumerRecordKind(enum.StrEnum):
-    """What an entry is about."""
+    """The kinds of entries."""
 
     GROUP = "group"
     MEMBER = "member"
@@ -40,7 +40,7 @@ class ConsumerRecordKind(enum.StrEnum):
 
 
 EntryKey: TypeAlias = tuple[ConsumerRecordKind, str]
-"""An entry within its group: the kind, and the member's id; no id for the group's own."""
+"""An entry within its group: the kind, and the member id; no id for the entry of the group."""
 
 GROUP_ENTRY_KEY: EntryKey = (ConsumerRecordKind.GROUP, "")
 MEMBER_KINDS = (ConsumerRecordKind.MEMBER, ConsumerRecordKind.TARGET, ConsumerRecordKind.CURRENT)
@@ -86,7 +86,7 @@ _R = TypeVar("_R", bound=_Record)
 
 @dataclass(slots=True)
 class StoredConsumerGroup:
-    """A group as it was written down."""
+    """A group as it was stored."""
 
     epoch: int
     target_epoch: int
@@ -97,13 +97,13 @@ class StoredConsumerGroup:
     targets: dict[str, PartitionSet]
 
 
-def key_of(group_id: str, place: EntryKey) -> bytes:
-    """The key under which an entry of the group is kept."""
-    return encode_key(FAMILY, group_id, *place)
+def key_of(group_id: str, entry: EntryKey) -> bytes:
+    """Return the key of an entry in the state log."""
+    return encode_key(FAMILY, group_id, *entry)
 
 
 def identity_of(member: ConsumerMember) -> tuple[object, ...]:
-    """What `encode_member` depends on."""
+    """Return the fields that `encode_member` depends on."""
     return (
         member.instance_id,
         member.rack_id,
@@ -120,7 +120,6 @@ def identity_of(member: ConsumerMember) -> tuple[object, ...]:
 def encode_group(
     *, epoch: int, target_epoch: int, fingerprint: str, empty_since_ms: int | None
 ) -> bytes:
-    """The entry of the group itself."""
     return msgspec.json.encode(
         _Group(
             epoch=epoch,
@@ -132,7 +131,7 @@ def encode_group(
 
 
 def encode_member(member: ConsumerMember) -> bytes:
-    """Who the member is and what it wants."""
+    """Encode the identity and the subscription of a member."""
     return msgspec.json.encode(
         _Member(
             instance_id=member.instance_id,
@@ -149,12 +148,11 @@ def encode_member(member: ConsumerMember) -> bytes:
 
 
 def encode_target(target: PartitionSet) -> bytes:
-    """What the member should have."""
     return msgspec.json.encode(_Target(partitions=_listed(target)))
 
 
 def encode_current(member: ConsumerMember) -> bytes:
-    """Where the member is, and what it has in its hands."""
+    """Encode the epoch of a member, and the partitions that it holds."""
     return msgspec.json.encode(
         _Current(
             epoch=member.epoch,
@@ -167,12 +165,12 @@ def encode_current(member: ConsumerMember) -> bytes:
 
 
 def decode_groups(entries: Iterable[tuple[bytes, bytes]]) -> dict[str, StoredConsumerGroup]:
-    """Read consumer groups out of their entries."""
-    found: dict[str, dict[EntryKey, bytes]] = {}
+    """Decode consumer groups from their entries."""
+    groups: dict[str, dict[EntryKey, bytes]] = {}
     for key, value in entries:
-        group_id, place = _read_key(key)
-        found.setdefault(group_id, {})[place] = value
-    return {group_id: _read_group(group_id, values) for group_id, values in found.items()}
+        group_id, entry = _read_key(key)
+        groups.setdefault(group_id, {})[entry] = value
+    return {group_id: _read_group(group_id, values) for group_id, values in groups.items()}
 
 
 def _read_key(key: bytes) -> tuple[str, EntryKey]:
@@ -182,14 +180,14 @@ def _read_key(key: bytes) -> tuple[str, EntryKey]:
         ):
             return group_id, (ConsumerRecordKind(kind), member_id)
         case parts:
-            raise CorruptData(f"groups: {parts!r} is no key of a consumer group")
+            raise CorruptData(f"groups: {parts!r} is not a key of a consumer group")
 
 
 def _read_group(group_id: str, values: Mapping[EntryKey, bytes]) -> StoredConsumerGroup:
     member_ids = [member_id for kind, member_id in values if kind is ConsumerRecordKind.MEMBER]
     expected = {(kind, member_id) for kind in MEMBER_KINDS for member_id in member_ids}
     if odd := sorted((expected | {GROUP_ENTRY_KEY}) ^ values.keys()):
-        raise CorruptData(f"group {group_id!r}: entries that are missing or left over: {odd}")
+        raise CorruptData(f"group {group_id!r}: unexpected or missing entries: {odd}")
     group = _read(values[GROUP_ENTRY_KEY], _Group)
     members = [
         _member(
@@ -220,7 +218,7 @@ def _check_assigned_once(group_id: str, members: list[ConsumerMember]) -> None:
     for member in members:
         for topic, numbers in member.held.items():
             if twice := held.get(topic, frozenset()) & numbers:
-                raise CorruptData(f"group {group_id!r}: {topic}-{min(twice)} is in two hands")
+                raise CorruptData(f"group {group_id!r}: {topic}-{min(twice)} has two holders")
             held[topic] = held.get(topic, frozenset()) | numbers
 
 
@@ -249,10 +247,10 @@ def _read(value: bytes, kind: type[_R]) -> _R:
     try:
         version = msgspec.json.decode(value, type=_Record).version
         if version != _VERSION:
-            raise UnknownFormat(f"entry of version {version}, this release reads {_VERSION}")
+            raise UnknownFormat(f"consumer group entry has version {version}, expected {_VERSION}")
         return msgspec.json.decode(value, type=kind)
     except msgspec.DecodeError as error:
-        raise CorruptData(f"entry of a consumer group cannot be read: {error}") from error
+        raise CorruptData(f"invalid consumer group entry: {error}") from error
 
 
 def _listed(partitions: PartitionSet) -> dict[str, list[int]]:
@@ -263,4 +261,4 @@ def _partitions(listed: dict[str, list[int]]) -> PartitionSet:
     try:
         return partition_set((UUID(hex=topic), numbers) for topic, numbers in listed.items())
     except ValueError as error:
-        raise CorruptData(f"entry of a consumer group names no topic: {error}") from error
+        raise CorruptData(f"consumer group entry has an invalid topic id: {error}") from error

@@ -1,4 +1,4 @@
-"""What the members of a consumer group want, and which topics and partitions that is."""
+"""The subscriptions of a consumer group, and the topics and partitions that they match."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.broker.groups.consumer.topic_pattern import TopicPattern
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """What a group has to know of a topic."""
+    """The properties of a topic that a group needs."""
 
     id: UUID
     partition_count: int
@@ -25,25 +25,25 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicsImage:
-    """All topics, as they were at some moment. Another moment has another revision."""
+    """All topics at one moment. Another moment has another revision."""
 
     revision: int
     topics: Mapping[str, TopicImage]
 
 
 class GroupSubscriptions:
-    """The wishes of all members together.
+    """The subscriptions of all members together.
 
-    They are counted as members come, change and go, and matched with the topics that there are by
-    `resolve`, when either side has changed.
+    They are counted as members join, change and leave, and matched with the existing topics by
+    `resolve`, if either has changed.
     """
 
     def __init__(self) -> None:
         self.partition_counts: dict[UUID, int] = {}
-        """Partitions of each topic that someone wants, as `resolve` found them."""
+        """Partition counts of the topics that a member subscribes to, as `resolve` found them."""
 
         self.fingerprint = ""
-        """Tells two outcomes of `resolve` apart, also over a restart."""
+        """Identifies an outcome of `resolve`, also after a restart."""
 
         self._names: Counter[str] = Counter()
         self._regexes: Counter[str] = Counter()
@@ -56,14 +56,14 @@ class GroupSubscriptions:
 
     @property
     def assignor(self) -> str:
-        """The strategy that most members ask for; the first by name where several are equal."""
+        """The assignor that most members prefer; of equals, the first by name."""
         if not self._assignors:
             return DEFAULT_ASSIGNOR
         return min(self._assignors, key=lambda name: (-self._assignors[name], name))
 
     def replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
-        """Count the wishes of `new` instead of those of `old`."""
-        if old is not None and new is not None and old.wishes == new.wishes:
+        """Count the subscription of `new` instead of that of `old`."""
+        if old is not None and new is not None and old.subscription == new.subscription:
             return
         if old is not None:
             self._count(old, -1)
@@ -72,13 +72,13 @@ class GroupSubscriptions:
         self._is_stale = True
 
     def includes(self, topic_name: str) -> bool:
-        """Whether any member wants the topic."""
+        """Return whether a member subscribes to the topic."""
         return topic_name in self._names or any(
             pattern.matches(topic_name) for pattern in self._patterns.values()
         )
 
     def resolve(self, catalog: TopicsImage) -> bool:
-        """Find the wanted topics in `catalog`; True where the outcome is not the one before."""
+        """Match subscriptions with the topics of `catalog`; returns whether the outcome changed."""
         if catalog.revision == self._catalog.revision and not self._is_stale:
             return False
         if catalog.revision != self._catalog.revision:
@@ -90,20 +90,20 @@ class GroupSubscriptions:
         for regex in self._patterns.keys() - self._selected.keys():
             self._selected[regex] = self._patterns[regex].select(names)
         wanted = (names & self._names.keys()).union(*self._selected.values())
-        shapes = [(name, catalog.topics[name]) for name in sorted(wanted)]
-        self.partition_counts = {shape.id: shape.partition_count for _, shape in shapes}
-        before, self.fingerprint = self.fingerprint, _fingerprint(shapes)
+        images = [(name, catalog.topics[name]) for name in sorted(wanted)]
+        self.partition_counts = {image.id: image.partition_count for _, image in images}
+        before, self.fingerprint = self.fingerprint, _fingerprint(images)
         return self.fingerprint != before
 
     def topics_of(self, member: ConsumerMember) -> frozenset[UUID]:
-        """The topics that the member wants, of those that `resolve` found."""
-        wish = (member.topic_names, member.topic_regex)
-        if (found := self._topics_of.get(wish)) is None:
+        """Return the topics that the member subscribes to, of those that `resolve` found."""
+        key = (member.topic_names, member.topic_regex)
+        if (topic_ids := self._topics_of.get(key)) is None:
             topics = self._catalog.topics
             names = topics.keys() & member.topic_names
             names |= self._selected.get(member.topic_regex, frozenset())
-            found = self._topics_of[wish] = frozenset(topics[name].id for name in names)
-        return found
+            topic_ids = self._topics_of[key] = frozenset(topics[name].id for name in names)
+        return topic_ids
 
     def _count(self, member: ConsumerMember, by: int) -> None:
         for name in member.topic_names:
@@ -125,6 +125,6 @@ def _add(counter: Counter[str], name: str, by: int) -> None:
         del counter[name]
 
 
-def _fingerprint(shapes: list[tuple[str, TopicImage]]) -> str:
-    text = "\n".join(f"{name} {shape.id.hex} {shape.partition_count}" for name, shape in shapes)
+def _fingerprint(images: list[tuple[str, TopicImage]]) -> str:
+    text = "\n".join(f"{name} {image.id.hex} {image.partition_count}" for name, image in images)
     return xxh3_128_hexdigest(text.encode())

@@ -10,47 +10,45 @@ from millstream.broker.topics.topic import Topic, TopicChange, TopicEvent
 
 
 class WatchedTopics(Protocol):
-    """What is needed of `Topics` here."""
+    """The part of `Topics` that is used here."""
 
-    def all(self) -> list[Topic]:
-        """Return all topics."""
-        ...
+    def all(self) -> list[Topic]: ...
 
     def on_change(self, callback: Callable[[TopicChange], None]) -> Callable[[], None]:
-        """Call back after each change; returns what ends that."""
+        """Call `callback` after each change; returns a function that ends this."""
         ...
 
 
 class TopicCatalog:
-    """Keeps a `TopicsImage` of all topics, from when it is first asked for.
+    """Keeps a `TopicsImage` of all topics, from its first use on.
 
-    Changes are noted as they come; a new `TopicsImage` is made when one is asked for after that.
+    Changes are recorded as they happen; the next use of `current` builds a new `TopicsImage`.
     """
 
     def __init__(self, topics: WatchedTopics) -> None:
         self._topics = topics
-        self._shapes: dict[str, TopicImage] = {}
+        self._images: dict[str, TopicImage] = {}
         self._revision = 0
         self._catalog: TopicsImage | None = None
         self.close = topics.on_change(self._on_change)
-        """Watch the topics no longer."""
+        """Stops watching the topics."""
 
     @property
     def current(self) -> TopicsImage:
         """All topics, as they are now."""
         if self._catalog is None:
-            self._shapes = {topic.name: _topic_image(topic) for topic in self._topics.all()}
+            self._images = {topic.name: _topic_image(topic) for topic in self._topics.all()}
         if self._catalog is None or self._catalog.revision != self._revision:
-            self._catalog = TopicsImage(self._revision, dict(self._shapes))
+            self._catalog = TopicsImage(self._revision, dict(self._images))
         return self._catalog
 
     def _on_change(self, change: TopicChange) -> None:
         if self._catalog is None or change.event is TopicEvent.ALTERED:
             return
         if change.event is TopicEvent.DELETED:
-            self._shapes.pop(change.topic.name, None)
+            self._images.pop(change.topic.name, None)
         else:
-            self._shapes[change.topic.name] = _topic_image(change.topic)
+            self._images[change.topic.name] = _topic_image(change.topic)
         self._revision += 1
 
 

@@ -1,8 +1,8 @@
 """Patterns by which members subscribe to topics.
 
-They come from clients, so they are matched by an engine that never goes back: the time to match a
-name grows with its length and the pattern's, whatever either says. A pattern is bounded in length,
-and what it is compiled to in memory.
+They come from clients, so they are matched by an engine without backtracking: the time to match a
+name is linear in its length and the pattern's. The length of a pattern is limited, and so is the
+memory that it is compiled to.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import re2
 from millstream.errors import InvalidRegex
 
 PATTERN_LENGTH_MAX = 1024
-"""Characters of a pattern. Four names of the longest kind, spelled out, fit."""
+"""Characters of a pattern: four topic names of the greatest length fit."""
 
 _MEMORY_MAX = 256 * 1024
-"""What one pattern may be compiled to, and what matching may remember, in bytes. A client can have
-one for each group that it makes up. Patterns that need more are refused within some 10 ms."""
+"""Bytes of a compiled pattern and of its matching cache. A client can have one pattern for each
+group that it invents. Patterns that need more are refused within some 10 ms.
+"""
 
 _QUOTED_MAX = 60
 
 
 class TopicPattern:
-    """A pattern, and which topics it was found to match.
+    """A pattern, with a cache of the topics that it matches.
 
-    It matches a name as a whole. What was decided about a name once is remembered: topics come
-    and go one at a time, and each is looked at once.
+    It has to match the complete name. Results are cached: topics are created and deleted one at a
+    time, and each is matched once.
     """
 
     def __init__(self, source: str) -> None:
@@ -36,13 +37,13 @@ class TopicPattern:
         self._matching: frozenset[str] = frozenset()
 
     def matches(self, name: str) -> bool:
-        """Whether the whole of `name` is as the pattern says."""
+        """Return whether the pattern matches the complete name."""
         return self._regexp.fullmatch(name) is not None
 
     def select(self, names: AbstractSet[str]) -> frozenset[str]:
-        """Of `names`, those that match."""
-        found = {name for name in names - self._decided if self.matches(name)}
-        self._matching = frozenset(self._matching & names | found)
+        """Return those of `names` that match."""
+        new = {name for name in names - self._decided if self.matches(name)}
+        self._matching = frozenset(self._matching & names | new)
         self._decided = frozenset(names)
         return self._matching
 
@@ -50,7 +51,7 @@ class TopicPattern:
 def _compile(source: str) -> re2._Regexp:
     if len(source) > PATTERN_LENGTH_MAX:
         raise InvalidRegex(
-            f"pattern has {len(source)} characters, at most {PATTERN_LENGTH_MAX} are allowed"
+            f"pattern must have at most {PATTERN_LENGTH_MAX} characters, got {len(source)}"
         )
     options = re2.Options()
     options.max_mem = _MEMORY_MAX
@@ -59,15 +60,15 @@ def _compile(source: str) -> re2._Regexp:
     try:
         return re2.compile(source, options)
     except re2.error as error:
-        reason = _cut(_reason(error))
-        raise InvalidRegex(f"pattern {_cut(source)!r} is not valid: {reason}") from None
+        reason = _shorten(_reason(error))
+        raise InvalidRegex(f"invalid pattern {_shorten(source)!r}: {reason}") from None
 
 
 def _reason(error: re2.error) -> str:
-    """The engine's own words, which come as bytes, and with the pattern."""
+    """Return the message of the engine, which is bytes."""
     reason = error.args[0] if error.args else "it cannot be compiled"
     return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _QUOTED_MAX else text[:_QUOTED_MAX] + "..."

@@ -1,15 +1,15 @@
-"""What groups have committed: how far they have read of each partition.
+"""Committed offsets of groups, and those pending in transactions.
 
-Two kinds of entries, and all that happens to them is a list of changes, which is stored as one put
-and then applied:
+There are two kinds of entries, and every operation is a list of changes to them, which is stored as
+one put and then applied:
 
-    offset   (group, topic, partition)              what the group has committed
-    pending  (producer, group, topic, partition)    what a transaction will commit when it ends
+    offset   (group, topic, partition)              committed by the group
+    pending  (producer, group, topic, partition)    to be committed when the transaction ends
 
-When a transaction ends well, its pending offsets become the group's, except where the group has
-committed since they were staged: of two commits the later one counts, and `order` tells which that
-is. When it is aborted they go. Either is one change, so a crash finds both or neither, and ending
-a transaction a second time finds nothing to do.
+When a transaction commits, its pending offsets become those of the group, unless the group has
+committed since they were staged: the later commit wins, and `order` tells which that is. When it
+aborts, they are deleted. Each change is atomic, so a crash leaves both entries or neither, and
+ending a transaction twice changes nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from millstream.records.topic_partition import TopicPartition
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset, of which partition."""
+    """The key of a committed offset."""
 
     group_id: str
     partition: TopicPartition
 
 
 class PendingOffsetKey(NamedTuple):
-    """Whose offset, of which partition, is part of which producer's transaction."""
+    """The key of an offset that is pending in a producer's transaction."""
 
     producer_id: int
     group_id: str
@@ -47,9 +47,9 @@ class CommittedOffset:
     committed_ms: int
     """Wall time, for retention only."""
     order: int
-    """Rises with every commit of this node: of two, the one with the greater number is later."""
+    """Rises with every commit of this node: of two commits, the later has the greater number."""
     expires_ms: int | None = None
-    """When it goes, where an old client said so itself."""
+    """When it expires, if an old client set that itself."""
     producer_epoch: int = -1
     """The epoch of the producer that staged it."""
 
@@ -57,7 +57,7 @@ class CommittedOffset:
 OffsetChange: TypeAlias = (
     tuple[OffsetKey, CommittedOffset | None] | tuple[PendingOffsetKey, CommittedOffset | None]
 )
-"""What an entry becomes; `None` where it goes."""
+"""The new value of an entry; `None` deletes it."""
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
@@ -69,12 +69,12 @@ class CommittedOffsets:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[int, dict[PendingOffsetKey, CommittedOffset]] = {}
         self._producers: dict[OffsetKey, set[int]] = {}
-        """Which transactions each offset is part of; without those that are part of none."""
+        """The transactions in which each offset is pending; offsets without any are left out."""
         self.order = 0
-        """The greatest order that was seen."""
+        """The greatest order seen."""
 
     def apply(self, changes: Iterable[OffsetChange]) -> None:
-        """Make changes that are stored."""
+        """Apply changes that are stored."""
         for key, committed in changes:
             if committed is not None:
                 self.order = max(self.order, committed.order)
@@ -107,43 +107,43 @@ class CommittedOffsets:
         if not producers:
             self._producers.pop(offset_key, None)
 
-    # Looking.
+    # Lookup.
 
     def groups(self) -> list[str]:
-        """Return the ids of all groups that have committed or staged anything."""
+        """Return the ids of all groups that have committed or staged offsets."""
         return sorted({*self._groups, *(key.group_id for key in self._producers)})
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return all that a group has committed."""
+        """Return all offsets committed by a group."""
         return self._groups.get(group_id, _NOTHING)
 
     def get(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
-        """Return what a group has committed of a partition."""
         return self.of_group(group_id).get(partition)
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether a transaction that is open may change what a group has committed."""
+        """Return whether an open transaction may change the committed offset."""
         return OffsetKey(group_id, partition) in self._producers
 
     def has_any(self, group_id: str) -> bool:
-        """Whether a group has committed anything, or a transaction may do so for it."""
+        """Return whether a group has committed or pending offsets."""
         return group_id in self._groups or any(k.group_id == group_id for k in self._producers)
 
-    # Planning changes.
+    # Planned changes.
 
     def check_stage(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise `InvalidProducerEpoch` if a later instance of the producer has staged already."""
+        """Raise `InvalidProducerEpoch` if a later epoch of the producer has staged offsets."""
         newest = max((c.producer_epoch for c in self._pending_of(producer_id).values()), default=-1)
         if producer_epoch < newest:
-            found = f"epoch of producer {producer_id} is {producer_epoch}"
-            raise InvalidProducerEpoch(f"{found}, {newest} has staged offsets")
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} staged offsets with epoch {newest}, got {producer_epoch}"
+            )
 
-    def finishing(
+    def changes_to_finish(
         self, producer_id: int, producer_epoch: int, group_ids: Iterable[str], *, is_commit: bool
     ) -> Iterator[list[OffsetChange]]:
-        """Yield the changes that end a transaction for these groups; those of a list go together.
+        """Yield the changes that end a transaction for these groups; each list is atomic.
 
-        What a later epoch has staged belongs to another transaction, and stays.
+        Offsets staged by a later epoch belong to another transaction, and stay.
         """
         ended = set(group_ids)
         for key, staged in list(self._pending_of(producer_id).items()):
@@ -156,8 +156,10 @@ class CommittedOffsets:
                 changes.append((OffsetKey(key.group_id, key.partition), staged))
             yield changes
 
-    def deleting(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[OffsetChange]:
-        """Return the changes by which offsets of a group go, with what is pending for them."""
+    def changes_to_delete(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> list[OffsetChange]:
+        """Return the changes that delete offsets of a group, with those pending for them."""
         changes: list[OffsetChange] = []
         offsets = self.of_group(group_id)
         for partition in partitions:
@@ -170,38 +172,42 @@ class CommittedOffsets:
             )
         return changes
 
-    def deleting_group(self, group_id: str) -> list[OffsetChange]:
-        """Return the changes by which all offsets of a group go."""
+    def changes_to_delete_group(self, group_id: str) -> list[OffsetChange]:
+        """Return the changes that delete all offsets of a group."""
         pending = (key.partition for key in self._producers if key.group_id == group_id)
-        return self.deleting(group_id, {**self.of_group(group_id), **dict.fromkeys(pending)})
+        return self.changes_to_delete(
+            group_id, {**self.of_group(group_id), **dict.fromkeys(pending)}
+        )
 
-    def deleting_gone(self, is_gone: Callable[[str, uuid.UUID | None], bool]) -> list[OffsetChange]:
-        """Return the changes by which all offsets of topics go that are gone.
+    def changes_to_delete_topics(
+        self, is_deleted: Callable[[str, uuid.UUID | None], bool]
+    ) -> list[OffsetChange]:
+        """Return the changes that delete all offsets of deleted topics.
 
-        A topic is told by its name and, where that was known at the commit, by its id.
+        A topic is identified by its name and, if that was known at the commit, by its id.
         """
         changes: list[OffsetChange] = [
             (OffsetKey(group_id, partition), None)
             for group_id, offsets in self._groups.items()
             for partition, committed in offsets.items()
-            if is_gone(partition.topic, committed.offset.topic_id)
+            if is_deleted(partition.topic, committed.offset.topic_id)
         ]
         changes.extend(
             (key, None)
             for pending in self._pending.values()
             for key, staged in pending.items()
-            if is_gone(key.partition.topic, staged.offset.topic_id)
+            if is_deleted(key.partition.topic, staged.offset.topic_id)
         )
         return changes
 
-    def expiring(
+    def changes_to_expire(
         self, group_id: str, *, empty_since_ms: int | None, now_ms: int, retention_ms: int
     ) -> list[OffsetChange]:
-        """Return the changes by which offsets of a group without members go, when due.
+        """Return the changes that delete the expired offsets of a group without members.
 
-        They are due when the group had no members and the offset was not committed for
-        `retention_ms`, or when an old client said that they are. What a transaction may still
-        change stays.
+        An offset expires when the group has had no members and the offset was not committed for
+        `retention_ms`, or at the time that an old client set. Offsets that a transaction may still
+        change do not expire.
         """
         due = [
             partition
@@ -209,7 +215,7 @@ class CommittedOffsets:
             if _is_due(committed, empty_since_ms, now_ms, retention_ms)
             and not self.is_pending(group_id, partition)
         ]
-        return self.deleting(group_id, due)
+        return self.changes_to_delete(group_id, due)
 
     def _pending_of(self, producer_id: int) -> Mapping[PendingOffsetKey, CommittedOffset]:
         return self._pending.get(producer_id, {})

@@ -1,8 +1,8 @@
-"""Committed offsets kept in the state log: durable before anyone is told.
+"""Committed offsets in the state log: durable before a commit is answered.
 
-Changes are put in the order in which they are made and applied in that order once they are stored,
-so what is in memory is always what a restart would find. A change that rests on what is there must
-not overlook what is in flight: `_flying` knows that, by key.
+Changes are put in the order in which they are made, and applied in that order once they are stored,
+so the state in memory is always what a restart would load. A change that depends on existing
+entries must not overlook those in flight: `_in_flight` has them by key.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from millstream.clock import Clock
 from millstream.records.topic_partition import TopicPartition
 
 FINISH_BYTES_MAX = 1024 * 1024
-"""What ending a transaction puts in one go. It is ended again after a crash, so it may be parted;
-a limit keeps a transaction with very many offsets from having none that can be stored."""
+"""Size of one put when a transaction ends. Ending it is repeated after a crash, so it may take
+several puts; without a limit, a transaction with very many offsets could never be stored.
+"""
 
 DELETIONS_PER_TURN = 10_000
-"""Offsets of a deleted topic that go with one put: far fewer bytes than one may have."""
+"""Offsets of deleted topics in one put: far below the size limit of a put."""
 
 
 class OffsetStore:
-    """The offsets of all groups, on one event loop."""
+    """The offsets of all groups. Owned by one event loop."""
 
     def __init__(self, state: StateLog, clock: Clock) -> None:
         self.offsets = CommittedOffsets()
-        """What is stored."""
+        """The offsets that are durable."""
         self._state = state
         self._clock = clock
         self._order = 0
-        self._flying: dict[OffsetKey | PendingOffsetKey, asyncio.Future[None]] = {}
+        self._in_flight: dict[OffsetKey | PendingOffsetKey, asyncio.Future[None]] = {}
 
     def load(self, parts: list[Any], value: bytes) -> None:
-        """Take in an entry of the state log, whose key has these parts."""
+        """Load an entry of the state log, whose key has these parts."""
         self.offsets.apply([decode_change(parts, value)])
         self._order = self.offsets.order
 
@@ -59,7 +60,7 @@ class OffsetStore:
         *,
         expires_ms: int | None = None,
     ) -> Awaitable[None]:
-        """Commit all of `offsets` or none. Durable when done, though nobody may wait for it."""
+        """Commit all of `offsets` or none. Cancelling the result does not cancel the commit."""
         order, now_ms = self._next_order(), self._clock.wall_ms()
         changes: list[OffsetChange] = [
             (
@@ -79,7 +80,7 @@ class OffsetStore:
         producer_epoch: int,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> Awaitable[None]:
-        """Keep offsets for the end of the producer's transaction: all of them, or none."""
+        """Store offsets until the producer's transaction ends: all of them, or none."""
         self.offsets.check_stage(producer_id, producer_epoch)
         order, now_ms = self._next_order(), self._clock.wall_ms()
         changes: list[OffsetChange] = [
@@ -99,72 +100,78 @@ class OffsetStore:
     async def finish(
         self, producer_id: int, producer_epoch: int, group_ids: Collection[str], *, is_commit: bool
     ) -> None:
-        """End a transaction for these groups. Ending it once more finds nothing to do."""
-        await self._land(lambda key: _is_pending_of(key, producer_id))
+        """End a transaction for these groups. Idempotent."""
+        await self._wait_in_flight(lambda key: _is_pending_of(key, producer_id))
         while True:
-            changes = self._finishing(producer_id, producer_epoch, group_ids, is_commit=is_commit)
+            changes = self._next_changes_to_finish(
+                producer_id, producer_epoch, group_ids, is_commit=is_commit
+            )
             if not changes:
                 return
             keys = {key for key, _ in changes}
-            if not keys.isdisjoint(self._flying):
-                # Someone commits the same offset right now: which is later has to be known first.
-                await self._land(keys.__contains__)
+            if not keys.isdisjoint(self._in_flight):
+                # A commit of the same offset is in flight: which is later has to be known first.
+                await self._wait_in_flight(keys.__contains__)
                 continue
             await self.put(changes)
 
-    def _finishing(
+    def _next_changes_to_finish(
         self, producer_id: int, producer_epoch: int, group_ids: Collection[str], *, is_commit: bool
     ) -> list[OffsetChange]:
-        """Return the next changes that end a transaction, as many as one put should have."""
-        found: list[OffsetChange] = []
+        """Return the next changes that end a transaction, up to the size of one put."""
+        batch: list[OffsetChange] = []
         size = 0
-        for changes in self.offsets.finishing(
+        for changes in self.offsets.changes_to_finish(
             producer_id, producer_epoch, group_ids, is_commit=is_commit
         ):
-            found += changes
+            batch += changes
             size += sum(_size_of(encode_change(change)) for change in changes)
             if size >= FINISH_BYTES_MAX:
                 break
-        return found
+        return batch
 
     # Deleting.
 
     async def delete(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        """Have offsets of a group go, with what is pending for them."""
-        await self._land(lambda key: key.group_id == group_id and key.partition in partitions)
-        await self.put(self.offsets.deleting(group_id, partitions))
+        """Delete offsets of a group, with those pending for them."""
+        await self._wait_in_flight(
+            lambda key: key.group_id == group_id and key.partition in partitions
+        )
+        await self.put(self.offsets.changes_to_delete(group_id, partitions))
 
-    async def delete_gone(self, is_gone: Callable[[str, uuid.UUID | None], bool]) -> set[str]:
-        """Have all offsets of topics go that are gone, some at a time; returns whose they were."""
-        await self._land(lambda _: True)
-        changes = self.offsets.deleting_gone(is_gone)
+    async def delete_of_deleted_topics(
+        self, is_deleted: Callable[[str, uuid.UUID | None], bool]
+    ) -> set[str]:
+        """Delete all offsets of deleted topics, some at a time; returns their groups."""
+        await self._wait_in_flight(lambda _: True)
+        changes = self.offsets.changes_to_delete_topics(is_deleted)
         for start in range(0, len(changes), DELETIONS_PER_TURN):
             await self.put(changes[start : start + DELETIONS_PER_TURN])
         return {key.group_id for key, _ in changes}
 
     async def delete_group(self, group_id: str) -> list[OffsetChange]:
-        """Return the changes by which all offsets of a group go, for a put of its deletion."""
-        await self._land(lambda key: key.group_id == group_id)
-        return self.offsets.deleting_group(group_id)
+        """Return the changes that delete all offsets of a group, to be put with its deletion."""
+        await self._wait_in_flight(lambda key: key.group_id == group_id)
+        return self.offsets.changes_to_delete_group(group_id)
 
-    def expiring(
+    def changes_to_expire(
         self, group_id: str, *, empty_since_ms: int | None, retention_ms: int
     ) -> list[OffsetChange]:
-        """Return the changes by which those offsets of a group go that are due."""
-        due = self.offsets.expiring(
+        """Return the changes that delete the expired offsets of a group."""
+        due = self.offsets.changes_to_expire(
             group_id,
             empty_since_ms=empty_since_ms,
             now_ms=self._clock.wall_ms(),
             retention_ms=retention_ms,
         )
-        return [change for change in due if change[0] not in self._flying]
+        return [change for change in due if change[0] not in self._in_flight]
 
     def knows(self, group_id: str) -> bool:
-        """Whether a group has offsets, or will have when they are stored."""
-        is_flying = any(key.group_id == group_id for key in self._flying)
-        return is_flying or self.offsets.has_any(group_id)
+        """Return whether a group has offsets, including those in flight."""
+        is_in_flight = any(key.group_id == group_id for key in self._in_flight)
+        return is_in_flight or self.offsets.has_any(group_id)
 
-    # Storing.
+    # Storage.
 
     def put(
         self, changes: Sequence[OffsetChange], others: Sequence[StateEntry] = ()
@@ -172,22 +179,24 @@ class OffsetStore:
         """Store changes, together with `others`, and apply them when they are durable."""
         stored = self._state.put([*map(encode_change, changes), *others])
         for key, _ in changes:
-            self._flying[key] = stored
-        stored.add_done_callback(partial(self._land_changes, changes))
+            self._in_flight[key] = stored
+        stored.add_done_callback(partial(self._on_stored, changes))
         return asyncio.shield(stored)
 
-    def _land_changes(self, changes: Sequence[OffsetChange], stored: asyncio.Future[None]) -> None:
+    def _on_stored(self, changes: Sequence[OffsetChange], stored: asyncio.Future[None]) -> None:
         for key, _ in changes:
-            if self._flying.get(key) is stored:
-                del self._flying[key]
+            if self._in_flight.get(key) is stored:
+                del self._in_flight[key]
         if stored.exception() is None:
             self.offsets.apply(changes)
 
-    async def _land(self, is_concerned: Callable[[OffsetKey | PendingOffsetKey], bool]) -> None:
-        """Return when what is in flight now for these keys was stored, or was not."""
-        flying = {stored for key, stored in self._flying.items() if is_concerned(key)}
-        if flying:
-            await asyncio.wait(flying)
+    async def _wait_in_flight(
+        self, is_concerned: Callable[[OffsetKey | PendingOffsetKey], bool]
+    ) -> None:
+        """Return when the changes of these keys that are in flight now are stored or refused."""
+        in_flight = {stored for key, stored in self._in_flight.items() if is_concerned(key)}
+        if in_flight:
+            await asyncio.wait(in_flight)
 
     def _next_order(self) -> int:
         self._order += 1

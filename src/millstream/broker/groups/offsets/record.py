@@ -1,4 +1,4 @@
-"""Committed offsets as they are stored: one entry each, JSON, with a version."""
+"""The stored form of committed offsets: one entry each, JSON, with a version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD_VERSION = 1
 OFFSET = "offset"
 PENDING = "pending"
 FAMILIES = (OFFSET, PENDING)
-"""First parts of the keys; the rest says whose, and of which partition."""
+"""First parts of the keys; the others are the owner and the partition."""
 
 
 class OffsetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,7 +65,7 @@ def decode_change(parts: list[Any], value: bytes) -> OffsetChange:
             value
         )
     except ValueError as error:
-        raise CorruptData(f"groups: {parts} is not the key of an offset: {error}") from error
+        raise CorruptData(f"groups: {parts} is not a key of an offset: {error}") from error
 
 
 def _encode(committed: CommittedOffset) -> bytes:
@@ -89,9 +89,11 @@ def _decode(value: bytes) -> CommittedOffset:
     try:
         record = _decoder.decode(value)
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"groups: offset record: {error}") from error
+        raise CorruptData(f"groups: invalid offset record: {error}") from error
     if record.version != RECORD_VERSION:
-        raise UnknownFormat(f"offset record has version {record.version}, known is 1")
+        raise UnknownFormat(
+            f"offset record has version {record.version}, expected {RECORD_VERSION}"
+        )
     return CommittedOffset(
         offset=OffsetAndMetadata(
             offset=record.offset,

@@ -84,7 +84,6 @@ async def join_group(request: JoinGroupRequest, context: RequestContext) -> Join
         protocols={protocol.name: protocol.metadata for protocol in request.protocols},
         needs_known_id=context.version >= KNOWN_ID_SINCE,
         can_skip_assignment=context.version >= SKIP_SINCE,
-        reason=request.reason or "",
     )
     try:
         joined = await context.broker.groups.join(request.group_id, join)
@@ -151,8 +150,7 @@ async def leave_group(request: LeaveGroupRequest, context: RequestContext) -> Le
         leavers = [LeavingMember(request.member_id)]
     else:
         leavers = [
-            LeavingMember(member.member_id, member.group_instance_id, member.reason or "")
-            for member in request.members
+            LeavingMember(member.member_id, member.group_instance_id) for member in request.members
         ]
     try:
         results = await context.broker.groups.leave(request.group_id, leavers)
