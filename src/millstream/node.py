@@ -1,8 +1,8 @@
-"""A node: a config in, a running broker with its doors out.
+"""A node: starts a broker and its servers from a config.
 
-    data directory ──► store, state, metadata ──► broker ──► Kafka door, HTTP door
+    data directory ──► store, state, metadata ──► broker ──► Kafka server, HTTP server
 
-Started in that order, stopped in the other one. This is the only place that knows all parts.
+Started in that order, stopped in reverse. This is the only module that knows all parts.
 """
 
 from __future__ import annotations
@@ -47,18 +47,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the interpreter while another wants it. With Python's own 5 ms, a
-thread that cleans in the background would be what the slowest requests wait for: the loop lets go
-of the interpreter with every system call, and each time it may wait that long to have it back."""
+"""How long a thread may keep the interpreter while another one wants it. With Python's default of 5
+ms, a background thread that cleans would delay the slowest requests: the loop releases the
+interpreter with every system call, and may wait that long each time to get it back.
+"""
 
 YOUNG_OBJECTS_MAX = 20_000
-"""How many objects may be made before Python looks for cycles among them. A request of a hundred
-records makes some thousand, none of them in a cycle; with Python's own 700, such a request took a
-tenth longer."""
+"""Objects that are made before Python looks for cycles among them. A request with a hundred records
+makes a few thousand, none of them in a cycle; with Python's default of 700, such a request took a
+tenth longer.
+"""
 
 DRAIN_SHARE = 0.4
-"""How much of the time to stop may be spent on Kafka's requests, and half of that again on those
-over HTTP; the rest is for the disk."""
+"""Share of the time to stop that may be spent on Kafka requests, and half of that again on HTTP
+requests; the remaining time is for the disk.
+"""
 
 _NEW, _STARTING, _READY, _STOPPING = "new", "starting", "ready", "stopping"
 
@@ -67,7 +70,7 @@ class Node:
     """A node that runs on the event loop."""
 
     def __init__(self, config: NodeConfig, *, filesystem: Filesystem | None = None) -> None:
-        """Make a node of a config; `filesystem` is where logs lie, if not on the machine's own."""
+        """Make a node; `filesystem` stores the logs, instead of the machine's own file system."""
         self.config = config
         self._filesystem = filesystem
         self._clock = SystemClock()
@@ -75,13 +78,13 @@ class Node:
         self._kafka: KafkaListener | None = None
         self._http: HttpListener | None = None
         self._live: LiveDelivery | None = None
-        self._about: NodeInfo | None = None
+        self._info: NodeInfo | None = None
         self._export: TelemetryExport | None = None
         self._state = _NEW
         self.loop_watch = LoopWatch(self._clock, LoopTimers(), lag_ms_max=config.loop_lag_ms_max)
         self.kafka = config.kafka
         self.http = config.http
-        """Where the doors are, with the ports that the system picked."""
+        """Addresses of the listeners, with the ports that the system picked."""
 
     @property
     def broker(self) -> Broker:
@@ -96,18 +99,19 @@ class Node:
         return self._live
 
     async def start(self) -> None:
-        """Open the data and then the doors. Where one step fails, those before are taken back.
+        """Open the data, then start the servers. If a step fails, the ones before are undone.
 
-        The HTTP door is opened first, and tells nothing but that the node starts until it does.
+        The HTTP listener is opened first, and only reports that the node is starting until it is
+        ready.
         """
         config = self.config
         raise_descriptor_limit()
         sys.setswitchinterval(SWITCH_SECONDS)
         self._state = _STARTING
         self.loop_watch.start()
-        told = TelemetryCounters()
+        counters = TelemetryCounters()
         try:
-            export = self._export = open_export(config, told)
+            export = self._export = open_export(config, counters)
             tracer = None if export is None else export.tracer
             http = await self._open_http(tracer)
             broker = self._broker = await Broker.open(
@@ -124,23 +128,23 @@ class Node:
             self.kafka = Endpoint(config.kafka.host, port)
             broker.advertised = advertised(config, port)
             live = self._live = LiveDelivery(broker, config.http_server)
-            doorway = http.state
+            http_state = http.state
             metrics = NodeMetrics(
                 broker,
                 kafka,
-                doorway,
+                http_state,
                 live,
                 health=self.health,
                 watch=self.loop_watch,
-                telemetry=told,
+                telemetry=counters,
             )
-            about = self._about = NodeInfo(
+            info = self._info = NodeInfo(
                 broker,
                 kafka,
-                doorway,
+                http_state,
                 live,
                 health=self.health,
-                doors=lambda: (self.kafka, self.http),
+                endpoints=lambda: (self.kafka, self.http),
                 timers=LoopTimers(),
             )
             app = make_app(
@@ -149,14 +153,14 @@ class Node:
                 broker,
                 config=config.http_server,
                 live=live,
-                shutdown=doorway.shutdown,
-                node=about,
-                counters=doorway.counters,
+                shutdown=http_state.shutdown,
+                node=info,
+                counters=http_state.counters,
                 tracer=tracer,
                 is_local=is_loopback(config.http.host),
             )
             http.serve(app)
-            about.start()
+            info.start()
             if export is not None:
                 export.send_metrics(metrics.readings)
             self._state = _READY
@@ -165,26 +169,26 @@ class Node:
             raise
 
     async def _open_http(self, tracer: Tracer | None) -> HttpListener:
-        """Listen for who asks how the start goes."""
+        """Open the HTTP listener, which reports the start until the node is ready."""
         where = self.config.http
-        doorway = HttpServerState(self.config.http_server, self._clock, LoopTimers())
+        state = HttpServerState(self.config.http_server, self._clock, LoopTimers())
         app = make_starting_app(
             self.health,
             clock=self._clock,
-            counters=doorway.counters,
+            counters=state.counters,
             tracer=tracer,
             is_local=is_loopback(where.host),
         )
-        http = HttpListener(app, doorway)
+        http = HttpListener(app, state)
         self._http = http
         with _listen_errors("http", where):
             self.http = Endpoint(where.host, await http.listen(*where))
         return http
 
-    # How it is.
+    # Health.
 
     def health(self) -> Health:
-        """Whether clients are served, and what is wrong."""
+        """Return whether clients are served, and what is wrong."""
         return Health(
             is_started=self._state in (_READY, _STOPPING),
             problems=listed_problems(self._problems()),
@@ -196,18 +200,18 @@ class Node:
             yield Problem(code.STOPPING, "the node is stopping")
         elif self._state != _READY:
             yield Problem(code.STARTING, "the node is starting")
-        for name, door in (("Kafka", self._kafka), ("HTTP", self._http)):
-            if door is not None and door.is_exhausted:
+        for name, listener in (("Kafka", self._kafka), ("HTTP", self._http)):
+            if listener is not None and listener.is_exhausted:
                 yield Problem(
                     code.DESCRIPTORS_EXHAUSTED,
-                    f"no descriptor was left for the last connection to the {name} door",
+                    f"the {name} listener could not accept a connection: no file descriptor left",
                 )
         watch = self.loop_watch
         if watch.is_late:
             yield Problem(
                 code.LOOP_LATE,
-                f"the event loop was {watch.lag_seconds:.1f} s late, and so before; allowed is"
-                f" {self.config.loop_lag_ms_max / 1000:g} s",
+                f"the event loop is repeatedly late, last by {watch.lag_seconds:.1f} s; the limit"
+                f" is {self.config.loop_lag_ms_max / 1000:g} s",
             )
         if self._broker is not None:
             yield from self._broker.problems()
@@ -215,28 +219,28 @@ class Node:
     # Stopping.
 
     async def stop(self) -> None:
-        """Answer what is under way, commit and seal, and give everything back."""
+        """Answer requests in flight, commit and seal the logs, and release everything."""
         was_ready, self._state = self._state == _READY, _STOPPING
         config = self.config
         if was_ready and config.drain_notice_ms:
-            # Who asks for health hears it now, and clients are served until they go elsewhere.
+            # `/health/ready` reports it from now on; clients are served until they are elsewhere.
             await asyncio.sleep(config.drain_notice_ms / 1000)
-        if self._about is not None:
-            self._about.stop()
+        if self._info is not None:
+            self._info.stop()
         kafka, self._kafka = self._kafka, None
         http, self._http = self._http, None
         broker, self._broker = self._broker, None
         export, self._export = self._export, None
-        patience = (config.drain_ms_max - config.drain_notice_ms) / 1000 * DRAIN_SHARE
+        drain_seconds = (config.drain_ms_max - config.drain_notice_ms) / 1000 * DRAIN_SHARE
         if kafka is not None:
-            if broker is not None:  # Members that wait for others are answered: none will come.
+            if broker is not None:  # Answers members that wait for others to join.
                 broker.groups.registry.close()
             try:
-                await asyncio.wait_for(kafka.drain(), patience)
+                await asyncio.wait_for(kafka.drain(), drain_seconds)
             except TimeoutError:
                 kafka.abort()
-        if http is not None:  # Last, since it tells meanwhile that the node stops.
-            await http.stop(patience / 2)
+        if http is not None:  # Last, because it reports that the node is stopping.
+            await http.stop(drain_seconds / 2)
         if export is not None:
             await export.begin_flush()
         try:
@@ -245,9 +249,9 @@ class Node:
         finally:
             self.loop_watch.stop()
             if export is not None:
-                seconds = min(config.telemetry.flush_ms_max / 1000, patience / 2)
+                seconds = min(config.telemetry.flush_ms_max / 1000, drain_seconds / 2)
                 if not await export.end_flush(seconds):
-                    logger.warning("the collector did not take what was left of telemetry")
+                    logger.warning("the collector did not accept the remaining telemetry in time")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -263,45 +267,44 @@ class Node:
 
 
 def open_export(config: NodeConfig, counters: TelemetryCounters) -> TelemetryExport | None:
-    """Begin to send what a node is told to send to a collector; nothing is loaded otherwise."""
+    """Start telemetry if it is turned on. Nothing of OpenTelemetry is imported otherwise."""
     if not config.telemetry.is_on:
         return None
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        logger.info("no telemetry is sent: OTEL_SDK_DISABLED is set")
+        logger.info("telemetry is off: OTEL_SDK_DISABLED is set")
         return None
     try:
         from millstream.observe.otel.export import TelemetryExport  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidConfig(
-            f"telemetry is on, and there is no {error.name}: install the extra,"
-            " pip install 'millstream[otel]'"
+            f"telemetry is on, but {error.name} is not installed: pip install 'millstream[otel]'"
         ) from error
     return TelemetryExport(config, counters)
 
 
 @contextmanager
 def _listen_errors(name: str, endpoint: Endpoint) -> Iterator[None]:
-    """Say which door it is that cannot be opened, and why."""
+    """Turn an error of listening into one that names the listener and its address."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise InvalidConfig(f"{name} is {endpoint}, where it cannot listen: {reason}") from error
+        raise InvalidConfig(f"cannot listen on {endpoint} ({name}): {reason}") from error
 
 
 def advertised(config: NodeConfig, port: int) -> Endpoint:
-    """Return what Kafka clients are told to connect to, where the node listens on `port`."""
+    """Return the address that Kafka clients are told to connect to; the node listens on `port`."""
     host, port_advertised = config.advertised or config.kafka
     if is_unspecified(host):
         raise InvalidConfig(
-            f"clients would be told to connect to {host}, which is no address of a machine: say"
-            " with --advertise HOST:PORT by which they reach this one"
+            f"Kafka clients cannot connect to {host}, which is not the address of a machine; set"
+            " the address that they use with --advertise HOST:PORT"
         )
     return Endpoint(host, port_advertised or port)
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether `host` stands for all addresses of a machine, and is none itself."""
+    """Return whether `host` stands for all addresses of a machine, such as 0.0.0.0."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -309,10 +312,10 @@ def is_unspecified(host: str) -> bool:
 
 
 async def serve_until_signalled(server: Node, on_ready: Callable[[Node], None]) -> bool:
-    """Run a node until SIGTERM or SIGINT; returns whether it then stopped cleanly.
+    """Run a node until SIGTERM or SIGINT; return whether it then stopped cleanly.
 
-    A second signal ends the process at once, as does a stop that takes too long: what was
-    acknowledged is safe either way, and the next start checks the rest.
+    A second signal ends the process at once, as does a stop that takes too long. Acknowledged
+    records are safe in both cases, and the next start checks the logs.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -342,20 +345,20 @@ def _stop_or_exit(stopping: asyncio.Event) -> None:
 
 
 def _exit_at_once() -> NoReturn:
-    """End the process without waiting for anyone: a thread may wait for a disk for ever."""
+    """End the process without waiting: a thread may be blocked by a disk forever."""
     logging.shutdown()
     os._exit(1)
 
 
 def run(config: NodeConfig, on_ready: Callable[[Node], None]) -> bool:
-    """Run a node in this process until it is told to stop; returns whether it stopped cleanly."""
-    os.umask(0o077)  # What lies in the data directory is nobody else's business.
+    """Run a node in this process until it is told to stop; return whether it stopped cleanly."""
+    os.umask(0o077)  # The data directory is private to the user of the node.
     gc.set_threshold(YOUNG_OBJECTS_MAX)
     return uvloop.run(serve_until_signalled(Node(config), on_ready))
 
 
 def raise_descriptor_limit() -> int:
-    """Allow this process as many descriptors as it may have at all; returns how many that is."""
+    """Raise the limit of file descriptors to the highest allowed one, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -81,7 +81,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path, door: str):
         )  # fmt: skip
     assert result.returncode == 1
     assert is_one_line(result.stderr), result.stderr
-    assert f"{door} is {where}, where it cannot listen: Address already in use" in result.stderr
+    assert f"cannot listen on {where} ({door}): Address already in use" in result.stderr
 
 
 @pytest.mark.parametrize("door", ["--kafka", "--http"])

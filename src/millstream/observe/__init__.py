@@ -1,1 +1,1 @@
-"""Metrics: declared once, read from plain numbers when they are asked for."""
+"""Metrics, log events and telemetry of a node."""

@@ -1,9 +1,9 @@
-"""The last minutes of a node, second by second, so that who looks sees at once how it got here.
+"""The last minutes of a node, second by second, for the console.
 
-    plain counters ──once a second──► difference ──► one array for each series, a ring
+    plain counters ──once a second──► difference ──► one ring buffer per series
 
-A sample reads numbers that are there anyway: it costs well under a millisecond, whatever there is,
-and nothing where records pass by. The arrays have their size from the start.
+A sample reads numbers that are kept anyway: it costs well under a millisecond, whatever the node
+holds, and nothing on the path of records. The arrays have a fixed size.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from millstream.protocols.http.node import HistoryAnswer, SeriesShape
 INTERVAL_SECONDS = 1.0
 
 SAMPLES_MAX = 300
-"""Five minutes: what a chart of a node's present shows. Older is for Prometheus."""
+"""Five minutes: what a chart of the present shows. Prometheus keeps what is older."""
 
-_NOTHING = math.nan
+_MISSING = math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySample:
-    """What has been counted up to a moment, and how much there is."""
+    """Values of counters and gauges at one moment."""
 
     appended_records: int
     appended_bytes: int
@@ -36,7 +36,7 @@ class HistorySample:
     kafka_requests: int
     http_requests: int
     commits: Sequence[int]
-    """By how long they took; so with the next two."""
+    """Counts by duration bucket, as are the next two."""
     kafka_answers: Sequence[int]
     http_answers: Sequence[int]
     connections: int
@@ -46,15 +46,15 @@ class HistorySample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryBuckets:
-    """Upper ends, in seconds, of the buckets that a reading has."""
+    """Upper bounds, in seconds, of the duration buckets of a sample."""
 
     commits: Sequence[float]
     kafka_answers: Sequence[float]
     http_answers: Sequence[float]
 
 
-COUNTED = ("appended_records", "appended_bytes", "read_bytes", "kafka_requests", "http_requests")
-"""Series that tell how much happened in a second."""
+RATES = ("appended_records", "appended_bytes", "read_bytes", "kafka_requests", "http_requests")
+"""Series with the increase of a counter per second."""
 
 QUANTILES = (
     ("commit_p50_ms", "commits", 0.5),
@@ -62,14 +62,14 @@ QUANTILES = (
     ("kafka_p99_ms", "kafka_answers", 0.99),
     ("http_p99_ms", "http_answers", 0.99),
 )
-WHOLE = (*COUNTED, "connections", "memory_bytes")
+INTEGER_SERIES = (*RATES, "connections", "memory_bytes")
 """Series of whole numbers."""
 
-NAMES = (*COUNTED, *(name for name, *_ in QUANTILES), "connections", "cpu_percent", "memory_bytes")
+NAMES = (*RATES, *(name for name, *_ in QUANTILES), "connections", "cpu_percent", "memory_bytes")
 
 
 class History:
-    """Samples a node once a second, from `start` to `stop`. Lives on one event loop."""
+    """Samples a node once a second, from `start` to `stop`. Runs on the event loop."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class History:
         self._bounds = bounds
         self._clock = clock
         self._timers = timers
-        self._rings = {name: array("d", [_NOTHING]) * SAMPLES_MAX for name in NAMES}
+        self._rings = {name: array("d", [_MISSING]) * SAMPLES_MAX for name in NAMES}
         self._count = 0
-        """How many samples were taken since the start, those that were missed among them."""
+        """Samples taken since the start, including missed ones."""
         self._until_ms = clock.wall_ms()
         self._last: HistorySample | None = None
         self._last_at = 0.0
@@ -93,14 +93,14 @@ class History:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begin; the first sample is there a second later."""
+        """Start sampling; the first sample is taken a second later."""
         self._last, self._last_at = self._read(), self._clock.monotonic()
         self._due = self._last_at
         self._until_ms = self._clock.wall_ms()
         self._arm()
 
     def stop(self) -> None:
-        """Take no more samples. Harmless where it never began."""
+        """Stop sampling. Does nothing if it was never started."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -117,7 +117,7 @@ class History:
         ring = self._rings[name]
         end = self._count % SAMPLES_MAX
         kept = ring[:end] if self._count < SAMPLES_MAX else ring[end:] + ring[:end]
-        if name in WHOLE:
+        if name in INTEGER_SERIES:
             return [None if math.isnan(value) else int(value) for value in kept]
         return [None if math.isnan(value) else round(value, 3) for value in kept]
 
@@ -131,7 +131,7 @@ class History:
     def _on_time(self) -> None:
         now = self._clock.monotonic()
         missed = int((now - self._due) / INTERVAL_SECONDS)
-        if missed > 0:  # The machine stood still, or the loop did: nothing is known of these.
+        if missed > 0:  # The machine or the loop stood still: these samples are unknown.
             self._due += missed * INTERVAL_SECONDS
             for _ in range(min(missed, SAMPLES_MAX)):
                 self._put({})
@@ -140,35 +140,35 @@ class History:
 
     def _sample(self, now: float) -> None:
         last, reading = self._last, self._read()
-        assert last is not None, "sampling was begun"
+        assert last is not None, "sampling has started"
         seconds = max(now - self._last_at, 1e-9)
         self._last, self._last_at = reading, now
         self._until_ms = self._clock.wall_ms()
-        found: dict[str, float | None] = {
-            # A late sample tells of more than a second; it is told as one of the same rate.
+        # A late sample covers more than a second, and is scaled to one second.
+        values: dict[str, float | None] = {
             name: round(_per_second(getattr(last, name), getattr(reading, name), seconds))
-            for name in COUNTED
+            for name in RATES
         }
         for name, buckets, share in QUANTILES:
             before, after = getattr(last, buckets), getattr(reading, buckets)
             counts = [new - old for old, new in zip(before, after, strict=True)]
-            took = quantile(getattr(self._bounds, buckets), counts, share)
-            found[name] = None if took is None else took * 1000
-        found["connections"] = reading.connections
-        found["cpu_percent"] = max(0.0, reading.cpu_seconds - last.cpu_seconds) / seconds * 100
-        found["memory_bytes"] = reading.memory_bytes
-        self._put(found)
+            seconds_at_share = quantile(getattr(self._bounds, buckets), counts, share)
+            values[name] = None if seconds_at_share is None else seconds_at_share * 1000
+        values["connections"] = reading.connections
+        values["cpu_percent"] = max(0.0, reading.cpu_seconds - last.cpu_seconds) / seconds * 100
+        values["memory_bytes"] = reading.memory_bytes
+        self._put(values)
 
-    def _put(self, found: dict[str, float | None]) -> None:
-        place = self._count % SAMPLES_MAX
+    def _put(self, values: dict[str, float | None]) -> None:
+        index = self._count % SAMPLES_MAX
         for name, ring in self._rings.items():
-            value = found.get(name)
-            ring[place] = _NOTHING if value is None else value
+            value = values.get(name)
+            ring[index] = _MISSING if value is None else value
         self._count += 1
 
 
 def _per_second(before: int, after: int, seconds: float) -> float:
-    """Return what happened in a second; a counter that began anew tells what it has."""
+    """Return the increase per second. A counter that was reset counts from zero."""
     happened = after - before if after >= before else after
     is_punctual = abs(seconds - INTERVAL_SECONDS) < INTERVAL_SECONDS / 2
     return happened if is_punctual else happened / seconds

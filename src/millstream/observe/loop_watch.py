@@ -1,10 +1,10 @@
-"""Whether the event loop turns in time: a timer that looks how late it is called.
+"""Watches whether the event loop runs in time: a timer that measures how late it is called.
 
     tick ── 500 ms ──► tick ── 500 ms, and 40 ms late ──► tick
 
-One tick that comes late is no news: a large request, a scrape, a machine that slept. The loop is
-late when it is so time after time, `LATE_TICKS_MIN` times in a row, and no more once a tick comes
-in time. While it does not turn at all it cannot say so: who asks waits for an answer, and gives up.
+A single late tick is normal: a large request, a scrape, a machine that slept. The loop counts as
+late after `LATE_TICKS_MIN` late ticks in a row, until one tick is in time. While the loop is
+blocked it cannot report so: a health check then gets no response and times out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 from millstream.clock import Clock, Timer, Timers
 
 INTERVAL_SECONDS = 0.5
-"""How often is looked: an idle node wakes up for this twice a second."""
+"""Interval of the ticks: an idle node wakes up for this twice a second."""
 
 LATE_TICKS_MIN = 3
-"""How many ticks in a row have to be late."""
+"""Late ticks in a row after which the loop counts as late."""
 
 
 class LoopWatch:
@@ -31,22 +31,20 @@ class LoopWatch:
         self.lag_seconds = 0.0
         """How late the last tick was."""
         self.late_ticks = 0
-        """How many ticks came later than allowed, since the start."""
+        """Ticks since the start that were later than allowed."""
 
     def start(self) -> None:
-        """Look from now on."""
         self._due = self._clock.monotonic() + INTERVAL_SECONDS
         self._timer = self._timers.call_later(INTERVAL_SECONDS, self._tick)
 
     def stop(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     @property
     def is_late(self) -> bool:
-        """Whether the loop comes late, time after time."""
+        """Whether the loop is repeatedly late."""
         return self._late_in_a_row >= LATE_TICKS_MIN
 
     def _tick(self) -> None:

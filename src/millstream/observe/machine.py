@@ -1,4 +1,4 @@
-"""What a node finds on the machine that it runs on, as far as the system says."""
+"""Detects the machine that a node runs on, as far as the system reports it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from dataclasses import dataclass
 from crc32c import hardware_based
 
 UNLIMITED_BYTES = 2**60
-"""A limit beyond this is none: cgroups of the first version write 2^63, less a page."""
+"""A limit above this is no limit: cgroup v1 reports 2^63, less a page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What was detected. A number that the system does not tell is `None`."""
+    """Properties of the machine. A number that the system does not report is `None`."""
 
     python: str
     kernel: str
     cpus: int
     """Processors that this process may run on."""
     cpu_quota: float | None
-    """How many of them it may use up, where a cgroup limits that."""
+    """Number of processors that it may use fully, if a cgroup limits that."""
     checksums: str
-    """Who sums batches: the processor's own instruction, or software."""
+    """Whether batch checksums are computed in hardware or in software."""
     file_system: str
     free_bytes: int | None
-    """Room that is left on the disk with the data directory."""
+    """Free space on the disk with the data directory."""
     descriptors_max: int
     memory_bytes: int | None
-    """What the machine has, or the cgroup allows."""
+    """Memory of the machine, or the limit of the cgroup."""
 
 
 def detect_machine(data: str, *, root: str = "/") -> Machine:
-    """Return what there is, for a node whose data lies in `data`. `root` has `proc` and `sys`."""
+    """Detect the machine of a node with its data in `data`. `proc` and `sys` are below `root`."""
     return Machine(
         python=f"{platform.python_implementation()} {platform.python_version()}",
         kernel=f"{platform.system()} {platform.release()}",
@@ -52,13 +52,13 @@ def detect_machine(data: str, *, root: str = "/") -> Machine:
 
 
 def process_age_ms(root: str = "/") -> int | None:
-    """Return how long ago this process began, to some 10 ms."""
+    """Return how long ago this process started, within 10 ms."""
     text = _read(root, "proc/self/stat")
-    fields = text.rpartition(")")[2].split()  # The name in brackets may hold anything.
+    fields = text.rpartition(")")[2].split()  # The name before may contain anything.
     if len(fields) < 20:
         return None
-    began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return max(0, int((time.clock_gettime(time.CLOCK_BOOTTIME) - began_s) * 1000))
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0, int((time.clock_gettime(time.CLOCK_BOOTTIME) - started_s) * 1000))
 
 
 def _cpus() -> int:
@@ -76,7 +76,7 @@ def _read(root: str, path: str) -> str:
 
 
 def _cgroup_files(root: str, controller: str, name: str) -> Iterator[str]:
-    """Yield what the cgroup of this process, and each above it, says in the file `name`."""
+    """Yield the content of the file `name` of the cgroup of this process and of each above it."""
     for line in _read(root, "proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers and controller not in controllers.split(","):
@@ -105,30 +105,30 @@ def _memory_bytes(root: str) -> int | None:
         for text in _cgroup_files(root, "memory", name)
         if text.isdecimal() and int(text) < UNLIMITED_BYTES
     ]
-    if found := re.search(r"^MemTotal:\s+([0-9]+) kB", _read(root, "proc/meminfo"), re.MULTILINE):
-        limits.append(int(found[1]) * 1024)
+    if match := re.search(r"^MemTotal:\s+([0-9]+) kB", _read(root, "proc/meminfo"), re.MULTILINE):
+        limits.append(int(match[1]) * 1024)
     return min(limits, default=None)
 
 
 def _file_system(data: str, root: str) -> str:
-    """Return the type of the file system that holds `data`: that of the nearest mount above."""
+    """Return the type of the file system that holds `data`, by the nearest mount point above it."""
     path = os.path.realpath(data)
-    found, length = "unknown", 0
+    kind, length = "unknown", 0
     for line in _read(root, "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         fields, kinds = before.split(), after.split()
         if len(fields) < 5 or not kinds:
             continue
-        place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
-        is_above = place in ("/", path) or path.startswith(f"{place}/")
-        if is_above and len(place) >= length:  # The last one mounted there covers the others.
-            found, length = kinds[0], len(place)
-    return found
+        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
+        is_above = mount in ("/", path) or path.startswith(f"{mount}/")
+        if is_above and len(mount) >= length:  # The last one mounted there hides the others.
+            kind, length = kinds[0], len(mount)
+    return kind
 
 
 def _free_bytes(data: str) -> int | None:
     try:
-        room = os.statvfs(data)
+        stats = os.statvfs(data)
     except OSError:
         return None
-    return room.f_bavail * room.f_frsize
+    return stats.f_bavail * stats.f_frsize

@@ -1,4 +1,4 @@
-"""What a node knows of itself: what `GET /v1/node` and `GET /v1/node/history` tell."""
+"""Facts about a node, as `GET /v1/node` and `GET /v1/node/history` report them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import millstream
-from millstream import histogram as distribution
 from millstream.broker.broker import Broker
 from millstream.clock import Timers
 from millstream.config.schema import Endpoint
+from millstream.histogram import LATENCY_BUCKETS
 from millstream.observe.history import History, HistoryBuckets, HistorySample
 from millstream.observe.machine import detect_machine
 from millstream.protocols.http.node import HistoryAnswer, MachineShape, NodeAnswer, OpenedShape
-from millstream.servers.http import counters as http_counters
+from millstream.servers.http.counters import SECONDS
 from millstream.servers.http.handlers.health import Health
 from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.server.server_state import HttpServerState
@@ -27,59 +27,58 @@ _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
 class NodeInfo:
-    """Describes a node, and keeps its history from `start` to `stop`. Lives on its event loop."""
+    """Describes a node, and records its history from `start` to `stop`. Runs on the event loop."""
 
     def __init__(
         self,
         broker: Broker,
-        door: KafkaListener,
-        doorway: HttpServerState,
+        kafka: KafkaListener,
+        http: HttpServerState,
         live: LiveDelivery,
         *,
         health: Callable[[], Health],
-        doors: Callable[[], tuple[Endpoint, Endpoint]],
+        endpoints: Callable[[], tuple[Endpoint, Endpoint]],
         timers: Timers,
     ) -> None:
         self._broker = broker
-        self._door = door
-        self._doorway = doorway
+        self._kafka = kafka
+        self._http = http
         self._live = live
         self._health = health
-        self._doors = doors
-        """Where the Kafka door and the HTTP door listen."""
+        self._endpoints = endpoints
+        """Addresses of the Kafka and the HTTP listener."""
         self._data = os.path.abspath(broker.store.path)
         self._started_at = broker.clock.wall_ms()
-        self._began = broker.clock.monotonic()
+        self._started = broker.clock.monotonic()
         bounds = HistoryBuckets(
-            commits=distribution.LATENCY_BUCKETS,
-            kafka_answers=distribution.LATENCY_BUCKETS,
-            http_answers=http_counters.SECONDS,
+            commits=LATENCY_BUCKETS,
+            kafka_answers=LATENCY_BUCKETS,
+            http_answers=SECONDS,
         )
-        self._history = History(self._reading, bounds, clock=broker.clock, timers=timers)
+        self._history = History(self._sample, bounds, clock=broker.clock, timers=timers)
 
     def start(self) -> None:
-        """Begin to keep the history."""
+        """Start to record the history."""
         self._history.start()
 
     def stop(self) -> None:
-        """Keep it no longer."""
         self._history.stop()
 
     async def describe(self) -> NodeAnswer:
-        """Return what the node is, now."""
+        """Return the present state of the node."""
         broker, live = self._broker, self._live.counters
-        # It reads files of the system, and asks the disk how much room there is.
+        # It reads files of the system, and asks the disk how much space is free.
         machine = await asyncio.get_running_loop().run_in_executor(
             None, detect_machine, broker.store.path
         )
         health = self._health()
-        kafka, http = self._doors()
+        kafka, http = self._endpoints()
         openings = broker.openings.values()
         return NodeAnswer(
             version=millstream.__version__,
             node_id=broker.node_id,
             started_at=self._started_at,
-            uptime_ms=int((broker.clock.monotonic() - self._began) * 1000),
+            uptime_ms=int((broker.clock.monotonic() - self._started) * 1000),
             status="ready" if health.is_ready else "not ready",
             problems=[problem.message for problem in health.problems],
             kafka=str(kafka),
@@ -100,43 +99,43 @@ class NodeInfo:
                 memory_bytes=machine.memory_bytes,
             ),
             opened=OpenedShape(
-                logs=sum(one.logs for one in openings),
-                scanned_bytes=sum(one.scanned_bytes for one in openings),
-                damaged_logs=sum(one.damaged_logs for one in openings),
+                logs=sum(opening.logs for opening in openings),
+                scanned_bytes=sum(opening.scanned_bytes for opening in openings),
+                damaged_logs=sum(opening.damaged_logs for opening in openings),
             ),
             topics=broker.topics.count,
             partitions=broker.topics.partition_count,
             groups=len(broker.groups.registry),
             queues=len(broker.queues.all()),
-            kafka_connections=self._door.connection_count,
-            http_connections=len(self._doorway.connections),
+            kafka_connections=self._kafka.connection_count,
+            http_connections=len(self._http.connections),
             watchers=live.event_streams + live.sockets,
         )
 
     def history(self) -> HistoryAnswer:
-        """Return what it did in the last minutes."""
+        """Return the samples of the last minutes."""
         return self._history.answer()
 
-    def _reading(self) -> HistorySample:
-        totals, kafka = self._broker.store.totals, self._door.counters
-        http, live = self._doorway.counters, self._live.counters
+    def _sample(self) -> HistorySample:
+        totals, kafka = self._broker.store.totals, self._kafka.counters
+        http, live = self._http.counters, self._live.counters
         return HistorySample(
             appended_records=totals.records,
             appended_bytes=totals.bytes,
             read_bytes=kafka.sent_bytes + http.sent_bytes + live.socket_bytes,
-            kafka_requests=sum(one.count for one in kafka.requests.values()),
+            kafka_requests=sum(requests.count for requests in kafka.requests.values()),
             http_requests=sum(http.durations.counts),
             commits=tuple(totals.syncs.counts),
             kafka_answers=kafka.prompt_answers(),
             http_answers=tuple(http.prompt_durations.counts),
-            connections=self._door.connection_count + len(self._doorway.connections),
+            connections=self._kafka.connection_count + len(self._http.connections),
             cpu_seconds=time.process_time(),
             memory_bytes=resident_bytes(),
         )
 
 
 def resident_bytes(path: str = _STATM) -> int | None:
-    """Return how much memory this process takes, as far as the system says."""
+    """Return the resident memory of this process, or `None` if the system does not report it."""
     try:
         with open(path, encoding="ascii") as file:
             fields = file.read(1024).split()
@@ -146,6 +145,6 @@ def resident_bytes(path: str = _STATM) -> int | None:
 
 
 def _event_loop() -> str:
-    """Return what drives the node, and its version."""
+    """Return the name of the event loop implementation, with its version."""
     package = type(asyncio.get_running_loop()).__module__.partition(".")[0]
     return f"uvloop {version('uvloop')}" if package == "uvloop" else package

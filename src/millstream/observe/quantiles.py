@@ -1,4 +1,4 @@
-"""Quantiles of what was counted into buckets: as exact as the buckets are narrow."""
+"""Quantiles of bucket counts: as exact as the buckets are narrow."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """Return the value that `share` of all lie at or below; `None` where nothing was counted.
+    """Return the value that `share` of all values are at or below; `None` if there are none.
 
-    `counts` has one bucket more than `bounds`, for what lies above the last of them: of that is
-    known only that it is at least so much. Within a bucket, values are taken to be spread evenly.
+    `counts` has one bucket more than `bounds`, for values above the last bound, of which only this
+    lower bound is known. Values are assumed to be spread evenly within a bucket.
     """
     total = sum(counts)
     if total == 0:

@@ -123,7 +123,7 @@ def test_an_event_that_cannot_be_told_is_told_as_that(pipe: Pipe):
         writer.handle(record)
     writer.close()
     lines = pipe.lines()
-    assert [line["event"] for line in lines] == ["an event cannot be told"] * 3
+    assert [line["event"] for line in lines] == ["an event cannot be formatted"] * 3
     assert lines[0]["template"] == "%d apples"
     assert "test_event_writer.py" in str(lines[0]["source"])
 

@@ -24,7 +24,7 @@ from millstream import Client
 from millstream.config.schema import TelemetryConfig
 from millstream.errors import InvalidConfig
 from millstream.observe.metrics.node_metrics import SECTIONS
-from millstream.observe.otel.spans import parent_of
+from millstream.observe.otel.spans import parse_traceparent
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.cli.nodes import Node, wait_until
 from tests.servers.http.calls import ask
@@ -175,11 +175,11 @@ def test_our_client_tells_the_node_which_span_is_current(tmp_path: Path, collect
     ],
 )
 def test_a_parent_that_is_none_is_passed_over(text: str):
-    assert parent_of(text) is None
+    assert parse_traceparent(text) is None
 
 
 def test_a_parent_of_a_later_version_is_read_as_far_as_it_is_known():
-    found = parent_of(f"01-{TRACE}-{CALLER}-03-more")
+    found = parse_traceparent(f"01-{TRACE}-{CALLER}-03-more")
     assert found is not None
     assert f"{found.trace_id:x}".zfill(32) == TRACE
     assert found.trace_flags.sampled
@@ -322,16 +322,16 @@ def test_a_collector_that_is_down_disturbs_nobody_and_is_told_of_once(
         assert told(broker, "spans", "sent") == 0
         words = [one.getMessage() for one in caplog.records if one.name.endswith("sender")]
         assert sorted(word.partition(":")[0] for word in words) == [
-            "the collector takes no metrics",
-            "the collector takes no spans",
+            "the collector does not accept metrics",
+            "the collector does not accept spans",
         ]
         assert not [one for one in caplog.records if one.name.startswith("opentelemetry")]
         collector.status = 200
         wait_until(lambda: told(broker, "readings", "sent") >= 1)
         append(broker)
         wait_until(lambda: told(broker, "spans", "sent") >= 1)
-    assert "the collector takes spans again" in caplog.text
-    assert "the collector takes metrics again" in caplog.text
+    assert "the collector accepts spans again" in caplog.text
+    assert "the collector accepts metrics again" in caplog.text
 
 
 def test_where_nobody_listens_all_is_lost_and_counted(
@@ -374,7 +374,7 @@ def test_stopping_waits_for_a_collector_that_hangs_no_longer_than_it_may(
         append(broker)
         began = time.monotonic()
     assert time.monotonic() - began < 20, "it hangs for ever"
-    assert "the collector did not take what was left of telemetry" in caplog.text
+    assert "the collector did not accept the remaining telemetry" in caplog.text
 
 
 def test_reading_metrics_lets_others_have_the_loop_in_between(tmp_path: Path, collector: Collector):

@@ -1,10 +1,10 @@
-"""Where events go: to standard error, by a thread that may wait for it.
+"""Writes log events to standard error, in a thread that may wait for its reader.
 
-    logger ──► line ──► waiting, at most so many bytes ──► thread ──► standard error
+    logger ──► line ──► bounded buffer ──► thread ──► standard error
 
-Who reads standard error may be slow, or stop reading. The event loop must not wait for that, and
-memory is bounded: lines that find no room are dropped, counted, and the count is said with the next
-line that goes out.
+The reader of standard error may be slow, or stop reading. The event loop must not wait for that,
+and memory is bounded: lines that do not fit are dropped and counted, and the count is logged with
+the next line that is written.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from millstream.config.schema import EventFormat, LoggingConfig
 from millstream.observe.logging.formatter import EventFormatter, JsonFormatter, PrettyFormatter
 
 WAITING_BYTES_MAX = 4 * 1024 * 1024
-"""What may wait to be written: some 20,000 lines, more than a quiet node says in a day."""
+"""Bytes that may wait to be written: some 20,000 lines, more than a quiet node logs in a day."""
 
 FLUSH_SECONDS_MAX = 1.0
-"""How long the end of a process waits for a reader of standard error."""
+"""How long the end of a process waits for the reader of standard error."""
 
 THREAD_NAME = "millstream-events"
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class EventWriter(logging.Handler):
-    """Writes events as lines, in the order in which they happened. Never waits for who reads."""
+    """Writes events as lines, in the order in which they happened. Never waits for the reader."""
 
     def __init__(
         self, stream: IO[str], lines: EventFormatter, *, waiting_bytes_max: int = WAITING_BYTES_MAX
@@ -51,52 +51,54 @@ class EventWriter(logging.Handler):
         self._is_writing = False
         self._is_closed = False
         self._is_broken = False
-        self._unsaid = 0
+        self._unreported = 0
         self.dropped = 0
-        """Lines that found no room."""
+        """Lines that did not fit."""
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have an event written."""
+        """Queue an event to be written."""
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - an event that cannot be told must not end who tells it.
+        except Exception:  # noqa: BLE001 - logging must not fail its caller.
             line = self.format(_format_failure(record))
         self.write(line)
 
     def write(self, text: str) -> None:
-        """Have a line of text written."""
+        """Queue a line of text to be written."""
         data = text.encode("utf-8", "backslashreplace") + b"\n"
         with self._changed:
             if self._is_closed or self._is_broken:
                 return
             if self._waiting_bytes + len(data) > self._waiting_bytes_max:
                 self.dropped += 1
-                self._unsaid += 1
+                self._unreported += 1
                 return
             self._waiting.append(data)
             self._waiting_bytes += len(data)
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all is written, or for as long as a reader is worth waiting for."""
+        """Wait until everything is written, for at most `FLUSH_SECONDS_MAX`."""
         self._flushed()
 
     def _flushed(self) -> bool:
         with self._changed:
             return self._changed.wait_for(
-                lambda: not (self._waiting or self._is_writing or self._unsaid) or self._is_broken,
+                lambda: (
+                    not (self._waiting or self._is_writing or self._unreported) or self._is_broken
+                ),
                 timeout=FLUSH_SECONDS_MAX,
             )
 
     def close(self) -> None:
-        """Write what waits, and take no more."""
+        """Write what is queued, and accept no more."""
         is_flushed = self._flushed()
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        if is_flushed:  # Else the thread waits for a reader, perhaps for ever.
+        if is_flushed:  # Otherwise the thread waits for a reader, perhaps forever.
             self._thread.join()
         super().close()
 
@@ -107,26 +109,26 @@ class EventWriter(logging.Handler):
             with self._changed:
                 self._is_writing = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting or self._unsaid or self._is_closed)
+                self._changed.wait_for(lambda: self._waiting or self._unreported or self._is_closed)
                 if self._is_closed and not self._waiting:
                     return
                 self._is_writing = True
                 data = b"".join(self._waiting)
                 self._waiting.clear()
                 self._waiting_bytes = 0
-                unsaid, self._unsaid = self._unsaid, 0
-            if unsaid:
-                data += self.format(_dropped(unsaid)).encode() + b"\n"
-            self._put(data)
+                unreported, self._unreported = self._unreported, 0
+            if unreported:
+                data += self.format(_dropped(unreported)).encode() + b"\n"
+            self._write(data)
 
-    def _put(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         try:
             if self._descriptor is None:
                 self._stream.write(data.decode())
                 self._stream.flush()
             else:
                 _write_all(self._descriptor, data)
-        except (OSError, ValueError):  # Nobody reads any more, and nobody is left to be told.
+        except (OSError, ValueError):  # The reader is gone, and there is nowhere to report it.
             self._is_broken = True
 
 
@@ -138,11 +140,11 @@ def _descriptor_of(stream: IO[str]) -> int | None:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
+    remaining = memoryview(data)
+    while remaining:
         try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # Someone who shares it does not want to wait; we do.
+            remaining = remaining[os.write(descriptor, remaining) :]
+        except BlockingIOError:  # A process that shares it made it non-blocking.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()
@@ -154,10 +156,10 @@ def _dropped(count: int) -> logging.LogRecord:
     return record
 
 
-def _format_failure(untold: logging.LogRecord) -> logging.LogRecord:
-    record = _record("an event cannot be told", logging.ERROR)
-    record.template = str(untold.msg)
-    record.source = f"{untold.pathname}:{untold.lineno}"
+def _format_failure(failed: logging.LogRecord) -> logging.LogRecord:
+    record = _record("an event cannot be formatted", logging.ERROR)
+    record.template = str(failed.msg)
+    record.source = f"{failed.pathname}:{failed.lineno}"
     return record
 
 
@@ -165,20 +167,20 @@ def _record(text: str, level: int) -> logging.LogRecord:
     return logging.LogRecord(__name__, level, __file__, 0, text, None, None)
 
 
-def formatter_for(stream: IO[str], wanted: EventFormat) -> EventFormatter:
-    """Return how events look on `stream`: for people on a terminal, else for programs."""
+def formatter_for(stream: IO[str], format_: EventFormat) -> EventFormatter:
+    """Return the formatter for `stream`: for people on a terminal, otherwise for programs."""
     is_terminal = stream.isatty()
-    if wanted is EventFormat.JSON or (wanted is EventFormat.AUTO and not is_terminal):
+    if format_ is EventFormat.JSON or (format_ is EventFormat.AUTO and not is_terminal):
         return JsonFormatter()
     return PrettyFormatter(is_coloured=is_terminal and "NO_COLOR" not in os.environ)
 
 
 @contextlib.contextmanager
 def event_logging(config: LoggingConfig, stream: IO[str] | None = None) -> Iterator[EventWriter]:
-    """Have everything that is logged in this process written to standard error, one event a line.
+    """Write everything that is logged in this process to standard error, one event per line.
 
-    That is what we log and what others do, warnings of Python, and errors that nobody caught in
-    threads and in finalizers. `stream` is for another place than standard error.
+    This includes the logs of libraries, warnings of Python, and uncaught errors in threads and
+    finalizers. `stream` replaces standard error.
     """
     root = logging.getLogger()
     stream = stream or sys.stderr
@@ -203,7 +205,7 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
         return
     name = failed.thread.name if failed.thread else "unknown"
     error = (failed.exc_type, failed.exc_value, failed.exc_traceback)
-    logger.critical("a thread ended by an error", exc_info=error, extra={"of_thread": name})
+    logger.critical("a thread failed", exc_info=error, extra={"of_thread": name})
 
 
 def _finalizer_failed(failed: sys.UnraisableHookArgs) -> None:
@@ -211,6 +213,4 @@ def _finalizer_failed(failed: sys.UnraisableHookArgs) -> None:
         return
     error = (failed.exc_type, failed.exc_value, failed.exc_traceback)
     extra = {"where": repr(failed.object)}
-    logger.error(
-        "%s", failed.err_msg or "an error that nobody can catch", exc_info=error, extra=extra
-    )
+    logger.error("%s", failed.err_msg or "an error in a finalizer", exc_info=error, extra=extra)

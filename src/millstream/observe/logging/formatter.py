@@ -1,8 +1,8 @@
-"""How an event looks: one line, whatever a client put into it.
+"""Formats an event as one line, whatever a client put into it.
 
-An event is a record of Python's `logging`: its message is what happened, what was passed as `extra`
-are its fields. Clients choose names of topics and groups, client ids and paths; nothing of theirs
-ends a line, begins another event, or says something to a terminal.
+An event is a record of Python's `logging`: its message says what happened, and its `extra` are the
+fields. Clients choose names of topics and groups, client ids and paths; nothing of these can end a
+line, start another event, or control a terminal.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import time
 from typing import Any
 
 TEXT_LENGTH_MAX = 8 * 1024
-"""Characters of one text. The longest names that clients give have 32,767; a few hundred tell."""
+"""Characters of one text. The longest names that clients may choose have 32,767; a few hundred
+identify one.
+"""
 
 TRACEBACK_LENGTH_MAX = 32 * 1024
-"""Characters of a traceback; of a longer one, the middle goes."""
+"""Characters of a traceback; a longer one loses its middle."""
 
 DEPTH_MAX = 4
-"""How deep fields may be nested; ours are flat or nearly so."""
+"""Nesting of fields; ours are flat or nearly so."""
 
 _KNOWN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
 """Attributes that every log record has."""
@@ -29,14 +31,14 @@ _RESERVED = ("time", "level", "event", "logger", "traceback")
 
 
 def printable(text: str) -> str:
-    """Return `text` with everything escaped that is not meant to be seen."""
+    """Return `text` with all characters escaped that are not printable."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shortened(text: str, length_max: int) -> str:
-    """Return `text` without its middle where it is too long."""
+    """Return `text` without its middle if it is too long."""
     if len(text) <= length_max:
         return text
     half = length_max // 2
@@ -44,10 +46,10 @@ def shortened(text: str, length_max: int) -> str:
 
 
 class EventFormatter(logging.Formatter):
-    """What both formats share: the time, the fields and the traceback of an event."""
+    """Base of both formats: the time, the fields and the traceback of an event."""
 
     def time_of(self, record: logging.LogRecord) -> str:
-        """Return when it happened, in UTC."""
+        """Return the time of the event, in UTC."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         return f"{seconds}.{int(record.msecs):03d}Z"
 
@@ -60,7 +62,7 @@ class EventFormatter(logging.Formatter):
         }
 
     def traceback_of(self, record: logging.LogRecord) -> str:
-        """Return where an error came from; empty where there is none."""
+        """Return the traceback and the stack; empty if there are none."""
         parts = []
         if record.exc_info:
             parts.append(self.formatException(record.exc_info))
@@ -70,10 +72,10 @@ class EventFormatter(logging.Formatter):
 
 
 class JsonFormatter(EventFormatter):
-    """One JSON object in plain ASCII, which escapes every character that could end a line."""
+    """One JSON object in plain ASCII, in which every character is escaped that could end a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return an event as one line, without its end."""
+        """Return an event as one line, without a newline."""
         content: dict[str, Any] = {
             "time": self.time_of(record),
             "level": record.levelname.lower(),
@@ -83,7 +85,7 @@ class JsonFormatter(EventFormatter):
         }
         if traceback := self.traceback_of(record):
             content["traceback"] = _text(traceback, TRACEBACK_LENGTH_MAX * 2)
-        # ASCII ends with a character that says something to terminals too, and JSON lets it pass.
+        # DEL is a control character too, and JSON does not escape it.
         return json.dumps(content, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
@@ -91,14 +93,14 @@ _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critica
 
 
 class PrettyFormatter(EventFormatter):
-    """Time, level, what happened, and fields; a traceback follows on lines of its own, indented."""
+    """Time, level, message and fields on one line; a traceback follows on indented lines."""
 
     def __init__(self, *, is_coloured: bool = False) -> None:
         super().__init__()
         self._is_coloured = is_coloured
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return an event as one line, without its end."""
+        """Return an event as one line, without a newline; a traceback adds more lines."""
         level = record.levelname.lower()
         shown = f"{level:7}"
         if self._is_coloured:
@@ -121,7 +123,7 @@ def _pretty(value: Any) -> str:
 
 
 def _text(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
-    """Return text that every reader of JSON takes: short enough, and without half characters."""
+    """Return text that every JSON reader accepts: short enough, and without lone surrogates."""
     text = shortened(text, length_max)
     if text.isascii():
         return text
@@ -129,13 +131,13 @@ def _text(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
 
 
 def _value(value: Any, depth: int) -> Any:
-    """Return a field as JSON has it."""
+    """Return a field as a JSON value."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple) and depth:
-        return [_value(one, depth - 1) for one in value]
+        return [_value(item, depth - 1) for item in value]
     if isinstance(value, dict) and depth:
-        return {_text(str(name)): _value(one, depth - 1) for name, one in value.items()}
+        return {_text(str(name)): _value(item, depth - 1) for name, item in value.items()}
     return _text(str(value))

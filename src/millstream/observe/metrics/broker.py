@@ -1,7 +1,7 @@
-"""What a broker holds, as Prometheus reads it: topics, groups, transactions, producers.
+"""Metrics of what a broker holds: topics, groups, transactions, producers.
 
-These numbers are not kept anywhere; a scrape counts. It looks once at each topic, group, member,
-open partition and transactional id, which takes a millisecond for every few thousand of them. Only
+These numbers are not kept anywhere; a scrape counts. It visits each topic, group, member, open
+partition and transactional id once, which takes a millisecond for every few thousand of them. Only
 publications are counted as they happen.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.broker.broker import Broker
-from millstream.broker.groups import group
-from millstream.broker.groups.classic import rebalance as classic_rounds
+from millstream.broker.groups.classic.rebalance import ClassicGroupState
 from millstream.broker.groups.consumer.consumer_group import ConsumerGroupState
+from millstream.broker.groups.group import GroupType
 from millstream.broker.groups.offsets.committed_offsets import CommittedOffsets
 from millstream.broker.transactions.transaction import TransactionMetadata, TransactionState
 from millstream.observe.metrics.metric import (
@@ -29,18 +29,18 @@ from millstream.observe.metrics.metric import (
 
 GROUP_STATES: Sequence[tuple[str, str]] = (
     *(
-        (group.GroupType.CLASSIC.value, state.value)
-        for state in classic_rounds.ClassicGroupState
-        if state is not classic_rounds.ClassicGroupState.DEAD  # Nobody can ask one that is dead.
+        (GroupType.CLASSIC.value, state.value)
+        for state in ClassicGroupState
+        if state is not ClassicGroupState.DEAD  # A dead group is not in the registry.
     ),
-    *((group.GroupType.CONSUMER.value, state.value) for state in ConsumerGroupState),
+    *((GroupType.CONSUMER.value, state.value) for state in ConsumerGroupState),
 )
-"""Kinds of groups, and the states that each can be in."""
+"""Kinds of groups, with the states of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCensus:
-    """What a broker holds, counted at one moment."""
+    """Numbers of things that a broker holds at one moment."""
 
     topics: int
     partitions: int
@@ -58,85 +58,85 @@ class BrokerCensus:
     quotas: int
 
 
-def _groups_in(place: tuple[str, str]) -> MetricSample[BrokerCensus]:
-    return MetricSample(labels=place, read=lambda seen: seen.groups[place])
+def _groups_in(kind_and_state: tuple[str, str]) -> MetricSample[BrokerCensus]:
+    return MetricSample(labels=kind_and_state, read=lambda census: census.groups[kind_and_state])
 
 
-def _members_of(kind: group.GroupType) -> MetricSample[BrokerCensus]:
-    return MetricSample(labels=(kind.value,), read=lambda seen: seen.members[kind.value])
+def _members_of(kind: GroupType) -> MetricSample[BrokerCensus]:
+    return MetricSample(labels=(kind.value,), read=lambda census: census.members[kind.value])
 
 
 def _ids_in(state: TransactionState) -> MetricSample[BrokerCensus]:
-    return MetricSample(labels=(state.value,), read=lambda seen: seen.transactional_ids[state])
+    return MetricSample(labels=(state.value,), read=lambda census: census.transactional_ids[state])
 
 
 BROKER_METRICS: Sequence[MetricDeclaration[BrokerCensus]] = (
-    gauge("millstream_broker_topics", "Topics that there are.", lambda seen: seen.topics),
+    gauge("millstream_broker_topics", "Topics.", lambda census: census.topics),
     gauge(
         "millstream_broker_partitions",
         "Partitions of all topics, used or not.",
-        lambda seen: seen.partitions,
+        lambda census: census.partitions,
     ),
     MetricDeclaration(
         name="millstream_broker_groups",
         kind=MetricKind.GAUGE,
-        help="Groups, by their kind and the state that they are in.",
+        help="Groups, by kind and state.",
         labels=("kind", "state"),
         samples=tuple(map(_groups_in, GROUP_STATES)),
     ),
     MetricDeclaration(
         name="millstream_broker_group_members",
         kind=MetricKind.GAUGE,
-        help="Members of all groups of a kind.",
+        help="Members of all groups, by kind of group.",
         labels=("kind",),
-        samples=tuple(map(_members_of, group.GroupType)),
+        samples=tuple(map(_members_of, GroupType)),
     ),
     gauge(
         "millstream_broker_committed_offsets",
-        "Offsets that groups have committed, one for each group and partition.",
-        lambda seen: seen.committed_offsets,
+        "Committed offsets, one for each group and partition.",
+        lambda census: census.committed_offsets,
     ),
     gauge(
         "millstream_broker_unlisted_offsets",
-        f"Committed offsets beyond the first {LISTED_MAX:,}, of which no lag is told.",
-        lambda seen: max(0, seen.committed_offsets - LISTED_MAX),
+        f"Committed offsets beyond the first {LISTED_MAX:,}, for which no lag is reported.",
+        lambda census: max(0, census.committed_offsets - LISTED_MAX),
     ),
     MetricDeclaration(
         name="millstream_broker_transactional_ids",
         kind=MetricKind.GAUGE,
-        help="Transactional ids that are known, by the state of their last transaction.",
+        help="Known transactional ids, by the state of their last transaction.",
         labels=("state",),
         samples=tuple(map(_ids_in, TransactionState)),
     ),
     gauge(
         "millstream_broker_oldest_transaction_seconds",
-        "For how long the oldest open transaction is open, by the wall clock; 0 where none is.",
-        lambda seen: seen.oldest_transaction_seconds,
+        "Age of the oldest open transaction, by the wall clock; 0 if none is open.",
+        lambda census: census.oldest_transaction_seconds,
     ),
     gauge(
         "millstream_broker_publishers",
         "Publishers whose last publication is remembered.",
-        lambda seen: seen.publishers,
+        lambda census: census.publishers,
     ),
     counter(
         "millstream_broker_publications_total",
-        "Publications that were committed: many transactions, one decision.",
-        lambda seen: seen.publications,
+        "Publications committed; each commits many transactions at once.",
+        lambda census: census.publications,
     ),
     counter(
         "millstream_broker_repeated_publications_total",
-        "Publications that were asked for once more, and committed nothing.",
-        lambda seen: seen.repeated_publications,
+        "Publications that were repeated, and committed nothing.",
+        lambda census: census.repeated_publications,
     ),
     gauge(
         "millstream_broker_producers",
         "Producers that open partitions remember, counted once for each partition.",
-        lambda seen: seen.producers,
+        lambda census: census.producers,
     ),
     gauge(
         "millstream_broker_quotas",
-        "Users and clients that have quotas.",
-        lambda seen: seen.quotas,
+        "Users and clients with quotas.",
+        lambda census: census.quotas,
     ),
 )
 
@@ -144,22 +144,21 @@ BROKER = MetricSection(metrics=BROKER_METRICS)
 
 
 def census_of(broker: Broker) -> BrokerCensus:
-    """Count what a broker holds."""
     topics = broker.topics.all()
     groups = list(broker.groups.registry)
     members: Counter[str] = Counter()
-    for one in groups:
-        members[one.kind.value] += one.member_count
+    for group in groups:
+        members[group.kind.value] += group.member_count
     offsets = committed_offsets(broker)
     transactions = broker.transactions.all()
     publications = broker.transactions.publications
     return BrokerCensus(
         topics=len(topics),
         partitions=broker.topics.partition_count,
-        groups=Counter((one.kind.value, str(one.state)) for one in groups),
+        groups=Counter((group.kind.value, str(group.state)) for group in groups),
         members=members,
-        committed_offsets=sum(len(offsets.of_group(one.group_id)) for one in groups),
-        transactional_ids=Counter(one.state for one in transactions),
+        committed_offsets=sum(len(offsets.of_group(group.group_id)) for group in groups),
+        transactional_ids=Counter(each.state for each in transactions),
         oldest_transaction_seconds=_oldest_seconds(transactions, broker.clock.wall_ms()),
         publishers=len(publications),
         publications=publications.published,
@@ -175,10 +174,10 @@ def census_of(broker: Broker) -> BrokerCensus:
 
 
 def committed_offsets(broker: Broker) -> CommittedOffsets:
-    """Return what all groups have committed, to look at."""
+    """Return the committed offsets of all groups, for reading only."""
     return broker.groups.offsets
 
 
 def _oldest_seconds(transactions: Sequence[TransactionMetadata], now_ms: int) -> float:
-    oldest_ms = min((one.start_ms for one in transactions if one.is_ongoing), default=now_ms)
+    oldest_ms = min((each.start_ms for each in transactions if each.is_ongoing), default=now_ms)
     return max(0, now_ms - oldest_ms) / 1000

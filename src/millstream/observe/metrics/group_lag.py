@@ -1,6 +1,7 @@
-"""How far groups are behind, as Prometheus reads it.
+"""Metrics of the progress and lag of groups.
 
-The end of a partition is known once it was used since the node started; of others no lag is told.
+The end of a partition is known once it was used since the node started; for others no lag is
+reported.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from millstream.records.topic_partition import TopicPartition
 GROUP_METRICS: Sequence[MetricDeclaration[PartitionLag]] = (
     gauge(
         "millstream_group_committed_offset",
-        "The offset that a group has committed of a partition: what it reads next.",
+        "Offset that a group has committed for a partition: the next one it reads.",
         lambda progress: progress.committed_offset,
     ),
     gauge(
         "millstream_group_lag_records",
-        "Offsets between what a group has committed and the end of the partition. Marks of"
-        " transactions count, for they have offsets too.",
+        "Offsets between the committed offset of a group and the end of the partition. Transaction"
+        " markers count, because they have offsets too.",
         lambda progress: progress.lag,
     ),
 )
@@ -38,7 +39,7 @@ GROUPS = MetricSection(metrics=GROUP_METRICS, labels=("group", "topic", "partiti
 
 
 def listed_progress(broker: Broker) -> LabelledSources[PartitionLag]:
-    """Return how far groups are with the partitions that are open, for the first offsets."""
+    """Yield the lag of groups on open partitions, for the first committed offsets."""
     for group_id, where, offset in islice(_offsets(broker), LISTED_MAX):
         if (end_offset := open_end_offset(broker.topics, where)) is not None:
             yield (group_id, where.topic, str(where.partition)), PartitionLag(offset, end_offset)

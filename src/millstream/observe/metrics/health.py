@@ -1,4 +1,4 @@
-"""How a node is, as Prometheus reads it: what `/health/ready` says, and how late its loop is."""
+"""Metrics of the health of a node: what `/health/ready` reports, and the lag of its event loop."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ class NodeCondition(NamedTuple):
 def _problems_of(code: ProblemCode) -> MetricSample[NodeCondition]:
     return MetricSample(
         labels=(code.value,),
-        read=lambda seen: sum(one.code is code for one in seen.health.problems),
+        read=lambda node: sum(problem.code is code for problem in node.health.problems),
     )
 
 
 HEALTH_METRICS: Sequence[MetricDeclaration[NodeCondition]] = (
     gauge(
         "millstream_node_ready_flag",
-        "1 while clients should be sent to the node, as `/health/ready` says, else 0.",
-        lambda seen: seen.health.is_ready,
+        "1 if `/health/ready` reports that the node is ready, otherwise 0.",
+        lambda node: node.health.is_ready,
     ),
     MetricDeclaration(
         name="millstream_node_problems",
         kind=MetricKind.GAUGE,
-        help="What `/health/ready` tells that is wrong, by its code; 20 in all at the most.",
+        help="Problems reported by `/health/ready`, by code; at most 20 in total.",
         labels=("code",),
         samples=tuple(map(_problems_of, ProblemCode)),
     ),
     gauge(
         "millstream_node_loop_lag_seconds",
-        "How late the event loop was when it was looked at last, which is twice a second.",
-        lambda seen: seen.watch.lag_seconds,
+        "How late the event loop was at the last check; it is checked twice a second.",
+        lambda node: node.watch.lag_seconds,
     ),
     counter(
         "millstream_node_late_loops_total",
-        "How often it was later than `loop_lag_ms_max`.",
-        lambda seen: seen.watch.late_ticks,
+        "Checks at which it was later than `loop_lag_ms_max`.",
+        lambda node: node.watch.late_ticks,
     ),
 )
 

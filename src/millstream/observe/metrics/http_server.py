@@ -1,4 +1,4 @@
-"""What the HTTP door counts, as Prometheus reads it."""
+"""Metrics of the HTTP server."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from millstream.servers.http.server.server_state import HttpServerState
 
 
 def _refused(reason: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(reason,), read=lambda door: door.counters.refused[reason])
+    return MetricSample(labels=(reason,), read=lambda server: server.counters.refused[reason])
 
 
 def _ended(reason: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(reason,), read=lambda door: door.counters.ended[reason])
+    return MetricSample(labels=(reason,), read=lambda server: server.counters.ended[reason])
 
 
 def _throttled(quota: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(quota,), read=lambda door: door.counters.throttled[quota])
+    return MetricSample(labels=(quota,), read=lambda server: server.counters.throttled[quota])
 
 
 def _held(quota: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(quota,), read=lambda door: door.counters.held_deliveries[quota])
+    return MetricSample(labels=(quota,), read=lambda server: server.counters.held_deliveries[quota])
 
 
 def _throttle_seconds(quota: str) -> MetricSample[HttpServerState]:
-    return MetricSample(labels=(quota,), read=lambda door: door.counters.throttle_seconds[quota])
+    return MetricSample(
+        labels=(quota,), read=lambda server: server.counters.throttle_seconds[quota]
+    )
 
 
 def _answered(digit: int) -> MetricSample[RouteCounter]:
@@ -46,78 +48,78 @@ def _answered(digit: int) -> MetricSample[RouteCounter]:
 HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
     gauge(
         "millstream_http_connections",
-        "Connections of HTTP clients, live ones among them.",
-        lambda door: len(door.connections),
+        "Open connections of HTTP clients, live ones included.",
+        lambda server: len(server.connections),
     ),
     counter(
         "millstream_http_accepted_connections_total",
-        "Connections that came and were taken.",
-        lambda door: door.counters.accepted,
+        "Connections accepted.",
+        lambda server: server.counters.accepted,
     ),
     MetricDeclaration(
         name="millstream_http_refused_connections_total",
         kind=MetricKind.COUNTER,
-        help="Connections that came and were not taken: too many in all, from one address, or for"
-        " the descriptors that the process may have.",
+        help="Connections refused: too many in total, from one address, or for the descriptor limit"
+        " of the process.",
         labels=("reason",),
         samples=tuple(_refused(reason) for reason in REFUSALS),
     ),
     MetricDeclaration(
         name="millstream_http_closed_connections_total",
         kind=MetricKind.COUNTER,
-        help="Connections that the node ended: what came was malformed; its head, its body, or"
-        " anything at all came too late; what waited was not read (output); no memory.",
+        help="Connections closed by the node: a malformed request; a head, a body or any request"
+        " that came too late; a response that was not read (output); no memory.",
         labels=("reason",),
         samples=tuple(_ended(reason) for reason in CLOSE_REASONS),
     ),
     counter(
         "millstream_http_received_bytes_total",
-        "Bytes that clients sent, those of WebSockets not among them.",
-        lambda door: door.counters.received_bytes,
+        "Bytes received from clients, without WebSockets.",
+        lambda server: server.counters.received_bytes,
     ),
     counter(
         "millstream_http_sent_bytes_total",
-        "Bytes of the answers that were handed to the sockets, those of WebSockets not among them.",
-        lambda door: door.counters.sent_bytes,
+        "Bytes of responses handed to sockets, without WebSockets.",
+        lambda server: server.counters.sent_bytes,
     ),
     gauge(
         "millstream_http_request_memory_bytes",
-        "Bytes of requests that are arriving, under way, or wait behind one that is.",
-        lambda door: door.counters.held_bytes,
+        "Bytes of requests that are arriving, in flight, or queued behind one in flight.",
+        lambda server: server.counters.held_bytes,
     ),
     gauge(
         "millstream_http_unread_bytes",
-        "Bytes of answers that hold up something because their clients do not read them.",
-        lambda door: door.counters.unread_bytes,
+        "Bytes of responses that wait for their clients to read.",
+        lambda server: server.counters.unread_bytes,
     ),
     MetricDeclaration(
         name="millstream_http_throttled_requests_total",
         kind=MetricKind.COUNTER,
-        help="Requests that were refused with 429, because their client owed what this quota does"
-        " not allow it.",
+        help="Requests rejected with status 429, because their client exceeded this quota.",
         labels=("quota",),
         samples=tuple(_throttled(kind.value) for kind in QuotaKind),
     ),
     MetricDeclaration(
         name="millstream_http_held_deliveries_total",
         kind=MetricKind.COUNTER,
-        help="How often live delivery, or the push of jobs, waited because its client owed.",
+        help="Pauses of live delivery, or of the push of jobs, because the client exceeded a quota."
+        "",
         labels=("quota",),
         samples=tuple(_held(kind.value) for kind in QuotaKind),
     ),
     MetricDeclaration(
         name="millstream_http_throttle_seconds_total",
         kind=MetricKind.COUNTER,
-        help="For how long those clients were told to wait, or had to, all together.",
+        help="Total time that clients were told to wait, or were paused, by a quota.",
         labels=("quota",),
         samples=tuple(_throttle_seconds(kind.value) for kind in QuotaKind),
     ),
     bucket_counter(
         "millstream_http_requests_within_total",
-        "Requests whose answer began within so many seconds (le), the faster ones among them;"
-        " a long poll may wait on purpose.",
+        "Requests whose response began within this many seconds (le), cumulative; a long poll may"
+        " wait on purpose.",
         SECONDS,
-        lambda door: door.counters.durations,
+        lambda server: server.counters.durations,
     ),
 )
 
@@ -125,14 +127,14 @@ ROUTE_METRICS: Sequence[MetricDeclaration[RouteCounter]] = (
     MetricDeclaration(
         name="millstream_http_requests_total",
         kind=MetricKind.COUNTER,
-        help="Requests that were answered, by operation and kind of status. What matched no"
-        " operation is `other`.",
+        help="Requests answered, by operation and class of status. Requests that match no operation"
+        " count as `other`.",
         labels=("status",),
         samples=tuple(_answered(digit) for digit in (2, 3, 4, 5)),
     ),
     counter(
         "millstream_http_request_seconds_total",
-        "Time from a request to the beginning of its answer, all together.",
+        "Total time from the request to the beginning of its response.",
         lambda route: route.seconds,
     ),
 )
@@ -141,6 +143,6 @@ HTTP_SERVER = MetricSection(metrics=HTTP_SERVER_METRICS)
 ROUTES = MetricSection(metrics=ROUTE_METRICS, labels=("method", "route"))
 
 
-def listed_routes(door: HttpServerState) -> LabelledSources[RouteCounter]:
-    """Return what is counted of each operation: a number of them that clients cannot change."""
-    return list(door.counters.routes.items())
+def listed_routes(server: HttpServerState) -> LabelledSources[RouteCounter]:
+    """Return the counters of each operation: a fixed number, which clients cannot increase."""
+    return list(server.counters.routes.items())

@@ -1,4 +1,4 @@
-"""What live delivery counts, as Prometheus reads it."""
+"""Metrics of live delivery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIVE_METRICS: Sequence[MetricDeclaration[LiveCounters]] = (
     MetricDeclaration(
         name="millstream_http_live_connections",
         kind=MetricKind.GAUGE,
-        help="Connections that watch topics, or may.",
+        help="Live connections, which can watch topics.",
         labels=("by",),
         samples=(
             MetricSample(labels=("sse",), read=lambda live: live.event_streams),
@@ -27,37 +27,37 @@ LIVE_METRICS: Sequence[MetricDeclaration[LiveCounters]] = (
     ),
     gauge(
         "millstream_http_live_feeds",
-        "Partitions that somebody watches.",
+        "Partitions with at least one watcher.",
         lambda live: live.feeds,
     ),
     counter(
         "millstream_http_live_encodings_total",
-        "Bursts of records that were encoded, each once for all who watch.",
+        "Batches of records encoded, each once for all watchers.",
         lambda live: live.encodings,
     ),
     counter(
         "millstream_http_live_catch_ups_total",
-        "Pieces that were read from a log for one watcher, because it was behind.",
+        "Reads from a log for one watcher that was behind.",
         lambda live: live.catch_ups,
     ),
     counter(
         "millstream_http_live_lags_total",
-        "How often a watcher was too slow for what came, and fell behind.",
+        "Times that a watcher was too slow and fell behind.",
         lambda live: live.lags,
     ),
     counter(
         "millstream_http_live_gaps_total",
-        "How often a watcher was told that retention took records that it had not seen.",
+        "Gaps reported to watchers: records deleted by retention before they were sent.",
         lambda live: live.gaps,
     ),
     counter(
         "millstream_http_live_events_total",
-        "Events and answers that were sent to watchers.",
+        "Events and responses sent to watchers.",
         lambda live: live.events,
     ),
     counter(
         "millstream_http_live_sent_bytes_total",
-        "Bytes of these.",
+        "Bytes of these events and responses.",
         lambda live: live.sent_bytes,
     ),
 )

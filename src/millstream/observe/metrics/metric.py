@@ -1,16 +1,16 @@
-"""What a metric is: its name, what it means, where its numbers are, and how they are written.
+"""Declarations of metrics, and how they are written.
 
-    counters, lengths, states ──► Section.text      ──► GET /metrics of a node
-                              ├─► Section.families  ──► a registry of prometheus_client
-                              └─► Section.readings  ──► OpenTelemetry, where a node is told to
+    counters, lengths, states ──► MetricSection.text      ──► GET /metrics of a node
+                              ├─► MetricSection.families  ──► a registry of prometheus_client
+                              └─► MetricSection.readings  ──► OpenTelemetry, if it is turned on
 
-Nothing here runs while records pass by: what is counted is kept in plain numbers, and a scrape
-reads them. A node writes the text itself, one metric at a time, so that its event loop is free in
-between: prometheus_client takes ten times as long for each line, and all of them at once.
+Nothing here runs on the path of records: counters are plain numbers, and a scrape reads them. A
+node writes the text itself, one metric at a time, so that its event loop can do other work in
+between: prometheus_client takes ten times as long per line, and writes all lines at once.
 
-`LISTED_MAX` bounds what a scrape costs, whatever clients create: beyond so many partitions, those
-opened first have metrics of their own, the others count in totals only, and how many that are is
-a metric too.
+`LISTED_MAX` bounds the cost of a scrape, whatever clients create: beyond that many partitions,
+those opened first have metrics of their own, the others count in totals only, and their number is a
+metric too.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from millstream.histogram import Histogram
 S = TypeVar("S")
 
 LISTED_MAX = 1_000
-"""Things that have metrics of their own, of each kind. Measured with so many of all kinds: a scrape
-is 3 megabytes and takes 100 ms of the loop, in pieces of 10 ms at the most."""
+"""Things of each kind that have metrics of their own. Measured with this many of every kind: a
+scrape is 3 megabytes and takes 100 ms of the loop, in pieces of at most 10 ms.
+"""
 
 LabelledSources: TypeAlias = Iterable[tuple[tuple[str, ...], S]]
-"""Things of one kind, each after the values of the labels that tell it from the others."""
+"""Things of one kind, each with the label values that identify it."""
 
 
 class MetricKind(enum.Enum):
-    """How a number moves."""
+    """Type of a metric, as Prometheus defines it."""
 
     COUNTER = "counter"
-    """Only up, until what counts is opened anew. The name ends in `_total`."""
+    """Only increases, until its source is opened again. The name ends in `_total`."""
 
     GAUGE = "gauge"
-    """Up and down."""
+    """Can increase and decrease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSample(Generic[S]):
-    """One number of a metric, and the labels that tell it from the others of the same metric."""
+    """One number of a metric, with the label values that identify it within the metric."""
 
     read: Callable[[S], float]
     labels: tuple[str, ...] = ()
@@ -54,36 +55,36 @@ class MetricSample(Generic[S]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDeclaration(Generic[S]):
-    """One metric: its name, which ends in its unit, what it means, and where the number is."""
+    """One metric: its name, which ends in its unit, its help text, and how its numbers are read."""
 
     name: str
     kind: MetricKind
     help: str
     samples: tuple[MetricSample[S], ...]
     labels: tuple[str, ...] = ()
-    """Labels beside those of the section."""
+    """Labels in addition to those of the section."""
 
 
 class MetricReading(NamedTuple):
-    """What a metric was at one moment: values that belong to nobody, so any thread may have it."""
+    """Values of a metric at one moment. It is immutable, so any thread may use it."""
 
     name: str
     kind: MetricKind
     help: str
     labels: tuple[str, ...]
     rows: list[tuple[tuple[str, ...], float]]
-    """The values of the labels, and the number."""
+    """Pairs of label values and number."""
 
 
 def counter(name: str, text: str, read: Callable[[S], float]) -> MetricDeclaration[S]:
-    """Declare a counter of one number."""
+    """Declare a counter without labels of its own."""
     return MetricDeclaration(
         name=name, kind=MetricKind.COUNTER, help=text, samples=(MetricSample(read=read),)
     )
 
 
 def gauge(name: str, text: str, read: Callable[[S], float]) -> MetricDeclaration[S]:
-    """Declare a gauge of one number."""
+    """Declare a gauge without labels of its own."""
     return MetricDeclaration(
         name=name, kind=MetricKind.GAUGE, help=text, samples=(MetricSample(read=read),)
     )
@@ -95,16 +96,18 @@ class MetricSection(Generic[S]):
 
     metrics: Sequence[MetricDeclaration[S]]
     labels: tuple[str, ...] = ()
-    """What tells the things from each other; nothing where there is one."""
+    """Labels that identify a thing; empty if there is only one."""
 
     def text(self, listed: LabelledSources[S]) -> Iterator[str]:
-        """Yield metric after metric as Prometheus reads them. Numbers are read on the way."""
+        """Yield the metrics in Prometheus's text format, one at a time. Numbers are read on the
+        way.
+        """
         things = [(_label_pairs(self.labels, values), thing) for values, thing in listed]
         for metric in self.metrics:
             yield _metric_text(metric, things)
 
     def readings(self, listed: LabelledSources[S]) -> Iterator[MetricReading]:
-        """Yield metric after metric as plain values, for whoever writes them otherwise."""
+        """Yield the metrics as plain values, one at a time, for other formats."""
         things = list(listed)
         for metric in self.metrics:
             yield MetricReading(
@@ -120,7 +123,7 @@ class MetricSection(Generic[S]):
             )
 
     def families(self, listed: LabelledSources[S]) -> Iterator[Metric]:
-        """Yield metric after metric as prometheus_client wants them."""
+        """Yield the metrics as families of prometheus_client."""
         things = list(listed)
         for metric in self.metrics:
             family = _family(metric, self.labels)
@@ -130,14 +133,14 @@ class MetricSection(Generic[S]):
             yield family
 
     def empty_families(self) -> Iterator[Metric]:
-        """Yield the same without numbers, and without reading any."""
+        """Yield the families without numbers, and without reading any."""
         return self.families(())
 
 
 def bucket_counter(
     name: str, text: str, bounds: Sequence[float], read: Callable[[S], Histogram]
 ) -> MetricDeclaration[S]:
-    """Declare how many values were within each of some bounds (`le`), the smaller ones too."""
+    """Declare cumulative counts of values up to each of some bounds (label `le`)."""
 
     def sample(bucket: int) -> MetricSample[S]:
         bound = str(bounds[bucket]) if bucket < len(bounds) else "+Inf"
@@ -168,7 +171,7 @@ def _label_pairs(names: Sequence[str], values: Sequence[str]) -> tuple[str, ...]
 
 
 def _escaped(value: str) -> str:
-    """Write a label's value, which clients may have chosen, so that it stays within its quotes."""
+    """Escape a label value, which a client may have chosen, so that it stays within its quotes."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 

@@ -53,17 +53,17 @@ SECTIONS: Sequence[MetricSection[Any]] = (
     LOGS,
     TELEMETRY,
 )
-"""Every metric that a node has, beside those of its process."""
+"""All metrics of a node, except those of its process."""
 
 
 class NodeMetrics:
-    """What a node tells Prometheus. Scrape it on the event loop, to which all it reads belongs."""
+    """Metrics of a node. Scrape it on the event loop, which owns everything that it reads."""
 
     def __init__(
         self,
         broker: Broker,
-        door: KafkaListener,
-        doorway: HttpServerState,
+        kafka: KafkaListener,
+        http: HttpServerState,
         live: LiveDelivery,
         *,
         health: Callable[[], Health],
@@ -71,8 +71,8 @@ class NodeMetrics:
         telemetry: TelemetryCounters | None = None,
     ) -> None:
         self._broker = broker
-        self._door = door
-        self._doorway = doorway
+        self._kafka = kafka
+        self._http = http
         self._live = live
         self._health = health
         self._watch = watch
@@ -83,25 +83,25 @@ class NodeMetrics:
         GCCollector(registry=self._process)
 
     def scrape(self) -> Iterator[str]:
-        """Yield the text in pieces; between two of them, the loop may do something else."""
+        """Yield the text in pieces, so that the loop can do other work between them."""
         for section, listed in self._listed():
             yield from section.text(listed)
         yield generate_latest(self._process).decode()
 
     def readings(self) -> Iterator[MetricReading]:
-        """Yield the same as values, without those of the process, in pieces too."""
+        """Yield the metrics as values, in pieces too, without those of the process."""
         for section, listed in self._listed():
             yield from section.readings(listed)
 
     def _listed(self) -> Iterator[tuple[MetricSection[Any], LabelledSources[Any]]]:
-        """Yield every section with the things that it tells of, which are looked up only then."""
-        broker, door = self._broker, self._door
+        """Yield every section with its things, which are looked up only when it is its turn."""
+        broker, kafka, http = self._broker, self._kafka, self._http
         yield HEALTH, [((), NodeCondition(self._health(), self._watch))]
-        yield KAFKA_SERVER, [((), door)]
-        yield REQUESTS, listed_requests(door)
-        yield DURATIONS, listed_durations(door)
-        yield HTTP_SERVER, [((), self._doorway)]
-        yield ROUTES, listed_routes(self._doorway)
+        yield KAFKA_SERVER, [((), kafka)]
+        yield REQUESTS, listed_requests(kafka)
+        yield DURATIONS, listed_durations(kafka)
+        yield HTTP_SERVER, [((), http)]
+        yield ROUTES, listed_routes(http)
         yield LIVE, [((), self._live.counters)]
         yield BROKER, [((), census_of(broker))]
         yield GROUPS, listed_progress(broker)

@@ -1,4 +1,4 @@
-"""What queues hold and do, as Prometheus reads it."""
+"""Metrics of queues."""
 
 from __future__ import annotations
 
@@ -31,58 +31,58 @@ QUEUE_METRICS: Sequence[MetricDeclaration[QueueReading]] = (
     MetricDeclaration(
         name="millstream_queue_jobs",
         kind=MetricKind.GAUGE,
-        help="Jobs that are not done: those that can be claimed, belong to a worker, or rest.",
+        help="Jobs that are not done: ready to be claimed, leased to a worker, or delayed.",
         labels=("state",),
         samples=(
-            MetricSample(labels=("ready",), read=lambda seen: seen.counts.ready),
-            MetricSample(labels=("leased",), read=lambda seen: seen.counts.leased),
-            MetricSample(labels=("delayed",), read=lambda seen: seen.counts.delayed),
+            MetricSample(labels=("ready",), read=lambda reading: reading.counts.ready),
+            MetricSample(labels=("leased",), read=lambda reading: reading.counts.leased),
+            MetricSample(labels=("delayed",), read=lambda reading: reading.counts.delayed),
         ),
     ),
     counter(
         "millstream_queue_acked_jobs_total",
-        "Jobs that are done, since the queue was made.",
-        lambda seen: seen.counts.acked,
+        "Jobs done since the queue was created.",
+        lambda reading: reading.counts.acked,
     ),
     counter(
         "millstream_queue_dead_jobs_total",
-        "Jobs that went to the dead-letter topic, since the queue was made.",
-        lambda seen: seen.counts.dead,
+        "Jobs moved to the dead-letter topic since the queue was created.",
+        lambda reading: reading.counts.dead,
     ),
     counter(
         "millstream_queue_removed_jobs_total",
-        "Jobs that were deleted from the topic before they were done, since the queue was made.",
-        lambda seen: seen.counts.removed,
+        "Jobs deleted from the topic before they were done, since the queue was created.",
+        lambda reading: reading.counts.removed,
     ),
     counter(
         "millstream_queue_delivered_jobs_total",
-        "How often a job was handed out, since the queue was made.",
-        lambda seen: seen.counts.delivered,
+        "Deliveries of jobs since the queue was created.",
+        lambda reading: reading.counts.delivered,
     ),
     counter(
         "millstream_queue_claims_total",
-        "Claims that were answered with jobs.",
-        lambda seen: seen.queue.counters.claims,
+        "Claims that returned jobs.",
+        lambda reading: reading.queue.counters.claims,
     ),
     counter(
         "millstream_queue_nacked_jobs_total",
-        "Jobs that workers gave back.",
-        lambda seen: seen.queue.counters.nacked,
+        "Jobs returned by workers.",
+        lambda reading: reading.queue.counters.nacked,
     ),
     counter(
         "millstream_queue_extended_leases_total",
         "Leases that workers extended.",
-        lambda seen: seen.queue.counters.extended,
+        lambda reading: reading.queue.counters.extended,
     ),
     counter(
         "millstream_queue_expired_leases_total",
-        "Leases that ran out.",
-        lambda seen: seen.queue.store.expired,
+        "Leases that expired.",
+        lambda reading: reading.queue.store.expired,
     ),
     counter(
         "millstream_queue_stale_receipts_total",
-        "Receipts that counted no more when workers came with them.",
-        lambda seen: seen.queue.counters.stale,
+        "Receipts that were stale when workers sent them.",
+        lambda reading: reading.queue.counters.stale,
     ),
 )
 
@@ -90,6 +90,6 @@ QUEUES = MetricSection(metrics=QUEUE_METRICS, labels=("queue",))
 
 
 def listed_queues(broker: Broker) -> LabelledSources[QueueReading]:
-    """Return the first queues, by their names."""
+    """Yield the first queues by name."""
     for queue in islice(broker.queues.all(), LISTED_MAX):
         yield (queue.name,), QueueReading(queue, queue.counts())

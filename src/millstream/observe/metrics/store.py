@@ -1,9 +1,10 @@
-"""What the logs of a store count, as Prometheus reads it.
+"""Metrics of a store and its logs.
 
     REGISTRY.register(StoreCollector(store))
 
-A log counts from when it was opened, so a log that is opened again starts at zero, which Prometheus
-takes for a restart. A scrape may come from any thread; what it reads may be a few appends apart.
+A log counts from when it was opened, so a log that is reopened starts at zero, which Prometheus
+treats as a restart. A scrape may come from any thread; the numbers that it reads may be a few
+appends apart.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from millstream.storage.store import Store
 LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     counter(
         "millstream_log_appends_total",
-        "Batches that were written.",
+        "Batches written.",
         lambda log: log.counters.appends,
     ),
     counter(
         "millstream_log_records_total",
-        "Records in the batches that were written.",
+        "Records in the batches written.",
         lambda log: log.counters.records,
     ),
     counter(
         "millstream_log_appended_bytes_total",
-        "Bytes of the batches that were written, headers included.",
+        "Bytes of the batches written, headers included.",
         lambda log: log.counters.bytes,
     ),
     counter(
@@ -62,19 +63,19 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     ),
     counter(
         "millstream_log_rolls_total",
-        "Segments that were begun.",
+        "Segments started.",
         lambda log: log.counters.rolls,
     ),
     counter(
         "millstream_log_seals_total",
-        "Segments that were sealed.",
+        "Segments sealed.",
         lambda log: log.counters.seals,
     ),
     MetricDeclaration(
         name="millstream_log_refused_appends_total",
         kind=MetricKind.COUNTER,
-        help="Batches that were not taken: the disk was full, too much waited for it already, or"
-        " the log holds as much as it may.",
+        help="Batches rejected: the disk was full, too much waited for it, or the log has reached"
+        " its limit.",
         labels=("reason",),
         samples=(
             MetricSample(labels=("full",), read=lambda log: log.counters.refusals_full),
@@ -85,8 +86,8 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     MetricDeclaration(
         name="millstream_log_waited_appends_total",
         kind=MetricKind.COUNTER,
-        help="Batches that had to wait before they were taken: too much of this log waits for the"
-        " disk, or too much of all logs (store), or two segments wait to be sealed.",
+        help="Batches that waited for admission: too much of this log waited for the disk, or too"
+        " much of all logs (store), or two segments waited to be sealed.",
         labels=("reason",),
         samples=(
             MetricSample(labels=("log",), read=lambda log: log.counters.waits_log),
@@ -96,113 +97,112 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     ),
     counter(
         "millstream_log_evicted_segments_total",
-        "Segments that retention took.",
+        "Segments deleted by retention.",
         lambda log: log.counters.evicted_segments,
     ),
     counter(
         "millstream_log_evicted_bytes_total",
-        "Bytes of the segments that retention took.",
+        "Bytes of the segments deleted by retention.",
         lambda log: log.counters.evicted_bytes,
     ),
     counter(
         "millstream_log_evicted_records_total",
-        "Records in the segments that retention took.",
+        "Records in the segments deleted by retention.",
         lambda log: log.counters.evicted_records,
     ),
     counter(
         "millstream_log_deletions_total",
-        "Deletions by key or by the start of a key.",
+        "Deletions by key or by key prefix.",
         lambda log: log.counters.deletions,
     ),
     counter(
         "millstream_log_deleted_records_total",
-        "Records that went by such deletions.",
+        "Records deleted by key or by key prefix.",
         lambda log: log.counters.deleted_records,
     ),
     counter(
         "millstream_log_cleanings_total",
-        "Runs of compaction, of merging, or of reclaiming what was deleted, that wrote segments"
-        " anew.",
+        "Cleaning runs that rewrote segments: compaction, merging, or reclaiming deleted records.",
         lambda log: log.counters.cleanings,
     ),
     counter(
         "millstream_log_cleaning_failures_total",
-        "Such runs that were ended by an error; what they had not replaced stayed as it was.",
+        "Cleaning runs that failed; segments that they had not replaced are unchanged.",
         lambda log: log.counters.cleaning_failures,
     ),
     counter(
         "millstream_log_cleaning_seconds_total",
-        "How long such runs took, with the pauses that leave the disk to others.",
+        "Total time of cleaning runs, including the pauses of their rate limit.",
         lambda log: log.counters.cleaning_seconds,
     ),
     counter(
         "millstream_log_cleaning_read_bytes_total",
-        "Bytes that such runs read.",
+        "Bytes read by cleaning runs.",
         lambda log: log.counters.cleaned_bytes_read,
     ),
     counter(
         "millstream_log_cleaning_written_bytes_total",
-        "Bytes that such runs wrote.",
+        "Bytes written by cleaning runs.",
         lambda log: log.counters.cleaned_bytes_written,
     ),
     counter(
         "millstream_log_cleaning_removed_records_total",
-        "Records that such runs left out of what they wrote.",
+        "Records removed by cleaning runs.",
         lambda log: log.counters.removed_records,
     ),
     gauge(
         "millstream_log_unflushed_bytes",
-        "Bytes that were admitted and wait for the disk.",
+        "Bytes admitted that wait for the disk.",
         lambda log: log.unflushed_bytes,
     ),
     gauge(
         "millstream_log_start_offset",
-        "The first offset that can be read.",
+        "First offset that can be read.",
         lambda log: log.start_offset,
     ),
     gauge(
         "millstream_log_eviction_floor_offset",
-        "The offset before which retention took everything.",
+        "Offset before which retention deleted everything.",
         lambda log: log.eviction_floor,
     ),
     gauge(
         "millstream_log_end_offset",
-        "The offset after the last committed record.",
+        "Offset after the last committed record.",
         lambda log: log.end_offset,
     ),
     gauge(
         "millstream_log_segments",
-        "Segments that the log consists of.",
+        "Segments of the log.",
         lambda log: len(log.segments),
     ),
     gauge(
         "millstream_log_held_bytes",
-        "Bytes of these segments.",
+        "Bytes of the segments.",
         lambda log: log.size_bytes,
     ),
     gauge(
         "millstream_log_held_records",
-        "Records in these segments, with those that were deleted and are still in a file.",
+        "Records in the segments, including deleted ones that are not reclaimed yet.",
         lambda log: log.record_count,
     ),
     gauge(
         "millstream_log_unreclaimed_records",
-        "Records that were deleted by key and are still in a file.",
+        "Records deleted by key that are not reclaimed yet.",
         lambda log: log.deleted_records,
     ),
     gauge(
         "millstream_log_reclaimable_bytes",
-        "Bytes that these records take up.",
+        "Bytes of these records.",
         lambda log: log.reclaimable_bytes,
     ),
     gauge(
         "millstream_log_offline_flag",
-        "1 while the log takes no appends until it is opened again, else 0.",
+        "1 if the log accepts no appends until it is reopened, otherwise 0.",
         lambda log: log.offline is not None,
     ),
     gauge(
         "millstream_log_recovered_bytes",
-        "Bytes that had to be scanned when the log was opened; 0 after a clean shutdown.",
+        "Bytes scanned when the log was opened; 0 after a clean shutdown.",
         lambda log: log.counters.recovered_bytes,
     ),
 )
@@ -210,7 +210,7 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
 STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     gauge(
         "millstream_store_open_logs",
-        "Logs that are open.",
+        "Open logs.",
         lambda store: len(store.open_logs),
     ),
     gauge(
@@ -220,56 +220,56 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     ),
     gauge(
         "millstream_store_offline_logs",
-        "Open logs that take no appends until they are opened again, listed or not.",
+        "Open logs that accept no appends until they are reopened, listed or not.",
         lambda store: sum(log.offline is not None for log in store.open_logs),
     ),
     gauge(
         "millstream_store_unreclaimed_records",
-        "Records of open logs, listed or not, that were deleted by key and are still in a file.",
+        "Records of open logs, listed or not, deleted by key that are not reclaimed yet.",
         lambda store: sum(log.deleted_records for log in store.open_logs),
     ),
     bucket_counter(
         "millstream_store_commits_within_total",
-        "Commits of class `fsync` that took up to so many seconds (le), from when the first of what"
-        " they made safe was written.",
+        "Commits of class `fsync` that took up to this many seconds (le), cumulative, from the"
+        " write of the first batch that they made durable.",
         LATENCY_BUCKETS,
         lambda store: store.totals.commits,
     ),
     bucket_counter(
         "millstream_store_syncs_within_total",
-        "The same of the disk alone: how long it took within a commit.",
+        "Syncs within these commits that took up to this many seconds (le), cumulative.",
         LATENCY_BUCKETS,
         lambda store: store.totals.syncs,
     ),
     gauge(
         "millstream_store_recovered_bytes",
-        "Bytes that had to be read through when the data was opened; 0 after a clean stop.",
+        "Bytes scanned when the data was opened; 0 after a clean shutdown.",
         lambda store: store.opening.scanned_bytes,
     ),
     gauge(
         "millstream_store_repaired_logs",
-        "Logs that opening had to repair.",
+        "Logs repaired when the data was opened.",
         lambda store: store.opening.repaired_logs,
     ),
     gauge(
         "millstream_store_damaged_logs",
-        "Logs that opening found damaged.",
+        "Logs found damaged when the data was opened.",
         lambda store: store.opening.damaged_logs,
     ),
     counter(
         "millstream_store_upkeep_runs_total",
-        "How often all logs were looked after: what was too old or too much went.",
+        "Maintenance runs over all logs, which delete what is too old or too much.",
         lambda store: store.maintenance.counters.runs,
     ),
     counter(
         "millstream_store_upkeep_failures_total",
-        "How often something went wrong with one log on the way; the others were looked after.",
+        "Failures of maintenance on one log; the run continues with the others.",
         lambda store: store.maintenance.counters.failures,
     ),
     MetricDeclaration(
         name="millstream_store_sync_backend_info",
         kind=MetricKind.GAUGE,
-        help="1 for whoever waits for the disk when a log is committed: the kernel, or threads.",
+        help="1 for what waits for the disk when a log is committed: the kernel, or threads.",
         labels=("backend",),
         samples=(
             MetricSample(labels=("kernel",), read=lambda store: store.sync_backend == "kernel"),
@@ -278,19 +278,19 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     ),
     counter(
         "millstream_store_cold_reads_total",
-        "How often old data was not in memory, and was brought in before somebody read it.",
+        "Reads of old data that was not in memory and was prefetched first.",
         lambda store: store.prefetcher.reads,
     ),
     counter(
         "millstream_store_cold_read_bytes_total",
-        "Bytes that were brought in.",
+        "Bytes prefetched.",
         lambda store: store.prefetcher.bytes,
     ),
     MetricDeclaration(
         name="millstream_store_replay_priority_info",
         kind=MetricKind.GAUGE,
-        help="1 for the disk priority at which old data is brought in: idle where that is wanted"
-        " and the kernel allows it.",
+        help="1 for the disk priority at which old data is prefetched: idle if that is configured"
+        " and the kernel supports it.",
         labels=("priority",),
         samples=(
             MetricSample(
@@ -303,7 +303,7 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     ),
     gauge(
         "millstream_store_open_maps",
-        "Sealed segments that are mapped for reading.",
+        "Sealed segments mapped for reading.",
         lambda store: store.maps_open,
     ),
 )
@@ -313,13 +313,13 @@ STORE = MetricSection(metrics=STORE_METRICS)
 
 
 class StoreCollector(Collector):
-    """Reads the counters of a store and of its open logs whenever a registry asks."""
+    """Reads the counters of a store and of its open logs whenever a registry collects."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def describe(self) -> Iterable[Metric]:
-        """Name all metrics without reading any."""
+        """Yield all metrics without reading any number."""
         yield from LOGS.empty_families()
         yield from STORE.empty_families()
 
@@ -330,7 +330,7 @@ class StoreCollector(Collector):
 
 
 def listed_logs(store: Store) -> LabelledSources[Log]:
-    """Return the open logs that have metrics of their own: those that were opened first."""
+    """Yield the open logs that have metrics of their own: those that were opened first."""
     for log in islice(store.open_logs, LISTED_MAX):
         topic, _, partition = log.name.rpartition("/")
         yield (topic, partition), log

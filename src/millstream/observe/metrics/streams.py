@@ -1,4 +1,4 @@
-"""What Durable Streams hold and do, as Prometheus reads it: all of them together."""
+"""Metrics of Durable Streams, all of them together."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ def _reads(how: str) -> MetricSample[DurableStreams]:
 
 
 STREAM_METRICS: Sequence[MetricDeclaration[DurableStreams]] = (
-    gauge("millstream_broker_streams", "Streams that there are.", lambda streams: streams.count),
+    gauge("millstream_broker_streams", "Streams.", lambda streams: streams.count),
     counter(
         "millstream_stream_creations_total",
-        "Streams that were created, forks among them.",
+        "Streams created, forks included.",
         lambda streams: streams.counters.created,
     ),
     counter(
         "millstream_stream_deletions_total",
-        "Streams that went, by whatever door, or because their time was over.",
+        "Streams deleted, over any protocol or because they expired.",
         lambda streams: streams.counters.deleted,
     ),
     counter(
         "millstream_stream_expirations_total",
-        "Of these, streams whose time was over.",
+        "Streams deleted because they expired.",
         lambda streams: streams.counters.expired,
     ),
     MetricDeclaration(
         name="millstream_stream_appends_total",
         kind=MetricKind.COUNTER,
-        help="Appends to streams: those that were stored, and those that had been before and were"
-        " not stored again.",
+        help="Appends to streams: stored ones, and duplicates, which were not stored again.",
         labels=("outcome",),
         samples=(
             MetricSample(labels=("stored",), read=lambda streams: streams.counters.appends),
@@ -55,25 +54,25 @@ STREAM_METRICS: Sequence[MetricDeclaration[DurableStreams]] = (
     ),
     counter(
         "millstream_stream_appended_bytes_total",
-        "Bytes of the bodies that brought them.",
+        "Bytes of the bodies of these appends.",
         lambda streams: streams.counters.bytes,
     ),
     counter(
         "millstream_stream_closes_total",
-        "Requests that closed a stream and brought nothing for it.",
+        "Requests that closed a stream without appending.",
         lambda streams: streams.counters.closes,
     ),
     MetricDeclaration(
         name="millstream_stream_reads_total",
         kind=MetricKind.COUNTER,
-        help="Requests that read a stream: what is there, or live by long poll or server-sent"
-        " events.",
+        help="Requests that read a stream: stored data, or live by long poll or server-sent events."
+        "",
         labels=("by",),
         samples=tuple(map(_reads, READS)),
     ),
     gauge(
         "millstream_stream_waiting_requests",
-        "Requests that wait for something new in a stream.",
+        "Requests that wait for new data in a stream.",
         lambda streams: streams.waiting_count,
     ),
 )

@@ -1,6 +1,6 @@
-"""What becomes of spans and metrics that go to a collector, as Prometheus reads it.
+"""Metrics of the spans and metrics that are sent to a collector.
 
-Each number has one writer, the event loop or the thread that sends, so that nobody needs a lock.
+Each number has one writer, the event loop or the sending thread, so that no lock is needed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from millstream.observe.metrics.metric import (
 
 @dataclass(slots=True)
 class TelemetryCounters:
-    """Running totals; all stay 0 where a node sends nothing."""
+    """Running totals; all stay 0 if a node sends nothing."""
 
     spans: int = 0
-    """Spans that ended and were taken for sending. Counted by the event loop."""
+    """Spans that ended and were queued. Counted by the event loop."""
     spans_dropped: int = 0
-    """Spans for which there was no room. Counted by the event loop."""
+    """Spans that were dropped because the queue was full. Counted by the event loop."""
     spans_sent: int = 0
-    """Spans that the collector took. Counted by the thread that sends."""
+    """Spans that the collector accepted. Counted by the sending thread."""
     spans_lost: int = 0
-    """Spans that it did not take. Counted by the thread that sends."""
+    """Spans that the collector did not accept. Counted by the sending thread."""
     readings: int = 0
-    """Readings of all metrics that were taken for sending. Counted by the event loop."""
+    """Readings of all metrics that were queued. Counted by the event loop."""
     readings_dropped: int = 0
-    """Those for which the one before was still under way. Counted by the event loop."""
+    """Readings that were dropped because the one before was in flight. Counted by the event
+    loop.
+    """
     readings_sent: int = 0
     readings_lost: int = 0
 
     @property
     def spans_waiting(self) -> int:
-        """Spans that ended, and are not under way to the collector yet, or just are."""
+        """Spans that are queued or in flight."""
         return max(0, self.spans - self.spans_sent - self.spans_lost)
 
 
@@ -46,30 +48,30 @@ TELEMETRY_METRICS: Sequence[MetricDeclaration[TelemetryCounters]] = (
     MetricDeclaration(
         name="millstream_telemetry_spans_total",
         kind=MetricKind.COUNTER,
-        help="Spans for the collector: those that it took, that it did not take (lost), and for"
-        " which there was no room before it did (dropped).",
+        help="Spans for the collector: accepted by it (sent), rejected by it (lost), and dropped"
+        " because too many waited for it.",
         labels=("outcome",),
         samples=(
-            MetricSample(labels=("sent",), read=lambda told: told.spans_sent),
-            MetricSample(labels=("lost",), read=lambda told: told.spans_lost),
-            MetricSample(labels=("dropped",), read=lambda told: told.spans_dropped),
+            MetricSample(labels=("sent",), read=lambda counters: counters.spans_sent),
+            MetricSample(labels=("lost",), read=lambda counters: counters.spans_lost),
+            MetricSample(labels=("dropped",), read=lambda counters: counters.spans_dropped),
         ),
     ),
     gauge(
         "millstream_telemetry_waiting_spans",
         "Spans that wait for the collector.",
-        lambda told: told.spans_waiting,
+        lambda counters: counters.spans_waiting,
     ),
     MetricDeclaration(
         name="millstream_telemetry_readings_total",
         kind=MetricKind.COUNTER,
-        help="Readings of all metrics for the collector: those that it took, that it did not take"
-        " (lost), and that came while the one before was still under way (dropped).",
+        help="Readings of all metrics for the collector: accepted by it (sent), rejected by it"
+        " (lost), and dropped because the one before was still in flight.",
         labels=("outcome",),
         samples=(
-            MetricSample(labels=("sent",), read=lambda told: told.readings_sent),
-            MetricSample(labels=("lost",), read=lambda told: told.readings_lost),
-            MetricSample(labels=("dropped",), read=lambda told: told.readings_dropped),
+            MetricSample(labels=("sent",), read=lambda counters: counters.readings_sent),
+            MetricSample(labels=("lost",), read=lambda counters: counters.readings_lost),
+            MetricSample(labels=("dropped",), read=lambda counters: counters.readings_dropped),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""All that a node sends to a collector: begun with it, and ended within a bounded time."""
+"""Export of telemetry: starts with the node, and stops within a bounded time."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ from millstream.observe.otel.sender import (
 from millstream.observe.otel.spans import SpanTracer
 
 POINTS_PER_REQUEST_MAX = 10_000
-"""Numbers in one request: some megabytes. A node with a thousand partitions sends five of them."""
+"""Numbers in one request: some megabytes. A node with a thousand partitions sends five such
+requests.
+"""
 
 _SDK = logging.getLogger("opentelemetry")
 
 
 class TelemetryExport:
-    """Spans and metrics of one node on their way. Made and used on the event loop."""
+    """Sends the spans and metrics of one node. Made and used on the event loop."""
 
     def __init__(self, config: NodeConfig, counters: TelemetryCounters) -> None:
         self._config = config.telemetry
         self._counters = counters
         self._resource = resource_of(config)
-        self._began_ns = time.time_ns()
-        self._words = LastSdkMessage()
-        _SDK.addHandler(self._words)
+        self._started_ns = time.time_ns()
+        self._last_message = LastSdkMessage()
+        _SDK.addHandler(self._last_message)
         self._was_propagating, _SDK.propagate = _SDK.propagate, False
         self._aborts: list[Callable[[], None]] = []
-        """What gives up what is under way."""
+        """Functions that abort requests in flight."""
         self.tracer = self._make_tracer() if self._config.traces else None
         self._sender = self._make_sender() if self._config.metrics else None
         self._read: Callable[[], Iterator[MetricReading]] | None = None
@@ -57,7 +59,7 @@ class TelemetryExport:
     def _make_tracer(self) -> SpanTracer:
         exporter = OTLPSpanExporter(endpoint=endpoint_of(self._config, "traces"))
         counted = CountingSpanExporter(
-            exporter, self._counters, CollectorStatus("spans", self._words)
+            exporter, self._counters, CollectorStatus("spans", self._last_message)
         )
         self._aborts.append(counted.shutdown)
         spans = BoundedSpanProcessor(
@@ -70,19 +72,19 @@ class TelemetryExport:
             endpoint=endpoint_of(self._config, "metrics"),
             max_export_batch_size=POINTS_PER_REQUEST_MAX,
         )
-        reach = CollectorStatus("metrics", self._words)
-        sender = MetricsSender(exporter, self._encode, self._counters, reach)
+        status = CollectorStatus("metrics", self._last_message)
+        sender = MetricsSender(exporter, self._encode, self._counters, status)
         self._aborts.append(sender.abort)
         return sender
 
     def _encode(self, readings: Sequence[MetricReading]) -> MetricsData:
         now_ns = time.time_ns()
-        return metrics_data(readings, self._resource, began_ns=self._began_ns, now_ns=now_ns)
+        return metrics_data(readings, self._resource, started_ns=self._started_ns, now_ns=now_ns)
 
     # Metrics.
 
     def send_metrics(self, read: Callable[[], Iterator[MetricReading]]) -> None:
-        """Read metrics every interval from now on, in pieces, and have them sent."""
+        """Read metrics in pieces and send them, once per interval from now on."""
         if self._sender is not None:
             self._read = read
             self._reading = asyncio.get_running_loop().create_task(self._send_forever())
@@ -93,29 +95,29 @@ class TelemetryExport:
             await self._send_once()
 
     async def _send_once(self) -> None:
-        """Read all metrics, and let others have the loop between two of them."""
+        """Read all metrics, yielding to the loop between them."""
         if self._sender is None or self._read is None:
             return
-        if self._sender.is_busy:  # Then it is not worth the time to read them.
+        if self._sender.is_busy:  # Reading them would be a waste: they could not be sent.
             self._counters.readings_dropped += 1
             return
-        found = []
+        readings = []
         for reading in self._read():
-            found.append(reading)
+            readings.append(reading)
             await asyncio.sleep(0)
-        self._sender.offer(found)
+        self._sender.offer(readings)
 
     # Ending.
 
     async def begin_flush(self) -> None:
-        """Read metrics once more, and begin to hand on what is left; all else may go on."""
+        """Read metrics once more, and start to send what is left in the background."""
         if self._reading is not None:
             self._reading.cancel()
         await self._send_once()
         loop = asyncio.get_running_loop()
         flushed = self._flushed = loop.create_future()
 
-        def tell() -> None:
+        def notify() -> None:
             if not flushed.done():
                 flushed.set_result(None)
 
@@ -127,34 +129,34 @@ class TelemetryExport:
                     self._sender.shutdown()
             finally:
                 if not loop.is_closed():
-                    loop.call_soon_threadsafe(tell)
+                    loop.call_soon_threadsafe(notify)
 
-        # Not a thread of the loop's own, which it would wait for: this one may take for ever.
+        # Not a thread of the loop's executor, which the loop would wait for: this may take forever.
         threading.Thread(target=flush, name="millstream-telemetry", daemon=True).start()
 
     async def end_flush(self, seconds: float) -> bool:
-        """Wait at most so long, and give up the rest; returns whether all was handed on."""
-        assert self._flushed is not None, "it was begun"
+        """Wait at most `seconds`, then abort; return whether everything was sent."""
+        assert self._flushed is not None, "`begin_flush` was called"
         await asyncio.wait([self._flushed], timeout=seconds)
-        is_whole = self._flushed.done()
-        if not is_whole:
+        is_flushed = self._flushed.done()
+        if not is_flushed:
             self._flushed.cancel()
             for abort in self._aborts:
                 abort()
-        _SDK.removeHandler(self._words)
+        _SDK.removeHandler(self._last_message)
         _SDK.propagate = self._was_propagating
-        return is_whole
+        return is_flushed
 
 
 def endpoint_of(config: TelemetryConfig, signal: str) -> str | None:
-    """Return where one kind goes; where the config does not say, the SDK knows from variables."""
+    """Return the URL for one signal; `None` leaves it to the SDK, which reads it from variables."""
     return None if config.endpoint is None else f"{config.endpoint.rstrip('/')}/v1/{signal}"
 
 
 def resource_of(config: NodeConfig) -> Resource:
-    """Return what all that is sent is about; what `OTEL_*` variables say of it counts."""
-    found = Resource.create()
-    named = str(found.attributes.get("service.name", ""))
+    """Return the resource that describes this node; `OTEL_*` variables take precedence."""
+    detected = Resource.create()
+    named = str(detected.attributes.get("service.name", ""))
     ours = {
         "service.name": config.telemetry.service_name
         or (named if named and not named.startswith("unknown_service") else "millstream"),
@@ -162,5 +164,5 @@ def resource_of(config: NodeConfig) -> Resource:
         "service.instance.id": f"{socket.gethostname()}-{config.broker.node_id}",
     }
     pairs = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
-    said = {pair.partition("=")[0].strip() for pair in pairs} - {"service.name"}
-    return found.merge(Resource({key: ours[key] for key in ours if key not in said}))
+    from_environment = {pair.partition("=")[0].strip() for pair in pairs} - {"service.name"}
+    return detected.merge(Resource({key: ours[key] for key in ours if key not in from_environment}))

@@ -1,9 +1,8 @@
-"""Readings of metrics in the words of OpenTelemetry.
+"""Converts readings of metrics to OpenTelemetry.
 
-Names and labels stay what they are at `/metrics`, so that one page tells what each means. They are
-not handed to instruments of the SDK, which would sum up what is summed up already, keep no more
-than 2,000 combinations of labels of each, and ask for the numbers from a thread that does not own
-them.
+Names and labels are the same as at `/metrics`, so that one page documents both. The instruments of
+the SDK are not used: they would aggregate what is already aggregated, keep at most 2,000
+combinations of labels of each, and read the numbers from a thread that does not own them.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ import millstream
 from millstream.observe.metrics.metric import MetricKind, MetricReading
 
 _UNITS = {"bytes": "By", "seconds": "s"}
-"""How OpenTelemetry writes units. Others are left out: some readers make a ratio of a `1`."""
+"""Units in OpenTelemetry's notation. Others are left out: some readers take a `1` for a ratio."""
 
 
 def metrics_data(
-    readings: Sequence[MetricReading], resource: Resource, *, began_ns: int, now_ns: int
+    readings: Sequence[MetricReading], resource: Resource, *, started_ns: int, now_ns: int
 ) -> MetricsData:
-    """Return all metrics as they were at `now_ns`, for counters that began at `began_ns`."""
-    metrics = [_metric(reading, began_ns, now_ns) for reading in readings if reading.rows]
+    """Return all metrics as of `now_ns`, for counters that started at `started_ns`."""
+    metrics = [_metric(reading, started_ns, now_ns) for reading in readings if reading.rows]
     scope = InstrumentationScope("millstream", millstream.__version__)
     scoped = ScopeMetrics(scope=scope, metrics=metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource, [scoped], schema_url=resource.schema_url)])
 
 
-def _metric(reading: MetricReading, began_ns: int, now_ns: int) -> Metric:
+def _metric(reading: MetricReading, started_ns: int, now_ns: int) -> Metric:
     points = [
         NumberDataPoint(
             attributes=dict(zip(reading.labels, values, strict=True)),
-            start_time_unix_nano=began_ns,
+            start_time_unix_nano=started_ns,
             time_unix_nano=now_ns,
             value=number,
         )

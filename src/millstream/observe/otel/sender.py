@@ -1,4 +1,4 @@
-"""Sending: what goes to the collector, how much may wait for it, and what became of it."""
+"""Sends telemetry to the collector: bounds what waits for it, and counts what arrived."""
 
 from __future__ import annotations
 
@@ -17,75 +17,73 @@ from millstream.observe.metrics.telemetry import TelemetryCounters
 logger = logging.getLogger(__name__)
 
 SPANS_PER_REQUEST_MAX = 512
-"""What the SDK sends in one request unless told otherwise."""
+"""The default of the SDK."""
 
 
 class LastSdkMessage(logging.Handler):
-    """Keeps the last that the SDK had to say, which it would otherwise say with every attempt."""
+    """Keeps the last log message of the SDK, which it would otherwise log with every attempt."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self.last = record.getMessage()
 
 
 class CollectorStatus:
-    """Says when the collector stops taking something, and when it does again: once each."""
+    """Logs when the collector stops accepting a signal, and when it accepts it again: once each."""
 
-    def __init__(self, what: str, words: LastSdkMessage) -> None:
-        self._what = what
-        self._words = words
-        self._is_taken = True
+    def __init__(self, signal: str, message: LastSdkMessage) -> None:
+        self._signal = signal
+        self._message = message
+        self._is_accepted = True
 
-    def note(self, *, is_taken: bool) -> None:
-        """Take note of one attempt."""
-        if is_taken == self._is_taken:
+    def record(self, *, is_accepted: bool) -> None:
+        """Record the outcome of one attempt."""
+        if is_accepted == self._is_accepted:
             return
-        self._is_taken = is_taken
-        if is_taken:
-            logger.info("the collector takes %s again", self._what)
+        self._is_accepted = is_accepted
+        if is_accepted:
+            logger.info("the collector accepts %s again", self._signal)
         else:
-            logger.warning("the collector takes no %s: %s", self._what, self._words.last)
+            logger.warning("the collector does not accept %s: %s", self._signal, self._message.last)
 
 
 class CountingSpanExporter(SpanExporter):
-    """Sends spans, and counts which arrived. Runs in the thread of the SDK."""
+    """Sends spans, and counts which were accepted. Runs in the thread of the SDK."""
 
     def __init__(
-        self, inner: SpanExporter, counters: TelemetryCounters, reach: CollectorStatus
+        self, inner: SpanExporter, counters: TelemetryCounters, status: CollectorStatus
     ) -> None:
         self._inner = inner
         self._counters = counters
-        self._reach = reach
+        self._status = status
         self._is_shut = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send some."""
         result = SpanExportResult.FAILURE
         try:
             if not self._is_shut:
                 result = self._inner.export(spans)
         finally:
-            is_taken = result is SpanExportResult.SUCCESS
-            if is_taken:
+            is_accepted = result is SpanExportResult.SUCCESS
+            if is_accepted:
                 self._counters.spans_sent += len(spans)
             else:
                 self._counters.spans_lost += len(spans)
-            self._reach.note(is_taken=is_taken)
+            self._status.record(is_accepted=is_accepted)
         return result
 
     def shutdown(self) -> None:
-        """Send no more, and give up what is being tried again; repeating it does nothing."""
+        """Send no more, and stop retries. Idempotent."""
         if not self._is_shut:
             self._is_shut = True
             self._inner.shutdown()
 
 
 class BoundedSpanProcessor(BatchSpanProcessor):
-    """Has spans wait for the thread that sends them, up to a number of them."""
+    """Queues a bounded number of spans for the sending thread."""
 
     def __init__(
         self, exporter: SpanExporter, counters: TelemetryCounters, *, waiting_max: int
@@ -99,7 +97,7 @@ class BoundedSpanProcessor(BatchSpanProcessor):
         self._waiting_max = waiting_max
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take a span, or drop it. Runs on the event loop, and waits for nothing."""
+        """Queue a span, or drop it. Runs on the event loop and does not block."""
         counters = self._counters
         if counters.spans_waiting >= self._waiting_max:
             counters.spans_dropped += 1
@@ -116,12 +114,12 @@ class MetricsSender:
         exporter: MetricExporter,
         encode: Callable[[Sequence[MetricReading]], MetricsData],
         counters: TelemetryCounters,
-        reach: CollectorStatus,
+        status: CollectorStatus,
     ) -> None:
         self._exporter = exporter
         self._encode = encode
         self._counters = counters
-        self._reach = reach
+        self._status = status
         self._is_shut = False
         self._slot: queue.SimpleQueue[Sequence[MetricReading] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="millstream-metrics", daemon=True)
@@ -129,12 +127,12 @@ class MetricsSender:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a reading is under way."""
+        """Whether a reading is in flight."""
         counters = self._counters
         return counters.readings > counters.readings_sent + counters.readings_lost
 
     def offer(self, readings: Sequence[MetricReading]) -> None:
-        """Have a reading sent, or drop it where the one before is under way. Waits for nothing."""
+        """Queue a reading, or drop it if the one before is in flight. Does not block."""
         if self.is_busy:
             self._counters.readings_dropped += 1
             return
@@ -142,28 +140,28 @@ class MetricsSender:
         self._slot.put(readings)
 
     def shutdown(self) -> None:
-        """Send what was offered, and end. Blocks for as long as the collector takes."""
+        """Send what is queued, and end the thread. Blocks for as long as the collector takes."""
         self._slot.put(None)
         self._thread.join()
         self.abort()
 
     def abort(self) -> None:
-        """Send no more, and give up what is being tried again; repeating it does nothing."""
+        """Send no more, and stop retries. Idempotent."""
         if not self._is_shut:
             self._is_shut = True
             self._exporter.shutdown()
 
     def _run(self) -> None:
         for readings in iter(self._slot.get, None):
-            is_taken = False
+            is_accepted = False
             try:
                 result = self._exporter.export(self._encode(readings))
-                is_taken = result is MetricExportResult.SUCCESS
+                is_accepted = result is MetricExportResult.SUCCESS
             except Exception:
-                logger.exception("metrics could not be sent")
+                logger.exception("cannot send metrics")
             finally:
-                if is_taken:
+                if is_accepted:
                     self._counters.readings_sent += 1
                 else:
                     self._counters.readings_lost += 1
-            self._reach.note(is_taken=is_taken)
+            self._status.record(is_accepted=is_accepted)

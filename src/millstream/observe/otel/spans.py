@@ -1,8 +1,8 @@
-"""Spans: which requests are followed, and what is told of them.
+"""Spans: which requests are traced, and what is recorded of them.
 
-Most requests are not followed, and for those nothing is made: one look at `traceparent`, where the
-client sent one, or one number drawn. A client that follows its own request has it followed here
-too; what it does not follow is not.
+Most requests are not traced and create no objects: the tracer looks at `traceparent`, if the client
+sent it, or draws one random number. A request is traced if its client traces it, and not traced if
+its client decided against it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from millstream.tracing import AttributeValue
 
 ATTRIBUTES_MAX = 32
 ATTRIBUTE_LENGTH_MAX = 256
-"""What a span may tell; the doors tell less than half of that."""
+"""Limits of a span; the servers record less than half of that."""
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
 class SpanTracer:
-    """Follows requests of a node."""
+    """Traces the requests of a node."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SpanTracer:
         limits = SpanLimits(
             max_span_attributes=ATTRIBUTES_MAX, max_span_attribute_length=ATTRIBUTE_LENGTH_MAX
         )
-        # Who is followed was decided before the SDK is asked, so it says yes to all.
+        # Sampling is decided in `begin`, so the SDK samples everything.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=resource, span_limits=limits, shutdown_on_exit=False
         )
@@ -62,14 +62,14 @@ class SpanTracer:
         self._tracer = self._provider.get_tracer("millstream", millstream.__version__)
 
     def begin(self, name: str, parent: str | None = None) -> RequestSpan | None:
-        """Follow a request, or do not."""
-        told = None if parent is None else parent_of(parent)
-        if told is None:
+        """Start the span of a request, or return `None` if it is not sampled."""
+        client_context = None if parent is None else parse_traceparent(parent)
+        if client_context is None:
             if self._draw() >= self._ratio:
                 return None
-            context = Context()  # Whatever this thread may be part of has nothing to do with it.
-        elif told.trace_flags.sampled:
-            context = set_span_in_context(NonRecordingSpan(told), Context())
+            context = Context()  # Not part of a trace of this thread.
+        elif client_context.trace_flags.sampled:
+            context = set_span_in_context(NonRecordingSpan(client_context), Context())
         else:
             return None
         return RequestSpan(
@@ -77,26 +77,26 @@ class SpanTracer:
         )
 
     def shutdown(self) -> None:
-        """Hand on what is left. Blocks for as long as the collector takes."""
+        """Send what is left. Blocks for as long as the collector takes."""
         self._provider.shutdown()
 
 
-def parent_of(text: str) -> SpanContext | None:
-    """Return what a client says in `traceparent`; nothing where that is not what it should be."""
-    found = _TRACEPARENT.fullmatch(text)
-    if found is None or (found[4] and text.startswith("00")):
+def parse_traceparent(text: str) -> SpanContext | None:
+    """Parse the header `traceparent`; return `None` if it is invalid."""
+    match = _TRACEPARENT.fullmatch(text)
+    if match is None or (match[4] and text.startswith("00")):
         return None
     context = SpanContext(
-        int(found[1], 16),
-        int(found[2], 16),
+        int(match[1], 16),
+        int(match[2], 16),
         is_remote=True,
-        trace_flags=TraceFlags(int(found[3], 16)),
+        trace_flags=TraceFlags(int(match[3], 16)),
     )
     return context if context.is_valid else None
 
 
 class RequestSpan:
-    """A request that is followed."""
+    """The span of one request."""
 
     __slots__ = ("_is_ended", "_span", "_tracer")
 
@@ -106,22 +106,20 @@ class RequestSpan:
         self._is_ended = False
 
     def rename(self, name: str) -> None:
-        """Call it otherwise."""
         self._span.update_name(name)
 
     def set_attribute(self, name: str, value: AttributeValue) -> None:
-        """Say something of it."""
         self._span.set_attribute(name, value)
 
     def step(self, name: str, seconds: float) -> None:
-        """Tell of a part of it that ended just now: a span of its own, below this one."""
+        """Record a step of the request that ended just now, as a child span."""
         now = time.time_ns()
         context = set_span_in_context(self._span, Context())
         start = now - max(0, int(seconds * 1_000_000_000))
         self._tracer.start_span(name, context, start_time=start).end(now)
 
     def end(self, error: str | None = None) -> None:
-        """Hand it on; only the first call does something."""
+        """End the span and queue it for sending. Only the first call has an effect."""
         if self._is_ended:
             return
         self._is_ended = True
