@@ -99,9 +99,7 @@ class MetricSection(Generic[S]):
     """Labels that identify a thing; empty if there is only one."""
 
     def text(self, listed: LabelledSources[S]) -> Iterator[str]:
-        """Yield the metrics in Prometheus's text format, one at a time. Numbers are read on the
-        way.
-        """
+        """Yield the metrics in Prometheus's text format, one at a time."""
         things = [(_label_pairs(self.labels, values), thing) for values, thing in listed]
         for metric in self.metrics:
             yield _metric_text(metric, things)
