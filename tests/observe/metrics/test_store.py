@@ -101,7 +101,7 @@ async def test_the_text_of_a_scrape_holds_help_type_and_labels():
     store = open_store(SimulatedFilesystem())
     await (await store.log("orders.eu", 7)).append(BATCH)
     text = Scraped(store).text()
-    assert "# HELP millstream_log_records_total Records in the batches that were written." in text
+    assert "# HELP millstream_log_records_total Records in the batches written." in text
     assert "# TYPE millstream_log_records_total counter" in text
     assert "# TYPE millstream_log_end_offset gauge" in text
     assert 'millstream_log_records_total{partition="7",topic="orders.eu"} 2.0' in text
