@@ -88,12 +88,14 @@ def health(broker: RunningBroker, what: str) -> tuple[int, dict[str, object]]:
 # Starting.
 
 
-def test_a_node_that_cannot_open_a_door_gives_its_data_back(tmp_path: Path):
+def test_a_node_that_cannot_listen_gives_its_data_back(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for door in ("kafka", "http"):
-            config = config_of(tmp_path, **{door: Endpoint("127.0.0.1", port)})
-            with pytest.raises(InvalidConfig, match=f"{door} is 127.0.0.1:{port}, where it cannot"):
+        for name in ("kafka", "http"):
+            config = config_of(tmp_path, **{name: Endpoint("127.0.0.1", port)})
+            with pytest.raises(
+                InvalidConfig, match=rf"cannot listen on 127.0.0.1:{port} \({name}\)"
+            ):
                 RunningBroker(config).start()
     with running_broker(tmp_path) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "t")
@@ -101,7 +103,7 @@ def test_a_node_that_cannot_open_a_door_gives_its_data_back(tmp_path: Path):
 
 def test_a_host_that_is_not_known_is_named(tmp_path: Path):
     config = config_of(tmp_path, kafka=Endpoint("no.such.host.invalid", 0), is_insecure=True)
-    with pytest.raises(InvalidConfig, match=r"kafka is no\.such\.host\.invalid:0, where it cannot"):
+    with pytest.raises(InvalidConfig, match=r"cannot listen on no\.such\.host\.invalid:0"):
         RunningBroker(config).start()
 
 
@@ -239,8 +241,8 @@ def test_requests_that_were_begun_are_answered_before_the_end(tmp_path: Path):
 
 
 def test_a_client_that_does_not_read_is_dropped_when_patience_ends(tmp_path: Path):
-    door = KafkaConfig(output_bytes_max=64 * 1024)
-    config = config_of(tmp_path, kafka_server=door, drain_ms_max=1_000)
+    kafka_server = KafkaConfig(output_bytes_max=64 * 1024)
+    config = config_of(tmp_path, kafka_server=kafka_server, drain_ms_max=1_000)
     broker = RunningBroker(config)
     broker.start()
     try:
