@@ -152,7 +152,7 @@ class Broker:
             self.producer_ids,
             config=self.config,
             clock=self.clock,
-            steady=self.store,
+            retention_clock=self.store,
             timers=self.timers,
         )
         self.transactions.start()

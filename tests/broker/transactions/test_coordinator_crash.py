@@ -119,7 +119,7 @@ class RealNode:
             self.groups,
             ProducerIds(self.metadata),  # type: ignore[arg-type]
             clock=self.clock,
-            steady=self.state,
+            retention_clock=self.state,
             timers=self.timers,
             config=config,
         )

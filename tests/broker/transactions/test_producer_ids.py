@@ -97,5 +97,5 @@ async def test_what_is_no_number_is_damage() -> None:
 async def test_the_last_ids_are_not_followed_by_the_first() -> None:
     metadata = FakeMetadata()
     metadata.rows[KEY] = MetadataEntry(KEY, str(PRODUCER_ID_MAX - 5).encode(), 1)
-    with pytest.raises(StorageFailed, match="last producer id"):
+    with pytest.raises(StorageFailed, match="producer ids are used up"):
         await ProducerIds(metadata).take()

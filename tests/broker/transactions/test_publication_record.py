@@ -48,7 +48,7 @@ def test_the_format_is_the_one_that_older_releases_wrote() -> None:
 
 def test_what_a_newer_release_wrote_is_refused() -> None:
     newer = KEPT.replace(b'"version":1', b'"version":2')
-    with pytest.raises(UnknownFormat, match="publisher 'qä' is kept in version 2, known is 1"):
+    with pytest.raises(UnknownFormat, match="publisher 'qä' has version 2, expected 1"):
         decode_publication(KEY, newer)
 
 

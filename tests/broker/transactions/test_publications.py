@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.transactions import transaction_store as ledger
+from millstream.broker.transactions import transaction_store
 from millstream.broker.transactions.publication import (
     NO_SEQUENCE,
     PUBLISHER_LENGTH_MAX,
@@ -252,7 +252,7 @@ async def test_one_that_cannot_be_committed_is_named_and_none_is(
         for who in [node.transactions.describe(task.transactional_id)]
     )
     puts = node.state_log.puts
-    with pytest.raises(error, match="transactional id 'q/1' is not committed"):
+    with pytest.raises(error, match="cannot commit transactional id 'q/1'"):
         await publish(node, chosen)
     await turns()
     assert node.state_log.puts == puts
@@ -265,12 +265,12 @@ async def test_one_that_cannot_be_committed_is_named_and_none_is(
 async def test_ids_and_producers_that_are_not_known_are_refused() -> None:
     node = await a_node()
     (task,) = await tasks(node, "q/0")
-    with pytest.raises(InvalidProducerMapping, match="'q/9' is not known"):
+    with pytest.raises(InvalidProducerMapping, match="'q/9' is unknown"):
         await publish(node, [task, ProposedTransaction("q/9", TransactionProducer(0, 0))])
-    with pytest.raises(InvalidProducerMapping, match=r"'q/0' is not committed.*not 77"):
+    with pytest.raises(InvalidProducerMapping, match=r"'q/0': .* belongs to producer 0, got 77"):
         await publish(node, [ProposedTransaction("q/0", TransactionProducer(77, 0))])
     (empty,) = [await a_task(node, "q/1", has_begun=False)]
-    with pytest.raises(InvalidTransactionState, match="cannot commit what is Empty"):
+    with pytest.raises(InvalidTransactionState, match="cannot commit in state Empty"):
         await publish(node, [task, empty])
     assert len(node.transactions.publications) == 0
     assert node.transactions.publications._publishers == {}
@@ -284,7 +284,7 @@ async def test_one_that_is_still_ending_is_told_to_come_again() -> None:
     held = node.topics.partition("t", 0).held = asyncio.Event()
     begin(node.transactions.end("q/0", *task.producer, is_commit=False, is_bumping=False))
     publishing = begin(publish(node, [task]))
-    await node.pass_time(ledger.STORE_RETRY_SECONDS)
+    await node.pass_time(transaction_store.MARKERS_WAIT_SECONDS)
     with pytest.raises(ConcurrentTransaction, match="'q/0'"):
         await publishing
     held.set()
@@ -293,14 +293,14 @@ async def test_one_that_is_still_ending_is_told_to_come_again() -> None:
 @pytest.mark.parametrize(
     ("proposal", "words"),
     [
-        ({"publisher": ""}, "has 0 characters, allowed is 1 to 1024"),
-        ({"publisher": "x" * (PUBLISHER_LENGTH_MAX + 1)}, "has 1025 characters"),
-        ({"sequence": -1}, "sequence is -1, allowed is 0 and above"),
-        ({"prefix": "p/"}, "prefix 'p/' does not begin with the publisher 'q'"),
-        ({"chosen": (ProposedTransaction("", TransactionProducer(0, 0)),)}, "id is empty"),
+        ({"publisher": ""}, "between 1 and 1024 characters, got 0"),
+        ({"publisher": "x" * (PUBLISHER_LENGTH_MAX + 1)}, "got 1025"),
+        ({"sequence": -1}, "sequence must be at least 0, got -1"),
+        ({"prefix": "p/"}, "prefix 'p/' does not start with the publisher 'q'"),
+        ({"chosen": (ProposedTransaction("", TransactionProducer(0, 0)),)}, "id must not be empty"),
         (
             {"chosen": 2 * (ProposedTransaction("a", TransactionProducer(0, 0)),)},
-            "'a' is chosen twice",
+            "'a' is listed twice",
         ),
         (
             {
@@ -309,7 +309,7 @@ async def test_one_that_is_still_ending_is_told_to_come_again() -> None:
                     for n in range(TRANSACTIONS_MAX + 1)
                 )
             },
-            "10001 transactions in one publication, limit is 10000",
+            "10001 transactions, limit is 10000",
         ),
     ],
 )
@@ -518,7 +518,7 @@ async def test_ids_whose_markers_take_long_are_forgotten_when_they_are_written()
     chosen = await tasks(node, "q/0")
     held = node.topics.partition("t", 0).held = asyncio.Event()
     publishing = begin(publish(node, chosen, is_final=True))
-    await node.pass_time(ledger.STORE_RETRY_SECONDS)
+    await node.pass_time(transaction_store.MARKERS_WAIT_SECONDS)
     assert await publishing == NEW, "it is decided, and so true"
     assert state_of(node, "q/0") is TransactionState.PREPARE_COMMIT
     held.set()
@@ -654,7 +654,7 @@ async def test_what_may_or_may_not_be_stored_stops_all_of_it_until_the_next_star
             "q/0", *chosen[0].producer, is_commit=False, is_bumping=False
         ),
     ):
-        with pytest.raises(LogOffline, match="started again"):
+        with pytest.raises(LogOffline, match="until the node restarts"):
             await attempt()
     assert not any(node.transactions.is_ongoing(*one.producer, "t", 0) for one in chosen)
     node.state_log = found
@@ -719,7 +719,7 @@ async def test_what_a_newer_release_published_is_not_passed_over() -> None:
     node = await a_node()
     key = encode_publication_key("q")
     node.state_log.entries[key] = b'{"version":2}'
-    with pytest.raises(UnknownFormat, match="publisher 'q' is kept in version 2, known is 1"):
+    with pytest.raises(UnknownFormat, match="publisher 'q' has version 2, expected 1"):
         await node.restart()
 
 
@@ -747,7 +747,7 @@ async def test_no_wall_clock_makes_a_publisher_forgotten() -> None:
     for jump_ms in (1_000 * DAY_MS, -3_000 * DAY_MS):
         node.clock.jump_wall(jump_ms)
         await node.restart()
-        await node.pass_time(ledger.SWEEP_SECONDS + 1)
+        await node.pass_time(transaction_store.SWEEP_SECONDS + 1)
         assert await publish(node, [], 5) == PublicationResult(True, 5)
 
 

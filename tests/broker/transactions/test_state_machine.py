@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.broker.transactions import state_machine as machine
+from millstream.broker.transactions import state_machine
 from millstream.broker.transactions.transaction import (
     CLIENT_EPOCH_MAX,
     EPOCH_MAX,
@@ -57,12 +57,12 @@ def init(
     expected: TransactionProducer | None = None,
     timeout_ms: int = 60_000,
 ) -> TransactionMetadata:
-    return machine.init(
+    return state_machine.init(
         transaction,
         "id",
         timeout_ms=timeout_ms,
         expected=expected,
-        fresh_id=FRESH if machine.needs_fresh_id(transaction) else None,
+        fresh_id=FRESH if state_machine.needs_fresh_id(transaction) else None,
         now_ms=LATER_MS,
     )
 
@@ -75,12 +75,12 @@ def end(
     commit: bool,
     bump: bool,
 ) -> TransactionMetadata:
-    return machine.end(
+    return state_machine.end(
         transaction,
         TransactionProducer(producer_id, epoch),
         is_commit=commit,
         is_bumping=bump,
-        fresh_id=FRESH if machine.needs_fresh_id(transaction) else None,
+        fresh_id=FRESH if state_machine.needs_fresh_id(transaction) else None,
         now_ms=LATER_MS,
     )
 
@@ -88,7 +88,7 @@ def end(
 def add(
     transaction: TransactionMetadata | None, epoch: int, *, producer_id: int = 7
 ) -> TransactionMetadata:
-    return machine.add(
+    return state_machine.add(
         transaction, TransactionProducer(producer_id, epoch), partitions=P1, now_ms=LATER_MS
     )
 
@@ -135,7 +135,7 @@ def test_a_new_instance_has_the_open_transaction_aborted_in_an_epoch_of_its_own(
         TransactionProducer(7, 6),
     )
     assert aborting.partitions == P0
-    made = init(machine.complete(aborting, now_ms=LATER_MS))
+    made = init(state_machine.complete(aborting, now_ms=LATER_MS))
     assert (made.state, made.producer) == (TransactionState.EMPTY, TransactionProducer(7, 7))
 
 
@@ -157,12 +157,14 @@ def test_a_client_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_aga
 def test_a_client_that_goes_on_amid_a_transaction_has_it_aborted_and_keeps_its_place() -> None:
     aborting = init(a_transaction(TransactionState.ONGOING), expected=TransactionProducer(7, 5))
     assert aborting.state is TransactionState.PREPARE_ABORT
-    made = init(machine.complete(aborting, now_ms=LATER_MS), expected=TransactionProducer(7, 5))
+    made = init(
+        state_machine.complete(aborting, now_ms=LATER_MS), expected=TransactionProducer(7, 5)
+    )
     assert (made.state, made.producer) == (TransactionState.EMPTY, TransactionProducer(7, 6))
 
 
 def test_a_client_whose_end_was_not_answered_may_go_on_with_what_it_had() -> None:
-    ended = machine.complete(
+    ended = state_machine.complete(
         end(a_transaction(TransactionState.ONGOING), 5, commit=True, bump=True), now_ms=LATER_MS
     )
     assert init(ended, expected=TransactionProducer(7, 5)).producer == TransactionProducer(7, 6)
@@ -175,7 +177,7 @@ def test_a_client_whose_end_was_not_answered_may_go_on_with_what_it_had() -> Non
 def test_a_client_that_was_overtaken_cannot_go_on_and_aborts_nothing(
     state: TransactionState, expected: TransactionProducer
 ) -> None:
-    with pytest.raises(ProducerFenced, match="the present one is 7 with epoch 5"):
+    with pytest.raises(ProducerFenced, match="was replaced by producer 7 with epoch 5"):
         init(a_transaction(state), expected=expected)
 
 
@@ -201,7 +203,7 @@ def test_the_first_partition_begins_a_transaction(state: TransactionState) -> No
 def test_partitions_and_groups_gather_in_the_open_transaction() -> None:
     made = add(a_transaction(TransactionState.ONGOING), 5)
     assert (made.partitions, made.start_ms) == (P0 | P1, NOW_MS)
-    made = machine.add(made, made.producer, groups=frozenset({"g"}), now_ms=LATER_MS)
+    made = state_machine.add(made, made.producer, groups=frozenset({"g"}), now_ms=LATER_MS)
     assert (made.partitions, made.groups) == (P0 | P1, {"g"})
 
 
@@ -210,7 +212,7 @@ def test_partitions_and_groups_gather_in_the_open_transaction() -> None:
 )
 def test_adding_nothing_new_changes_nothing(state: TransactionState) -> None:
     transaction = a_transaction(state)
-    same = machine.add(
+    same = state_machine.add(
         transaction, TransactionProducer(7, 5), partitions=transaction.partitions, now_ms=LATER_MS
     )
     assert same is transaction
@@ -225,7 +227,7 @@ def test_only_the_present_producer_may_speak(state: TransactionState, bump: bool
             add(transaction, epoch)
         with pytest.raises(ProducerFenced):
             end(transaction, epoch, commit=False, bump=bump)
-    with pytest.raises(InvalidProducerMapping, match="belongs to producer 7, not 8"):
+    with pytest.raises(InvalidProducerMapping, match="belongs to producer 7, got 8"):
         add(transaction, 5, producer_id=8)
     with pytest.raises(InvalidProducerMapping):
         end(transaction, 5, producer_id=8, commit=True, bump=bump)
@@ -233,9 +235,9 @@ def test_only_the_present_producer_may_speak(state: TransactionState, bump: bool
 
 @pytest.mark.parametrize("bump", [False, True])
 def test_who_is_not_known_may_do_nothing(bump: bool) -> None:
-    with pytest.raises(InvalidProducerMapping, match="not known"):
+    with pytest.raises(InvalidProducerMapping, match="is unknown"):
         add(None, 5)
-    with pytest.raises(InvalidProducerMapping, match="not known"):
+    with pytest.raises(InvalidProducerMapping, match="is unknown"):
         end(None, 5, commit=False, bump=bump)
 
 
@@ -281,7 +283,7 @@ def test_an_end_decides_and_the_epoch_stays(commit: bool) -> None:
         TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     )
     assert (decided.producer, decided.partitions) == (TransactionProducer(7, 5), P0)
-    ended = machine.complete(decided, now_ms=LATER_MS)
+    ended = state_machine.complete(decided, now_ms=LATER_MS)
     assert ended.state is (
         TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
     )
@@ -334,7 +336,7 @@ def test_a_bumping_end_marks_and_answers_with_the_next_epoch(commit: bool) -> No
     assert decided.is_ending
     assert decided.is_commit is commit
     assert decided.producer == decided.successor == TransactionProducer(7, 6)
-    assert machine.complete(decided, now_ms=LATER_MS).producer == TransactionProducer(7, 6)
+    assert state_machine.complete(decided, now_ms=LATER_MS).producer == TransactionProducer(7, 6)
 
 
 def test_who_was_answered_early_is_told_to_wait_and_not_that_it_is_fenced() -> None:
@@ -346,7 +348,7 @@ def test_who_was_answered_early_is_told_to_wait_and_not_that_it_is_fenced() -> N
 
 
 def test_a_late_end_cannot_touch_the_next_transaction() -> None:
-    ended = machine.complete(
+    ended = state_machine.complete(
         end(a_transaction(TransactionState.ONGOING), 5, commit=True, bump=True), now_ms=LATER_MS
     )
     next_one = add(ended, 6)
@@ -359,12 +361,12 @@ def test_a_late_end_cannot_touch_the_next_transaction() -> None:
 
 
 def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> None:
-    aborting = machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
+    aborting = state_machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
     assert (aborting.state, aborting.producer) == (
         TransactionState.PREPARE_ABORT,
         TransactionProducer(7, 6),
     )
-    ended = machine.complete(aborting, now_ms=LATER_MS)
+    ended = state_machine.complete(aborting, now_ms=LATER_MS)
     for transaction in (aborting, ended):
         with pytest.raises(ProducerFenced):
             add(transaction, 5)
@@ -378,8 +380,8 @@ def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> No
 
 
 def test_after_a_timeout_the_same_producer_may_go_on() -> None:
-    aborting = machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
-    ended = machine.complete(aborting, now_ms=LATER_MS)
+    aborting = state_machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
+    ended = state_machine.complete(aborting, now_ms=LATER_MS)
     assert end(ended, 5, commit=False, bump=True).successor == TransactionProducer(7, 6)
     assert init(ended, expected=TransactionProducer(7, 5)).producer == TransactionProducer(7, 6)
     next_one = add(ended, 6)
@@ -388,8 +390,8 @@ def test_after_a_timeout_the_same_producer_may_go_on() -> None:
 
 
 def test_after_a_timeout_another_producer_fences_the_first() -> None:
-    aborting = machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
-    taken = init(machine.complete(aborting, now_ms=LATER_MS))
+    aborting = state_machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
+    taken = init(state_machine.complete(aborting, now_ms=LATER_MS))
     assert taken.producer == TransactionProducer(7, 7)
     with pytest.raises(ProducerFenced):
         end(taken, 5, commit=False, bump=True)
@@ -413,7 +415,7 @@ def test_the_last_epoch_of_a_client_ends_with_a_fresh_id() -> None:
     assert decided.successor == TransactionProducer(FRESH, 0)
     with pytest.raises(ConcurrentTransaction):
         add(decided, 0, producer_id=FRESH)
-    ended = machine.complete(decided, now_ms=LATER_MS)
+    ended = state_machine.complete(decided, now_ms=LATER_MS)
     assert (ended.producer, ended.next_producer_id) == (TransactionProducer(FRESH, 0), None)
     assert end(ended, CLIENT_EPOCH_MAX, commit=True, bump=True) is ended
     assert add(ended, 0, producer_id=FRESH).is_ongoing
@@ -434,7 +436,9 @@ def test_a_new_instance_after_the_last_epoch_gets_a_fresh_id(epoch: int, expecte
 
 def test_fencing_always_has_an_epoch_left_which_no_client_can_use() -> None:
     ongoing = a_transaction(TransactionState.ONGOING, epoch=CLIENT_EPOCH_MAX)
-    ended = machine.complete(machine.time_out(ongoing, now_ms=LATER_MS), now_ms=LATER_MS)
+    ended = state_machine.complete(
+        state_machine.time_out(ongoing, now_ms=LATER_MS), now_ms=LATER_MS
+    )
     assert ended.producer == TransactionProducer(7, EPOCH_MAX)
     with pytest.raises(ProducerFenced):
         add(ended, EPOCH_MAX)
@@ -451,7 +455,7 @@ def test_a_client_that_goes_on_amid_its_last_epoch_gets_a_fresh_id() -> None:
     aborting = init(
         a_transaction(TransactionState.ONGOING, epoch=CLIENT_EPOCH_MAX), expected=present
     )
-    made = init(machine.complete(aborting, now_ms=LATER_MS), expected=present)
+    made = init(state_machine.complete(aborting, now_ms=LATER_MS), expected=present)
     assert made.producer == TransactionProducer(FRESH, 0)
 
 
@@ -475,7 +479,9 @@ def test_every_refusal_leaves_the_value_as_it_was(state: TransactionState) -> No
 def publish(
     transaction: TransactionMetadata | None, epoch: int, *, producer_id: int = 7
 ) -> TransactionMetadata:
-    return machine.publish(transaction, TransactionProducer(producer_id, epoch), now_ms=LATER_MS)
+    return state_machine.publish(
+        transaction, TransactionProducer(producer_id, epoch), now_ms=LATER_MS
+    )
 
 
 def test_a_publication_commits_in_an_epoch_of_its_own_and_leaves_nobody_to_go_on() -> None:
@@ -485,7 +491,7 @@ def test_a_publication_commits_in_an_epoch_of_its_own_and_leaves_nobody_to_go_on
         TransactionProducer(7, 6),
     )
     assert (decided.partitions, decided.previous, decided.update_ms) == (P0, None, LATER_MS)
-    done = machine.complete(decided, now_ms=LATER_MS)
+    done = state_machine.complete(decided, now_ms=LATER_MS)
     for bump in (False, True):
         for commit in (False, True):
             with pytest.raises(ProducerFenced):
@@ -502,7 +508,7 @@ def test_a_publication_commits_in_an_epoch_of_its_own_and_leaves_nobody_to_go_on
     [TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT],
 )
 def test_only_what_is_open_is_published(state: TransactionState) -> None:
-    with pytest.raises(InvalidTransactionState, match=f"cannot commit what is {state.value}"):
+    with pytest.raises(InvalidTransactionState, match=f"cannot commit in state {state.value}"):
         publish(a_transaction(state), 5)
 
 
@@ -518,11 +524,11 @@ def test_only_what_the_present_producer_has_open_is_published() -> None:
         with pytest.raises(ConcurrentTransaction):
             publish(a_transaction(state), 5)
     with pytest.raises(ProducerFenced):
-        publish(machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS), 5)
+        publish(state_machine.time_out(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS), 5)
 
 
 def test_what_is_abandoned_is_aborted_and_nobody_goes_on() -> None:
-    aborting = machine.abandon(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
+    aborting = state_machine.abandon(a_transaction(TransactionState.ONGOING), now_ms=LATER_MS)
     assert (aborting.state, aborting.producer) == (
         TransactionState.PREPARE_ABORT,
         TransactionProducer(7, 6),
@@ -531,7 +537,7 @@ def test_what_is_abandoned_is_aborted_and_nobody_goes_on() -> None:
 
 
 def test_who_has_not_begun_is_fenced_when_abandoned() -> None:
-    fenced = machine.abandon(a_transaction(TransactionState.EMPTY), now_ms=LATER_MS)
+    fenced = state_machine.abandon(a_transaction(TransactionState.EMPTY), now_ms=LATER_MS)
     assert (fenced.state, fenced.producer) == (
         TransactionState.COMPLETE_ABORT,
         TransactionProducer(7, 6),
@@ -551,7 +557,7 @@ def test_who_has_not_begun_is_fenced_when_abandoned() -> None:
 )
 def test_what_has_ended_is_not_abandoned_again(state: TransactionState) -> None:
     transaction = a_transaction(state)
-    assert machine.abandon(transaction, now_ms=LATER_MS) is transaction
+    assert state_machine.abandon(transaction, now_ms=LATER_MS) is transaction
 
 
 @pytest.mark.parametrize("state", [TransactionState.EMPTY, TransactionState.ONGOING])
@@ -559,10 +565,10 @@ def test_publishing_and_abandoning_have_an_epoch_left_after_the_last_of_a_client
     state: TransactionState,
 ) -> None:
     last = a_transaction(state, epoch=CLIENT_EPOCH_MAX)
-    ended = [machine.abandon(last, now_ms=LATER_MS)]
+    ended = [state_machine.abandon(last, now_ms=LATER_MS)]
     if state is TransactionState.ONGOING:
         ended.append(publish(last, CLIENT_EPOCH_MAX))
     for found in ended:
         assert found.producer == TransactionProducer(7, EPOCH_MAX)
-        done = machine.complete(found, now_ms=LATER_MS) if found.is_ending else found
+        done = state_machine.complete(found, now_ms=LATER_MS) if found.is_ending else found
         assert init(done).producer == TransactionProducer(FRESH, 0)

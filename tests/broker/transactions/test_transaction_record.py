@@ -71,7 +71,7 @@ def test_the_format_is_the_one_that_older_releases_wrote() -> None:
 
 def test_what_a_newer_release_wrote_is_refused() -> None:
     newer = encode(A_TRANSACTION).replace(b'"version":1', b'"version":2')
-    with pytest.raises(UnknownFormat, match="'orders' is kept in version 2, known is 1"):
+    with pytest.raises(UnknownFormat, match="'orders' has version 2, expected 1"):
         decode(b"orders", newer)
 
 

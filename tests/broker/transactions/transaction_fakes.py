@@ -200,7 +200,7 @@ class FakeGroups:
                 self.ended.append((tag, is_commit))
 
 
-class FakeSteady:
+class FakeRetentionClock:
     """The time of a store: it goes by the monotonic clock, which here goes on over restarts."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -233,7 +233,7 @@ class Node:
             self.groups,
             ProducerIds(self.metadata),  # type: ignore[arg-type]
             clock=self.clock,
-            steady=FakeSteady(self.clock),
+            retention_clock=FakeRetentionClock(self.clock),
             timers=self.timers,
             config=self.config,
         )

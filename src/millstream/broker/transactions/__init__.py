@@ -1,1 +1,1 @@
-"""Transactions: the machine of one transactional id, and the coordinator of all of them."""
+"""Transactions: the state machine of one transactional id, and the coordinator of all ids."""

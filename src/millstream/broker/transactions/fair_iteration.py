@@ -1,4 +1,4 @@
-"""Long work in pieces, so that the event loop is free in between."""
+"""Iteration in slices, so that the event loop can do other work in between."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ITEMS_PER_TURN = 256
-"""How much is done in one go: a few milliseconds, where each costs some ten microseconds."""
+"""Items in one slice: a few milliseconds if each takes about ten microseconds."""
 
 
 async def iterate_fairly(
     items: Iterable[T], weight: Callable[[T], int] = lambda _: 1
 ) -> AsyncIterator[T]:
-    """Yield items, and yield to the event loop after every `ITEMS_PER_TURN` of them, by weight."""
+    """Yield the items; after every `ITEMS_PER_TURN` by weight, let the event loop run."""
     done = 0
     for item in items:
         yield item

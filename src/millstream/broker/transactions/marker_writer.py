@@ -1,9 +1,8 @@
-"""Markers: how the partitions and groups of a transaction learn its outcome.
+"""Marker writer: tells the partitions and groups of a transaction its outcome.
 
-The outcome is durable before the first marker is written, so this can only go one way: forward.
-Whatever stands in the way (a full disk, a partition that is offline) is waited for and tried again,
-also after a restart. Every step may be repeated: a second marker ends nothing, and changes nothing
-for those who read.
+The outcome is durable before the first marker is written, so writing can only go forward. On any
+obstacle (a full disk, a partition that is offline) it waits and tries again, also after a restart.
+Every step may be repeated: a second marker ends nothing, and changes nothing for readers.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from millstream.records.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 COORDINATOR_EPOCH = 0
-"""Counts the coordinators that an id had; on a lone node there is only ever one."""
+"""Counts the coordinators of an id; on a single node there is only one."""
 
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
-"""Between attempts, doubled each time. Writes have to resume within 10 s after space returns."""
+"""Between attempts, doubled each time. Writes have to resume within 10 s after disk space is
+freed."""
 
 
 class MarkerAppender(Protocol):
@@ -49,13 +49,11 @@ class MarkedPartition(Protocol):
         """Whether it can be appended to."""
         ...
 
-    async def open(self) -> None:
-        """Make it so."""
-        ...
+    async def open(self) -> None: ...
 
 
 class MarkedTopics(Protocol):
-    """What this module needs of `Topics`."""
+    """The part of `Topics` that this module needs."""
 
     def partition(self, name: str, index: int) -> MarkedPartition:
         """Return a partition, or raise `UnknownTopic`."""
@@ -63,17 +61,17 @@ class MarkedTopics(Protocol):
 
 
 class MarkedGroups(Protocol):
-    """What this module needs of `Groups`."""
+    """The part of `GroupCoordinator` that this module needs."""
 
     async def finish_transaction(
         self, producer_id: int, producer_epoch: int, group_ids: Collection[str], *, is_commit: bool
     ) -> None:
-        """Commit or drop the offsets that the producer staged; returns when that is durable."""
+        """Commit or drop the offsets that the producer staged; return when that is durable."""
         ...
 
 
 class MarkerWriter:
-    """Tells partitions and groups how a transaction ended."""
+    """Writes the outcome of transactions to partitions and groups."""
 
     def __init__(self, topics: MarkedTopics, groups: MarkedGroups, timers: Timers) -> None:
         self._topics = topics
@@ -81,10 +79,10 @@ class MarkerWriter:
         self._timers = timers
 
     async def write(self, transaction: TransactionMetadata, unmarked: set[TopicPartition]) -> None:
-        """Return when all partitions in `unmarked` and all groups know the outcome, for good.
+        """Return when all partitions in `unmarked` and all groups know the outcome, durably.
 
-        Takes each partition out of the set when it is done. A topic that was deleted meanwhile is
-        done.
+        Removes each partition from the set when it is done. A topic that was deleted in the
+        meantime counts as done.
         """
         async with asyncio.TaskGroup() as tasks:
             for partition in tuple(unmarked):
@@ -98,7 +96,7 @@ class MarkerWriter:
         where: TopicPartition,
         unmarked: set[TopicPartition],
     ) -> None:
-        await self._insist(f"{where.topic}-{where.partition}", self._marking(transaction, where))
+        await self._retry(f"{where.topic}-{where.partition}", self._marking(transaction, where))
         unmarked.discard(where)
 
     def _marking(
@@ -116,9 +114,9 @@ class MarkerWriter:
                     coordinator_epoch=COORDINATOR_EPOCH,
                 )
             except (UnknownTopic, UnknownLog):
-                return  # It was deleted, and its part of the transaction with it.
+                return  # The topic was deleted, and its part of the transaction with it.
             except InvalidProducerEpoch:
-                return  # A newer epoch was let in, so nothing of this transaction is open there.
+                return  # The partition has a newer epoch: this transaction is not open there.
 
         return mark
 
@@ -131,10 +129,10 @@ class MarkerWriter:
                 is_commit=transaction.is_commit,
             )
 
-        await self._insist(f"groups of {transaction.transactional_id!r}", finish)
+        await self._retry(f"groups of {transaction.transactional_id!r}", finish)
 
-    async def _insist(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` until it succeeds."""
+    async def _retry(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Call `work` until it succeeds."""
         retry_s = RETRY_S_MIN
         while True:
             try:
@@ -142,13 +140,18 @@ class MarkerWriter:
             except MillstreamError as error:
                 is_first = retry_s == RETRY_S_MIN
                 level = logging.WARNING if is_first else logging.DEBUG
-                logger.log(level, "%s: outcome not written, again soon: %s", what, error)
+                logger.log(
+                    level,
+                    "%s: cannot write the outcome of a transaction, retrying: %s",
+                    what,
+                    error,
+                )
             await sleep_on_timers(self._timers, retry_s)
             retry_s = min(2 * retry_s, RETRY_S_MAX)
 
 
 async def sleep_on_timers(timers: Timers, seconds: float) -> None:
-    """Return when `seconds` have passed."""
+    """Return after `seconds`."""
     passed = asyncio.Event()
     timer = timers.call_later(seconds, passed.set)
     try:

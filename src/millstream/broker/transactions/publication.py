@@ -1,4 +1,4 @@
-"""A publication as a value: what a publisher asks for, and what has to survive a crash of it."""
+"""A publication as a value: the proposal of a publisher, and the state that survives a crash."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ NO_SEQUENCE = -1
 """The last sequence of a publisher that has published nothing, or was forgotten."""
 
 PUBLISHER_LENGTH_MAX = 1_024
-"""Characters of a publisher's name: as many as the id of a group may have."""
+"""Characters of a publisher's name: as many as a group id may have."""
 
 CLIENT_ID_LENGTH_MAX = 249
-"""Characters that are remembered of what a publisher calls itself."""
+"""Characters of a publisher's client id that are kept."""
 
 TRANSACTIONS_MAX = 10_000
-"""Transactions in one publication. All of them are stored in one batch, so where each covers
-hundreds of partitions, the size of a batch is reached first, and that is an error too."""
+"""Transactions in one publication. All of them are stored in one batch: if each covers hundreds of
+partitions, the batch size limit is reached first, which is an error too.
+"""
 
 
 class ProposedTransaction(NamedTuple):
-    """One transaction of a publication, and who must have it open."""
+    """One transaction of a publication, and the producer that must have it open."""
 
     transactional_id: str
     producer: TransactionProducer
@@ -31,56 +32,59 @@ class ProposedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationProposal:
-    """What a publisher asks for."""
+    """The request of a publisher."""
 
     publisher: str
-    """Whose publications follow each other."""
+    """The name that a series of publications has in common."""
     sequence: int
-    """The number of the publication: each takes effect once, in rising order, with gaps or not."""
+    """The number of the publication: each takes effect once, in rising order, with or without
+    gaps."""
     chosen: tuple[ProposedTransaction, ...] = ()
     prefix: str = ""
-    """Other producers whose transactional id begins so have nothing left to do: their transactions
-    are aborted, and they are fenced. None where it is empty."""
+    """Other producers whose transactional id starts with it have nothing left to do: their
+    transactions are aborted, and they are fenced. None if it is empty."""
     is_commit: bool = True
-    """Otherwise the sequence is given up: the chosen ones are aborted too, nothing is recorded."""
+    """If false, the sequence is abandoned: the chosen transactions are aborted too, nothing is
+    recorded."""
     is_final: bool = False
-    """Whether nobody comes back: the ids under the prefix are forgotten when all has ended."""
+    """Whether the ids under the prefix are not used again: they are forgotten when all have
+    ended."""
     client_id: str = ""
-    """What the publisher calls itself, for people who look."""
+    """The name that the publisher gives itself, for people."""
 
     def check(self) -> None:
-        """Raise `InvalidRequest` where this cannot be meant."""
+        """Raise `InvalidRequest` if the proposal is invalid."""
         if not 0 < len(self.publisher) <= PUBLISHER_LENGTH_MAX:
             raise InvalidRequest(
-                f"the publisher has {len(self.publisher)} characters,"
-                f" allowed is 1 to {PUBLISHER_LENGTH_MAX}"
+                f"publisher must have between 1 and {PUBLISHER_LENGTH_MAX} characters,"
+                f" got {len(self.publisher)}"
             )
         if self.sequence < 0:
-            raise InvalidRequest(f"sequence is {self.sequence}, allowed is 0 and above")
+            raise InvalidRequest(f"sequence must be at least 0, got {self.sequence}")
         if self.prefix and not self.prefix.startswith(self.publisher):
             raise InvalidRequest(
-                f"prefix {self.prefix!r} does not begin with the publisher {self.publisher!r}"
+                f"prefix {self.prefix!r} does not start with the publisher {self.publisher!r}"
             )
         if (count := len(self.chosen)) > TRANSACTIONS_MAX:
             raise InvalidRequest(
-                f"{count} transactions in one publication, limit is {TRANSACTIONS_MAX}"
+                f"publication has {count} transactions, limit is {TRANSACTIONS_MAX}"
             )
         seen: set[str] = set()
         for transactional_id, _ in self.chosen:
             if not transactional_id:
-                raise InvalidRequest("a transactional id is empty")
+                raise InvalidRequest("transactional id must not be empty")
             if transactional_id in seen:
-                raise InvalidRequest(f"transactional id {transactional_id!r} is chosen twice")
+                raise InvalidRequest(f"transactional id {transactional_id!r} is listed twice")
             seen.add(transactional_id)
 
 
 class PublicationResult(NamedTuple):
-    """What became of a proposal."""
+    """The result of a proposal."""
 
     is_repeated: bool
     """Whether this sequence, or a later one, had been published before: nothing was committed."""
     last_sequence: int
-    """The last that was published; `NO_SEQUENCE` where none was."""
+    """The last published sequence, or `NO_SEQUENCE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,4 +94,5 @@ class Publication:
     publisher: str
     sequence: int
     update_ms: int
-    """When it was made, in steady time; decides only when the publisher is forgotten."""
+    """The time of the publication, by the retention clock; decides only when the publisher is
+    forgotten."""

@@ -1,11 +1,11 @@
-r"""How a publisher's last publication is kept, in the same state log as transactional ids.
+r"""Encoding of a publisher's last publication, in the same state log as transactional ids.
 
-The key is a byte that no text in UTF-8 has, a word, and the publisher; so it is the key of no
-transactional id. The value is one JSON object:
+The key is a byte that does not occur in UTF-8, a word, and the publisher, so that it cannot be the
+key of a transactional id. The value is one JSON object:
 
     \xff  publication: <publisher>    {"version": 1, "sequence": 41, "update_ms": 1700000000000}
 
-What a newer release may have written is refused rather than guessed at.
+A value of a newer version is rejected.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class _Version(msgspec.Struct):
 
 
 def is_publication_key(key: bytes) -> bool:
-    """Tell the key of a publisher from that of a transactional id."""
+    """Return whether a key is that of a publisher, not of a transactional id."""
     return key.startswith(_MARK)
 
 
 def encode_publication_key(publisher: str) -> bytes:
-    """Return the key under which the last publication of a publisher is kept."""
+    """Return the key of the last publication of a publisher."""
     return _MARK + publisher.encode()
 
 
 def encode_publication(publication: Publication) -> bytes:
-    """Return what is kept of a publication."""
+    """Return the stored form of a publication."""
     stored = _Stored(
         version=VERSION, sequence=publication.sequence, update_ms=publication.update_ms
     )
@@ -49,13 +49,13 @@ def encode_publication(publication: Publication) -> bytes:
 
 
 def decode_publication(key: bytes, value: bytes) -> Publication:
-    """Read what `encode_publication` has written."""
+    """Decode the result of `encode_publication`."""
     try:
         publisher = key.removeprefix(_MARK).decode()
         version = msgspec.json.decode(value, type=_Version).version
         if version != VERSION:
             raise UnknownFormat(
-                f"publisher {publisher!r} is kept in version {version}, known is {VERSION}"
+                f"publisher {publisher!r} has version {version}, expected {VERSION}"
             )
         stored = msgspec.json.decode(value, type=_Stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

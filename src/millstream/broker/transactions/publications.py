@@ -12,87 +12,85 @@ from millstream.errors import LogOffline
 
 
 class PublicationClock(Protocol):
-    """Time that nobody can set, over restarts. A `Store` has it.
+    """The retention clock of a `Store`: nobody can set it, and it continues over restarts.
 
-    That a publication is remembered is what keeps its repetition from being committed, so no wall
-    clock may say when it is forgotten.
+    A publication that is remembered is what prevents a repeated commit, so no wall clock may decide
+    when it is forgotten.
     """
 
-    def now_ms(self) -> int:
-        """Milliseconds."""
-        ...
+    def now_ms(self) -> int: ...
 
     def age_ms(self, date_ms: int) -> int:
-        """For how many milliseconds a moment of this time has passed, at the least."""
+        """Return how many milliseconds have passed since `date_ms`, at least."""
         ...
 
 
 class Publisher:
-    """One publisher: what it has published last, and whose turn it is."""
+    """One publisher: its last publication, and the lock for the next one."""
 
     def __init__(self, name: str, publication: Publication | None = None) -> None:
         self.name = name
         self.publication = publication
-        """`None` before the first, and when it was forgotten."""
-        self.turn = asyncio.Lock()
+        """None before the first, and after it was forgotten."""
+        self.lock = asyncio.Lock()
         self.users = 0
-        """Who have their turn, or wait for it: a publisher with users stays."""
+        """Callers that hold the lock or wait for it: a publisher with users is kept."""
         self.client_id = ""
-        """What who published last calls itself; of no one since the start, empty."""
+        """The name that the last publisher gave itself; empty since the start."""
         self.is_uncertain = False
-        """Whether the disk may hold another publication, until the next start."""
+        """Whether the disk may have a different publication, until the next start."""
 
     @property
     def last_sequence(self) -> int:
-        """The last sequence that was published."""
+        """The last published sequence."""
         return NO_SEQUENCE if self.publication is None else self.publication.sequence
 
 
 class Publications:
-    """All publishers that are known. Lives on one event loop."""
+    """All known publishers. One event loop owns it."""
 
-    def __init__(self, steady: PublicationClock, *, expiration_ms: int) -> None:
+    def __init__(self, clock: PublicationClock, *, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
         self.published = 0
-        """How many publications were committed since the start."""
+        """Publications that were committed since the start."""
         self.repeated = 0
-        """How many were asked for since the start that had been committed before."""
-        self._steady = steady
+        """Proposals since the start whose sequence had been committed before."""
+        self._clock = clock
         self._publishers: dict[str, Publisher] = {}
 
     def __len__(self) -> int:
-        """How many publishers are remembered."""
-        return sum(one.publication is not None for one in self._publishers.values())
+        """Return the number of publishers with a publication."""
+        return sum(publisher.publication is not None for publisher in self._publishers.values())
 
     def all(self) -> list[Publisher]:
-        """Return all publishers, to look at; some may have published nothing yet."""
+        """Return all publishers; some may have published nothing yet."""
         return list(self._publishers.values())
 
     def age_ms(self, publisher: Publisher) -> int:
-        """Return how long ago a publisher has published, at the least."""
+        """Return how long ago a publisher published, at least."""
         publication = publisher.publication
-        return 0 if publication is None else self._steady.age_ms(publication.update_ms)
+        return 0 if publication is None else self._clock.age_ms(publication.update_ms)
 
     def now_ms(self) -> int:
-        """Return what a publication that is made now has as `update_ms`."""
-        return self._steady.now_ms()
+        """Return the `update_ms` of a publication that is made now."""
+        return self._clock.now_ms()
 
-    def adopt(self, publication: Publication) -> None:
-        """Take up what the state log holds."""
+    def load(self, publication: Publication) -> None:
+        """Add a publication from the state log."""
         name = publication.publisher
         self._publishers[name] = Publisher(name, publication)
 
     @asynccontextmanager
-    async def turn(self, name: str) -> AsyncIterator[Publisher]:
-        """Wait until nobody else publishes under this name."""
+    async def lock(self, name: str) -> AsyncIterator[Publisher]:
+        """Hold the publisher of this name, so that nobody else publishes under it."""
         publisher = self._publishers.setdefault(name, Publisher(name))
         publisher.users += 1
         try:
-            async with publisher.turn:
+            async with publisher.lock:
                 if publisher.is_uncertain:
                     raise LogOffline(
-                        f"publisher {name!r}: storing a publication failed, and what the disk"
-                        " holds shows only when the node is started again"
+                        f"publisher {name!r} could not be stored; its state on the disk is"
+                        " unknown until the node restarts"
                     )
                 yield publisher
         finally:
@@ -101,14 +99,14 @@ class Publications:
                 del self._publishers[name]
 
     def expired(self) -> list[str]:
-        """Return who has not published for so long that it may be forgotten."""
-        return [name for name, one in self._publishers.items() if self.is_expired(one)]
+        """Return the names of publishers that may be forgotten."""
+        return [name for name, publisher in self._publishers.items() if self.is_expired(publisher)]
 
     def is_expired(self, publisher: Publisher) -> bool:
-        """Tell whether a publisher may be forgotten."""
+        """Return whether a publisher has not published for so long that it may be forgotten."""
         publication = publisher.publication
         return (
             publication is not None
             and not publisher.is_uncertain
-            and self._steady.age_ms(publication.update_ms) > self.expiration_ms
+            and self._clock.age_ms(publication.update_ms) > self.expiration_ms
         )

@@ -1,4 +1,4 @@
-"""What happens to a transactional id.
+"""State machine of one transactional id.
 
                 init                 add            end, publish, abandon, timed out, init
     (unknown) ------> Empty ------------> Ongoing -------------------------> Prepare{Commit,Abort}
@@ -7,24 +7,24 @@
                         |                 add   |                                      v
                         +-------------------- Complete{Commit,Abort} <-----------------+
 
-Every event is a function from the present value to the next. It raises where the event has to be
-refused, and returns the very same value where there is nothing to do, as for a repeated request.
-Whoever calls has two duties, in this order: make a new value durable before anyone acts on it, and
-where it `is_ending`, have the markers written and then `complete` it. Nothing here waits, reads a
-clock or draws a number.
+Every event is a function from the current value to the next. It raises if the event has to be
+rejected, and returns the very same value if there is nothing to do, as for a repeated request. The
+caller has two duties, in this order: make a new value durable before anyone acts on it, and if it
+`is_ending`, have the markers written and then `complete` it. Nothing here waits, reads a clock or
+draws a random number.
 
-Who may speak for the id is decided by producer id and epoch alone:
+Producer id and epoch alone decide who may act for the transactional id:
 
-1. Exactly one is the present producer. Older ones were fenced, newer ones never given out.
-2. A step after which the same client goes on with a new epoch remembers the one that it replaces
-   as `previous`, but only until the next transaction begins. So a repeated request whose answer was
-   lost is told from a late one, which may not touch anything any more.
-3. Epochs end at 32,767. Clients are given at most the one before, so that fencing always has one
-   left; whoever would go beyond gets a fresh producer id with epoch 0.
+1. There is exactly one current producer. Older ones were fenced, newer ones never assigned.
+2. A step after which the same client continues with a new epoch stores the producer that it
+   replaces as `previous`, but only until the next transaction begins. This distinguishes a repeated
+   request whose response was lost from a late one, which may not change anything any more.
+3. Epochs end at 32,767. Clients get at most the one before, so that there is always one left for
+   fencing; after that a client gets a fresh producer id with epoch 0.
 
 With KIP-890 the client gets a new epoch with every end, here called bumping: a delayed request of
-one transaction bears an epoch that the next one refuses. Clients before that keep their epoch, and
-have only the guarantee that Kafka gave them.
+one transaction has an epoch that the next one rejects. Older clients keep their epoch, and have
+only the guarantee that Kafka gave them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from millstream.records.topic_partition import TopicPartition
 
 
 def needs_fresh_id(transaction: TransactionMetadata | None) -> bool:
-    """Tell whether `init` and a bumping `end` have to be given a `fresh_id`."""
+    """Return whether `init` and a bumping `end` require a `fresh_id`."""
     return transaction is None or transaction.is_exhausted
 
 
@@ -61,14 +61,14 @@ def init(
     fresh_id: int | None,
     now_ms: int,
 ) -> TransactionMetadata:
-    """A producer starts, or with `expected` goes on after an error of its own (KIP-360).
+    """Start a producer, or with `expected` continue after an error of its own (KIP-360).
 
-    Where a transaction is open, the value that comes back is that of its abort: complete it, then
-    apply the event again. Otherwise the producer to answer with is that of the returned value, and
-    all who came before are fenced.
+    If a transaction is open, the returned value is that of its abort: complete it, then apply the
+    event again. Otherwise the returned value has the client's producer, and all earlier ones are
+    fenced.
     """
     if transaction is None:
-        # Whoever expects to be known was forgotten here. A fresh id overtakes nobody.
+        # A producer that expects to be known was forgotten. A fresh id fences nobody.
         return TransactionMetadata(
             transactional_id=transactional_id,
             producer=TransactionProducer(_required_fresh_id(fresh_id), 0),
@@ -83,7 +83,9 @@ def init(
         return _fenced(transaction, previous=expected, now_ms=now_ms)
     is_repeated = expected is not None and expected == transaction.previous
     if is_repeated and _is_for_clients(transaction.producer):
-        producer = transaction.producer  # It is the client's already; the answer was lost.
+        producer = (
+            transaction.producer
+        )  # The client has this epoch already, but the response was lost.
     else:
         producer = _bumped(transaction, fresh_id)
     return TransactionMetadata(
@@ -98,13 +100,13 @@ def init(
 def check(
     transaction: TransactionMetadata | None, producer: TransactionProducer
 ) -> TransactionMetadata:
-    """Return the transaction if `producer` may speak for it, and it is not being ended."""
+    """Return the transaction if `producer` may act for it, and it is not ending."""
     if transaction is None:
         raise _unknown_error()
     present = transaction.successor
     if producer.id != present.id:
         raise InvalidProducerMapping(
-            f"the transactional id belongs to producer {present.id}, not {producer.id}"
+            f"the transactional id belongs to producer {present.id}, got {producer.id}"
         )
     if producer != present or not _is_for_clients(present):
         raise _fenced_error(producer, transaction)
@@ -121,7 +123,7 @@ def add(
     groups: frozenset[str] = frozenset(),
     now_ms: int,
 ) -> TransactionMetadata:
-    """Partitions and groups become part of the transaction, which begins where none is open."""
+    """Add partitions and groups to the transaction, which begins if none is open."""
     transaction = check(transaction, producer)
     if partitions <= transaction.partitions and groups <= transaction.groups:
         return transaction
@@ -152,10 +154,10 @@ def end(
     fresh_id: int | None,
     now_ms: int,
 ) -> TransactionMetadata:
-    """The producer decides its transaction. The client goes on as the value's `successor`.
+    """Commit or abort at the request of the producer; the client continues as `successor`.
 
-    A bumping client may abort where nothing is open: it cannot know whether a produce that failed
-    had begun the transaction, and is given a new epoch in either case.
+    A bumping client may abort if nothing is open: it cannot know whether a produce request that
+    failed had begun the transaction, and gets a new epoch in either case.
     """
     if transaction is None:
         raise _unknown_error()
@@ -177,19 +179,19 @@ def end(
     if is_bumping:
         decided = replace(
             decided,
-            producer=_above(producer),
+            producer=_next_epoch(producer),
             previous=producer,
             next_producer_id=_required_fresh_id(fresh_id) if transaction.is_exhausted else None,
         )
     if decided.partitions or decided.groups:
         return decided
-    return complete(decided, now_ms=now_ms)  # There is nothing to mark.
+    return complete(decided, now_ms=now_ms)  # There are no markers to write.
 
 
 def time_out(transaction: TransactionMetadata, *, now_ms: int) -> TransactionMetadata:
-    """The transaction was open for too long: it is aborted, and what its producer sends refused.
+    """Abort a transaction that was open for too long, and fence its producer.
 
-    The producer may go on: it aborts, or initialises, and is given the epoch of the abort.
+    The producer may continue: it aborts, or initialises, and gets the epoch of the abort.
     """
     return _fenced(transaction, previous=transaction.producer, now_ms=now_ms)
 
@@ -197,10 +199,10 @@ def time_out(transaction: TransactionMetadata, *, now_ms: int) -> TransactionMet
 def publish(
     transaction: TransactionMetadata | None, producer: TransactionProducer, *, now_ms: int
 ) -> TransactionMetadata:
-    """The transaction is committed by one decision with others, in the name of no client.
+    """Commit the transaction together with others, on behalf of no client.
 
-    Its producer is fenced: what it still sends, be it an end of its own, comes too late. Nobody
-    goes on from here; who uses the id again initialises a producer.
+    Its producer is fenced: anything that it still sends, even an end of its own, comes too late. No
+    client continues from here; to use the id again, a producer is initialised.
     """
     transaction = check(transaction, producer)
     if not transaction.is_ongoing:
@@ -209,9 +211,10 @@ def publish(
 
 
 def abandon(transaction: TransactionMetadata, *, now_ms: int) -> TransactionMetadata:
-    """Nobody will commit what the producer writes: what is open is aborted, and it is fenced.
+    """Abort what is open and fence the producer, because nobody will commit what it writes.
 
-    A producer that has not begun yet is fenced too, so that it never opens what nobody would end.
+    A producer that has not begun yet is fenced too, so that it never opens a transaction that
+    nobody would end.
     """
     if transaction.is_ending or transaction.is_complete:
         return transaction
@@ -220,7 +223,7 @@ def abandon(transaction: TransactionMetadata, *, now_ms: int) -> TransactionMeta
 
 
 def complete(transaction: TransactionMetadata, *, now_ms: int) -> TransactionMetadata:
-    """All markers are written."""
+    """Complete the transaction: all markers are written."""
     assert transaction.is_ending
     return replace(
         transaction,
@@ -242,25 +245,25 @@ def _fenced(
     now_ms: int,
     is_commit: bool = False,
 ) -> TransactionMetadata:
-    """End it in the name of a producer that no client has been given; `previous` may be, later."""
+    """End the transaction as a producer that no client has; `previous` may get it later."""
     assert transaction.state in (TransactionState.EMPTY, TransactionState.ONGOING)
     return replace(
         transaction,
         state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
-        producer=_above(transaction.producer),
+        producer=_next_epoch(transaction.producer),
         previous=previous,
         update_ms=now_ms,
     )
 
 
 def _bumped(transaction: TransactionMetadata, fresh_id: int | None) -> TransactionProducer:
-    """Return who a client becomes that takes over."""
+    """Return the producer of a client that takes over."""
     if transaction.is_exhausted:
         return TransactionProducer(_required_fresh_id(fresh_id), 0)
-    return _above(transaction.producer)
+    return _next_epoch(transaction.producer)
 
 
-def _above(producer: TransactionProducer) -> TransactionProducer:
+def _next_epoch(producer: TransactionProducer) -> TransactionProducer:
     assert producer.epoch < EPOCH_MAX, "no client is given the last epoch"
     return TransactionProducer(producer.id, producer.epoch + 1)
 
@@ -272,7 +275,7 @@ def _is_for_clients(producer: TransactionProducer) -> bool:
 def _is_repeated_end(
     transaction: TransactionMetadata, producer: TransactionProducer, *, is_bumping: bool
 ) -> bool:
-    """Tell whether an end comes from whom the last end came from."""
+    """Return whether an end comes from the same producer as the last end."""
     if not (transaction.is_ending or transaction.is_complete):
         return False
     if not is_bumping:
@@ -281,7 +284,7 @@ def _is_repeated_end(
 
 
 def _unknown_error() -> InvalidProducerMapping:
-    return InvalidProducerMapping("the transactional id is not known; initialise a producer first")
+    return InvalidProducerMapping("the transactional id is unknown; initialise a producer first")
 
 
 def _fenced_error(
@@ -289,20 +292,22 @@ def _fenced_error(
 ) -> ProducerFenced:
     present = transaction.successor
     return ProducerFenced(
-        f"producer {producer.id} has epoch {producer.epoch},"
-        f" the present one is {present.id} with epoch {present.epoch}"
+        f"producer {producer.id} with epoch {producer.epoch} was replaced by"
+        f" producer {present.id} with epoch {present.epoch}"
     )
 
 
 def _ending_error(transaction: TransactionMetadata) -> ConcurrentTransaction:
-    return ConcurrentTransaction(f"the transaction before is in {transaction.state.value}")
+    return ConcurrentTransaction(
+        f"the previous transaction is still in state {transaction.state.value}"
+    )
 
 
 def _state_error(transaction: TransactionMetadata, *, is_commit: bool) -> InvalidTransactionState:
     wanted = "commit" if is_commit else "abort"
-    return InvalidTransactionState(f"cannot {wanted} what is {transaction.state.value}")
+    return InvalidTransactionState(f"cannot {wanted} in state {transaction.state.value}")
 
 
 def _required_fresh_id(fresh_id: int | None) -> int:
-    assert fresh_id is not None, "`needs_fresh_id` said that one is needed"
+    assert fresh_id is not None, "required by `needs_fresh_id`"
     return fresh_id

@@ -1,4 +1,4 @@
-"""A transactional id as a value: all that has to survive a crash."""
+"""A transactional id as a value: all state that has to survive a crash."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from millstream.records.topic_partition import TopicPartition
 
 EPOCH_MAX = 2**15 - 1
 CLIENT_EPOCH_MAX = EPOCH_MAX - 1
-"""The last epoch that a client is given: one is kept back to fence it with."""
+"""The last epoch that a client gets: one is reserved to fence it."""
 
 
 class TransactionState(enum.Enum):
-    """Where a transactional id stands. The values are the names that Kafka's tools show."""
+    """State of a transactional id. The values are the names in Kafka's tools."""
 
     EMPTY = "Empty"
     """A producer was initialised, and has not begun a transaction yet."""
 
     ONGOING = "Ongoing"
-    """Records and offsets may be part of the open transaction."""
+    """Records and offsets can be added to the open transaction."""
 
     PREPARE_COMMIT = "PrepareCommit"
-    """It is decided, and can only go on to `COMPLETE_COMMIT`."""
+    """The decision is final; the next state is `COMPLETE_COMMIT`."""
 
     PREPARE_ABORT = "PrepareAbort"
-    """It is decided, and can only go on to `COMPLETE_ABORT`."""
+    """The decision is final; the next state is `COMPLETE_ABORT`."""
 
     COMPLETE_COMMIT = "CompleteCommit"
     """All markers are written; the next transaction may begin."""
@@ -41,7 +41,7 @@ _COMMIT = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_
 
 
 class TransactionProducer(NamedTuple):
-    """Who sends: an id, and how often it was handed on."""
+    """A producer id and its epoch, which rises each time that the id passes to another instance."""
 
     id: int
     epoch: int
@@ -49,24 +49,26 @@ class TransactionProducer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """One transactional id, and the transaction that it has open or had last."""
+    """One transactional id, and its open or last transaction."""
 
     transactional_id: str
     producer: TransactionProducer
-    """Whose records the transaction holds; where it is ending, the epoch that its markers carry."""
+    """The producer of the transaction's records; while it is ending, with the epoch of its
+    markers."""
     timeout_ms: int
     update_ms: int
-    """When it last changed, by the wall clock; decides only when an idle id is forgotten."""
+    """Time of the last change, by the wall clock; decides only when an idle id is forgotten."""
     state: TransactionState = TransactionState.EMPTY
     previous: TransactionProducer | None = None
-    """Whom the last step replaced, if that was one and the same client."""
+    """The producer that the last step replaced, if both belong to the same client."""
     next_producer_id: int | None = None
-    """Who takes over on completion, where the epochs of the present id are used up."""
+    """The producer id that takes over on completion, if the epochs of the current one are used
+    up."""
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
     """Groups whose offsets the transaction commits."""
     start_ms: int = -1
-    """When the last transaction began, by the wall clock, for people; -1 before the first."""
+    """Start of the last transaction, by the wall clock, for people; -1 before the first."""
 
     @property
     def is_ongoing(self) -> bool:
@@ -75,17 +77,17 @@ class TransactionMetadata:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the outcome is decided, and markers are still to be written."""
+        """Whether the outcome is decided, and markers still have to be written."""
         return self.state in _ENDING
 
     @property
     def is_complete(self) -> bool:
-        """Whether a transaction has ended, and none began since."""
+        """Whether a transaction has ended, and none has begun since."""
         return self.state in _COMPLETE
 
     @property
     def is_commit(self) -> bool:
-        """Whether the outcome, where there is one, is to commit."""
+        """Whether the outcome, if there is one, is to commit."""
         return self.state in _COMMIT
 
     @property
@@ -95,7 +97,7 @@ class TransactionMetadata:
 
     @property
     def successor(self) -> TransactionProducer:
-        """Who may speak next: the present producer, or who takes over when this has ended."""
+        """The producer that may act next: the current one, or its replacement on completion."""
         if self.next_producer_id is None:
             return self.producer
         return TransactionProducer(self.next_producer_id, 0)

@@ -1,20 +1,20 @@
-"""Publishing: transactions of many producers are committed by one decision, once.
+"""Publishing: committing transactions of many producers by one decision, once.
 
     each task     init, produce ──► an open transaction of its own
     the driver    publish ──► one put: every decision, and that this sequence is done
                                 │
-                                └─► markers, as of any other decision ──► answered
+                                └─► markers, as for any other decision ──► response
 
-- A put is all or nothing, so either all chosen transactions are committed and the sequence is
-  recorded, or none is and it is not. A crash before leaves them open, to be published or aborted;
-  one after ends in the markers.
-- The same sequence again, or a lower one, commits nothing. What was written for it a second time
-  is aborted.
-- Every producer that a publication concerns is fenced, whether it was committed or aborted: what it
-  sends later can only be refused. So a task that is thought to be dead writes into nothing that
-  anyone will commit.
-- Turns are taken in one order: the publisher's, then those of transactional ids by their names. So
-  no two publications wait for each other.
+- A put is all or nothing: either all chosen transactions are committed and the sequence is
+  recorded, or neither. A crash before the put leaves them open, to be published or aborted; after a
+  crash behind it, the markers are written.
+- The same sequence again, or a lower one, commits nothing. Records written for it a second time
+  are aborted.
+- Every producer of a publication is fenced, whether it was committed or aborted: whatever it sends
+  later is rejected. So a task that is thought to be dead cannot write into anything that will be
+  committed.
+- Locks are taken in one order: the publisher's, then those of transactional ids by name. So no two
+  publications wait for each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from millstream.broker.transactions import state_machine as machine
+from millstream.broker.transactions import state_machine
 from millstream.broker.transactions.fair_iteration import ITEMS_PER_TURN, iterate_fairly
 from millstream.broker.transactions.publication import (
     CLIENT_ID_LENGTH_MAX,
@@ -52,20 +52,20 @@ _REFUSALS = (
     InvalidTransactionState,
     ProducerFenced,
 )
-"""Why a transaction cannot be committed."""
+"""Errors that mean that a transaction cannot be committed."""
 
 
 class TransactionPublisher:
-    """Publishes transactions of a ledger. Lives on one event loop."""
+    """Publishes transactions of a store. One event loop owns it."""
 
-    def __init__(self, ledger: TransactionStore, clock: Clock) -> None:
-        self._ledger = ledger
+    def __init__(self, store: TransactionStore, clock: Clock) -> None:
+        self._store = store
         self._clock = clock
 
     async def publish(self, proposal: PublicationProposal) -> PublicationResult:
-        """Do what a publisher asks for; returns when all has ended, or that takes too long."""
-        publications = self._ledger.publications
-        async with publications.turn(proposal.publisher) as publisher:
+        """Carry out a proposal; return when all transactions have ended, or that takes too long."""
+        publications = self._store.publications
+        async with publications.lock(proposal.publisher) as publisher:
             publisher.client_id = proposal.client_id[:CLIENT_ID_LENGTH_MAX]
             is_repeated = proposal.sequence <= publisher.last_sequence
             is_deciding = proposal.is_commit and not is_repeated
@@ -73,7 +73,7 @@ class TransactionPublisher:
             below = self._below(proposal.prefix)
             busy = filter(_is_busy, below)
             concerned = sorted({*chosen, *busy}, key=lambda slot: slot.transactional_id)
-            async with self._ledger.turns(concerned):
+            async with self._store.lock_all(concerned):
                 if is_deciding:
                     await self._decide(proposal, publisher, chosen)
                 elif proposal.is_commit:
@@ -88,29 +88,29 @@ class TransactionPublisher:
         if failures and not is_deciding:
             raise failures[0]
         for slot in concerned:
-            await self._ledger.settle(slot)
+            await self._store.settle(slot)
         if proposal.is_final:
-            await self._ledger.leave(below)
+            await self._store.forget_ended(below)
         return PublicationResult(is_repeated=is_repeated, last_sequence=last_sequence)
 
     def _chosen(
         self, proposal: PublicationProposal, *, must_be_known: bool
     ) -> dict[TransactionSlot, TransactionProducer]:
-        """Return the slots of the chosen transactions, and who must have each open."""
-        found: dict[TransactionSlot, TransactionProducer] = {}
+        """Return the slots of the chosen transactions, and the producer of each."""
+        slots: dict[TransactionSlot, TransactionProducer] = {}
         for transactional_id, producer in proposal.chosen:
-            slot = self._ledger.slots.get(transactional_id)
+            slot = self._store.slots.get(transactional_id)
             if slot is not None:
-                found[slot] = producer
+                slots[slot] = producer
             elif must_be_known:
-                raise InvalidProducerMapping(f"transactional id {transactional_id!r} is not known")
-        return found
+                raise InvalidProducerMapping(f"transactional id {transactional_id!r} is unknown")
+        return slots
 
     def _below(self, prefix: str) -> frozenset[TransactionSlot]:
-        """Return the slots of all ids under a prefix that can be changed."""
+        """Return the slots of all ids with a prefix that can be changed."""
         return frozenset(
             slot
-            for name, slot in self._ledger.slots.items()
+            for name, slot in self._store.slots.items()
             if prefix and name.startswith(prefix) and not slot.is_uncertain
         )
 
@@ -120,7 +120,7 @@ class TransactionPublisher:
         publisher: Publisher,
         chosen: Mapping[TransactionSlot, TransactionProducer],
     ) -> None:
-        """Commit all that is chosen, or raise why one cannot be and change nothing."""
+        """Commit all chosen transactions; if one cannot be committed, raise and change nothing."""
         decided = {
             slot: self._decision(slot, producer)
             async for slot, producer in iterate_fairly(chosen.items())
@@ -128,24 +128,24 @@ class TransactionPublisher:
         publication = Publication(
             publisher=proposal.publisher,
             sequence=proposal.sequence,
-            update_ms=self._ledger.publications.now_ms(),
+            update_ms=self._store.publications.now_ms(),
         )
-        await self._ledger.store_published(publisher, publication, decided)
-        self._ledger.publications.published += 1
+        await self._store.save_published(publisher, publication, decided)
+        self._store.publications.published += 1
 
     def _decision(
         self, slot: TransactionSlot, producer: TransactionProducer
     ) -> TransactionMetadata:
         try:
-            return machine.publish(slot.transaction, producer, now_ms=self._clock.wall_ms())
+            return state_machine.publish(slot.transaction, producer, now_ms=self._clock.wall_ms())
         except _REFUSALS as error:
             name = slot.transactional_id
-            raise type(error)(f"transactional id {name!r} is not committed: {error}") from error
+            raise type(error)(f"cannot commit transactional id {name!r}: {error}") from error
 
     async def _abandon(self, slots: Sequence[TransactionSlot]) -> list[MillstreamError]:
-        """Abort and fence what is open; return what stood in the way.
+        """Abort and fence open transactions; return the errors.
 
-        What could not be aborted now is aborted when its time is over.
+        A transaction that cannot be aborted now is aborted when it times out.
         """
         failures: list[MillstreamError] = []
         for start in range(0, len(slots), ITEMS_PER_TURN):
@@ -157,17 +157,19 @@ class TransactionPublisher:
                     raise error
         if failures:
             count, first = len(failures), failures[0]
-            logger.warning("%d transactions were not aborted, for one thing: %s", count, first)
+            logger.warning(
+                "%d transactions could not be aborted; the first error: %s", count, first
+            )
         return failures
 
     async def _abort(self, slot: TransactionSlot) -> None:
         if slot.transaction is not None:
-            aborted = machine.abandon(slot.transaction, now_ms=self._clock.wall_ms())
-            await self._ledger.store(slot, aborted)
+            aborted = state_machine.abandon(slot.transaction, now_ms=self._clock.wall_ms())
+            await self._store.save(slot, aborted)
 
 
 def _is_busy(slot: TransactionSlot) -> bool:
-    """Tell whether anything is open, ends, or may be about to begin."""
+    """Return whether a transaction is open, is ending or may be about to begin."""
     return slot.users > 0 or not (slot.transaction is not None and slot.transaction.is_complete)
 
 

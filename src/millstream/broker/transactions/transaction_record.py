@@ -1,11 +1,11 @@
-"""How a transactional id is kept in the state log.
+"""Encoding of a transactional id in the state log.
 
 The key is the transactional id; the value is one JSON object:
 
     {"version": 1, "state": "Ongoing", "producer": [4001, 3], "previous": null, ...,
      "partitions": {"orders": [0, 5]}, "groups": ["billing"]}
 
-What a newer release may have written is refused rather than guessed at.
+A value of a newer version is rejected.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _SAME = tuple(
     for field in fields(TransactionMetadata)
     if field.name not in ("transactional_id", "partitions", "groups")
 )
-"""What is stored as it is."""
+"""Fields that are stored as they are."""
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Return the key under which a transactional id is kept."""
+    """Return the key of a transactional id."""
     return transactional_id.encode()
 
 
 def encode(transaction: TransactionMetadata) -> bytes:
-    """Return what is kept of a transactional id."""
+    """Return the stored form of a transactional id."""
     stored = _Stored(
         version=VERSION,
         partitions=partitions_by_topic(transaction.partitions),
@@ -68,14 +68,13 @@ def encode(transaction: TransactionMetadata) -> bytes:
 
 
 def decode(key: bytes, value: bytes) -> TransactionMetadata:
-    """Read what `encode` has written."""
+    """Decode the result of `encode`."""
     try:
         transactional_id = key.decode()
         version = msgspec.json.decode(value, type=_Version).version
         if version != VERSION:
             raise UnknownFormat(
-                f"transactional id {transactional_id!r} is kept in version {version},"
-                f" known is {VERSION}"
+                f"transactional id {transactional_id!r} has version {version}, expected {VERSION}"
             )
         stored = msgspec.json.decode(value, type=_Stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

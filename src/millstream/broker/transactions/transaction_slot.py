@@ -1,4 +1,4 @@
-"""What the coordinator holds of one transactional id while it runs."""
+"""In-memory state of one transactional id."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from millstream.records.topic_partition import TopicPartition
 
 
 class TransactionSlot:
-    """One transactional id: its value, whose turn it is, and what time will do to it.
+    """One transactional id: its value, its lock and its timer.
 
-    All events of an id are handled one after the other, each holding `turn`. Ending is the one
-    thing that goes on beside: while it does, no event changes the value.
+    The events of an id are processed one after the other, each holding `lock`. Only the writing of
+    markers runs beside that: while it does, no event changes the value.
     """
 
     def __init__(self, transactional_id: str, *, idle_since: float) -> None:
         self.transactional_id = transactional_id
         self.transaction: TransactionMetadata | None = None
-        """`None` as long as no producer was initialised, and when the id was forgotten."""
+        """None until a producer is initialised, and after the id was forgotten."""
 
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self.users = 0
-        """Who have their turn, or wait for it: a slot with users stays."""
+        """Callers that hold the lock or wait for it: a slot with users is kept."""
 
         self.settled: asyncio.Future[None] | None = None
-        """While the transaction is ending: done when it has ended, or is not worth waiting for."""
+        """While the transaction is ending: done when it has ended, or that takes too long."""
         self.unmarked: set[TopicPartition] = set()
-        """While it is ending: partitions that do not know the outcome yet."""
+        """While it is ending: partitions without a marker."""
 
         self.timer: Timer | None = None
-        """While a transaction is open: aborts it."""
+        """While a transaction is open: aborts it after its timeout."""
         self.idle_since = idle_since
-        """Since when nothing has changed, in monotonic seconds."""
+        """Time of the last change, in monotonic seconds."""
 
-        self.is_leaving = False
-        """While it is ending: whether the id is to be forgotten when it has ended."""
+        self.must_forget = False
+        """While it is ending: whether to forget the id afterwards."""
 
         self.is_uncertain = False
-        """Whether the disk may hold another value than `transaction`, until the next start."""
+        """Whether the disk may have a different value than `transaction`, until the next start."""
 
     @property
     def is_idle(self) -> bool:
@@ -48,7 +48,7 @@ class TransactionSlot:
         return transaction is not None and not (transaction.is_ongoing or transaction.is_ending)
 
     def has(self, producer_epoch: int, where: tuple[str, int]) -> bool:
-        """Tell whether the open transaction is of this epoch and covers this partition."""
+        """Return whether the open transaction has this epoch and covers this partition."""
         transaction = self.transaction
         return (
             transaction is not None
@@ -58,12 +58,12 @@ class TransactionSlot:
         )
 
     def set_settled(self) -> None:
-        """Let go whoever waits for the end."""
+        """Wake those who wait for the transaction to end."""
         if self.settled is not None and not self.settled.done():
             self.settled.set_result(None)
 
     def cancel_timer(self) -> None:
-        """Nothing is open any more."""
+        """Cancel the timeout: no transaction is open any more."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -1,19 +1,19 @@
-"""The transactional ids of a node: every change is stored before it takes effect.
+"""Store of a node's transactional ids: every change is durable before it takes effect.
 
-    storing ──► durable ──► in effect ─┬─ open:    a timer will abort it
-                                       ├─ ending:  markers are being written; then "complete"
-                                       └─ neither: forgotten, when nobody comes for long
+    store ──► durable ──► in effect ─┬─ open:    a timer will abort it
+                                     ├─ ending:  markers are being written; then "complete"
+                                     └─ neither: forgotten after a long idle time
 
-- A value counts when it is durable and not before. The one exception is "complete", which nobody
-  waits for: a start that finds the decision instead writes the markers once more, which changes
-  nothing, because records of a next transaction are only let in when that one is durable, behind
+- A value counts once it is durable and not before. The one exception is "complete", which nobody
+  waits for: a start that finds the decision instead writes the markers once more. That changes
+  nothing, because records of the next transaction are only admitted once that is durable, behind
   "complete" in the same log.
-- Time is measured by the monotonic clock. A transaction that is found open at the start gets its
-  full timeout again, since nobody knows for how long the node was down. The wall clock says only
-  for how long an id was idle before the start. If it lies, ids are forgotten early or late, and who
-  comes back after that gets a producer id that nobody had.
-- A value of which it is not known whether it was stored stops its id until the next start.
-- What is published is stored in one put, with all that it decides (see `publishing.py`).
+- Time is measured by the monotonic clock. A transaction that is open at the start gets its full
+  timeout again, since nobody knows how long the node was down. The wall clock only says how long an
+  id was idle before the start. If it is wrong, ids are forgotten early or late, and a client that
+  comes back after that gets a fresh producer id.
+- If it is unknown whether a value was stored, its id is unusable until the next start.
+- A publication is stored in one put, with all its decisions (see `transaction_publisher.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from millstream.broker.state.state_log import StateEntry, StateLog
-from millstream.broker.transactions import state_machine as machine
+from millstream.broker.transactions import state_machine
 from millstream.broker.transactions.fair_iteration import iterate_fairly
 from millstream.broker.transactions.marker_writer import RETRY_S_MAX, MarkerWriter
 from millstream.broker.transactions.publication import Publication
@@ -53,19 +53,19 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STORE_RETRY_SECONDS = 1.0
-"""How long requests wait for markers: far above what a healthy disk takes, far below the 30 s that
-clients wait for an answer."""
+MARKERS_WAIT_SECONDS = 1.0
+"""How long requests wait for markers: far longer than a healthy disk needs, far shorter than the 30
+s that clients wait for a response."""
 
 SWEEP_SECONDS = 3600.0
-"""How often idle ids are looked for. Kafka's interval."""
+"""How often idle ids are searched for. Kafka's interval."""
 
 SWEEP_BATCH_SIZE = 1_000
 """How many ids are forgotten at the same time, and so with few writes."""
 
 
 class TransactionStore:
-    """All transactional ids, and what time and the disk do to them. Lives on one event loop."""
+    """All transactional ids, with their timers and stored values. One event loop owns it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class TransactionStore:
     ) -> None:
         self.slots: dict[str, TransactionSlot] = {}
         self.ongoing: dict[int, TransactionSlot] = {}
-        """Those with a transaction open, by producer id."""
+        """Slots with an open transaction, by producer id."""
         self.publications = publications
         self._state_log = state_log
         self._markers = markers
@@ -92,21 +92,21 @@ class TransactionStore:
         self._is_closed = False
 
     def start(self) -> None:
-        """Take up what the state log holds; what was being ended goes on in the background."""
+        """Load the state log; transactions that were ending continue in the background."""
         now_ms, now = self._clock.wall_ms(), self._clock.monotonic()
         for key, value in self._state_log.entries.items():
             if is_publication_key(key):
-                self.publications.adopt(decode_publication(key, value))
+                self.publications.load(decode_publication(key, value))
                 continue
             transaction = decode(key, value)
             idle_s = max(0, now_ms - transaction.update_ms) / 1000
             slot = TransactionSlot(transaction.transactional_id, idle_since=now - idle_s)
             self.slots[slot.transactional_id] = slot
-            self._adopt(slot, transaction)
+            self._apply(slot, transaction)
         self._schedule_sweep()
 
     async def close(self) -> None:
-        """Finish what was begun, except markers: they are written after the next start."""
+        """Complete what was started, except for markers: they are written after the next start."""
         self._is_closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -117,17 +117,17 @@ class TransactionStore:
             slot.set_settled()
         await asyncio.gather(*self._tasks, *self._endings, return_exceptions=True)
 
-    # One event after the other.
+    # Locking.
 
     def slot(self, transactional_id: str) -> TransactionSlot:
-        """Return what is held of an id; raises `InvalidProducerMapping` where it is not known."""
+        """Return the slot of an id; raises `InvalidProducerMapping` if it is unknown."""
         slot = self.slots.get(transactional_id)
         if slot is None:
-            raise InvalidProducerMapping(f"transactional id {transactional_id!r} is not known")
+            raise InvalidProducerMapping(f"transactional id {transactional_id!r} is unknown")
         return slot
 
     def slot_for(self, transactional_id: str) -> TransactionSlot:
-        """Return what is held of an id, which becomes known if it is not. Take a turn at once."""
+        """Return the slot of an id, which is created if necessary. Lock it at once."""
         slot = self.slots.get(transactional_id)
         if slot is None:
             slot = TransactionSlot(transactional_id, idle_since=self._clock.monotonic())
@@ -135,22 +135,22 @@ class TransactionStore:
         return slot
 
     @asynccontextmanager
-    async def turn(self, slot: TransactionSlot) -> AsyncIterator[TransactionSlot]:
-        """Wait until nothing else happens to the id, and its last transaction has `settle`d."""
+    async def lock(self, slot: TransactionSlot) -> AsyncIterator[TransactionSlot]:
+        """Hold an id for one event, once its last transaction has settled."""
         with self._use(slot):
-            async with slot.turn:
+            async with slot.lock:
                 await self.settle(slot)
                 self._check_usable(slot)
                 yield slot
 
     @asynccontextmanager
-    async def turns(self, slots: Sequence[TransactionSlot]) -> AsyncIterator[None]:
-        """Wait for the turns of many, which must be sorted by id: so no two wait for each other."""
+    async def lock_all(self, slots: Sequence[TransactionSlot]) -> AsyncIterator[None]:
+        """Hold many ids, which must be sorted, so that no two callers wait for each other."""
         async with AsyncExitStack() as stack:
-            for slot in slots:  # None of them goes while others are waited for.
+            for slot in slots:  # None of them is removed while others are waited for.
                 stack.enter_context(self._use(slot))
             async for slot in iterate_fairly(slots):
-                await stack.enter_async_context(self.turn(slot))
+                await stack.enter_async_context(self.lock(slot))
             yield
 
     @contextmanager
@@ -169,8 +169,8 @@ class TransactionStore:
         if slot.settled is not None:
             await asyncio.shield(slot.settled)
 
-    async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` to its end, even if whoever asked for it stops waiting."""
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end, even if the caller stops waiting."""
         if self._is_closed:
             work.close()
             raise Stopping("the node is stopping")
@@ -181,28 +181,28 @@ class TransactionStore:
             raise Stopping("the node is stopping")
         if slot.is_uncertain:
             raise LogOffline(
-                f"transactional id {slot.transactional_id!r}: storing it failed, and what the disk"
-                " holds shows only when the node is started again"
+                f"transactional id {slot.transactional_id!r} could not be stored; its state on the"
+                " disk is unknown until the node restarts"
             )
 
-    # What is stored, and what follows from it.
+    # Storing.
 
-    async def store(self, slot: TransactionSlot, transaction: TransactionMetadata) -> None:
-        """Make a new value durable, then let it take effect. Needs the turn."""
+    async def save(self, slot: TransactionSlot, transaction: TransactionMetadata) -> None:
+        """Make a new value durable, then apply it. Requires the lock."""
         if transaction is not slot.transaction:
             await self._put(slot, encode(transaction))
             slot.idle_since = self._clock.monotonic()
-            self._adopt(slot, transaction)
+            self._apply(slot, transaction)
 
-    async def store_published(
+    async def save_published(
         self,
         publisher: Publisher,
         publication: Publication,
         decided: Mapping[TransactionSlot, TransactionMetadata],
     ) -> None:
-        """Make a publication and all that it decides durable, or nothing; then let it take effect.
+        """Make a publication and all its decisions durable, or nothing; then apply them.
 
-        Needs the turns of the publisher and of all slots.
+        Requires the locks of the publisher and of all slots.
         """
         entries: list[StateEntry] = [
             (encode_key(slot.transactional_id), encode(transaction))
@@ -214,7 +214,7 @@ class TransactionStore:
         publisher.publication = publication
         async for slot, transaction in iterate_fairly(decided.items(), _marker_count):
             slot.idle_since = self._clock.monotonic()
-            self._adopt(slot, transaction)
+            self._apply(slot, transaction)
 
     async def _put(self, slot: TransactionSlot, value: bytes | None) -> None:
         await self._put_all([(encode_key(slot.transactional_id), value)], [slot])
@@ -222,7 +222,7 @@ class TransactionStore:
     async def _put_all(
         self, entries: Sequence[StateEntry], owners: Sequence[TransactionSlot | Publisher]
     ) -> None:
-        """Make entries durable, all or none; where that is not known, their owners have to stop."""
+        """Make entries durable, all or none; if that is unknown, mark their owners as uncertain."""
         try:
             await self._state_log.put(entries)
         except (Unavailable, RequestError):
@@ -234,8 +234,8 @@ class TransactionStore:
                     self._forget_ongoing(owner)
             raise
 
-    def _adopt(self, slot: TransactionSlot, transaction: TransactionMetadata) -> None:
-        """Have a value take effect, with all that time and markers are to do from now on."""
+    def _apply(self, slot: TransactionSlot, transaction: TransactionMetadata) -> None:
+        """Put a value into effect: set its timer, or start to write its markers."""
         self._forget_ongoing(slot)
         slot.transaction = transaction
         if transaction.is_ongoing:
@@ -256,23 +256,23 @@ class TransactionStore:
             self.ongoing.pop(slot.transaction.producer.id, None)
 
     async def _end(self, slot: TransactionSlot, transaction: TransactionMetadata) -> None:
-        """Write the markers, then complete. Needs no turn: while it goes on, nothing else can."""
-        patience = self._timers.call_later(STORE_RETRY_SECONDS, slot.set_settled)
+        """Write the markers, then complete. Requires no lock: until then no event is admitted."""
+        deadline = self._timers.call_later(MARKERS_WAIT_SECONDS, slot.set_settled)
         try:
             await self._markers.write(transaction, slot.unmarked)
         finally:
-            patience.cancel()
-        completed = machine.complete(transaction, now_ms=self._clock.wall_ms())
-        self._adopt(slot, completed)
+            deadline.cancel()
+        completed = state_machine.complete(transaction, now_ms=self._clock.wall_ms())
+        self._apply(slot, completed)
         slot.idle_since = self._clock.monotonic()
         slot.set_settled()
         slot.settled = None
         _spawn(self._put(slot, encode(completed)), self._tasks)
-        if slot.is_leaving:
-            slot.is_leaving = False
-            _spawn(self._leave(slot), self._tasks)
+        if slot.must_forget:
+            slot.must_forget = False
+            _spawn(self._forget_ended(slot), self._tasks)
 
-    # What time does.
+    # Timeouts and expiration.
 
     def _set_timer(self, slot: TransactionSlot, seconds: float) -> None:
         def due() -> None:
@@ -281,15 +281,19 @@ class TransactionStore:
         timer = slot.timer = self._timers.call_later(seconds, due)
 
     async def _time_out(self, slot: TransactionSlot, timer: Timer) -> None:
-        async with self.turn(slot):
+        async with self.lock(slot):
             if slot.timer is not timer or slot.transaction is None:
-                return  # It ended while this waited for its turn.
-            logger.info("%r: the transaction timed out", slot.transactional_id)
-            transaction = machine.time_out(slot.transaction, now_ms=self._clock.wall_ms())
+                return  # It ended while this waited for the lock.
+            logger.info("transactional id %r: the transaction timed out", slot.transactional_id)
+            transaction = state_machine.time_out(slot.transaction, now_ms=self._clock.wall_ms())
             try:
-                await self.store(slot, transaction)
+                await self.save(slot, transaction)
             except Unavailable as error:
-                logger.warning("%r: not aborted yet: %s", slot.transactional_id, error)
+                logger.warning(
+                    "transactional id %r: cannot abort the transaction yet: %s",
+                    slot.transactional_id,
+                    error,
+                )
                 self._set_timer(slot, RETRY_S_MAX)
 
     def _schedule_sweep(self) -> None:
@@ -306,7 +310,7 @@ class TransactionStore:
         return slot.is_idle and not slot.is_uncertain and idle_ms > self._expiration_ms
 
     async def _sweep(self) -> None:
-        """Forget ids and publishers that were not used for long."""
+        """Forget ids and publishers that have not been used for a long time."""
         expired = [slot for slot in self.slots.values() if self._is_expired(slot)]
         for start in range(0, len(expired), SWEEP_BATCH_SIZE):
             await asyncio.gather(*map(self._forget, expired[start : start + SWEEP_BATCH_SIZE]))
@@ -317,54 +321,58 @@ class TransactionStore:
             )
 
     async def _forget(self, slot: TransactionSlot) -> None:
-        async with self.turn(slot):
+        async with self.lock(slot):
             if self._is_expired(slot):
                 await self._remove(slot)
 
     async def _remove(self, slot: TransactionSlot) -> None:
-        """Forget an id. Needs the turn."""
+        """Forget an id. Requires the lock."""
         try:
             await self._put(slot, None)
         except MillstreamError as error:
-            logger.warning("%r: not forgotten yet: %s", slot.transactional_id, error)
+            logger.warning(
+                "transactional id %r: cannot be removed yet: %s", slot.transactional_id, error
+            )
         else:
             slot.transaction = None
 
     async def _forget_publisher(self, name: str) -> None:
-        async with self.publications.turn(name) as publisher:
+        async with self.publications.lock(name) as publisher:
             if not self.publications.is_expired(publisher):
                 return
             try:
                 await self._put_all([(encode_publication_key(name), None)], [publisher])
             except MillstreamError as error:
-                logger.warning("publisher %r: not forgotten yet: %s", name, error)
+                logger.warning("publisher %r: cannot be removed yet: %s", name, error)
             else:
                 publisher.publication = None
 
-    # What nobody comes back for.
+    # Ids that are not used again.
 
-    async def leave(self, slots: Collection[TransactionSlot]) -> None:
-        """Forget ids whose transactions have ended, and others as soon as theirs have.
+    async def forget_ended(self, slots: Collection[TransactionSlot]) -> None:
+        """Forget ids whose transactions have ended, and the others once theirs have.
 
-        Those for which somebody came back stay. What cannot be forgotten now is, when it was idle
-        for long enough.
+        Ids that are in use again are kept. Those that cannot be forgotten now expire like any idle
+        id.
         """
-        gone = []
+        ended = []
         for slot in sorted(slots, key=lambda slot: slot.transactional_id):
             if slot.transaction is not None and slot.transaction.is_ending:
-                slot.is_leaving = True
+                slot.must_forget = True
             else:
-                gone.append(slot)
-        for start in range(0, len(gone), SWEEP_BATCH_SIZE):
-            await asyncio.gather(*map(self._leave, gone[start : start + SWEEP_BATCH_SIZE]))
+                ended.append(slot)
+        for start in range(0, len(ended), SWEEP_BATCH_SIZE):
+            await asyncio.gather(*map(self._forget_ended, ended[start : start + SWEEP_BATCH_SIZE]))
 
-    async def _leave(self, slot: TransactionSlot) -> None:
+    async def _forget_ended(self, slot: TransactionSlot) -> None:
         try:
-            async with self.turn(slot):
+            async with self.lock(slot):
                 if slot.transaction is not None and slot.transaction.is_complete:
                     await self._remove(slot)
         except MillstreamError as error:
-            logger.info("%r: not forgotten yet: %s", slot.transactional_id, error)
+            logger.info(
+                "transactional id %r: cannot be removed yet: %s", slot.transactional_id, error
+            )
 
 
 def _marker_count(decided: tuple[TransactionSlot, TransactionMetadata]) -> int:
@@ -372,7 +380,7 @@ def _marker_count(decided: tuple[TransactionSlot, TransactionMetadata]) -> int:
 
 
 def _spawn(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
-    """Begin `work`, and keep it among `tasks` until it is done."""
+    """Start `work`, and keep it in `tasks` until it is done."""
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
 
@@ -380,7 +388,9 @@ def _spawn(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> async
         tasks.discard(done)
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, MillstreamError):
-            logger.error("a transaction cannot go on", exc_info=error)
+            logger.error(
+                "unexpected error in a background task of the transaction store", exc_info=error
+            )
 
     task.add_done_callback(end)
     return task

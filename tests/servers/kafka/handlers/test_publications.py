@@ -118,7 +118,7 @@ def test_where_one_cannot_be_committed_none_is_and_it_is_named(client, topic, qu
     Producer(client, name=other.name)
     answer = publish(client, query, one, other)
     assert answer.error_code == ErrorCode.PRODUCER_FENCED
-    assert f"transactional id {other.name!r} is not committed" in answer.error_message
+    assert f"cannot commit transactional id {other.name!r}" in answer.error_message
     assert (answer.is_repeated, answer.last_sequence) == (False, -1)
     assert shown(client, topic) == []
     answer = publish(client, query, one)
@@ -147,9 +147,9 @@ def test_a_final_publication_leaves_no_transactional_ids_behind(client, topic, q
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"publisher": ""}, "the publisher has 0 characters, allowed is 1 to 1024"),
-        ({"sequence": -1}, "sequence is -1, allowed is 0 and above"),
-        ({"prefix": "other"}, "prefix 'other' does not begin with the publisher"),
+        ({"publisher": ""}, "publisher must have between 1 and 1024 characters, got 0"),
+        ({"sequence": -1}, "sequence must be at least 0, got -1"),
+        ({"prefix": "other"}, "prefix 'other' does not start with the publisher"),
     ],
 )
 def test_a_request_that_cannot_be_meant_is_refused_with_a_reason(client, fields, words):
@@ -166,7 +166,7 @@ def test_what_cannot_be_stored_can_be_asked_for_again(client, broker, topic, que
         raise DiskFull("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker.server.broker.transactions._ledger, "store_published", fail)
+        patch.setattr(broker.server.broker.transactions._store, "save_published", fail)
         answer = publish(client, query, *made)
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert answer.error_message == "no room"
