@@ -170,7 +170,11 @@ class Broker:
         stream_log = await StateLog.open(state, "streams")
         stack.push_async_callback(stream_log.close)
         self.streams = DurableStreams(
-            stream_log, self.topics, clock=self.clock, timers=self.timers, steady=self.store
+            stream_log,
+            self.topics,
+            clock=self.clock,
+            timers=self.timers,
+            retention_clock=self.store,
         )
         await self.streams.open()
         stack.push_async_callback(self.streams.close)

@@ -94,7 +94,11 @@ class Node:
         await self.topics.open()
         self.state = await StateLog.open(self.state_store, "streams", clock=self.clock)
         self.streams = DurableStreams(
-            self.state, self.topics, clock=self.clock, timers=self.timers, steady=self.store
+            self.state,
+            self.topics,
+            clock=self.clock,
+            timers=self.timers,
+            retention_clock=self.store,
         )
         await self.streams.open()
         return self

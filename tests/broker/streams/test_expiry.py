@@ -37,25 +37,25 @@ def test_a_use_begins_the_time_to_live_anew() -> None:
     clock.advance(9)
     life.touch()
     clock.advance(9)
-    assert not life.is_over
+    assert not life.is_expired
     clock.advance(1)
-    assert life.is_over
+    assert life.is_expired
 
 
 def test_setting_the_wall_clock_does_not_touch_a_time_to_live() -> None:
     clock = ManualClock()
     life = StreamLifetime(row(ttl=10), clock, Steady(clock))
     clock.jump_wall(1_000_000_000)
-    assert not life.is_over
+    assert not life.is_expired
 
 
 def test_a_date_is_one_of_the_wall_clock() -> None:
     clock = ManualClock(wall_ms=1_000)
     life = StreamLifetime(row(expires_ms=5_000), clock, Steady(clock))
     life.touch()
-    assert not life.is_over
+    assert not life.is_expired
     clock.jump_wall(4_000)
-    assert life.is_over
+    assert life.is_expired
 
 
 def test_a_stream_that_is_read_live_is_in_use() -> None:
@@ -63,7 +63,7 @@ def test_a_stream_that_is_read_live_is_in_use() -> None:
     life = StreamLifetime(row(ttl=10), clock, Steady(clock))
     life.readers += 1
     clock.advance(100)
-    assert not life.is_over
+    assert not life.is_expired
 
 
 @pytest.mark.parametrize("ttl", [1, 10, 1000])
@@ -76,9 +76,9 @@ def test_uses_are_written_down_now_and_then_and_a_restart_takes_none_away(ttl: i
         if (touched_ms := life.touch()) is not None:
             noted, last_ms = noted + 1, touched_ms
     assert 0 < noted <= 10 * 10 + 1
-    left_before = life.left()
+    left_before = life.remaining()
     again = StreamLifetime(row(ttl=ttl, touched_ms=last_ms), clock, Steady(clock))
-    left = again.left()
+    left = again.remaining()
     assert left is not None
     assert left_before is not None
     assert left >= left_before - 1e-6
@@ -88,7 +88,7 @@ def test_uses_are_written_down_now_and_then_and_a_restart_takes_none_away(ttl: i
 def test_time_that_passed_while_the_node_was_down_counts() -> None:
     clock = ManualClock()
     life = StreamLifetime(row(ttl=100, touched_ms=5_000), clock, Steady(clock, start_ms=200_000))
-    assert life.is_over
+    assert life.is_expired
 
 
 def test_deadlines_come_in_order_and_early_where_they_are_far() -> None:

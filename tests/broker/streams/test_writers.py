@@ -89,7 +89,7 @@ def test_a_closed_stream_knows_who_closed_it(
 
 def test_no_more_producers_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PRODUCERS_MAX", 1)
-    with pytest.raises(InvalidRequest, match="remembers 1 producers"):
+    with pytest.raises(InvalidRequest, match="at most 1 producers"):
         made().check(WriteMark("another", 0, 0))
     made().check(WriteMark("p", 1, 5))
 

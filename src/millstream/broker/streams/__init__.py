@@ -1,1 +1,1 @@
-"""Durable streams: what has to be remembered beside the records of their topics."""
+"""Durable streams: topics with one partition, and the state of their writers."""

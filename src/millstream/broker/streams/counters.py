@@ -1,4 +1,4 @@
-"""What streams count: plain numbers, read by who observes."""
+"""Counters of streams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 READS = ("catch-up", "long-poll", "sse")
-"""How a stream is read: what is there, or what comes, once or as it comes."""
+"""Kinds of reads: of existing records, of new ones once, or of new ones continuously."""
 
 
 @dataclass(slots=True)
@@ -15,9 +15,9 @@ class StreamCounters:
 
     created: int = 0
     deleted: int = 0
-    """By whoever asked, or because their time was over."""
+    """On request, or by expiry."""
     expired: int = 0
-    """Of these, those whose time was over."""
+    """The part of `deleted` that expired."""
     appends: int = 0
     duplicates: int = 0
     """Appends that had been stored before."""
@@ -26,4 +26,4 @@ class StreamCounters:
     closes: int = 0
     """Requests that closed a stream without appending to it."""
     reads: Counter[str] = field(default_factory=Counter)
-    """By how."""
+    """By kind."""

@@ -1,9 +1,9 @@
-"""Copying what a fork inherits.
+"""Copying the records that a fork inherits.
 
-A fork is a topic of its own that begins with copies of the source's records, keys, headers and
-timestamps included; only the marks of their writers stay behind. That costs once as much as the
-records are large, and from then on nothing: a fork is read like any other topic, at every door, and
-what becomes of its source does not matter to it.
+A fork is a topic of its own that starts with copies of the source's records, keys, headers and
+timestamps included; only the write marks are left out. The cost is one copy of the records, and
+nothing afterwards: a fork is read like any other topic, by every server, and does not depend on its
+source.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from millstream.records.record import Record, StoredRecord
 
 CHUNK_BYTES_MAX = 1 * MIB
 CHUNK_RECORDS_MAX = 1_000
-"""What is copied in one go: a few milliseconds in which the loop does little else."""
+"""Size of one step of the copy: a few milliseconds of the loop."""
 
 FORK_BYTES_MAX = 256 * MIB
-"""What a fork may inherit, as batches: the request waits for the copy, a few seconds then."""
+"""Bytes that a fork may inherit, as batches: the request waits for the copy, a few seconds."""
 
 
 class ForkCopy:
@@ -49,7 +49,7 @@ class ForkCopy:
         self._size_max = size_max
         self._size = 0
 
-    async def until(self, end_offset: int) -> int:
+    async def copy_until(self, end_offset: int) -> int:
         """Copy all records before an offset of the source's partition; return how many."""
         cursor = self._source.partition.log_start_offset
         count = 0
@@ -61,12 +61,12 @@ class ForkCopy:
             count += await self._append(records)
         return count
 
-    async def more(self, offset: int, amount: int, *, is_json: bool) -> int:
-        """Copy some of what follows an offset: messages, or bytes of one record; return records."""
+    async def copy_more(self, offset: int, amount: int, *, is_json: bool) -> int:
+        """Copy messages, or bytes of one record, after an offset; return the number of records."""
         if not is_json:
             records, _ = await self._read(offset, self._source.end_offset, limit=1)
             value = (records[0].value or b"") if records else b""
-            _check_there(amount, len(value), "bytes")
+            _check_amount(amount, len(value), "bytes")
             return await self._append([Record(value[:amount])])
         count = 0
         while count < amount:
@@ -76,34 +76,36 @@ class ForkCopy:
             if not records:
                 break
             count += await self._append(records)
-        _check_there(amount, count, "messages")
+        _check_amount(amount, count, "messages")
         return count
 
     async def _read(self, offset: int, end_offset: int, *, limit: int) -> tuple[list[Record], int]:
-        """Return copies of the next records, and where to go on."""
-        found = await read_page(
+        """Return copies of the next records, and the offset after them."""
+        page = await read_page(
             self._source.partition, offset, limit=limit, size_max=CHUNK_BYTES_MAX
         )
-        return [_copied(one) for one in found.records if one.offset < end_offset], found.next_offset
+        return [
+            _copied(record) for record in page.records if record.offset < end_offset
+        ], page.next_offset
 
     async def _append(self, records: Sequence[Record]) -> int:
         if self._is_stopping():
-            raise Stopping("the node is stopping, and the fork was not finished")
+            raise Stopping("the node is stopping, and the fork was not completed")
         if not records:
             return 0
         batch = build_batch(records, now_ms=self._clock.wall_ms())
         self._size += len(batch)
         if self._size > self._size_max:
-            raise BatchTooLarge(f"a fork may inherit {self._size_max} bytes, this would be more")
+            raise BatchTooLarge(f"a fork can inherit at most {self._size_max} bytes")
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._target.appender.append(batch, future)
         await future
         return len(records)
 
 
-def _check_there(amount: int, there: int, what: str) -> None:
-    if there < amount:
-        raise InvalidRequest(f"sub-offset is {amount}, and {there} {what} follow the offset")
+def _check_amount(amount: int, available: int, unit: str) -> None:
+    if available < amount:
+        raise InvalidRequest(f"sub-offset must be at most {available} {unit}, got {amount}")
 
 
 def _copied(record: StoredRecord) -> Record:

@@ -1,8 +1,8 @@
-"""Appends of one stream on their way into the log.
+"""Appends of one stream that are in flight.
 
-admitted: mark checked and applied ──► in flight ──► committed: known for good
+admitted: mark checked and applied ──► in flight ──► committed: in the checkpoint
 ▲                                   │
-└───────── undone, in reverse ◄─────┘ taken back
+└──────── undone, in reverse ◄──────┘ taken back
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from millstream.broker.streams.writers import StreamWriters, WriteMark, WriteUnd
 
 
 class InFlightAppend:
-    """An append on its way."""
-
     __slots__ = ("admitted", "count", "ended", "mark", "offset", "undo")
 
     def __init__(self, mark: WriteMark, count: int) -> None:
@@ -27,16 +25,16 @@ class InFlightAppend:
         """When it got its offset."""
         self.undo: WriteUndo | None = None
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """Whether it is committed, once that is known."""
+        """Whether it was committed, once that is known."""
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether it was admitted, and it is not known yet what came of it."""
+        """Whether it was admitted, and its outcome is not known yet."""
         return self.undo is not None and not self.ended.done()
 
 
 class InFlight:
-    """What was admitted and is not committed, in the order of the log."""
+    """The appends that were admitted and are not committed, in the order of the log."""
 
     def __init__(self, writers: StreamWriters, on_commit: Callable[[WriteMark, int], None]) -> None:
         self._writers = writers
@@ -48,11 +46,11 @@ class InFlight:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first; there has to be one."""
+        """The offset of the first append; there has to be one."""
         return self._writes[0].offset
 
     def admit(self, write: InFlightAppend, offset: int, now: float) -> None:
-        """Check a mark against all that lies before it in the log; raises to refuse it."""
+        """Check a mark against all before it in the log; raises to refuse it."""
         self._writers.check(write.mark)
         write.offset = offset
         write.admitted = now
@@ -67,13 +65,13 @@ class InFlight:
             self._writers.undo(write.undo)
             write.ended.set_result(False)
 
-    def land(self, write: InFlightAppend) -> None:
-        """Take note that an append is committed, and so is all that lies before it."""
+    def commit(self, write: InFlightAppend) -> None:
+        """Handle that an append is committed, and so is all before it."""
         while self._writes and not write.ended.done():
             first = self._writes.popleft()
             self._on_commit(first.mark, first.offset + first.count)
             first.ended.set_result(True)
 
     async def settled(self) -> bool:
-        """Wait for all that is in flight now; return whether it is committed."""
+        """Wait for all that is in flight now; return whether it was committed."""
         return await asyncio.shield(self._writes[-1].ended) if self._writes else True

@@ -1,12 +1,12 @@
-"""What is kept of a stream, in the state log `streams`.
+"""The stored form of streams, in the state log `streams`.
 
     key                             value, in JSON
-    s <path>                        the stream: its topic, its type, its end, what it is a fork of
-    w <path>                        its writers, as far as the log told up to an offset
+    s <path>                        the stream: topic, type, expiry, source of the fork
+    w <path>                        the state of its writers, up to an offset of the log
     p <path> 00 <producer>          [epoch, number] of one producer, up to the same offset
 
-The offset is a checkpoint: who opens a stream reads the marks in its log from there on. What one
-put changes, it changes together.
+The offset is a checkpoint: opening a stream replays the marks in its log from there on. The entries
+of one put are stored together.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ PRODUCER_KEY = b"p"
 
 
 class StreamFork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream was forked from, as it was asked for."""
+    """The source of a fork, as it was requested."""
 
     source: str
-    """Its path."""
+    """The path of the source."""
     offset: int
-    """Up to which record, as the source counts."""
+    """End of the inherited records, as an offset of the source."""
     sub_offset: int = 0
-    """And how many messages, or bytes, of what lies there."""
+    """Messages, or bytes, inherited after that offset."""
     is_expiry_inherited: bool = False
 
 
 class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream is."""
+    """The properties of a stream."""
 
     version: int = ROW_VERSION
     topic: str
@@ -47,23 +47,24 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
     created_ms: int
     state: Literal["making", "live", "deleted"] = "live"
-    """`making` is not there yet, and goes when the node starts; `deleted` is gone, and its path
-    stays taken for as long as it has forks."""
+    """`making` is not complete, and is removed when the node starts; `deleted` does not exist any
+    more, but its path stays in use as long as it has forks.
+    """
     ttl_seconds: int | None = None
     touched_ms: int = 0
-    """Steady time of the last use that was written down."""
+    """Time of the retention clock at the last use that was stored."""
     expires_ms: int | None = None
-    """Wall time, and the words it was given in."""
+    """Wall time of the expiry; `expires_text` is the text in which it was given."""
     expires_text: str | None = None
     fork: StreamFork | None = None
     shift: int = 0
-    """How much greater the stream's offsets are than those of its records."""
+    """Difference between offsets of the stream and offsets of its partition."""
     floor: int = 0
-    """Before this offset of the stream, records were gone when it was forked."""
+    """Records before this offset of the stream had been deleted when it was forked."""
 
 
 class WritersRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who wrote to a stream, up to an offset; producers have entries of their own."""
+    """The state of a stream's writers up to an offset; producers have entries of their own."""
 
     offset: int
     sequence: str | None = None
@@ -75,27 +76,24 @@ class _Versioned(msgspec.Struct):
 
 
 def row_key(path: str) -> bytes:
-    """Return the key of a stream."""
     return ROW_KEY + path.encode()
 
 
 def writers_key(path: str) -> bytes:
-    """Return the key of a stream's writers."""
     return WRITERS_KEY + path.encode()
 
 
 def producer_key(path: str, producer: str) -> bytes:
-    """Return the key of one producer of a stream. No path has the byte 0 in it."""
+    """Return the key of one producer of a stream. No path contains the byte 0."""
     return PRODUCER_KEY + path.encode() + b"\0" + producer.encode()
 
 
 def encode(value: StreamRow | WritersRow | WriterPosition) -> bytes:
-    """Write a value."""
     return msgspec.json.encode(value)
 
 
 class StoredStream(msgspec.Struct):
-    """All that is kept of one stream."""
+    """All entries of one stream."""
 
     row: StreamRow | None = None
     writers: WritersRow = msgspec.field(default_factory=lambda: WritersRow(offset=0))
@@ -103,28 +101,30 @@ class StoredStream(msgspec.Struct):
 
 
 def decode_all(entries: dict[bytes, bytes]) -> dict[str, StoredStream]:
-    """Return all that is kept, by path; raises `CorruptFile` where that makes no sense."""
-    found: dict[str, StoredStream] = {}
+    """Decode all entries, by path; raises `CorruptFile` or `UnknownFormat`."""
+    streams: dict[str, StoredStream] = {}
     for key, value in entries.items():
-        kind, rest = key[:1], key[1:]
+        kind, name = key[:1], key[1:]
         try:
-            path, _, producer = rest.partition(b"\0")
-            one = found.setdefault(path.decode(), StoredStream())
+            path, _, producer = name.partition(b"\0")
+            stream = streams.setdefault(path.decode(), StoredStream())
             if kind == ROW_KEY:
-                one.row = _decode_row(value)
+                stream.row = _decode_row(value)
             elif kind == WRITERS_KEY:
-                one.writers = msgspec.json.decode(value, type=WritersRow)
+                stream.writers = msgspec.json.decode(value, type=WritersRow)
             elif kind == PRODUCER_KEY:
-                one.producers[producer.decode()] = msgspec.json.decode(value, type=WriterPosition)
+                stream.producers[producer.decode()] = msgspec.json.decode(
+                    value, type=WriterPosition
+                )
             else:
-                raise UnknownFormat(f"state of streams has an entry of the kind {kind!r}")
+                raise UnknownFormat(f"state of streams has an entry of unknown kind {kind!r}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptFile(f"state of streams, {key[:100]!r}: {error}") from error
-    return found
+    return streams
 
 
 def _decode_row(value: bytes) -> StreamRow:
     version = msgspec.json.decode(value, type=_Versioned).version
     if version != ROW_VERSION:
-        raise UnknownFormat(f"a stream is of version {version}, known is {ROW_VERSION}")
+        raise UnknownFormat(f"row of a stream has version {version}, expected {ROW_VERSION}")
     return msgspec.json.decode(value, type=StreamRow)

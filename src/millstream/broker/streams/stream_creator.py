@@ -1,9 +1,9 @@
-"""Making streams: plain ones, such that begin with records, and forks.
+"""Creating streams: plain ones, those with initial records, and forks.
 
-The row of a plain stream is put before its topic is created, and names the topic's id, which was
-drawn before: a row whose topic is not there is a stream that is gone. One that has records from the
-beginning, or inherits some, has a row in the state `making` until all of them are there; what is
-found in that state when the node starts goes, with the topic of that id and no other.
+The row of a plain stream is stored before its topic is created, and contains the topic's id, which
+was chosen before: a row without its topic is a deleted stream. A stream with initial or inherited
+records has a row in the state `making` until all of them are stored; a stream in that state is
+removed when the node starts, with the topic of that id and no other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MESSAGE_BYTES = "max.message.bytes"
 
 
 class StreamCreator:
-    """Makes streams, and takes back what was not finished."""
+    """Creates streams, and removes those that were not completed."""
 
     def __init__(self, registry: StreamRegistry, topics: Topics, *, clock: Clock) -> None:
         self.fork_bytes_max = FORK_BYTES_MAX
@@ -45,30 +45,30 @@ class StreamCreator:
         self._topics = topics
         self._clock = clock
 
-    async def make(
+    async def create(
         self,
         path: str,
-        asked: CreateStream,
+        request: CreateStream,
         source: DurableStream | None,
         values: Sequence[bytes],
         *,
-        steady_ms: int,
+        retention_ms: int,
         message_bytes_max: int,
     ) -> DurableStream:
-        """Make a stream that is not there; durable, and readable, when this returns."""
+        """Create a stream that does not exist; durable, and readable, when this returns."""
         row = new_stream_row(
-            asked,
+            request,
             source,
             topic=topic_of_path(path),
             topic_id=self._topics.new_id(),
-            now=ClockReading(self._clock.wall_ms(), steady_ms),
+            now=ClockReading(self._clock.wall_ms(), retention_ms),
         )
         if self._topics.find(row.topic) is not None:
-            raise StreamExists(f"there is a topic {row.topic!r}, and it is not that of this stream")
-        is_plain = not values and not asked.is_closed and source is None
+            raise StreamExists(f"topic {row.topic!r} exists and belongs to no stream of this path")
+        is_plain = not values and not request.is_closed and source is None
         if not is_plain:
             row = msgspec.structs.replace(row, state="making")
-        self._registry.refer(path, row)
+        self._registry.add_fork(path, row)
         try:
             await self._registry.state.put([(row_key(path), encode(row))])
             partition = await self._create_topic(row, message_bytes_max)
@@ -76,9 +76,9 @@ class StreamCreator:
                 row = await self._inherit(row, source, partition)
             stream = DurableStream(path, row, partition, self._registry.state, clock=self._clock)
             if not is_plain:
-                await self._fill(stream, values, is_closed=asked.is_closed)
+                await self._fill(stream, values, is_closed=request.is_closed)
         except BaseException:
-            await self.unmake(path, row, [])
+            await self.undo_create(path, row, [])
             raise
         return stream
 
@@ -94,7 +94,7 @@ class StreamCreator:
     async def _inherit(
         self, row: StreamRow, source: DurableStream, partition: Partition
     ) -> StreamRow:
-        """Copy what a fork inherits. Where it goes on, it counts as the source does."""
+        """Copy the inherited records of a fork; its offsets continue those of the source."""
         fork = row.fork
         assert fork is not None
         await partition.open()
@@ -106,15 +106,15 @@ class StreamCreator:
             size_max=self.fork_bytes_max,
         )
         end_offset = fork.offset - source.row.shift
-        count = await copy.until(end_offset)
+        count = await copy.copy_until(end_offset)
         if fork.sub_offset:
-            await copy.more(end_offset, fork.sub_offset, is_json=is_json(row.content_type))
+            await copy.copy_more(end_offset, fork.sub_offset, is_json=is_json(row.content_type))
         return msgspec.structs.replace(row, shift=fork.offset - count)
 
     async def _fill(
         self, stream: DurableStream, values: Sequence[bytes], *, is_closed: bool
     ) -> None:
-        """Append what a stream begins with; then, and not before, it is there."""
+        """Append the initial records of a stream; it exists only after that."""
         if values:
             await stream.append(values, WriteMark(is_closing=is_closed))
         elif is_closed:
@@ -124,10 +124,10 @@ class StreamCreator:
         if self._topics.find(stream.row.topic) is None:
             raise UnknownStream(f"the topic of stream {stream.path[:300]!r} was deleted")
 
-    async def unmake(self, path: str, row: StreamRow | None, producers: Sequence[str]) -> None:
-        """Take back a stream that was not finished."""
+    async def undo_create(self, path: str, row: StreamRow | None, producers: Sequence[str]) -> None:
+        """Remove a stream that was not completed."""
         if row is not None:
             with contextlib.suppress(UnknownTopic, UnknownTopicId):
                 await self._topics.delete(row.topic, topic_id=row.topic_id)
-        self._registry.forget(path, row, producers)
+        self._registry.remove(path, row, producers)
         await self._registry.settled()

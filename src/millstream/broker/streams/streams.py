@@ -1,9 +1,9 @@
-"""All streams of a node: topics with one partition, and a row each that says what else they are.
+"""All streams of a node: topics with one partition, and a row with the other properties of each.
 
-Deleting a stream deletes its topic, and deleting its topic, through whichever door, deletes it. The
-row follows; where a crash came between, it does when the node starts. An expired stream is gone at
-once for whoever asks, and deleted soon after. Changes of one path happen one after the other, each
-to its end.
+Deleting a stream deletes its topic, and deleting its topic, through any server, deletes the stream.
+The row is deleted after the topic; after a crash in between, when the node starts. An expired
+stream does not exist for requests any more, and is deleted soon after. Changes of one path happen
+one after the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.counters import StreamCounters
-from millstream.broker.streams.create_stream import DEFAULT_TYPE, CreateStream, check_same
+from millstream.broker.streams.create_stream import DEFAULT_TYPE, CreateStream, check_matches
 from millstream.broker.streams.expiry import ExpiryClock, StreamDeadlines
 from millstream.broker.streams.paths import check_path
 from millstream.broker.streams.registry import StreamRegistry
@@ -40,37 +40,43 @@ logger = logging.getLogger(__name__)
 
 
 class DurableStreams:
-    """The streams of a node. One event loop owns them."""
+    """The streams of a node. Owned by one event loop."""
 
     def __init__(
-        self, state: StateLog, topics: Topics, *, clock: Clock, timers: Timers, steady: ExpiryClock
+        self,
+        state: StateLog,
+        topics: Topics,
+        *,
+        clock: Clock,
+        timers: Timers,
+        retention_clock: ExpiryClock,
     ) -> None:
         self._topics = topics
         self._clock = clock
-        self._steady = steady
-        self._registry = StreamRegistry(state, clock=clock, steady=steady)
-        self._making = StreamCreator(self._registry, topics, clock=clock)
-        self._making.is_stopping = lambda: self.is_stopping
-        self._turns = KeyedLocks()
-        self._deadlines = StreamDeadlines(clock, timers, self._look)
+        self._retention_clock = retention_clock
+        self._registry = StreamRegistry(state, clock=clock, retention_clock=retention_clock)
+        self._creator = StreamCreator(self._registry, topics, clock=clock)
+        self._creator.is_stopping = lambda: self.is_stopping
+        self._locks = KeyedLocks()
+        self._deadlines = StreamDeadlines(clock, timers, self._check_expiry)
         self._expiring: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[Callable[[], None]] = set()
-        self._unhook: Callable[[], None] = lambda: None
+        self._unwatch_topics: Callable[[], None] = lambda: None
         self.is_stopping = False
         self.counters = StreamCounters()
 
     # Opening and closing.
 
     async def open(self) -> None:
-        """Read all rows, and finish what a crash left. The topics have to be open."""
+        """Read all rows, and complete what a crash interrupted. The topics have to be open."""
         registry = self._registry
         lost: list[tuple[str, StreamRow, StoredStream]] = []
         for path, stored in decode_all(registry.state.entries).items():
             row = stored.row
             if row is None or row.state == "making":
-                await self._making.unmake(path, row, list(stored.producers))
+                await self._creator.undo_create(path, row, list(stored.producers))
                 continue
-            registry.refer(path, row)
+            registry.add_fork(path, row)
             topic = self._topics.find(row.topic)
             if row.state == "deleted":
                 registry.deleted[path] = row
@@ -79,12 +85,12 @@ class DurableStreams:
             else:
                 self._add(self._stream(path, row, stored))
         for path, row, stored in lost:
-            registry.forget(path, row, list(stored.producers))
+            registry.remove(path, row, list(stored.producers))
         for path in [path for path in registry.deleted if not registry.has_forks(path)]:
             if path in registry.deleted:
-                registry.forget(path, registry.deleted[path], [])
+                registry.remove(path, registry.deleted[path], [])
         await registry.settled()
-        self._unhook = self._topics.on_change(self._note_topic)
+        self._unwatch_topics = self._topics.on_change(self._on_topic_change)
 
     def _stream(self, path: str, row: StreamRow, stored: StoredStream) -> DurableStream:
         partition = self._topics.get(row.topic).partition(0)
@@ -92,70 +98,71 @@ class DurableStreams:
         return DurableStream(path, row, partition, state, clock=self._clock, stored=stored)
 
     def _add(self, stream: DurableStream) -> None:
-        left = self._registry.add(stream).left()
-        if left is not None:
-            self._deadlines.set(stream.path, left)
+        remaining = self._registry.add(stream).remaining()
+        if remaining is not None:
+            self._deadlines.set(stream.path, remaining)
 
     async def close(self) -> None:
-        """Let changes come to their end, and put checkpoints: the next start then reads little."""
+        """Finish changes in progress, and store checkpoints, so that the next start is fast."""
         self.end_waits()
         self._deadlines.stop()
-        await self._turns.close()
+        await self._locks.close()
         if self._expiring:
             await asyncio.wait(self._expiring.values())
-        self._unhook()
+        self._unwatch_topics()
         for stream in self._registry.streams.values():
             if stream.has_unsaved:
                 try:
                     await stream.save()
-                except MillstreamError as error:  # What a crash would leave is enough.
-                    logger.warning("stream %r: no checkpoint was put: %s", stream.path, error)
+                except MillstreamError as error:  # The state after a crash is sufficient.
+                    logger.warning(
+                        "stream %r: the checkpoint was not stored: %s", stream.path, error
+                    )
 
-    # Looking.
+    # Lookup.
 
     def get(self, path: str) -> DurableStream:
-        """Return a stream; raises `UnknownStream`, or `StreamGone` where it has forks."""
+        """Return a stream; raises `UnknownStream`, or `StreamGone` if it has forks."""
         stream = self._registry.streams.get(path)
-        if stream is not None and not self._registry.lives[path].is_over:
+        if stream is not None and not self._registry.lifetimes[path].is_expired:
             return stream
         if stream is not None:
             self._expire(path)
         if self._registry.has_forks(path):
             raise StreamGone(f"stream {path[:300]!r} was deleted or has expired, and has forks")
-        raise UnknownStream(f"there is no stream {path[:300]!r}")
+        raise UnknownStream(f"stream {path[:300]!r} does not exist")
 
     def all(self) -> list[DurableStream]:
-        """Return all streams, by their paths."""
+        """Return all streams, sorted by path."""
         return [stream for _, stream in sorted(self._registry.streams.items())]
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self._registry.streams)
 
     @property
     def waiting_count(self) -> int:
-        """How many readers wait for something new."""
+        """Number of readers that wait for new records."""
         return len(self._waiting)
 
     def use(self, stream: DurableStream) -> None:
-        """Take note that a stream was read or written: its time to live begins anew."""
-        life = self._registry.lives.get(stream.path)
-        if life is None or stream.is_gone or (touched_ms := life.touch()) is None:
+        """Restart the time to live of a stream that was read or written."""
+        lifetime = self._registry.lifetimes.get(stream.path)
+        if lifetime is None or stream.is_deleted or (touched_ms := lifetime.touch()) is None:
             return
         stream.row = msgspec.structs.replace(stream.row, touched_ms=touched_ms)
         self._registry.put([(row_key(stream.path), encode(stream.row))])
 
     @contextlib.contextmanager
     def reading(self, stream: DurableStream, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` when something is new, or the node stops, for as long as the block lasts.
+        """Call `wake` when there is something new, or the node stops, while the block runs.
 
-        A stream that is read so is in use, and does not expire for not being.
+        The stream is in use while the block runs, and does not expire by its time to live.
         """
-        life = self._registry.lives.get(stream.path)
-        if life is None:
-            raise UnknownStream(f"there is no stream {stream.path[:300]!r}")
-        life.readers += 1
+        lifetime = self._registry.lifetimes.get(stream.path)
+        if lifetime is None:
+            raise UnknownStream(f"stream {stream.path[:300]!r} does not exist")
+        lifetime.readers += 1
         stream.watch(wake)
         self._waiting.add(wake)
         try:
@@ -163,68 +170,68 @@ class DurableStreams:
         finally:
             self._waiting.discard(wake)
             stream.unwatch(wake)
-            life.readers -= 1
+            lifetime.readers -= 1
             self.use(stream)
 
     def end_waits(self) -> None:
-        """Have all who wait for something new return at once: the node stops."""
+        """Wake all waiting readers: the node is stopping."""
         self.is_stopping = True
         for wake in tuple(self._waiting):
             wake()
 
     # Creating.
 
-    def content_type_of(self, path: str, asked: CreateStream) -> str:
+    def content_type_of(self, path: str, request: CreateStream) -> str:
         """Return the type that a stream has, or would have if it were created now."""
-        if asked.content_type is not None:
-            return asked.content_type
-        for name in (path, asked.fork.source if asked.fork is not None else path):
+        if request.content_type is not None:
+            return request.content_type
+        for name in (path, request.fork.source if request.fork is not None else path):
             with contextlib.suppress(UnknownStream, StreamGone):
                 return self.get(name).row.content_type
         return DEFAULT_TYPE
 
     async def create(
-        self, path: str, asked: CreateStream, values: Sequence[bytes], *, message_bytes_max: int
+        self, path: str, request: CreateStream, values: Sequence[bytes], *, message_bytes_max: int
     ) -> tuple[DurableStream, bool]:
-        """Create a stream that begins with `values`; return it, and whether it is new.
+        """Create a stream that starts with `values`; return it, and whether it is new.
 
-        Where there is one that is what was asked for, nothing is appended to it; where it is
-        something else, that raises `StreamExists`. Durable when this returns.
+        If a stream with the requested properties exists, nothing is appended to it; if its
+        properties differ, raises `StreamExists`. Durable when this returns.
         """
         check_path(path)
-        return await self._turns.run(path, self._create(path, asked, values, message_bytes_max))
+        return await self._locks.run(path, self._create(path, request, values, message_bytes_max))
 
     async def _create(
-        self, path: str, asked: CreateStream, values: Sequence[bytes], message_bytes_max: int
+        self, path: str, request: CreateStream, values: Sequence[bytes], message_bytes_max: int
     ) -> tuple[DurableStream, bool]:
         registry = self._registry
-        if path in registry.streams and registry.lives[path].is_over:
+        if path in registry.streams and registry.lifetimes[path].is_expired:
             await self._delete(path)
         if path in registry.deleted:
             raise StreamExists(f"stream {path[:300]!r} was deleted, and has forks")
-        if (there := registry.streams.get(path)) is not None:
-            await there.open()
-            check_same(there, asked)
-            return there, False
-        made = await self._making.make(
+        if (existing := registry.streams.get(path)) is not None:
+            await existing.open()
+            check_matches(existing, request)
+            return existing, False
+        created = await self._creator.create(
             path,
-            asked,
-            await self._source(asked),
+            request,
+            await self._source(request),
             values,
-            steady_ms=self._steady.now_ms(),
+            retention_ms=self._retention_clock.now_ms(),
             message_bytes_max=message_bytes_max,
         )
-        self._add(made)
+        self._add(created)
         self.counters.created += 1
-        await made.open()
-        return made, True
+        await created.open()
+        return created, True
 
-    async def _source(self, asked: CreateStream) -> DurableStream | None:
-        """Return what is to be forked, open."""
-        if asked.fork is None:
+    async def _source(self, request: CreateStream) -> DurableStream | None:
+        """Return the source of a fork, open."""
+        if request.fork is None:
             return None
         try:
-            source = self.get(asked.fork.source)
+            source = self.get(request.fork.source)
         except StreamGone as error:
             raise StreamExists(str(error)) from None
         await source.open()
@@ -235,9 +242,9 @@ class DurableStreams:
     async def delete(self, path: str) -> None:
         """Delete a stream and its records; durable when this returns."""
         self.get(path)
-        await self._turns.run(path, self._delete_if_there(path))
+        await self._locks.run(path, self._delete_if_exists(path))
 
-    async def _delete_if_there(self, path: str) -> None:
+    async def _delete_if_exists(self, path: str) -> None:
         self.get(path)
         await self._delete(path)
 
@@ -247,42 +254,42 @@ class DurableStreams:
             await self._topics.delete(row.topic, topic_id=row.topic_id)
         await self._registry.settled()
 
-    def _note_topic(self, change: TopicChange) -> None:
-        """Have a stream be gone whose topic is."""
+    def _on_topic_change(self, change: TopicChange) -> None:
+        """Remove a stream whose topic was deleted."""
         if change.event is not TopicEvent.DELETED:
             return
         stream = self._registry.of_topic(change.topic.name)
         if stream is not None and stream.row.topic_id == change.topic.id:
             self.counters.deleted += 1
-            self._registry.forget(stream.path, stream.row, [])
+            self._registry.remove(stream.path, stream.row, [])
 
     # Expiring.
 
-    def _look(self, path: str) -> None:
-        """Delete a stream that has expired, or look again later."""
-        life = self._registry.lives.get(path)
-        left = None if life is None else life.left()
-        if left is None:
+    def _check_expiry(self, path: str) -> None:
+        """Delete a stream if it has expired, or check again later."""
+        lifetime = self._registry.lifetimes.get(path)
+        remaining = None if lifetime is None else lifetime.remaining()
+        if remaining is None:
             return
-        if left <= 0:
+        if remaining <= 0:
             self._expire(path)
         else:
-            self._deadlines.set(path, left)
+            self._deadlines.set(path, remaining)
 
     def _expire(self, path: str) -> None:
         if path in self._expiring or self.is_stopping:
             return
-        work = self._turns.run(path, self._delete_if_over(path))
+        work = self._locks.run(path, self._delete_if_expired(path))
         task = self._expiring[path] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda done: self._end_expiry(path, done))
 
-    async def _delete_if_over(self, path: str) -> None:
-        life = self._registry.lives.get(path)
-        if life is not None and life.is_over:
+    async def _delete_if_expired(self, path: str) -> None:
+        lifetime = self._registry.lifetimes.get(path)
+        if lifetime is not None and lifetime.is_expired:
             self.counters.expired += 1
             await self._delete(path)
 
     def _end_expiry(self, path: str, done: asyncio.Task[None]) -> None:
         del self._expiring[path]
         if not done.cancelled() and (error := done.exception()) is not None:
-            logger.warning("stream %r has expired, and is not deleted yet: %s", path, error)
+            logger.warning("stream %r has expired, and could not be deleted: %s", path, error)

@@ -1,9 +1,9 @@
-"""The mark of an append, kept in the log itself: a header of its first record.
+"""Write marks in the log: a header of the first record of an append.
 
     millstream-stream: {"id": "<topic id>", "p": "writer-1", "e": 0, "n": 7, "s": "12", "c": true}
 
-Records and mark are one batch, so both are there after a crash or neither is. The id is that of the
-topic: records that were copied from another stream, header and all, say nothing about this one.
+Records and mark are in one batch, so after a crash there are both or neither. The id is that of the
+topic: a mark that was copied from another stream, header and all, is ignored.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def mark_headers(mark: WriteMark, topic_id: uuid.UUID) -> tuple[Header, ...]:
     """Return the headers of the first record of an append."""
     if mark.is_plain:
         return ()
-    made = _Mark(topic_id, mark.producer, mark.epoch, mark.number, mark.sequence, mark.is_closing)
-    return ((MARK_HEADER, msgspec.json.encode(made)),)
+    stored = _Mark(topic_id, mark.producer, mark.epoch, mark.number, mark.sequence, mark.is_closing)
+    return ((MARK_HEADER, msgspec.json.encode(stored)),)
 
 
 def without_mark(headers: tuple[Header, ...]) -> tuple[Header, ...]:
     """Return headers without a mark, which belongs to the stream that it was written to."""
-    return tuple(one for one in headers if one[0] != MARK_HEADER)
+    return tuple(header for header in headers if header[0] != MARK_HEADER)
 
 
 def marks_in(fetched: FetchResult, topic_id: uuid.UUID) -> Iterator[tuple[WriteMark, int]]:
@@ -67,11 +67,11 @@ def _mark_of(header: BatchHeader, batch: memoryview, topic_id: uuid.UUID) -> Wri
 
 
 def _read(value: bytes, topic_id: uuid.UUID) -> WriteMark | None:
-    """Return a mark; none where anybody else may have written it."""
+    """Return a mark; `None` if it is not one of this stream."""
     try:
-        found = _decode(value)
+        mark = _decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if found.id != topic_id:
+    if mark.id != topic_id:
         return None
-    return WriteMark(found.p, found.e, found.n, found.s, found.c)
+    return WriteMark(mark.p, mark.e, mark.n, mark.s, mark.c)

@@ -1,4 +1,4 @@
-"""What is committed of a stream's writers, and how much of that a checkpoint says."""
+"""The committed state of a stream's writers, and the part of it that is in a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.broker.streams.writers import NO_MARK, WriteMark, WriterPosition
 
 
 class WriterCheckpoint:
-    """What would be found out about writers if all that is not committed were lost."""
+    """The state of the writers that would be left if all that is not committed were lost."""
 
     def __init__(self, path: str, state: StateLog, stored: StoredStream) -> None:
         self.sequence = stored.writers.sequence
@@ -30,11 +30,11 @@ class WriterCheckpoint:
 
     @property
     def saved_offset(self) -> int:
-        """Up to where the checkpoint speaks that was put last."""
+        """The offset of the last checkpoint."""
         return self._saved.offset
 
-    def note(self, mark: WriteMark, end_offset: int) -> None:
-        """Take note of a mark that is committed."""
+    def apply(self, mark: WriteMark, end_offset: int) -> None:
+        """Apply a mark that is committed."""
         if mark.producer is not None:
             self._unsaved[mark.producer] = WriterPosition(mark.epoch, mark.number)
         if mark.sequence is not None:
@@ -42,26 +42,29 @@ class WriterCheckpoint:
         if mark.is_closing:
             self.closure = closure_of(mark, end_offset)
 
-    def fall_back(self, end_offset: int) -> None:
-        """Have the stream end no later than its log does."""
+    def truncate(self, end_offset: int) -> None:
+        """Let the stream end no later than its log does."""
         if self.closure is not None and self.closure.end_offset > end_offset:
             self.closure = msgspec.structs.replace(self.closure, end_offset=end_offset)
 
     def put(
         self, offset: int, mark: WriteMark = NO_MARK, end_offset: int = 0
     ) -> asyncio.Future[None]:
-        """Put a checkpoint that speaks up to `offset`, and says what `mark` does beside that."""
+        """Store a checkpoint up to `offset`, with the effect of `mark` added."""
         row = WritersRow(
             offset=offset,
             sequence=self.sequence if mark.sequence is None else mark.sequence,
             closure=closure_of(mark, end_offset) if mark.is_closing else self.closure,
         )
         unsaved, self._unsaved = self._unsaved, {}
-        written = dict(unsaved)
+        positions = dict(unsaved)
         if mark.producer is not None:
-            written[mark.producer] = WriterPosition(mark.epoch, mark.number)
+            positions[mark.producer] = WriterPosition(mark.epoch, mark.number)
         entries: list[StateEntry] = [(writers_key(self._path), encode(row))]
-        entries += [(producer_key(self._path, one), encode(how)) for one, how in written.items()]
+        entries += [
+            (producer_key(self._path, producer), encode(position))
+            for producer, position in positions.items()
+        ]
         before, self._saved = self._saved, row
         future = self._state.put(entries)
 

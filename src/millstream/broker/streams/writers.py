@@ -1,8 +1,8 @@
-"""Who wrote to a stream, and whether it takes more: a machine that decides, and does nothing.
+"""The writers of a stream: decides whether an append is accepted. Does no I/O.
 
-Each append may bear a `WriteMark`: a producer with its epoch and a number that counts up, a text
-that has to grow from append to append, and whether the stream ends with it. `check` says what is
-wrong with a mark, `apply` takes note of it, and returns what `undo` needs to take that back.
+Each append may have a `WriteMark`: a producer with its epoch and a number that counts up, a text
+that has to grow from append to append, and whether it closes the stream. `check` raises if a mark
+is refused, `apply` applies it and returns what `undo` needs to revert it.
 
     epoch older than known            StaleStreamProducer
     epoch newer, number not 0         InvalidRequest
@@ -28,12 +28,13 @@ from millstream.errors import (
 )
 
 PRODUCERS_MAX = 10_000
-"""Producers that one stream remembers. None is forgotten while the stream lives, since what it
-retries would be stored twice then; so beyond this, new ones are refused."""
+"""Producers of one stream. None is forgotten while the stream exists, as its retries would then be
+stored twice; so beyond this limit, new ones are refused.
+"""
 
 
 class WriteMark(NamedTuple):
-    """What an append says of itself."""
+    """The writer of an append."""
 
     producer: str | None = None
     epoch: int = 0
@@ -52,14 +53,14 @@ NO_MARK = WriteMark()
 
 
 class WriterPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a producer came."""
+    """The last append of a producer."""
 
     epoch: int
     number: int
 
 
 class StreamClosure(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a stream ended, and who closed it."""
+    """Where a stream was closed, and by which append."""
 
     end_offset: int
     producer: str | None = None
@@ -67,26 +68,24 @@ class StreamClosure(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
 
     def is_by(self, mark: WriteMark) -> bool:
-        """Whether it was this mark that closed the stream."""
+        """Return whether this mark closed the stream."""
         return mark.producer is not None and (self.producer, self.epoch, self.number) == mark[:3]
 
 
 class DuplicateWrite(MillstreamError):
-    """What is appended is there already; who asks is told so, and nothing is wrong."""
+    """The append is stored already; it is answered as a success."""
 
 
 class WriteUndo(NamedTuple):
-    """How things were before a mark was applied."""
+    """The state before a mark was applied."""
 
     producer: str | None
-    written: WriterPosition | None
+    position: WriterPosition | None
     sequence: str | None
     closure: StreamClosure | None
 
 
 class StreamWriters:
-    """The writers of one stream."""
-
     def __init__(
         self,
         path: str,
@@ -101,45 +100,45 @@ class StreamWriters:
         self.closure = closure
 
     def check(self, mark: WriteMark, *, has_data: bool = True) -> None:
-        """Raise unless what bears this mark may be written now."""
-        written = None if mark.producer is None else self.producers.get(mark.producer)
-        if mark.producer is not None and written is not None and mark.epoch < written.epoch:
-            raise StaleStreamProducer(mark.producer, found=mark.epoch, newest=written.epoch)
+        """Raise unless an append with this mark is accepted now."""
+        position = None if mark.producer is None else self.producers.get(mark.producer)
+        if mark.producer is not None and position is not None and mark.epoch < position.epoch:
+            raise StaleStreamProducer(mark.producer, found=mark.epoch, newest=position.epoch)
         if self.closure is not None:
             if self.closure.is_by(mark) or not has_data:
                 raise DuplicateWrite
             raise StreamClosed(self.path, self.closure.end_offset)
         if mark.producer is not None:
-            self._check_number(mark.producer, mark, written)
+            self._check_number(mark.producer, mark, position)
         if mark.sequence is not None and self.sequence is not None:
             self._check_sequence(mark.sequence, self.sequence)
 
-    def _check_number(self, producer: str, mark: WriteMark, written: WriterPosition | None) -> None:
-        if written is None and len(self.producers) >= PRODUCERS_MAX:
-            raise InvalidRequest(f"the stream remembers {PRODUCERS_MAX} producers, and no more")
-        if written is None or mark.epoch > written.epoch:
+    def _check_number(
+        self, producer: str, mark: WriteMark, position: WriterPosition | None
+    ) -> None:
+        if position is None and len(self.producers) >= PRODUCERS_MAX:
+            raise InvalidRequest(f"a stream can have at most {PRODUCERS_MAX} producers")
+        if position is None or mark.epoch > position.epoch:
             if mark.number == 0:
                 return
-            if written is None:
+            if position is None:
                 raise StreamProducerGap(producer, expected=0, found=mark.number)
             raise InvalidRequest(
-                f"producer {producer!r} begins epoch {mark.epoch} with number {mark.number},"
-                " needed is 0"
+                f"producer {producer!r} must start epoch {mark.epoch} with number 0,"
+                f" got {mark.number}"
             )
-        if mark.number <= written.number:
+        if mark.number <= position.number:
             raise DuplicateWrite
-        if mark.number > written.number + 1:
-            raise StreamProducerGap(producer, expected=written.number + 1, found=mark.number)
+        if mark.number > position.number + 1:
+            raise StreamProducerGap(producer, expected=position.number + 1, found=mark.number)
 
     @staticmethod
     def _check_sequence(sequence: str, last: str) -> None:
         if sequence.encode() <= last.encode():
-            raise StreamMismatch(
-                f"sequence is {sequence!r}, needed is one that is greater than {last!r}"
-            )
+            raise StreamMismatch(f"sequence must be greater than {last!r}, got {sequence!r}")
 
     def apply(self, mark: WriteMark, end_offset: int) -> WriteUndo:
-        """Take note of a mark, whose records end before `end_offset`."""
+        """Apply a mark, whose records end before `end_offset`."""
         before = None if mark.producer is None else self.producers.get(mark.producer)
         undo = WriteUndo(mark.producer, before, self.sequence, self.closure)
         if mark.producer is not None:
@@ -151,9 +150,9 @@ class StreamWriters:
         return undo
 
     def undo(self, undo: WriteUndo) -> None:
-        """Have things be as they were before a mark; the last applied goes first."""
-        if undo.producer is not None and undo.written is not None:
-            self.producers[undo.producer] = undo.written
+        """Restore the state before a mark; marks are undone in reverse order."""
+        if undo.producer is not None and undo.position is not None:
+            self.producers[undo.producer] = undo.position
         elif undo.producer is not None:
             self.producers.pop(undo.producer, None)
         self.sequence = undo.sequence
@@ -161,7 +160,6 @@ class StreamWriters:
 
 
 def closure_of(mark: WriteMark, end_offset: int) -> StreamClosure:
-    """Return what is remembered of a mark that closes its stream."""
     return StreamClosure(
         end_offset=end_offset, producer=mark.producer, epoch=mark.epoch, number=mark.number
     )

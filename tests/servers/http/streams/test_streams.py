@@ -240,7 +240,7 @@ def test_an_error_has_the_one_shape_and_says_nothing_of_the_node(stream: Stream)
     assert answer.json == {
         "error": {
             "code": "unknown_stream",
-            "message": f"there is no stream '{stream.path}'",
+            "message": f"stream '{stream.path}' does not exist",
             "detail": None,
         }
     }
@@ -336,7 +336,7 @@ def wait_for_readers(stream: Stream, count: int) -> None:
     """Return once a stream has so many live readers."""
 
     async def readers() -> int:
-        life = stream.node.server.broker.streams._registry.lives[stream.path]
+        life = stream.node.server.broker.streams._registry.lifetimes[stream.path]
         return life.readers
 
     while stream.node.run(readers()) != count:

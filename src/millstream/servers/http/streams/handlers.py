@@ -8,7 +8,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from millstream.broker.quotas import QuotaKind
-from millstream.broker.streams.create_stream import essence
+from millstream.broker.streams.create_stream import media_type
 from millstream.broker.streams.stream import DurableStream, StreamAppendResult
 from millstream.broker.streams.writers import WriteMark
 from millstream.config.schema import MIB
@@ -116,7 +116,7 @@ async def _check_type(request: HttpRequest, stream: DurableStream, mark: WriteMa
     found = content_type_of(request)
     if found is None:
         raise InvalidRequest("Content-Type is missing, and needed where there is a body")
-    if essence(found) != essence(stream.row.content_type):
+    if media_type(found) != media_type(stream.row.content_type):
         await stream.check_open(mark)
         raise StreamMismatch(
             f"body is of type {found!r}, and the stream of type {stream.row.content_type!r}"
@@ -124,15 +124,15 @@ async def _check_type(request: HttpRequest, stream: DurableStream, mark: WriteMa
 
 
 def _append_answer(request: HttpRequest, outcome: StreamAppendResult) -> Response:
-    if outcome.cost is not None:
-        request.note_timings(outcome.cost)
+    if outcome.timings is not None:
+        request.note_timings(outcome.timings)
     headers = {NEXT_OFFSET: offset_text(outcome.next_offset), "Cache-Control": "no-store"}
     if outcome.is_closed:
         headers[CLOSED] = "true"
     status = HTTPStatus.NO_CONTENT
-    if outcome.written is not None:
-        headers[PRODUCER_EPOCH] = str(outcome.written.epoch)
-        headers[PRODUCER_NUMBER] = str(outcome.written.number)
+    if outcome.position is not None:
+        headers[PRODUCER_EPOCH] = str(outcome.position.epoch)
+        headers[PRODUCER_NUMBER] = str(outcome.position.number)
         if not outcome.is_duplicate and outcome.has_data:
             status = HTTPStatus.OK
     return Response(status_code=status, headers=headers)

@@ -23,7 +23,7 @@ from starlette.types import Message, Send
 from millstream.broker.broker import Broker
 from millstream.broker.partition.record_page import NewRecordsWaiter
 from millstream.broker.quotas import QuotaKind
-from millstream.broker.streams.create_stream import essence, is_json
+from millstream.broker.streams.create_stream import is_json, media_type
 from millstream.broker.streams.stream import DurableStream
 from millstream.errors import MillstreamError
 from millstream.servers.http.routing.throttle import Throttle
@@ -42,7 +42,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 def is_text(content_type: str) -> bool:
     """Whether a stream goes into events as it is."""
-    return is_json(content_type) or essence(content_type).startswith("text/")
+    return is_json(content_type) or media_type(content_type).startswith("text/")
 
 
 class StreamEventsResponse(StreamingResponse):

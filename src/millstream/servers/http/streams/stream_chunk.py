@@ -69,7 +69,7 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
             stream.partition, cursor, limit=CHUNK_RECORDS_MAX, size_max=CHUNK_BYTES_MAX
         )
     except (OffsetOutOfRange, UnknownTopic):
-        if stream.is_gone:
+        if stream.is_deleted:
             raise UnknownStream(f"there is no stream {stream.path[:300]!r}") from None
         raise
     if found.gap is not None:
