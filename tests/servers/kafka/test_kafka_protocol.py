@@ -67,7 +67,7 @@ class FakeListener:
         if frame[0] == ord("!"):
             raise MalformedRequest("nonsense")
         if frame[0] == ord("h"):
-            session.hold()
+            session.pause()
         exchange = PendingRequest(session, block, None, 0, None, None, 0.0)
         self.begun.append((bytes(frame), exchange))
         return exchange
@@ -153,7 +153,7 @@ async def test_a_request_that_holds_up_others_lets_them_begin_when_it_is_done():
     connection.receive(b"hold me up", b"request2")
     assert connection.begun == [b"hold me up"]
     assert not connection.transport.is_reading
-    connection.session.let_go()
+    connection.session.resume()
     assert connection.begun == [b"hold me up", b"request2"]
     assert connection.transport.is_reading
 
@@ -201,7 +201,7 @@ async def test_a_client_that_does_not_read_for_long_is_dropped():
 @on_loop
 async def test_a_muted_client_has_no_request_begun_until_its_time_is_over():
     connection = Connection()
-    connection.session.mute(0.01)
+    connection.session.throttle(0.01)
     connection.receive(b"request1")
     assert connection.begun == []
     assert not connection.transport.is_reading
@@ -289,12 +289,12 @@ async def test_a_client_with_many_requests_leaves_others_their_turn():
 @on_loop
 async def test_a_mute_ends_with_its_timer_though_the_clock_stands_a_hair_before():
     connection = Connection()
-    connection.session.mute(5.0)
+    connection.session.throttle(5.0)
     connection.receive(b"request1")
-    until = connection.session._muted_until
-    connection.session._unmute(until - 1.0)  # An earlier mute, which this one has outlasted.
+    until = connection.session._throttled_until
+    connection.session._end_throttle(until - 1.0)  # An earlier mute, which this one has outlasted.
     assert connection.begun == []
-    connection.session._unmute(until)
+    connection.session._end_throttle(until)
     assert connection.begun == [b"request1"]
     assert connection.transport.is_reading
 
@@ -348,7 +348,7 @@ async def test_draining_answers_what_is_under_way_and_then_closes():
     assert not connection.transport.is_reading
     assert not connection.transport.is_closed
     connection.answer(0, b"one")
-    connection.session.let_go()
+    connection.session.resume()
     await turn()
     assert connection.begun == [b"hold it!"]
     assert connection.transport.sent == [b"one"]

@@ -1,4 +1,4 @@
-"""Which handler serves which API: all of them, in one table."""
+"""Table of all APIs and their handlers."""
 
 from __future__ import annotations
 

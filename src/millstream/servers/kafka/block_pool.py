@@ -1,7 +1,7 @@
-"""Memory that requests arrive in, shared by all connections and used again and again.
+"""Memory for arriving requests, shared by all connections and reused.
 
-A block is filled by the kernel; the frames in it are handed out as views, and the records in them
-are written to the disk from there, without a copy. A block goes back when no frame in it is used
+The kernel fills a block; the frames in it are passed on as views, and the records in them are
+written to the disk from there, without a copy. A block is free again when no frame in it is used
 any more. An idle connection has none.
 """
 
@@ -10,38 +10,40 @@ from __future__ import annotations
 from collections.abc import Callable
 
 BLOCK_SIZE = 256 * 1024
-"""What one read may bring. Larger gave no more on loopback, and left the processor's cache."""
+"""Largest size of one read. A larger one was not faster on loopback, and did not fit the
+processor's cache.
+"""
 
 READ_SIZE_MIN = 64 * 1024
-"""A read gets at least so much room."""
+"""Smallest space that a read gets."""
 
 BLOCK_SIZE_MIN = 512
-"""The smallest: a thousand connections that sent four bytes each must cost next to nothing."""
+"""Smallest block: a thousand connections that sent four bytes each must cost next to nothing."""
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Free memory that is kept for the next requests instead of given back to the system."""
+"""Free memory that is kept for the next requests instead of being returned to the system."""
 
 
 class ReceiveBlock:
-    """A piece of memory and how many use it. Whoever takes it is its first user."""
+    """A piece of memory with a count of its users. The caller of `take` is the first user."""
 
-    __slots__ = ("_give_back", "size", "users", "view")
+    __slots__ = ("_return_block", "size", "users", "view")
 
-    def __init__(self, size: int, give_back: Callable[[ReceiveBlock], None]) -> None:
+    def __init__(self, size: int, return_block: Callable[[ReceiveBlock], None]) -> None:
         self.size = size
         self.view = memoryview(bytearray(size))
         self.users = 0
-        self._give_back = give_back
+        self._return_block = return_block
 
     def release(self) -> None:
-        """Count one user less; with the last, the block is free."""
+        """Count one user less; with the last one, the block is free."""
         self.users -= 1
         if self.users == 0:
-            self._give_back(self)
+            self._return_block(self)
 
 
 class BlockPool:
-    """All blocks. Sizes are powers of two, so that a block that comes back fits the next need."""
+    """All blocks. Sizes are powers of two, so that a returned block fits the next request."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -49,37 +51,40 @@ class BlockPool:
         self._kept_bytes = 0
         self._waiting: list[Callable[[], None]] = []
         self.used_bytes = 0
-        """Bytes of all blocks that someone uses."""
+        """Bytes of all blocks in use."""
         self.reading = self.take(BLOCK_SIZE)
-        """Where the next read goes, whatever its connection: a read is over before the next."""
+        """Block of the next read, of whatever connection: one read ends before the next."""
         self.filled = 0
-        """How much of it holds frames that may still be in use."""
+        """Bytes of it with frames that may still be in use."""
 
-    def has_room(self, size: int, *, held: int) -> bool:
-        """Whether someone who holds `held` bytes may have `size` instead.
+    def has_capacity(self, size: int, *, held: int) -> bool:
+        """Return whether a connection that holds `held` bytes may have `size` bytes instead.
 
-        Who is alone may, whatever the size: else a request larger than the limit never arrived.
+        If no other connection holds memory, it may, whatever the size: otherwise a request larger
+        than the limit could never arrive.
         """
         others = self.used_bytes - held
         return others <= BLOCK_SIZE or others + size <= self._bytes_max
 
     def take(self, size: int) -> ReceiveBlock:
-        """Return a block of at least `size` bytes. Ask `has_room` first where that may wait."""
+        """Return a block of at least `size` bytes. A caller that can wait checks `has_capacity`
+        first.
+        """
         rounded = max(BLOCK_SIZE_MIN, 1 << (size - 1).bit_length())
         if free := self._free.get(rounded):
             block = free.pop()
             self._kept_bytes -= rounded
         else:
-            block = ReceiveBlock(rounded, self._give_back)
+            block = ReceiveBlock(rounded, self._return_block)
         block.users = 1
         self.used_bytes += rounded
         return block
 
     def keep_read(self, count: int) -> None:
-        """Leave the `count` bytes alone that were read last, because frames in them are in use.
+        """Keep the last `count` bytes that were read, because frames in them are in use.
 
-        The next read goes behind them; into another block where that would leave it little room;
-        and to the start again once nobody uses the block.
+        The next read goes behind them, into another block if that would leave it little space, and
+        to the start again once the block has no other user.
         """
         self.filled += count
         if self.reading.users == 1:
@@ -90,10 +95,10 @@ class BlockPool:
             self.filled = 0
 
     def when_free(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when a block was given back."""
+        """Call `callback` once, when a block is returned."""
         self._waiting.append(callback)
 
-    def _give_back(self, block: ReceiveBlock) -> None:
+    def _return_block(self, block: ReceiveBlock) -> None:
         self.used_bytes -= block.size
         if self._kept_bytes + block.size <= KEPT_BYTES_MAX:
             self._free.setdefault(block.size, []).append(block)

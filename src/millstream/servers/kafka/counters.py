@@ -1,4 +1,4 @@
-"""What the Kafka door counts."""
+"""Counters of the Kafka server."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from dataclasses import dataclass, field
 from millstream.histogram import LATENCY_BUCKETS, Histogram
 
 LONG_POLL_APIS = frozenset({"Fetch", "JoinGroup", "SyncGroup"})
-"""APIs whose requests may wait on purpose: how long they take says nothing of the node."""
+"""APIs whose requests may wait on purpose: their duration says nothing about the node."""
 
 
 @dataclass(slots=True)
 class RequestCounter:
-    """Running totals of the requests of one kind."""
+    """Running totals of the requests of one API."""
 
     count: int = 0
     errors: int = 0
-    """Those that ended their connection by an error of ours."""
+    """Requests that closed their connection by an internal error."""
     seconds: float = 0.0
-    """From the last byte of the request to its answer's being ready, all together."""
+    """Total time from the last byte of a request until its response was ready."""
     loop_seconds: float = 0.0
-    """Of these, time that the event loop was busy with them."""
+    """Part of this time that the event loop was busy with them."""
     durations: Histogram = field(default_factory=Histogram)
-    """How many took how long."""
 
-    def note(self, seconds: float) -> None:
-        """Count a request that was answered after so long."""
+    def record(self, seconds: float) -> None:
+        """Count a request that was answered after `seconds`."""
         self.count += 1
         self.seconds += seconds
         self.durations.observe(seconds)
@@ -43,13 +42,13 @@ class KafkaCounters:
     throttled: int = 0
     throttle_seconds: float = 0.0
     requests: dict[str, RequestCounter] = field(default_factory=dict)
-    """By the name of the API."""
+    """By name of the API."""
 
     def prompt_answers(self) -> list[int]:
-        """Return how many answers took how long, without those of APIs that wait on purpose."""
+        """Return counts of responses by duration bucket, without those of long-poll APIs."""
         counted = (
-            one.durations.counts
-            for name, one in self.requests.items()
+            requests.durations.counts
+            for name, requests in self.requests.items()
             if name not in LONG_POLL_APIS
         )
         return [

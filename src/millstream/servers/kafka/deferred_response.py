@@ -1,4 +1,4 @@
-"""An answer that will come, while the next request of the connection may begin already."""
+"""A response that is not ready yet, while the next request of the connection may start."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class DeferredResponse:
-    """What a handler returns whose request took effect, or its place in line, but has no answer.
+    """Result of a handler whose request took effect, or its place in line, but has no response yet.
 
-    It is a future without a turn of the loop: whoever finishes it has the answer sent. A handler
-    that returns a coroutine instead holds up the requests behind it.
+    It is a future that needs no turn of the event loop: finishing it sends the response. A handler
+    that returns a coroutine instead delays the requests behind it.
     """
 
     __slots__ = ("_answer", "_cancel", "_is_done", "_then")
@@ -22,14 +22,14 @@ class DeferredResponse:
         self._answer: Any = None
 
     def then(self, callback: Callable[[Any], None]) -> None:
-        """Call `callback` with the answer, at once where there is one already."""
+        """Call `callback` with the response, at once if it is ready."""
         if self._is_done:
             callback(self._answer)
         else:
             self._then = callback
 
     def finish(self, answer: Any) -> None:
-        """Give the answer; what comes after the first is not looked at."""
+        """Set the response. Only the first call has an effect."""
         if self._is_done:
             return
         self._is_done, self._answer = True, answer
@@ -38,13 +38,13 @@ class DeferredResponse:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is an answer, or no one wants it any more."""
+        """Whether it was finished or cancelled."""
         return self._is_done
 
     def cancel(self) -> bool:
-        """No one wants the answer any more; returns whether that ends the work for it too.
+        """Drop the response; return whether that also stops the work for it.
 
-        What cannot be called off, as an append under way, runs to its end.
+        Work that cannot be cancelled, such as an append in flight, runs to its end.
         """
         if self._cancel is None or self._is_done:
             return False

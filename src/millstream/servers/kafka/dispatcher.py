@@ -1,4 +1,4 @@
-"""From a frame to its handler."""
+"""Dispatches frames to the handlers of their APIs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Handler = Callable[[Any, RequestContext], Any]
 """Takes the request; returns the response, None, a `DeferredResponse` or a coroutine.
 
-A coroutine holds up the requests behind it, so that those of one connection take effect in order.
+A coroutine delays the requests behind it, so that those of one connection take effect in order.
 """
 
 
@@ -39,7 +39,7 @@ _PRODUCE = APIS[PRODUCE_KEY].name
 
 
 class Dispatcher:
-    """Has requests handled, and their answers given back to the sessions."""
+    """Runs the handlers of requests, and passes their responses to the connections."""
 
     def __init__(
         self,
@@ -63,71 +63,72 @@ class Dispatcher:
         counters.requests = {api.name: counter for api, _, counter in self._routes.values()}
 
     def begin(
-        self, session: KafkaProtocol, frame: memoryview, block: ReceiveBlock
+        self, connection: KafkaProtocol, frame: memoryview, block: ReceiveBlock
     ) -> PendingRequest | PendingFastProduce:
-        """Begin one request. Raises `MalformedRequest` where the connection has to end."""
+        """Start one request. Raises `MalformedRequest` if the connection has to be closed."""
         tracer, span = self._tracer, None
         if frame[1] == PRODUCE_KEY:
             span = None if tracer is None else tracer.begin(_PRODUCE)
-            plain = begin_fast_produce(session, frame, block, self._broker, self._produced, span)
-            if plain is not None:
-                return plain
+            fast = begin_fast_produce(connection, frame, block, self._broker, self._produced, span)
+            if fast is not None:
+                return fast
         began = time.perf_counter()
         header, body = decode_request_header(frame)
         key, version, correlation_id, client_id = header
         route = self._routes.get(key)
         if route is None:
-            raise MalformedRequest(f"API key {key} is not known")
+            raise MalformedRequest(f"unknown API key {key}")
         api, handler, counter = route
         versions = api.versions
-        is_spoken = versions.first <= version <= versions.last
-        if not is_spoken and key != API_VERSIONS_KEY:
+        is_supported = versions.first <= version <= versions.last
+        if not is_supported and key != API_VERSIONS_KEY:
             raise MalformedRequest(
-                f"{api.name} of version {version} is not spoken,"
-                f" allowed is {versions.first}-{versions.last}"
+                f"version of {api.name} must be between {versions.first} and {versions.last},"
+                f" got {version}"
             )
         context = RequestContext(
             self._broker,
             self._config,
             self._fetch_sessions,
-            version if is_spoken else 0,
+            version if is_supported else 0,
             client_id or "",
-            session.principal,
-            session.host,
+            connection.principal,
+            connection.host,
         )
         span = tracer.begin(api.name) if tracer is not None and key != PRODUCE_KEY else span
-        exchange = PendingRequest(
-            session, block, api, correlation_id, context, counter, began, span
+        pending = PendingRequest(
+            connection, block, api, correlation_id, context, counter, began, span
         )
-        if is_spoken:
-            self._handle(session, exchange, handler, body)
-        else:  # Tell a client that is too new what it may say.
-            exchange.answer(unsupported_version())
-        return exchange
+        if is_supported:
+            self._handle(connection, pending, handler, body)
+        else:  # Tells a client that is too new which versions it may use.
+            pending.answer(unsupported_version())
+        return pending
 
     def _handle(
-        self, session: KafkaProtocol, exchange: PendingRequest, handler: Handler, body: memoryview
+        self, connection: KafkaProtocol, pending: PendingRequest, handler: Handler, body: memoryview
     ) -> None:
-        """Have a request answered, now or when its handler is done."""
-        api, context = exchange.api, exchange.context
+        """Run the handler, and answer the request now or when the handler is done."""
+        api, context = pending.api, pending.context
         try:
             request = decode(api.request, body, context.version, is_exact=False)
-        except MalformedRequest as error:  # Say whose it is: that is where it has to be mended.
-            whose = f"in {api.name} of client {context.client_id}"
-            raise MalformedRequest(f"{error}, {whose}") from error
-        if exchange.span is not None:
-            describe_topics(exchange.span, request)
+        except MalformedRequest as error:  # The client has to be fixed, so name it.
+            raise MalformedRequest(
+                f"{error}, in {api.name} of client {context.client_id}"
+            ) from error
+        if pending.span is not None:
+            describe_topics(pending.span, request)
         try:
             result = handler(request, context)
-        except Exception:  # noqa: BLE001 - An error of ours ends one connection, not the node.
-            exchange.fail()
+        except Exception:  # noqa: BLE001 - an internal error ends one connection, not the node.
+            pending.fail()
             return
         if type(result) is CoroutineType:
-            session.hold()
-            self._tasks.start(exchange.run(result))
+            connection.pause()
+            self._tasks.start(pending.run(result))
             return
-        exchange.busy_seconds = time.perf_counter() - exchange.began
+        pending.busy_seconds = time.perf_counter() - pending.began
         if type(result) is DeferredResponse:
-            exchange.defer(result)
+            pending.defer(result)
         else:
-            exchange.answer(result)
+            pending.answer(result)

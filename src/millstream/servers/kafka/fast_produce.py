@@ -1,7 +1,10 @@
-"""The short way for the commonest request: one batch for one partition, with no quota to charge.
+"""Fast path for the most common produce request: one batch for one partition, without quotas.
 
-It does what `handlers.produce` does for such a request, with one object where that needs six;
-whatever is not plain goes the long way. Measured, it halves what a small request costs.
+It has the same effect and the same response as `handlers.produce` for such a request, with one
+object instead of six. The frame is parsed by fixed positions instead of by the codec, the batch is
+appended straight to its partition, and the response is built from a template. Every other request,
+and every request with an error, takes the general path. Measured, this halves the cost of a small
+request.
 """
 
 from __future__ import annotations
@@ -37,20 +40,20 @@ if TYPE_CHECKING:
 
 _API = APIS[PRODUCE_KEY]
 _ATTRIBUTES_AT = CRC_END + 1
-"""Where the low byte of a batch's attributes is."""
+"""Position of the low byte of a batch's attributes."""
 
 
 def begin_fast_produce(  # noqa: PLR0917 - called once for each request.
-    session: KafkaProtocol,
+    connection: KafkaProtocol,
     frame: memoryview,
     block: ReceiveBlock,
     broker: Broker,
     counter: RequestCounter,
     span: Span | None = None,
 ) -> PendingFastProduce | None:
-    """Begin a request if it is plain; else nothing is done, and the long way is to be taken.
+    """Start a request if it qualifies for the fast path; otherwise do nothing and return `None`.
 
-    That includes everything that is wrong with it: the long way finds the same, and says so.
+    A request with an error does not qualify: the general path finds the same error, and reports it.
     """
     began = time.perf_counter()
     if not broker.quotas.is_empty or (request := read_fast_produce(frame)) is None:
@@ -64,14 +67,14 @@ def begin_fast_produce(  # noqa: PLR0917 - called once for each request.
         partition = _partition_of(request, broker)
         if partition is None:
             return None
-        exchange = PendingFastProduce(session, block, request, partition, counter, began, span)
+        pending = PendingFastProduce(connection, block, request, partition, counter, began, span)
         partition.appender.append(
-            batch, exchange, timeout_ms=request.timeout_ms, is_early=acks != ALL
+            batch, pending, timeout_ms=request.timeout_ms, is_early=acks != ALL
         )
     except MillstreamError:
         return None
     counter.loop_seconds += time.perf_counter() - began
-    return exchange
+    return pending
 
 
 def _partition_of(request: FastProduceFrame, broker: Broker) -> Partition | None:
@@ -84,22 +87,22 @@ def _partition_of(request: FastProduceFrame, broker: Broker) -> Partition | None
 
 
 class PendingFastProduce:
-    """A plain request and its answer; to its session it is like any `Exchange`."""
+    """A produce request on the fast path; its connection treats it like a `PendingRequest`."""
 
     __slots__ = (
         "_began",
         "_block",
+        "_connection",
         "_counter",
         "_partition",
         "_request",
-        "_session",
         "_span",
         "parts",
     )
 
     def __init__(  # noqa: PLR0917 - made once for each request.
         self,
-        session: KafkaProtocol,
+        connection: KafkaProtocol,
         block: ReceiveBlock,
         request: FastProduceFrame,
         partition: Partition,
@@ -107,7 +110,7 @@ class PendingFastProduce:
         began: float,
         span: Span | None = None,
     ) -> None:
-        self._session = session
+        self._connection = connection
         self._block = block
         self._request = request
         self._partition = partition
@@ -115,16 +118,16 @@ class PendingFastProduce:
         self._began = began
         self._span = span
         self.parts: list[Bytes] | None = None
-        """The answer; nothing as long as it is worked on, empty where none is wanted."""
+        """The response; `None` until it is ready, empty if the client wants none."""
 
-    # What became of the batch, as whoever waits for an append is told.
+    # The interface of an append's waiter.
 
     def done(self) -> bool:
-        """Whether there is an answer."""
+        """Whether there is a response. Part of the interface of an append's waiter."""
         return self.parts is not None
 
     def set_result(self, appended: Appended, /) -> None:
-        """Answer with where the batch went."""
+        """Answer with the offset of the batch."""
         if self._request.acks == NONE:
             self._answer([])
             return
@@ -137,7 +140,7 @@ class PendingFastProduce:
         self._answer([answer])
 
     def set_exception(self, error: Exception, /) -> None:
-        """Answer with why the batch was not taken."""
+        """Answer with the error of the append."""
         if not isinstance(error, MillstreamError):
             raise error
         if self._span is not None:
@@ -148,16 +151,16 @@ class PendingFastProduce:
         self._block.release()
         self.parts = parts
         seconds = time.perf_counter() - self._began
-        self._counter.note(seconds)
+        self._counter.record(seconds)
         if self._span is not None:
             self._end_span(self._span, seconds)
-        self._session.answered(sum(map(len, parts)))
+        self._connection.answered(sum(map(len, parts)))
 
     def _end_span(self, span: Span, seconds: float) -> None:
-        """Tell what was asked for, and how long the disk took of all the time."""
+        """Record the request, and how much of its time the disk took."""
         request, partition = self._request, self._partition
         client_id = request.client_id.decode(errors="replace")
-        describe(span, _API.name, request.version, client_id, self._session.host)
+        describe(span, _API.name, request.version, client_id, self._connection.host)
         span.set_attribute("kafka.topic_count", 1)
         span.set_attribute("messaging.destination.name", partition.topic)
         span.set_attribute("messaging.destination.partition.id", str(partition.index))
@@ -181,4 +184,4 @@ class PendingFastProduce:
         return encode_response(_API, request.version, request.correlation_id, response)
 
     def cancel(self) -> None:
-        """Let the append run to its end: it still needs the request's bytes, and frees them."""
+        """Let the append run to its end: it still needs the request's bytes, and releases them."""

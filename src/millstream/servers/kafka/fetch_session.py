@@ -1,11 +1,13 @@
-"""Fetch sessions (KIP-227): what a consumer fetches is remembered, so that it only says changes.
+"""Fetch sessions (KIP-227): the node remembers what a consumer fetches.
 
-    epoch -1   no session; one that is named ends
-    epoch 0    begin one; everything is asked for and answered in full
-    epoch n    go on with one: only changed partitions are named, and only those with news answered
+Later fetches then name only what changed:
 
-The caller holds the session while its one fetch is under way: requests of a connection that go on
-with the same session come one after the other, and another epoch than the next is refused.
+    epoch -1   no session; a session that is named ends
+    epoch 0    start one; all partitions are named and answered in full
+    epoch n    resume one: only changed partitions are named, and only those with news are answered
+
+The caller owns the session while its one fetch is in flight: requests of a connection that resume
+the same session run one after the other, and any epoch but the next is rejected.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 
 EVICTION_SECONDS = 120.0
-"""A session that was used within this time is not given up for a new one. Kafka's own limit."""
+"""A session that was used within this time is not evicted for a new one. The value is Kafka's."""
 
 PARTITIONS_MAX = 1_000_000
-"""Partitions that all sessions together remember; beyond, fetches go without a session."""
+"""Partitions of all sessions together; beyond this, fetches get no session."""
 
 
 class PartitionKey(NamedTuple):
-    """Which partition, as the client names it: by the topic's id from version 13 on, or by name."""
+    """A partition as the client names it: by topic id from version 13 on, by topic name before."""
 
     topic: str
     topic_id: UUID
@@ -41,54 +43,54 @@ class PartitionKey(NamedTuple):
 
 @dataclass(slots=True)
 class CachedPartition:
-    """One partition of a fetch, and what the client was told of it last."""
+    """One partition of a fetch, with what was last sent to the client about it."""
 
     key: PartitionKey
     offset: int
     size_max: int
     leader_epoch: int = -1
     last_fetched_epoch: int = -1
-    told_high_watermark: int = -1
-    told_log_start: int = -1
+    sent_high_watermark: int = -1
+    sent_log_start: int = -1
 
 
 class FetchSession:
-    """What one consumer fetches, in the order in which partitions have their turn."""
+    """The partitions that one consumer fetches, in the order in which they are served."""
 
     __slots__ = ("epoch", "id", "principal", "used_at", "uses_topic_ids", "wanted")
 
     def __init__(self, *, number: int, principal: str, uses_topic_ids: bool) -> None:
         self.id = number
         self.epoch = 1
-        """The epoch that the next fetch has to have."""
+        """Epoch that the next fetch must have."""
         self.principal = principal
         self.uses_topic_ids = uses_topic_ids
         self.wanted: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
         self.used_at = 0.0
 
     def update(self, wanted: Iterable[CachedPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Take over what a fetch says has changed."""
+        """Apply the changes that a fetch names."""
         for new in wanted:
             if (old := self.wanted.get(new.key)) is not None:
-                new.told_high_watermark = old.told_high_watermark
-                new.told_log_start = old.told_log_start
+                new.sent_high_watermark = old.sent_high_watermark
+                new.sent_log_start = old.sent_log_start
             self.wanted[new.key] = new
         for key in forgotten:
             self.wanted.pop(key, None)
 
     def move_to_end(self, key: PartitionKey) -> None:
-        """Let others go first next time: this one had records."""
+        """Serve the other partitions first next time: this one had records."""
         self.wanted.move_to_end(key)
 
 
 class FetchSessions:
-    """All sessions of a node, a bounded number, the least recently used first; and who waits."""
+    """The sessions of a node, bounded, least recently used first; and the fetches that wait."""
 
     def __init__(self, sessions_max: int) -> None:
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.waiting: dict[object, Callable[[], None]] = {}
-        """How to have each fetch answered at once that waits for records."""
+        """Functions that answer a waiting fetch at once, by fetch."""
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -96,13 +98,13 @@ class FetchSessions:
 
     @property
     def partition_count(self) -> int:
-        """Partitions that all sessions together remember."""
+        """Partitions of all sessions together."""
         return sum(len(session.wanted) for session in self._sessions.values())
 
     def begin(
         self, wanted: list[CachedPartition], *, principal: str, uses_topic_ids: bool, now: float
     ) -> FetchSession | None:
-        """Begin a session, if there is room for one."""
+        """Start a session, if the limits allow one."""
         if self._sessions_max == 0 or self.partition_count + len(wanted) > PARTITIONS_MAX:
             return None
         if len(self._sessions) >= self._sessions_max:
@@ -118,10 +120,10 @@ class FetchSessions:
         self._sessions[number] = session
         return session
 
-    def go_on(
+    def resume(
         self, number: int, epoch: int, *, principal: str, uses_topic_ids: bool, now: float
     ) -> FetchSession | ErrorCode:
-        """Return the session that a fetch goes on with, or what is wrong with that."""
+        """Return the session that a fetch resumes, or the error if it cannot."""
         session = self._sessions.get(number)
         if session is None or session.principal != principal:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -135,19 +137,19 @@ class FetchSessions:
         return session
 
     def end(self, number: int, *, principal: str) -> None:
-        """End a session, if it is the caller's."""
+        """End a session, if it belongs to the caller."""
         session = self._sessions.get(number)
         if session is not None and session.principal == principal:
             del self._sessions[number]
 
     def answer_all_waiting(self) -> None:
-        """Have every fetch that waits for records answered with what there is."""
+        """Answer every fetch that waits for records with what there is."""
         for answer in list(self.waiting.values()):
             answer()
 
 
 def _new_id(taken: OrderedDict[int, FetchSession]) -> int:
-    """Pick an id that cannot be guessed: a session tells who reads what."""
+    """Pick an id that cannot be guessed: a session reveals who reads what."""
     while True:
         number = secrets.randbelow(2**31 - 1) + 1
         if number not in taken:

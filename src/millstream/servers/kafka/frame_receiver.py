@@ -1,13 +1,13 @@
-"""Cuts what arrives on one connection into frames, in memory that is not copied.
+"""Splits the bytes of one connection into frames, without copying.
 
     +------+---------------+------+----------------------- - -
-    | size | request       | size | request that is not whole yet
+    | size | request       | size | request that is not complete yet
     +------+---------------+------+----------------------- - -
 
-Reads go into a block that all connections use in turn. What is left of a frame at its end is
-moved to a block of the connection's own, which then takes the rest of that frame and nothing else.
-Nothing is allocated because a client says so: the own block grows with what has arrived, unless
-the connection has sent frames of that size before.
+Reads go into a block that all connections use in turn. An incomplete frame at its end is moved to a
+block of the connection's own, which then receives the remainder of that frame and nothing else. A
+size that a client claims is never allocated up front: the own block grows with what has arrived,
+unless the connection has sent frames of that size before.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from millstream.servers.kafka.block_pool import BlockPool, ReceiveBlock
 _SIZE = struct.Struct(">i")
 _unpack_size = _SIZE.unpack_from
 FRAME_SIZE_MIN = 8
-"""Key, version and correlation id: the shortest header there is."""
+"""Key, version and correlation id: the shortest header."""
 
 _TRUSTED_SIZE = 16 * 1024
 _GROWTH = 4
-"""The own block may be so large at once, or so many times what has arrived."""
+"""The own block may have this size at once, or this many times what has arrived."""
 
 
 Frame: TypeAlias = tuple[memoryview, ReceiveBlock]
-"""One whole request, and the block that has to be released when it is not needed any more."""
+"""One complete request, and the block to release when it is no longer needed."""
 
 
 class FrameReceiver:
@@ -45,16 +45,16 @@ class FrameReceiver:
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether a frame has begun and is not whole yet."""
+        """Whether a frame has started and is not complete."""
         return self._own is not None
 
-    def has_room(self) -> bool:
-        """Whether there is memory for the next bytes. Read no more while there is not."""
+    def has_capacity(self) -> bool:
+        """Return whether there is memory for the next bytes. Do not read while there is none."""
         own = self._own
         if own is None or self._filled < own.size:
             return True
         wanted = self._size_wanted(self._filled)
-        if not self._blocks.has_room(wanted, held=own.size):
+        if not self._blocks.has_capacity(wanted, held=own.size):
             return False
         self._own = self._blocks.take(wanted)
         self._own.view[: self._filled] = own.view[: self._filled]
@@ -62,7 +62,7 @@ class FrameReceiver:
         return True
 
     def space(self) -> memoryview:
-        """Return where the next bytes go."""
+        """Return the memory for the next bytes."""
         if self._own is not None:
             end = min(self._own.size, self._frame_end) if self._frame_end else _SIZE.size
             return self._own.view[self._filled : end]
@@ -70,16 +70,16 @@ class FrameReceiver:
         return blocks.reading.view[blocks.filled :] if blocks.filled else blocks.reading.view
 
     def received(self, count: int) -> list[Frame]:
-        """Take note that `count` bytes were filled in; return the frames that they complete."""
+        """Process `count` bytes that were read into `space`; return the completed frames."""
         if self._own is not None:
             return self._received_own(self._own, count)
         blocks = self._blocks
         block, start = blocks.reading, blocks.filled
         frames: list[Frame] = []
         try:
-            rest = self._cut(block, start, start + count, frames)
-            if rest < start + count:
-                self._carry(block.view[rest : start + count])
+            end = self._cut(block, start, start + count, frames)
+            if end < start + count:
+                self._carry(block.view[end : start + count])
         except MalformedRequest:
             for _ in frames:
                 block.release()
@@ -89,13 +89,15 @@ class FrameReceiver:
         return frames
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         if self._own is not None:
             self._own.release()
         self._own = None
 
     def _cut(self, block: ReceiveBlock, position: int, limit: int, frames: list[Frame]) -> int:
-        """Add the whole frames between two positions of a block; return where the rest starts."""
+        """Add the complete frames between two positions of a block; return where the last one
+        ends.
+        """
         view = block.view
         size_max = self.frame_size_max
         while limit - position >= 4:
@@ -117,21 +119,21 @@ class FrameReceiver:
         size: int = _SIZE.unpack_from(view, position)[0]
         if not FRAME_SIZE_MIN <= size <= self.frame_size_max:
             raise MalformedRequest(
-                f"frame claims {size} bytes, allowed is {FRAME_SIZE_MIN}-{self.frame_size_max}"
+                f"frame size must be between {FRAME_SIZE_MIN} and {self.frame_size_max}, got {size}"
             )
         return size
 
-    def _carry(self, rest: memoryview) -> None:
-        """Begin the own block with what has arrived of a frame."""
+    def _carry(self, partial: memoryview) -> None:
+        """Start the own block with what has arrived of a frame."""
         self._frame_end = 0
-        if len(rest) >= _SIZE.size:
-            self._frame_end = _SIZE.size + self._size_at(rest, 0)
-        block = self._blocks.take(self._size_wanted(len(rest)))
-        block.view[: len(rest)] = rest
-        self._own, self._filled = block, len(rest)
+        if len(partial) >= _SIZE.size:
+            self._frame_end = _SIZE.size + self._size_at(partial, 0)
+        block = self._blocks.take(self._size_wanted(len(partial)))
+        block.view[: len(partial)] = partial
+        self._own, self._filled = block, len(partial)
 
     def _size_wanted(self, arrived: int) -> int:
-        """How large the own block has to be, or may be by now."""
+        """Return the size that the own block needs, or may have by now."""
         if self._frame_end <= self._largest + _SIZE.size:
             return max(self._frame_end, _SIZE.size)
         return min(self._frame_end, max(_TRUSTED_SIZE, arrived * _GROWTH))
@@ -143,5 +145,5 @@ class FrameReceiver:
         if not self._frame_end or self._filled < self._frame_end:
             return []
         self._largest = max(self._largest, self._frame_end - _SIZE.size)
-        self._own = None  # Its one user is the frame, from here on.
+        self._own = None  # From here on the frame is its only user.
         return [(block.view[_SIZE.size : self._frame_end], block)]

@@ -1,13 +1,13 @@
 """One connection of a Kafka client.
 
-    bytes ──► receiver ──► backlog ──► at work ──► answers, in the order of the requests ──► bytes
-                 │            │           │                          │
-                 └────────────┴───────────┴── reading stops ◄────────┘
-                                              while any of them holds too much
+    bytes ──► receiver ──► backlog ──► in flight ──► responses, in order of requests ──► bytes
+                 │            │            │                       │
+                 └────────────┴────────────┴── reading pauses ◄────┘
+                                               while any of them holds too much
 
-A request begins when those before it have: a produce has then taken its place in the log, and the
-next may follow; what has to wait for something else holds up the requests behind it. Answers that
-are ready in one turn of the loop go out in one write.
+A request starts when those before it have started: a produce then has its place in the log, and the
+next request may follow; a request that has to wait for something else delays those behind it.
+Responses that are ready in one turn of the loop are sent in one write.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TURN_REQUESTS_MAX = 64
-"""Requests of one connection that are begun in one turn of the loop; then others have theirs."""
+"""Requests of one connection that are started in one turn of the loop, before others have
+theirs.
+"""
 
 
 class KafkaProtocol(asyncio.BufferedProtocol):
-    """The protocol of one connection. All of it runs on the event loop."""
+    """The protocol of one connection. Runs on the event loop."""
 
     def __init__(self, listener: KafkaListener) -> None:
         self._listener = listener
@@ -45,29 +47,29 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             listener.blocks, frame_size_max=self._config.request_size_max
         )
         self._backlog: deque[Frame] = deque()
-        self._exchanges: deque[PendingRequest | PendingFastProduce] = deque()
-        self._held_by = 0
+        self._requests: deque[PendingRequest | PendingFastProduce] = deque()
+        self._pauses = 0
         self._is_flush_scheduled = False
-        self._is_work_scheduled = False
+        self._is_backlog_scheduled = False
         self._unsent_bytes = 0
-        """Of answers that are ready, and wait for those before them or for the end of the turn."""
+        """Bytes of responses that wait for those before them or for the end of the turn."""
         self._is_reading = True
         self._is_writing_paused = False
         self._is_waiting_for_memory = False
         self._is_closing = False
-        self._muted_until = 0.0
+        self._throttled_until = 0.0
         self.host = ""
         self.principal = ANONYMOUS
         self.connected_at = self.active_at = self._loop.time()
-        self._frame_began_at: float | None = None
+        self._frame_started_at: float | None = None
         self._stalled_since: float | None = None
         self._unread = 0
-        self._has_spoken = False
+        self._has_sent_request = False
 
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or close it where there are too many."""
+        """Accept the connection, or close it if there are too many."""
         self._transport = transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
@@ -78,19 +80,19 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=self._config.output_bytes_max)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's.
-        """Give everything back. What was appended stays appended."""
+        """Release everything. What was appended stays appended."""
         self._is_closing = True
         self._listener.forget(self)
         self._receiver.close()
         for _, block in self._backlog:
             block.release()
         self._backlog.clear()
-        for exchange in self._exchanges:
-            exchange.cancel()
-        self._exchanges.clear()
+        for pending in self._requests:
+            pending.cancel()
+        self._requests.clear()
 
     def close(self, reason: str) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         if self._is_closing or self._transport is None:
             return
         self._is_closing = True
@@ -99,7 +101,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def drain(self) -> None:
-        """Read no more, answer what is under way, then close."""
+        """Stop reading, answer the requests in flight, then close."""
         self._is_reading = False
         if self._transport is not None and not self._is_closing:
             self._transport.pause_reading()
@@ -109,18 +111,18 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             self._close_if_drained()
 
     def _close_if_drained(self) -> None:
-        if self._listener.is_draining and not self._exchanges and self._transport is not None:
+        if self._listener.is_draining and not self._requests and self._transport is not None:
             self._is_closing = True
             self._transport.close()
 
     # Reading.
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's.
-        """Say where the next bytes go."""
+        """Return the memory for the next bytes."""
         return self._receiver.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in what has arrived."""
+        """Process bytes that have arrived."""
         if self._is_closing:
             return
         self._listener.counters.received_bytes += nbytes
@@ -131,35 +133,35 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             return
         if frames:
             self.active_at = self._loop.time()
-            self._has_spoken = True
-            self._frame_began_at = None
+            self._has_sent_request = True
+            self._frame_started_at = None
             self._backlog.extend(frames)
-            self._work_off()
+            self._process_backlog()
         if self._receiver.is_within_frame:
-            if self._frame_began_at is None:
-                self._frame_began_at = self._loop.time()
-            self._pace()
-        elif self._backlog or self._muted_until:
-            self._pace()
+            if self._frame_started_at is None:
+                self._frame_started_at = self._loop.time()
+            self._update_flow_control()
+        elif self._backlog or self._throttled_until:
+            self._update_flow_control()
 
     def eof_received(self) -> bool:
-        """Close when the client has nothing more to say: no Kafka client half-closes."""
+        """Close when the client closes its side: no Kafka client half-closes."""
         return False
 
-    def _pace(self) -> None:
-        """Read on, or not, by how much is under way."""
+    def _update_flow_control(self) -> None:
+        """Pause or resume reading, depending on how much is in flight."""
         if self._is_closing or self._transport is None:
             return
-        is_free = not self._backlog and not self._is_muted() and self._has_memory()
-        if is_free and not self._is_reading and not self._listener.is_draining:
+        may_read = not self._backlog and not self._is_throttled() and self._has_memory()
+        if may_read and not self._is_reading and not self._listener.is_draining:
             self._is_reading = True
             self._transport.resume_reading()
-        elif not is_free and self._is_reading:
+        elif not may_read and self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 
     def _has_memory(self) -> bool:
-        if self._receiver.has_room():
+        if self._receiver.has_capacity():
             return True
         if not self._is_waiting_for_memory:
             self._is_waiting_for_memory = True
@@ -168,93 +170,93 @@ class KafkaProtocol(asyncio.BufferedProtocol):
 
     def _memory_freed(self) -> None:
         self._is_waiting_for_memory = False
-        self._loop.call_soon(self._pace)
+        self._loop.call_soon(self._update_flow_control)
 
-    # Working.
+    # Requests.
 
-    def _work_off(self) -> None:
-        """Begin as many requests as may be under way, and leave others their turn of the loop."""
+    def _process_backlog(self) -> None:
+        """Start requests up to the limits, and leave other connections their turn of the loop."""
         begin = self._listener.dispatcher.begin
         for _ in range(TURN_REQUESTS_MAX):
             if not self._backlog or self._is_closing or not self._may_begin():
                 return
             data, block = self._backlog.popleft()
             try:
-                self._exchanges.append(begin(self, data, block))
+                self._requests.append(begin(self, data, block))
             except MillstreamError as error:
                 block.release()
                 self.close(str(error))
-        if self._backlog and not self._is_work_scheduled:
-            self._is_work_scheduled = True
-            self._loop.call_soon(self._resume_work)
+        if self._backlog and not self._is_backlog_scheduled:
+            self._is_backlog_scheduled = True
+            self._loop.call_soon(self._resume_backlog)
 
-    def _resume_work(self) -> None:
-        self._is_work_scheduled = False
-        self._go_on()
+    def _resume_backlog(self) -> None:
+        self._is_backlog_scheduled = False
+        self._continue()
 
     def _may_begin(self) -> bool:
         return (
-            not self._held_by
+            not self._pauses
             and not self._is_writing_paused
             and self._unsent_bytes < self._config.output_bytes_max
-            and len(self._exchanges) < self._config.requests_in_flight_max
-            and not self._muted_until
+            and len(self._requests) < self._config.requests_in_flight_max
+            and not self._throttled_until
         )
 
-    def hold(self) -> None:
-        """Begin no other request until `let_go`."""
-        self._held_by += 1
+    def pause(self) -> None:
+        """Start no other request until `resume`."""
+        self._pauses += 1
 
-    def let_go(self) -> None:
-        """Let the next request begin."""
-        self._held_by -= 1
-        self._go_on()
+    def resume(self) -> None:
+        """Let the next request start."""
+        self._pauses -= 1
+        self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._backlog:
-            self._work_off()
-        self._pace()
+            self._process_backlog()
+        self._update_flow_control()
 
     # Throttling.
 
-    def mute(self, seconds: float) -> None:
-        """Begin no request for a while: the client was told how long, and may not listen."""
+    def throttle(self, seconds: float) -> None:
+        """Start no request for a while: the client was told to wait, but may not comply."""
         counters = self._listener.counters
         counters.throttled += 1
         counters.throttle_seconds += seconds
         until = self._loop.time() + seconds
-        if until > self._muted_until:
-            self._muted_until = until
-            self._loop.call_at(until, self._unmute, until)
-            self._pace()
+        if until > self._throttled_until:
+            self._throttled_until = until
+            self._loop.call_at(until, self._end_throttle, until)
+            self._update_flow_control()
 
-    def _unmute(self, until: float) -> None:
-        # The timer says that the time is over; the loop's clock may stand a hair before it.
-        if until == self._muted_until:
-            self._muted_until = 0.0
-            self._go_on()
+    def _end_throttle(self, until: float) -> None:
+        # The timer is authoritative; the loop's clock may be slightly behind it.
+        if until == self._throttled_until:
+            self._throttled_until = 0.0
+            self._continue()
 
-    def _is_muted(self) -> bool:
-        return self._muted_until > 0.0
+    def _is_throttled(self) -> bool:
+        return self._throttled_until > 0.0
 
-    # Answering.
+    # Responses.
 
     def answered(self, size: int) -> None:
-        """Take note of an answer of `size` bytes: it goes out with others of this turn."""
+        """Register a response of `size` bytes, which is sent with others of this turn."""
         self._unsent_bytes += size
         if not self._is_flush_scheduled and not self._is_closing:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send the answers of requests before which none waits."""
+        """Send the responses that are ready, up to the first request that is not."""
         self._is_flush_scheduled = False
         if self._is_closing or self._transport is None:
             return
         out: list[Bytes] = []
-        exchanges = self._exchanges
-        while exchanges and (parts := exchanges[0].parts) is not None:
-            exchanges.popleft()
+        requests = self._requests
+        while requests and (parts := requests[0].parts) is not None:
+            requests.popleft()
             out += parts
         if out:
             size = sum(map(len, out))
@@ -265,44 +267,44 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(out)
         if self._backlog:
-            self._work_off()
+            self._process_backlog()
         if not self._is_reading:
-            self._pace()
+            self._update_flow_control()
         if self._listener.is_draining:
             self._close_if_drained()
 
     def pause_writing(self) -> None:
-        """Begin no more requests: the client does not read their answers."""
+        """Start no more requests: the client does not read its responses."""
         self._is_writing_paused = True
         self._stalled_since = self._loop.time()
 
     def resume_writing(self) -> None:
-        """Go on: the client reads again."""
+        """Continue: the client reads again."""
         self._is_writing_paused = False
         self._stalled_since = None
-        self._go_on()
+        self._continue()
 
     # Deadlines.
 
     def check_deadlines(self, now: float) -> None:
-        """Close the connection if it has kept us waiting for too long."""
+        """Close the connection if one of its deadlines has passed."""
         config = self._config
         if self._stalled_since is not None:
             if self._is_read_from():
                 self._stalled_since = now
             elif now - self._stalled_since > config.output_ms_max / 1000:
-                self.close(f"read nothing for {config.output_ms_max} ms while answers wait")
-        elif not self._has_spoken:
+                self.close(f"read nothing for {config.output_ms_max} ms while responses wait")
+        elif not self._has_sent_request:
             if now - self.connected_at > config.handshake_ms_max / 1000:
                 self.close(f"no request within {config.handshake_ms_max} ms of connecting")
-        elif self._frame_began_at is not None:
-            if now - self._frame_began_at > config.request_ms_max / 1000:
+        elif self._frame_started_at is not None:
+            if now - self._frame_started_at > config.request_ms_max / 1000:
                 self.close(f"a request took longer than {config.request_ms_max} ms to arrive")
-        elif not self._exchanges and now - self.active_at > config.idle_ms_max / 1000:
+        elif not self._requests and now - self.active_at > config.idle_ms_max / 1000:
             self.close(f"no request for {config.idle_ms_max} ms")
 
     def _is_read_from(self) -> bool:
-        """Whether the client has read some of what waits for it since this was last asked."""
+        """Return whether the client has read some output since the last call."""
         assert self._transport is not None
         size, before = self._transport.get_write_buffer_size(), self._unread
         self._unread = size

@@ -1,4 +1,4 @@
-"""The Kafka server: its listening socket and all connections."""
+"""The listener of the Kafka server: its socket and all connections."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from millstream.servers.kafka.kafka_protocol import KafkaProtocol
 from millstream.tracing import Tracer
 
 SWEEP_SECONDS_MAX = 1.0
-"""Longest interval between two checks of the deadlines."""
+"""Longest interval at which deadlines are checked."""
 
 
 class KafkaListener:
-    """The Kafka server of a node."""
+    """The listener of the Kafka server of a node."""
 
     def __init__(
         self, broker: Broker, config: KafkaConfig | None = None, *, tracer: Tracer | None = None
@@ -63,11 +63,10 @@ class KafkaListener:
 
     @property
     def connection_count(self) -> int:
-        """Return the number of connections."""
         return len(self._connections)
 
     def admit(self, session: KafkaProtocol) -> bool:
-        """Add a connection; return whether it may stay."""
+        """Return whether one more connection is allowed, and count it if so."""
         if self.is_draining:
             self._note_refused("draining")
             return False
@@ -108,7 +107,9 @@ class KafkaListener:
             self._sweep.cancel()
 
     async def drain(self) -> None:
-        """Accept nothing new, answer requests in flight, and return when all connections ended."""
+        """Accept nothing new, answer the requests in flight, and wait until all connections
+        ended.
+        """
         self.is_draining = True
         self.stop_accepting()
         if self._connections:

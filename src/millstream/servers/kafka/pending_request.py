@@ -1,4 +1,4 @@
-"""One request and its answer."""
+"""One request with its response."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WAIT_STEP_NAMES = {"Produce": "commit", "Fetch": "wait for records"}
-"""What a request waits for that is answered later, as its span calls it."""
+"""Names of the span steps in which a deferred request waits, by API."""
 
 
 class PendingRequest:
-    """A request that was read, until its answer was handed to the socket."""
+    """A request from when it was read until its response was handed to the socket."""
 
     __slots__ = (
         "_block",
+        "_connection",
         "_correlation_id",
         "_counter",
         "_deferred",
-        "_session",
         "api",
         "began",
         "busy_seconds",
@@ -48,7 +48,7 @@ class PendingRequest:
 
     def __init__(  # noqa: PLR0917 - made once for each request.
         self,
-        session: KafkaProtocol,
+        connection: KafkaProtocol,
         block: ReceiveBlock,
         api: Api,
         correlation_id: int,
@@ -57,7 +57,7 @@ class PendingRequest:
         began: float,
         span: Span | None = None,
     ) -> None:
-        self._session = session
+        self._connection = connection
         self._block: ReceiveBlock | None = block
         self.api = api
         self._correlation_id = correlation_id
@@ -66,37 +66,37 @@ class PendingRequest:
         self.began = began
         self._deferred: DeferredResponse | None = None
         self.parts: list[Bytes] | None = None
-        """The answer; nothing as long as it is worked on, empty where none is wanted."""
+        """The response; `None` until it is ready, empty if the client wants none."""
         self.busy_seconds = 0.0
-        """How long the loop did nothing else, as far as it was measured: not within coroutines."""
+        """Time that the loop was occupied, as far as it is measured: not within coroutines."""
         self.span = span
-        """Where the request is followed."""
+        """Set if the request is traced."""
 
-    # Coming to an answer.
+    # With a response.
 
     def defer(self, deferred: DeferredResponse) -> None:
-        """Answer when `deferred` has the answer."""
+        """Answer when `deferred` has the response."""
         self._deferred = deferred
         deferred.then(self.answer)
 
     async def run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Await the answer, and then let the next request of the connection begin."""
+        """Await the response, then let the next request of the connection start."""
         try:
             response = await coroutine
             if isinstance(response, DeferredResponse):
                 self.defer(response)
             else:
                 self.answer(response)
-        except Exception:  # noqa: BLE001 - An error of ours ends one connection, not the node.
+        except Exception:  # noqa: BLE001 - an internal error ends one connection, not the node.
             self.fail()
         finally:
-            self._session.let_go()
+            self._connection.resume()
 
     def answer(self, response: Any) -> None:
-        """Encode the answer and hand it to the session; `None` where none is wanted."""
+        """Encode the response and pass it to the connection; `None` if the client wants none."""
         counter, context = self._counter, self.context
         seconds = time.perf_counter() - self.began
-        counter.note(seconds)
+        counter.record(seconds)
         counter.loop_seconds += self.busy_seconds
         throttle_ms = context.charge(QuotaKind.REQUEST, self.busy_seconds)
         if self.span is not None:
@@ -109,21 +109,21 @@ class PendingRequest:
             parts = encode_response(self.api, context.version, self._correlation_id, response)
         self.release()
         self.parts = parts
-        self._session.answered(sum(map(len, parts)))
+        self._connection.answered(sum(map(len, parts)))
         if throttle_ms:
-            self._session.mute(throttle_ms / 1000)
+            self._connection.throttle(throttle_ms / 1000)
 
     def fail(self) -> None:
-        """End the connection: what the handler did is an error of ours. Call it in `except`."""
+        """Log an internal error of the handler and close the connection. Call it in `except`."""
         logger.exception("%s of version %d failed", self.api.name, self.context.version)
         self._counter.errors += 1
         if self.span is not None:
             self.span.end(f"{self.api.name} failed")
         self.release()
-        self._session.close(f"an error of ours while handling {self.api.name}")
+        self._connection.close(f"internal error in {self.api.name}")
 
     def _end_span(self, span: Span, seconds: float, throttle_ms: int) -> None:
-        """Tell whose it is, and for how long it waited: for the disk, for records, for others."""
+        """Record the request, and how long it waited: for the disk, for records, for a quota."""
         context = self.context
         describe(span, self.api.name, context.version, context.client_id, context.host)
         if self._deferred is not None:
@@ -132,12 +132,12 @@ class PendingRequest:
             span.set_attribute("millstream.throttle_ms", throttle_ms)
         span.end()
 
-    # Coming to an end without one.
+    # Without a response.
 
     def cancel(self) -> None:
-        """Stop waiting for the answer: the connection has ended.
+        """Stop waiting for the response: the connection is lost.
 
-        Work that goes on nonetheless still needs the request's bytes, and gives them back itself.
+        Work that continues nonetheless still needs the request's bytes, and releases them itself.
         """
         if self.span is not None:
             self.span.end("the connection was lost")
@@ -145,18 +145,18 @@ class PendingRequest:
             self.release()
 
     def release(self) -> None:
-        """Give the memory of the request back."""
+        """Release the memory of the request."""
         if self._block is not None:
             block, self._block = self._block, None
             block.release()
 
 
 def encode_response(api: Api, version: int, correlation_id: int, response: object) -> list[Bytes]:
-    """Return an answer as it goes over the wire; records stay where they lie."""
+    """Encode a response with its header. Records are not copied."""
     header = encode_response_header(api.key, version, correlation_id)
     parts = encode_parts(response, version)
-    first, *rest = parts
+    first, *others = parts
     size = len(header) + len(first)
-    for part in rest:
+    for part in others:
         size += len(part)
-    return [b"".join((size.to_bytes(4), header, first)), *rest]
+    return [b"".join((size.to_bytes(4), header, first)), *others]

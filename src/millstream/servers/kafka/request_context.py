@@ -1,4 +1,4 @@
-"""Who asks, and whom: what a handler is given beside the request itself."""
+"""The context of a request: what a handler gets beside the request itself."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request's surroundings."""
-
     broker: Broker
     config: KafkaConfig
     fetch_sessions: FetchSessions
     version: int
-    """The version of the request, and so of its answer."""
+    """The version of the request, and so of its response."""
     client_id: str
     principal: str = ANONYMOUS
     host: str = ""
     throttle_ms: int = 0
-    """How long the client has to wait before its next request, as far as is known."""
+    """How long the client has to wait before its next request, as known so far."""
 
     def charge(self, kind: QuotaKind, amount: float) -> int:
-        """Charge the client for what it used; return how long it has to wait now, in all."""
+        """Charge the client for what it used; return how long it has to wait now, in total."""
         quotas = self.broker.quotas
         if not quotas.is_empty:
             now = self.broker.clock.monotonic()

@@ -1,4 +1,4 @@
-"""What a span tells of a Kafka request: which it is, whose, and of how many topics."""
+"""Attributes of the spans of Kafka requests: API, client, number of topics."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from millstream.tracing import Span
 
 TEXT_LENGTH_MAX = 256
-"""Characters of what clients choose, as their id: the rest is cut off."""
+"""Characters of texts that clients choose, such as their id; longer ones are cut."""
 
 
 def describe(span: Span, api: str, version: int, client_id: str, host: str) -> None:
-    """Say which request it is, and whose."""
+    """Record the API and the client."""
     span.rename(f"Kafka {api}")
     span.set_attribute("messaging.system", "kafka")
     span.set_attribute("messaging.operation.name", api)
@@ -21,7 +21,7 @@ def describe(span: Span, api: str, version: int, client_id: str, host: str) -> N
 
 
 def describe_topics(span: Span, request: Any) -> None:
-    """Say of how many topics it is, and of which, where it is one."""
+    """Record the number of topics, and the name if there is only one."""
     topics = getattr(request, "topic_data", None) or getattr(request, "topics", None)
     if not isinstance(topics, tuple):
         return

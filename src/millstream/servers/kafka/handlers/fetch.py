@@ -114,7 +114,7 @@ def _wanted(
             return named, None
         begun = sessions.begin(named, principal=context.principal, uses_topic_ids=uses_ids, now=now)
         return named, begun
-    session = sessions.go_on(
+    session = sessions.resume(
         request.session_id,
         epoch,
         principal=context.principal,
@@ -340,8 +340,8 @@ class PendingFetch:
             assert result is not None, "what was let go was read again"
             if not self._is_full and not _is_news(wanted, result):
                 continue
-            wanted.told_high_watermark = result.high_watermark
-            wanted.told_log_start = result.log_start_offset
+            wanted.sent_high_watermark = result.high_watermark
+            wanted.sent_log_start = result.log_start_offset
             topics.setdefault((wanted.key.topic, wanted.key.topic_id), []).append(result)
             if size and self._session is not None and wanted.key in self._session.wanted:
                 self._session.move_to_end(wanted.key)
@@ -362,8 +362,8 @@ def _is_news(wanted: CachedPartition, result: FetchResponsePartition) -> bool:
         result.records
         or result.error_code
         or result.diverging_epoch.epoch >= 0
-        or result.high_watermark != wanted.told_high_watermark
-        or result.log_start_offset != wanted.told_log_start
+        or result.high_watermark != wanted.sent_high_watermark
+        or result.log_start_offset != wanted.sent_log_start
     )
 
 
