@@ -67,9 +67,7 @@ class BlockPool:
         return others <= BLOCK_SIZE or others + size <= self._bytes_max
 
     def take(self, size: int) -> ReceiveBlock:
-        """Return a block of at least `size` bytes. A caller that can wait checks `has_capacity`
-        first.
-        """
+        """Return a block of at least `size` bytes, whatever `has_capacity` says."""
         rounded = max(BLOCK_SIZE_MIN, 1 << (size - 1).bit_length())
         if free := self._free.get(rounded):
             block = free.pop()

@@ -95,9 +95,7 @@ class FrameReceiver:
         self._own = None
 
     def _cut(self, block: ReceiveBlock, position: int, limit: int, frames: list[Frame]) -> int:
-        """Add the complete frames between two positions of a block; return where the last one
-        ends.
-        """
+        """Add the complete frames between two positions of a block; return the end of the last."""
         view = block.view
         size_max = self.frame_size_max
         while limit - position >= 4:

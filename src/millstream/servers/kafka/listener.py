@@ -107,8 +107,8 @@ class KafkaListener:
             self._sweep.cancel()
 
     async def drain(self) -> None:
-        """Accept nothing new, answer the requests in flight, and wait until all connections
-        ended.
+        """Accept nothing new, answer the requests in flight, and wait for all connections to
+        end.
         """
         self.is_draining = True
         self.stop_accepting()
