@@ -107,9 +107,7 @@ class KafkaListener:
             self._sweep.cancel()
 
     async def drain(self) -> None:
-        """Accept nothing new, answer the requests in flight, and wait for all connections to
-        end.
-        """
+        """Accept nothing new, answer the requests in flight, and wait until none is left."""
         self.is_draining = True
         self.stop_accepting()
         if self._connections:
