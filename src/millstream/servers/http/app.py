@@ -1,9 +1,9 @@
-"""The HTTP door: every operation, in one table.
+"""The HTTP application of a node: all operations in one table.
 
-A handler parses, makes its call to the broker, and answers. What goes wrong is raised, and becomes
-an answer in `errors.py`. What there is to ask for is declared beside the handlers; the routes and
-`/openapi.json` are made from that. The console at `/` is routed in the same way, and not described:
-it is for people.
+A handler parses the request, calls the broker and returns a response. Errors are raised and become
+responses in `routing/errors.py`. Operations are declared beside their handlers; the routes and
+`/openapi.json` are generated from them. The console at `/` is routed in the same way but not
+described, because it is for people.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""That the door closes, told to those who would keep their client waiting.
+"""Shutdown notification for long polls and streams.
 
-A long poll or a live stream registers before it waits, and lets go of that when it is done:
+A long poll or a live stream registers before it waits, and unregisters when it is done:
 
-    closing.watch(wake)
+    shutdown.watch(wake)
     try:
         ...
     finally:
-        closing.unwatch(wake)
+        shutdown.unwatch(wake)
 
-It then answers with what it has, and ends. What is under way besides has the drain time to finish.
+When the server stops, it responds with what it has and ends. All other requests in flight have the
+drain time to finish.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Callback = Callable[[], None]
 
 
 class ShutdownSignal:
-    """Whether the door closes. Used on the event loop only.
+    """Whether the server is stopping. Used on the event loop only.
 
-    Who watches is bounded by the connections that there may be: each has a request under way.
+    The number of watchers is bounded by that of connections: each has one request in flight.
     """
 
     def __init__(self) -> None:
@@ -29,9 +30,9 @@ class ShutdownSignal:
         self._watching: dict[Callback, None] = {}
 
     def watch(self, callback: Callback) -> None:
-        """Have `callback` called once, when the door closes; at once where it does already.
+        """Call `callback` once when the server stops, or at once if it is stopping already.
 
-        It must not raise, and should do no more than wake somebody.
+        It must not raise, and should do no more than wake a task.
         """
         if self.is_closing:
             callback()
@@ -39,11 +40,11 @@ class ShutdownSignal:
             self._watching[callback] = None
 
     def unwatch(self, callback: Callback) -> None:
-        """Have it called no more; nothing happens where it was not to be."""
+        """Remove a callback, if it is registered."""
         self._watching.pop(callback, None)
 
     def begin(self) -> None:
-        """Tell everyone; further calls do nothing."""
+        """Call all callbacks; further calls do nothing."""
         self.is_closing = True
         while self._watching:
             callback, _ = self._watching.popitem()

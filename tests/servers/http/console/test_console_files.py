@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
-from millstream.servers.http.routing.middleware.browser_safety import HEADERS
 
 from millstream.config.schema import HttpConfig
 from millstream.errors import InvalidConfig
 from millstream.servers.http.console.console_files import FIRST, POLICY, read_console
+from millstream.servers.http.routing.browser_safety import HEADERS
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.servers.http.calls import Answer, ask
 
@@ -157,7 +157,7 @@ def test_it_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> Non
 
 
 def test_the_switch_is_on_or_off() -> None:
-    with pytest.raises(InvalidConfig, match="console is 1, allowed is True or False"):
+    with pytest.raises(InvalidConfig, match="console must be True or False, got 1"):
         HttpConfig(console=1)  # type: ignore[arg-type]
 
 

@@ -79,7 +79,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"rates": {"producer_byte_rate": 1}}, "a quota needs a user, a client id, or both"),
     ({"client_id": "", "rates": {}}, "client_id"),
     ({"client_id": "x" * 256, "rates": {}}, "client_id"),
-    ({"client_id": {"default": False}, "rates": {}}, "default is false"),
+    ({"client_id": {"default": False}, "rates": {}}, "default must be true"),
     ({"client_id": {"default": True, "x": 1}, "rates": {}}, "unknown fields 'x' in client_id"),
     ({"client_id": None, "rates": {}}, "client_id"),
     ({"client_id": "a"}, "rates"),

@@ -125,9 +125,9 @@ class Session:
             if partition.is_open:
                 await partition.delete_keys(key=b"%d" % key)
                 self.deleted |= {
-                    place
-                    for place, own in self.appended.items()
-                    if own == key and place[0] == partition.index
+                    progress
+                    for progress, own in self.appended.items()
+                    if own == key and progress[0] == partition.index
                 }
 
     async def grow(self) -> None:
@@ -193,15 +193,15 @@ class Session:
         self.live.leave(self.subscriber)
         places = decode_cursor(self.cursor)
         partition = self.broker.topics.partition(self.name, index)
-        place = (self.name, index)
-        found = await read_page(partition, places[place], limit=limit, size_max=500)
+        progress = (self.name, index)
+        found = await read_page(partition, places[progress], limit=limit, size_max=500)
         if found.gap is not None:
             self.missed |= {
                 (index, at) for at in range(found.gap.from_offset, found.gap.to_offset + 1)
             }
         if found.records:
             self.see(index, [record.offset for record in found.records])
-        places[place] = found.next_offset
+        places[progress] = found.next_offset
         self.cursor = ",".join(f"{topic}:{at}:{to}" for (topic, at), to in places.items())
         await self.enter()
 
@@ -224,10 +224,10 @@ class Session:
     def check_cursor(self) -> None:
         """Whatever lies before the cursor was seen, told as missed, or deleted."""
         places = decode_cursor(self.cursor)
-        for place in self.appended.keys() - self.deleted - self.missed:
-            partition, offset = place
+        for progress in self.appended.keys() - self.deleted - self.missed:
+            partition, offset = progress
             if offset < places.get((self.name, partition), 0):
-                assert offset in self.seen.get(partition, ()), place
+                assert offset in self.seen.get(partition, ()), progress
 
 
 @settings(max_examples=100)

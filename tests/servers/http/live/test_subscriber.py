@@ -35,7 +35,7 @@ class Bench:
 
     async def settle(self) -> None:
         """Let the feeds do what they have to do."""
-        feeds = [seat.feed for seat in self.subscriber.seats]
+        feeds = [subscription.feed for subscription in self.subscriber.subscriptions]
         for _ in range(20):
             await asyncio.sleep(0)
         assert all(feed and feed.next_offset == self.end(feed.partition) for feed in feeds)
@@ -124,8 +124,8 @@ def test_a_burst_without_room_is_told_once_and_read_again(tmp_path: Path) -> Non
 
 def test_a_partition_that_cannot_be_read_ends_its_topic(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
-        seat = bench.subscriber.seats[0]
-        seat.end(StorageFailed("the disk is gone"))
+        subscription = bench.subscriber.subscriptions[0]
+        subscription.end(StorageFailed("the disk is gone"))
         event = await bench.next()
         assert json.loads(event.data) == {"topic": "t", "reason": "failed"}
         assert not bench.subscriber.topics

@@ -17,7 +17,7 @@ from millstream.servers.http.live.subscription_progress import SubscriptionProgr
 
 OPENING = event_prefix("t", 0)
 ROOM = 600
-"""Bytes that may wait: a few bursts of this model."""
+"""Bytes that may wait: a few batches of this model."""
 
 
 class Watcher(RuleBasedStateMachine):
@@ -28,7 +28,7 @@ class Watcher(RuleBasedStateMachine):
         self.deleted: set[int] = set()
         self.is_deletion_noted = True
         self.feed_offset = 0
-        self.place = SubscriptionProgress(0)
+        self.progress = SubscriptionProgress(0)
         self.seen: list[int] = []
         self.missed: set[int] = set()
         """What the watcher was told that it will never see."""
@@ -66,45 +66,45 @@ class Watcher(RuleBasedStateMachine):
     def feed(self, count: int) -> None:
         if not self.is_deletion_noted:
             self.is_deletion_noted = True
-            self.place.fall_behind()
-        if not self.place.is_at_tail:
+            self.progress.fall_behind()
+        if not self.progress.is_at_tail:
             self.feed_offset = self.head
         elif self.feed_offset < self.head:
             found = self.read(self.feed_offset, count)
             if found.gap is not None:
-                self.place.fall_behind()
+                self.progress.fall_behind()
             else:
-                burst = EncodedBatch(
+                batch = EncodedBatch(
                     OPENING, self.feed_offset, found.next_offset, found.head, found.records
                 )
-                queued = self.place.queued_bytes
-                self.place.offer(burst, room=ROOM - queued if queued else None)
-                assert self.place.queued_bytes <= ROOM or not queued
+                queued = self.progress.queued_bytes
+                self.progress.offer(batch, room=ROOM - queued if queued else None)
+                assert self.progress.queued_bytes <= ROOM or not queued
             self.feed_offset = found.next_offset
 
     # What the watcher does.
 
     @rule(count=st.integers(1, 20))
     def serve(self, count: int) -> None:
-        place = self.place
-        if place.lag is not None:
-            self.lags.append(place.lag)
-            assert place.lag.from_offset == place.next_offset
-            place.lag = None
-        elif bursts := place.take():
-            for burst in bursts:
-                self.tell(burst)
-        elif not place.is_at_tail and not place.join(self.feed_offset):
-            first = place.next_offset
-            found = place.advance(self.read(first, count), self.feed_offset)
+        progress = self.progress
+        if progress.lag is not None:
+            self.lags.append(progress.lag)
+            assert progress.lag.from_offset == progress.next_offset
+            progress.lag = None
+        elif batches := progress.take():
+            for batch in batches:
+                self.tell(batch)
+        elif not progress.is_at_tail and not progress.join(self.feed_offset):
+            first = progress.next_offset
+            found = progress.advance(self.read(first, count), self.feed_offset)
             if found.gap is not None:
                 assert found.gap.from_offset == first
                 self.missed |= set(range(found.gap.from_offset, found.gap.to_offset + 1))
-            burst = EncodedBatch(OPENING, first, found.next_offset, found.head, found.records)
-            self.tell(burst)
+            batch = EncodedBatch(OPENING, first, found.next_offset, found.head, found.records)
+            self.tell(batch)
 
-    def tell(self, burst: EncodedBatch) -> None:
-        text = burst.records.decode()
+    def tell(self, batch: EncodedBatch) -> None:
+        text = batch.records.decode()
         offsets = [int(part.split(",")[0]) for part in text.split('"offset":')[1:]]
         if self.is_deletion_noted:
             assert not self.deleted & set(offsets)
@@ -112,7 +112,7 @@ class Watcher(RuleBasedStateMachine):
 
     @rule()
     def connect_again(self) -> None:
-        self.place = SubscriptionProgress(self.place.next_offset)
+        self.progress = SubscriptionProgress(self.progress.next_offset)
 
     # What holds at every moment.
 
@@ -123,16 +123,16 @@ class Watcher(RuleBasedStateMachine):
     @invariant()
     def everything_before_the_cursor_was_seen_or_is_gone(self) -> None:
         told = set(self.seen) | self.missed | self.deleted
-        assert set(range(self.place.next_offset)) <= told
-        assert not any(offset >= self.place.next_offset for offset in self.seen)
+        assert set(range(self.progress.next_offset)) <= told
+        assert not any(offset >= self.progress.next_offset for offset in self.seen)
 
     def teardown(self) -> None:
         """In the end the watcher has come to the head."""
         for _ in range(4 * self.head + 10):
             self.feed(20)
             self.serve(20)
-        assert self.place.is_at_tail
-        assert self.place.next_offset == self.head
+        assert self.progress.is_at_tail
+        assert self.progress.next_offset == self.head
         self.nothing_comes_twice_and_offsets_rise()
         self.everything_before_the_cursor_was_seen_or_is_gone()
 

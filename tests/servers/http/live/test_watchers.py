@@ -36,11 +36,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 @contextmanager
 def connecting(node: RunningBroker) -> Iterator[socket.socket]:
     """A connection with little room for what comes."""
-    place = urlsplit(node.url)
+    progress = urlsplit(node.url)
     with socket.socket() as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
         found.settimeout(30)
-        found.connect((place.hostname, place.port))
+        found.connect((progress.hostname, progress.port))
         yield found
 
 
@@ -80,7 +80,9 @@ def events_of(data: bytes) -> list[tuple[str, dict[str, object]]]:
 def is_lagging(node: RunningBroker) -> bool:
     """Whether somebody was too slow, and was not told yet."""
     return any(
-        seat.place.lag is not None for one in node.server.live.subscribers for seat in one.seats
+        subscription.progress.lag is not None
+        for one in node.server.live.subscribers
+        for subscription in one.subscriptions
     )
 
 

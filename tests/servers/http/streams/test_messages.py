@@ -56,7 +56,7 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 def test_more_messages_than_a_batch_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MESSAGES_MAX", 2)
     assert len(json_messages(b"[1,2]")) == 2
-    with pytest.raises(HTTPException, match="3 messages, limit is 2"):
+    with pytest.raises(HTTPException, match="at most 2 messages, got 3"):
         json_messages(b"[1,2,3]")
 
 

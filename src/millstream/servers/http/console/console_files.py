@@ -1,12 +1,12 @@
-"""The console: the files of a page that shows a node, served at `/`.
+"""The console: serves the files of the web page at `/`.
 
-The page asks the same operations as everybody else, so this has no more to do than to hand out its
-files, which lie in `console/` and are read once. They are no operations: `/openapi.json` tells of
-what programs use, and these belong to the one page that loads them.
+The page uses the same operations as every other client, so the server only has to send its files.
+They are in `static/` and are read once. They are not operations in `/openapi.json`, because only
+the page itself loads them.
 
-All of it comes from the node. The policy lets the page load scripts and styles, and ask, from
-there only, and run nothing that stands in a document: a record that got into the page as markup
-would still do nothing.
+Everything comes from the node. The content security policy lets the page load scripts and styles,
+and send requests, to the node only, and forbids inline scripts: a record that got into the page as
+markup would still not run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""What a browser lets the page do: nothing that is not from the node itself."""
+"""The content security policy: nothing from anywhere but the node."""
 
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -46,7 +46,7 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""What there is in the folder; anything else is no part of the page."""
+"""Types of the files; other files in the folder are not served."""
 
 FIRST = "index.html"
 
@@ -55,7 +55,7 @@ _ETAG_BYTES = 12
 
 
 class ConsoleFile(NamedTuple):
-    """A file of the page, and what a browser is told with it."""
+    """A file of the page with its headers."""
 
     content: bytes
     media_type: str
@@ -63,10 +63,10 @@ class ConsoleFile(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with the content, and with the news that it is still the same."""
+        """Return the headers of the file, also for a response of 304."""
         return {
             "ETag": self.etag,
-            "Cache-Control": "no-cache",  # Kept, and asked for each time: a node may be updated.
+            "Cache-Control": "no-cache",  # Cached, but always revalidated.
             "Content-Security-Policy": POLICY,
         }
 
@@ -77,46 +77,53 @@ def read_console() -> Mapping[str, ConsoleFile]:
 
 
 def _read(folder: Traversable, path: str) -> Iterator[tuple[str, ConsoleFile]]:
-    for found in folder.iterdir():
-        name = posixpath.join(path, found.name)
-        if found.is_dir():
-            yield from _read(found, name)
+    for entry in folder.iterdir():
+        name = posixpath.join(path, entry.name)
+        if entry.is_dir():
+            yield from _read(entry, name)
         elif (kind := MEDIA_TYPES.get(posixpath.splitext(name)[1])) is not None:
-            content = found.read_bytes()
+            content = entry.read_bytes()
             digest = hashlib.blake2b(content, digest_size=_ETAG_BYTES).hexdigest()
             yield name, ConsoleFile(content, kind, f'"{digest}"')
 
 
 def console_pages() -> list[HttpOperation]:
-    """Return how the page is reached: what is declared here is routed, and not described."""
+    """Return the operations that serve the page. They are routed but not described."""
     console = read_console()
 
     async def show_console(request: HttpRequest) -> Response:
-        """Show the console."""
+        """Return the page."""
         return _answer(request, console[FIRST])
 
     async def send_file(request: HttpRequest) -> Response:
-        """Send what the console is made of."""
-        found = console.get(request.path_params["file"])
-        if found is None:
-            raise HTTPException(HTTPStatus.NOT_FOUND)
-        return _answer(request, found)
+        """Return a file of the page."""
+        file = console.get(request.path_params["file"])
+        if file is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "the console has no such file")
+        return _answer(request, file)
 
     page = {HTTPStatus.OK: Media("text/html", "The console")}
-    parts = {HTTPStatus.OK: Media("text/javascript", "A part of the console")}
+    files_by_status = {HTTPStatus.OK: Media("text/javascript", "A file of the console")}
     return [
-        HttpOperation("GET", "/", show_console, "The console", page, tag="console"),
-        HttpOperation("GET", "/console/{file:path}", send_file, "Its files", parts, tag="console"),
+        HttpOperation("GET", "/", show_console, "Get the console", page, tag="console"),
+        HttpOperation(
+            "GET",
+            "/console/{file:path}",
+            send_file,
+            "Get a file of the console",
+            files_by_status,
+            tag="console",
+        ),
     ]
 
 
-def _answer(request: HttpRequest, found: ConsoleFile) -> Response:
-    if _is_known(request.headers.get("if-none-match", ""), found.etag):
-        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=found.headers)
-    return Response(found.content, headers=found.headers, media_type=found.media_type)
+def _answer(request: HttpRequest, file: ConsoleFile) -> Response:
+    if _is_known(request.headers.get("if-none-match", ""), file.etag):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=file.headers)
+    return Response(file.content, headers=file.headers, media_type=file.media_type)
 
 
 def _is_known(sent: str, etag: str) -> bool:
-    """Whether a browser has the file already: it may name several versions, or any."""
+    """Return whether `If-None-Match` has the current version; it may list several, or any."""
     tags = (tag.strip().removeprefix("W/") for tag in sent.split(","))
     return any(tag in (etag, "*") for tag in tags)

@@ -1,7 +1,7 @@
-"""Live delivery: what is new in topics, pushed to those who watch.
+"""Live delivery: pushes new records of topics to watchers.
 
-partition ──► feed ──► place ─► subscriber ──► SSE or WebSocket
-              reads,   where one watcher       what a connection
-              encodes  stands in one           is sent next
+partition ──► feed ──► subscription ─► subscriber ──► SSE or WebSocket
+              reads,   progress of one                next event of
+              encodes  watcher in one                 a connection
               once     partition
 """

@@ -1,4 +1,4 @@
-"""What live delivery counts: plain numbers, read by who observes."""
+"""Counters of live delivery."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LiveCounters:
-    """Running totals, and how much there is at the moment."""
+    """Totals, and current numbers of connections and feeds."""
 
     feeds: int = 0
-    """Partitions that somebody watches."""
+    """Partitions that are watched."""
     event_streams: int = 0
     """Connections by SSE."""
     sockets: int = 0
     """Connections by WebSocket."""
     encodings: int = 0
-    """Bursts that were encoded, each once for all who watch."""
+    """Batches that were encoded, each once for all watchers."""
     catch_ups: int = 0
-    """Pieces that were read for one watcher, which catches up."""
+    """Reads for a single watcher that catches up."""
     lags: int = 0
-    """How often a watcher was too slow, and fell behind."""
+    """Number of times that a watcher was too slow and fell behind."""
     gaps: int = 0
-    """How often a watcher was told that retention took something it had not seen."""
+    """Gaps that were sent: retention deleted records before a watcher got them."""
     events: int = 0
     """Events that were sent."""
     sent_bytes: int = 0
     """Bytes of these."""
     socket_bytes: int = 0
-    """Of these, what went through WebSockets; the rest are answers like others."""
+    """The part of these sent by WebSockets; the others are HTTP responses."""

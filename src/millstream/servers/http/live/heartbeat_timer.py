@@ -1,4 +1,4 @@
-"""The pulse of a connection: it hears something every now and then, though nothing happens."""
+"""Heartbeats of a connection without events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HeartbeatTimer:
         self._timer = timers.call_later(seconds, self._check)
 
     def note_sent(self) -> None:
-        """Take note that something was sent."""
+        """Note that something was sent."""
         self._sent = self._clock.monotonic()
 
     def _check(self) -> None:
@@ -32,5 +32,5 @@ class HeartbeatTimer:
         self._timer = self._timers.call_later(self._seconds - silent, self._check)
 
     def stop(self) -> None:
-        """Call no more."""
+        """Cancel the timer."""
         self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Live delivery of a node: who watches what."""
+"""Live delivery of a node: all subscribers and the feeds that they share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.servers.http.routing.usage import ClientUsage
 
 
 class LiveDelivery:
-    """All subscribers of a node, and the feeds that they share. One event loop owns it."""
+    """All subscribers of a node, and their feeds. Used on one event loop only."""
 
     def __init__(self, broker: Broker, config: HttpConfig) -> None:
         self.counters = LiveCounters()
@@ -28,18 +28,18 @@ class LiveDelivery:
 
     @property
     def subscribers(self) -> Sequence[LiveSubscriber]:
-        """All connections there are, whatever they watch."""
+        """Return the subscribers of all connections."""
         return tuple(self._subscribers)
 
     @property
     def timers(self) -> Timers:
-        """Who calls back when time has passed."""
+        """Return the timers of the broker."""
         return self._broker.timers
 
     def enter(self, *, is_lasting: bool, usage: ClientUsage) -> LiveSubscriber:
         """Return a new subscriber, which follows nothing yet.
 
-        One that is lasting goes on, though all its topics end. What it is sent is charged to
+        If `is_lasting`, it stays when all its topics have ended. Its records are charged to
         `usage`.
         """
         if self._end_changes is None:
@@ -49,7 +49,7 @@ class LiveDelivery:
         return subscriber
 
     def leave(self, subscriber: LiveSubscriber) -> None:
-        """Forget a subscriber, and what it follows."""
+        """Remove a subscriber."""
         subscriber.close()
         self._subscribers.pop(subscriber, None)
         if not self._subscribers and self._end_changes is not None:
@@ -63,14 +63,16 @@ class LiveDelivery:
         beginning: StartPosition,
         excluded: str | None,
     ) -> None:
-        """Have a subscriber follow topics: all of them, or none where that raises."""
+        """Have a subscriber follow topics: all of them, or none if this raises."""
         topics = [self._broker.topics.get(name) for name in dict.fromkeys(names)]
-        others = [one for one in subscriber.topics if one.name not in names]
+        others = [topic for topic in subscriber.topics if topic.name not in names]
         starts = await beginning.starts(topics)
-        # A topic that was deleted meanwhile is gone, and nobody would tell of its end.
+        # Raises for a topic that was deleted meanwhile: its end would not be reported.
         for topic in topics:
             self._broker.topics.by_id(topic.id)
-        check_partition_count(one for topic in [*topics, *others] for one in topic.partitions)
+        check_partition_count(
+            partition for topic in [*topics, *others] for partition in topic.partitions
+        )
         for topic, offsets in starts.items():
             subscriber.follow(topic, offsets, None if excluded is None else excluded.encode())
 

@@ -1,8 +1,8 @@
-"""A feed: reads what is new in one partition once, for everyone who watches it.
+"""A feed reads and encodes new records of one partition once for all its watchers.
 
-It is woken in the middle of a commit, where it only takes note; it works in a turn of the loop of
-its own. Who watches at the tail is offered the same bytes. Where nobody is at the tail, it reads
-nothing: those who catch up read for themselves.
+The partition wakes it in the middle of a commit, where it only sets a flag; it works in a turn of
+the event loop of its own. All watchers at the tail are offered the same bytes. If no watcher is at
+the tail, it reads nothing: those who catch up read for themselves.
 """
 
 from __future__ import annotations
@@ -21,67 +21,68 @@ logger = logging.getLogger(__name__)
 
 READ_RECORDS_MAX = 1_000
 READ_BYTES_MAX = 64 * 1024
-"""What is read and encoded in one go, by a feed and by who catches up: about a millisecond of the
-loop with small records. One record may be larger."""
+"""Bytes that are read and encoded at a time, by a feed and by a watcher that catches up: about a
+millisecond of the event loop with small records. A single record may be larger.
+"""
 
 
 OFFERS_MAX = 25
-"""Watchers that are offered a burst in one turn of the loop. What they send leaves at the end of
-their turn, and others have theirs: with 25, that is some 0.3 ms."""
+"""Watchers that are offered a batch in one turn of the event loop. Their output leaves at the end
+of the turn, and others have theirs: with 25, that is some 0.3 ms."""
 
 
 class FeedWatcher(Protocol):
-    """Who watches one partition."""
+    """A watcher of one partition."""
 
     @property
     def is_at_tail(self) -> bool:
-        """Whether it wants bursts."""
+        """Return whether it takes batches."""
         ...
 
-    def offer(self, burst: EncodedBatch) -> None:
-        """Take note of a burst, and return: it is called for each watcher in turn."""
+    def offer(self, batch: EncodedBatch) -> None:
+        """Take a batch, and return at once: the watchers are called one after the other."""
         ...
 
     def fall_behind(self) -> None:
-        """Drop what waits, and read it again from the log."""
+        """Drop the queued batches, and read them again from the log."""
         ...
 
     def end(self, error: MillstreamError) -> None:
-        """Take note that nothing more can be read, and why."""
+        """Note that nothing more can be read, and why."""
         ...
 
 
 class PartitionFeed:
-    """What is new in a partition, for as long as somebody watches it."""
+    """New records of a partition, while it has watchers."""
 
     def __init__(self, partition: Partition, counters: LiveCounters) -> None:
         """Begin at the end of an open partition."""
         self.partition = partition
         self.next_offset = partition.last_stable_offset
-        """Everything before it was offered to those at the tail."""
-        self.opening = event_prefix(partition.topic, partition.index)
+        """Everything before it was offered to the watchers at the tail."""
+        self.prefix = event_prefix(partition.topic, partition.index)
         self._counters = counters
-        self._watching: dict[FeedWatcher, None] = {}
+        self._watchers: dict[FeedWatcher, None] = {}
         self._deletions = partition.reader.deletions()
         self._woken: asyncio.Future[None] | None = None
         self._is_noted = False
         self.is_ended = False
-        """Whether nothing more comes of it; who watches was told."""
+        """Whether nothing more comes; the watchers were told."""
         partition.watch(self._note)
         counters.feeds += 1
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def add(self, watching: FeedWatcher) -> None:
-        """Offer bursts to one more, where it is at the tail."""
-        self._watching[watching] = None
+    def add(self, watcher: FeedWatcher) -> None:
+        """Add a watcher. It is offered batches while it is at the tail."""
+        self._watchers[watcher] = None
 
-    def remove(self, watching: FeedWatcher) -> bool:
-        """Offer it nothing more; returns whether anyone is left."""
-        self._watching.pop(watching, None)
-        return bool(self._watching)
+    def remove(self, watcher: FeedWatcher) -> bool:
+        """Remove a watcher; return whether any is left."""
+        self._watchers.pop(watcher, None)
+        return bool(self._watchers)
 
     def close(self) -> None:
-        """Watch the partition no more."""
+        """Stop watching the partition."""
         self.partition.unwatch(self._note)
         self._counters.feeds -= 1
         self._task.cancel()
@@ -100,29 +101,29 @@ class PartitionFeed:
                     self._woken = asyncio.get_running_loop().create_future()
                     await self._woken
                 self._is_noted = False
-                await self._pass_on()
+                await self._deliver()
         except MillstreamError as error:
             self._end(error)
         except Exception:
             logger.exception("%s cannot be watched any more", self.partition)
             self._end(MillstreamError("the node cannot read this partition"))
 
-    async def _pass_on(self) -> None:
-        """Offer all that is new, burst by burst."""
+    async def _deliver(self) -> None:
+        """Offer all new records, batch by batch."""
         partition = self.partition
         if (deletions := partition.reader.deletions()) != self._deletions:
             self._deletions = deletions
             self._drop_all()
         while self.next_offset < (end_offset := partition.last_stable_offset):
-            if not any(one.is_at_tail for one in self._watching):
+            if not any(watcher.is_at_tail for watcher in self._watchers):
                 self.next_offset = end_offset
                 return
-            begun = self.next_offset
-            await self._pass_on_burst()
-            if self.next_offset == begun:
-                return  # What is there cannot be had now; the next commit has it tried again.
+            first_offset = self.next_offset
+            await self._deliver_batch()
+            if self.next_offset == first_offset:
+                return  # It cannot be read now; the next commit tries again.
 
-    async def _pass_on_burst(self) -> None:
+    async def _deliver_batch(self) -> None:
         try:
             found = await read_page(
                 self.partition,
@@ -130,7 +131,7 @@ class PartitionFeed:
                 limit=READ_RECORDS_MAX,
                 size_max=READ_BYTES_MAX,
             )
-        except OffsetOutOfRange:  # Retention was faster; or the log was cut, and has less now.
+        except OffsetOutOfRange:  # Retention was faster, or the log was truncated.
             self.next_offset = self.partition.last_stable_offset
             self._drop_all()
             return
@@ -140,33 +141,33 @@ class PartitionFeed:
             return
         self._counters.encodings += bool(found.records)
         await self._offer(
-            EncodedBatch(self.opening, first_offset, found.next_offset, found.head, found.records)
+            EncodedBatch(self.prefix, first_offset, found.next_offset, found.head, found.records)
         )
 
-    async def _offer(self, burst: EncodedBatch) -> None:
-        """Offer a burst to everyone, who send it while the next ones are offered it.
+    async def _offer(self, batch: EncodedBatch) -> None:
+        """Offer a batch to all watchers, in several turns of the event loop.
 
-        Who joins meanwhile stands behind the burst already: `next_offset` has moved before.
+        A watcher that joins meanwhile is already past the batch: `next_offset` was moved before.
         """
-        watching = tuple(self._watching)
-        for start in range(0, len(watching), OFFERS_MAX):
-            for one in watching[start : start + OFFERS_MAX]:
-                one.offer(burst)
+        watchers = tuple(self._watchers)
+        for start in range(0, len(watchers), OFFERS_MAX):
+            for watcher in watchers[start : start + OFFERS_MAX]:
+                watcher.offer(batch)
             await asyncio.sleep(0)
 
     def _drop_all(self) -> None:
-        """Have everyone read for itself: what waits is not what the log holds any more."""
-        for one in tuple(self._watching):
-            one.fall_behind()
+        """Have all watchers read for themselves: queued batches no longer match the log."""
+        for watcher in tuple(self._watchers):
+            watcher.fall_behind()
 
     def _end(self, error: MillstreamError) -> None:
         self.is_ended = True
-        for one in tuple(self._watching):
-            one.end(error)
+        for watcher in tuple(self._watchers):
+            watcher.end(error)
 
 
 class PartitionFeeds:
-    """The feeds of a node: one for each partition that somebody watches."""
+    """The feeds of a node: one for each watched partition."""
 
     def __init__(self, counters: LiveCounters) -> None:
         self._counters = counters
@@ -175,17 +176,17 @@ class PartitionFeeds:
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def join(self, partition: Partition, watching: FeedWatcher) -> PartitionFeed:
-        """Return the feed of an open partition, which offers its bursts to one more from now on."""
+    def join(self, partition: Partition, watcher: FeedWatcher) -> PartitionFeed:
+        """Return the feed of an open partition, with one more watcher."""
         feed = self._feeds.get(partition)
         if feed is None or feed.is_ended:
             feed = self._feeds[partition] = PartitionFeed(partition, self._counters)
-        feed.add(watching)
+        feed.add(watcher)
         return feed
 
-    def leave(self, feed: PartitionFeed, watching: FeedWatcher) -> None:
-        """Have it offered nothing more; a feed that nobody watches ends."""
-        if feed.remove(watching):
+    def leave(self, feed: PartitionFeed, watcher: FeedWatcher) -> None:
+        """Remove a watcher from a feed; a feed without watchers ends."""
+        if feed.remove(watcher):
             return
         feed.close()
         if self._feeds.get(feed.partition) is feed:

@@ -1,4 +1,4 @@
-"""A seat: one subscriber in one partition."""
+"""The subscription of one subscriber to one partition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class PartitionSubscription:
-    """Ties a place to its subscriber and to its partition, whose feed it joins once it is open."""
+    """Connects the progress in a partition with its subscriber and with the partition's feed."""
 
-    __slots__ = ("_label", "_subscriber", "excluded", "feed", "is_listed", "partition", "place")
+    __slots__ = ("_label", "_subscriber", "excluded", "feed", "is_queued", "partition", "progress")
 
     def __init__(
         self,
@@ -29,49 +29,49 @@ class PartitionSubscription:
         self._subscriber = subscriber
         self._label = f"{partition.topic}:{partition.index}:".encode()
         self.partition = partition
-        self.place = SubscriptionProgress(next_offset)
+        self.progress = SubscriptionProgress(next_offset)
         self.excluded = excluded
         self.feed: PartitionFeed | None = None
-        self.is_listed = False
-        """Whether it stands in the row of those that have something to do."""
+        self.is_queued = False
+        """Whether it is in the subscriber's queue of subscriptions with work."""
 
     @property
     def cursor(self) -> bytes:
-        """Its part of the subscriber's cursor."""
-        return b"%s%d" % (self._label, self.place.next_offset)
+        """Return its part of the subscriber's cursor."""
+        return b"%s%d" % (self._label, self.progress.next_offset)
 
-    # What a feed asks of who watches.
+    # Called by the feed.
 
     @property
     def is_at_tail(self) -> bool:
-        """Whether it wants bursts."""
-        return self.place.is_at_tail
+        """Return whether it takes batches."""
+        return self.progress.is_at_tail
 
-    def offer(self, burst: EncodedBatch) -> None:
-        """Take a burst, if the subscriber has room for it."""
-        place, subscriber = self.place, self._subscriber
-        queued_bytes = place.queued_bytes
-        place.offer(burst, room=subscriber.room)
-        subscriber.queued_bytes += place.queued_bytes - queued_bytes
-        if place.has_work:
-            subscriber.list_seat(self)
+    def offer(self, batch: EncodedBatch) -> None:
+        """Queue a batch, if the subscriber has room for it."""
+        progress, subscriber = self.progress, self._subscriber
+        queued_bytes = progress.queued_bytes
+        progress.offer(batch, room=subscriber.room)
+        subscriber.queued_bytes += progress.queued_bytes - queued_bytes
+        if progress.has_work:
+            subscriber.enqueue(self)
 
     def fall_behind(self) -> None:
-        """Drop what waits, and read it again from the log."""
-        place, subscriber = self.place, self._subscriber
-        subscriber.queued_bytes -= place.queued_bytes
-        place.fall_behind()
-        subscriber.list_seat(self)
+        """Drop the queue, and read it again from the log."""
+        progress, subscriber = self.progress, self._subscriber
+        subscriber.queued_bytes -= progress.queued_bytes
+        progress.fall_behind()
+        subscriber.enqueue(self)
 
     def end(self, error: MillstreamError) -> None:
-        """Have the subscriber told that the topic is over."""
+        """Tell the subscriber that the topic has ended."""
         self._subscriber.note_failure(self, error)
 
-    # What its subscriber asks.
+    # Called by the subscriber.
 
     def take(self) -> list[EncodedBatch]:
-        """Return the bursts to send next, as one event."""
-        queued_bytes = self.place.queued_bytes
-        taken = self.place.take()
-        self._subscriber.queued_bytes += self.place.queued_bytes - queued_bytes
+        """Return the batches to send next, as one event."""
+        queued_bytes = self.progress.queued_bytes
+        taken = self.progress.take()
+        self._subscriber.queued_bytes += self.progress.queued_bytes - queued_bytes
         return taken

@@ -4,7 +4,7 @@
     event: records
     data: {"topic":"orders","partition":0,"records":[...],"next":42,"head":42}
 
-Each event is one `send`, of its id and of data that all watchers of the topic share.
+Each event is one `send` of its id, and of data that all watchers of the topic share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millstream.servers.http.routing.operations import HttpOperation, Media, Par
 from millstream.servers.http.routing.request import HttpRequest
 
 RETRY_MS = 1_000
-"""When a browser connects again that lost its connection."""
+"""Delay after which a browser reconnects."""
 
 HEADERS = (
     (b"content-type", b"text/event-stream"),
@@ -52,36 +52,36 @@ FIRST = b"retry: %d\n" % RETRY_MS
 
 
 async def watch_events(request: HttpRequest) -> Response:
-    """Watch topics: records are pushed as they are committed, as server-sent events.
+    """Watch topics: records are pushed as server-sent events when they are committed.
 
     The id of an event is a cursor over all topics of the connection. A browser sends it back by
-    itself, as `Last-Event-ID`, when it connects again, and then goes on where it was; by hand it
-    goes as `from`.
+    itself, as `Last-Event-ID`, when it reconnects, and continues from there; other clients pass it
+    as `from`.
     """
     query = read_query(request, EventsQuery)
-    beginning = StartPosition(query.from_, request.headers.get("last-event-id"))
-    return EventStream(request, query, beginning)
+    start = StartPosition(query.from_, request.headers.get("last-event-id"))
+    return EventStream(request, query, start)
 
 
 class EventStream(Response):
-    """The answer, which goes on until the client leaves, the topics end or the node stops."""
+    """The response: lasts until the client disconnects, the topics end or the node stops."""
 
-    def __init__(self, request: HttpRequest, query: EventsQuery, beginning: StartPosition) -> None:
+    def __init__(self, request: HttpRequest, query: EventsQuery, start: StartPosition) -> None:
         super().__init__()
         self._broker = request.context.broker
         self._usage = request.usage
-        self._closing = request.context.shutdown
+        self._shutdown = request.context.shutdown
         self._live = request.context.live
         self._seconds = request.context.config.heartbeat_ms / 1000
         self._query = query
-        self._beginning = beginning
+        self._start = start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Follow the topics, or raise why that cannot be; then send what there is to send."""
+        """Follow the topics, or raise the reason why not; then send events."""
         live, query = self._live, self._query
         subscriber = live.enter(is_lasting=False, usage=self._usage)
         try:
-            await live.follow(subscriber, query.topic, self._beginning, query.exclude_node)
+            await live.follow(subscriber, query.topic, self._start, query.exclude_node)
             await send(stream_head())
             if scope["method"] != "HEAD":
                 live.counters.event_streams += 1
@@ -95,32 +95,32 @@ class EventStream(Response):
 
     async def _serve(self, subscriber: LiveSubscriber, receive: Receive, send: Send) -> None:
         timers = self._broker.timers
-        pulse = HeartbeatTimer(self._broker.clock, timers, self._seconds, subscriber.beat)
+        heartbeat = HeartbeatTimer(self._broker.clock, timers, self._seconds, subscriber.beat)
         listening = asyncio.get_running_loop().create_task(_until_gone(receive, subscriber))
-        self._closing.watch(subscriber.stop)
+        self._shutdown.watch(subscriber.stop)
         counters = self._live.counters
-        # The first event says where the watcher stands, so that it misses nothing from here on,
-        # even if the connection breaks before there is a record.
+        # The first event has the cursor, so that the watcher misses nothing from here on, even if
+        # the connection breaks before there is a record.
         first = subscriber.heartbeat()
         event: LiveEvent | None = first
         body = FIRST + frame(first)
         try:
             while event is not None:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-                pulse.note_sent()
+                heartbeat.note_sent()
                 counters.events += 1
                 counters.sent_bytes += len(body)
                 subscriber.note_sent(event, len(body))
                 event = await subscriber.next_event()
                 body = b"" if event is None else frame(event)
         finally:
-            self._closing.unwatch(subscriber.stop)
-            pulse.stop()
+            self._shutdown.unwatch(subscriber.stop)
+            heartbeat.stop()
             listening.cancel()
 
 
 def frame(event: LiveEvent) -> bytes:
-    """Return an event as it goes over the wire."""
+    """Return an event in the SSE format."""
     kind, data, cursor = event
     if cursor is None:
         return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
@@ -128,7 +128,7 @@ def frame(event: LiveEvent) -> bytes:
 
 
 async def _until_gone(receive: Receive, subscriber: LiveSubscriber) -> None:
-    """Have the subscriber closed when its client is gone; what that still sends is nobody's."""
+    """Close the subscriber when its client disconnects. Further input is discarded."""
     while (await receive())["type"] != "http.disconnect":
         pass
     subscriber.close()
@@ -139,14 +139,14 @@ OPERATIONS = (
         "GET",
         "/v1/events",
         watch_events,
-        "Watch topics by server-sent events",
-        {HTTPStatus.OK: Media("text/event-stream", "Events, until the client leaves")},
+        "Watch topics with server-sent events",
+        {HTTPStatus.OK: Media("text/event-stream", "Events, until the client disconnects")},
         query=EventsQuery,
         errors=(HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
         headers=(
             Parameter(
                 "Last-Event-ID",
-                "The id of the last event that was seen: go on after it. Wins over `from`.",
+                "Id of the last event received: continue after it. Takes precedence over `from`.",
                 {"type": "string", "maxLength": CURSOR_LENGTH_MAX},
             ),
         ),

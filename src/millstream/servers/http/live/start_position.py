@@ -1,10 +1,10 @@
-"""Where a subscription begins.
+"""Start positions of a subscription.
 
-latest       what comes from now on
-earliest     all there is
-a cursor     what follows it; a partition of one of its topics that it does not know was made
-             since, and is read from its first record; a topic that it does not know begins as
-             if there were no cursor
+latest       new records from now on
+earliest     all records
+a cursor     the records after it; a partition of one of its topics that it does not contain was
+             created since, and is read from its first record; a topic that it does not contain
+             starts as if there were no cursor
 """
 
 from __future__ import annotations
@@ -18,48 +18,52 @@ from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX, decode_cursor
 from millstream.protocols.http.live import EARLIEST, LATEST
 
 PARTITIONS_MAX = 256
-"""Partitions of one connection: each event with an id says where the watcher stands in all."""
+"""Partitions of one connection: each event with an id has the position in all of them."""
 
 OFFSET_DIGITS_MAX = 19
 
 StartOffsets = dict[Topic, dict[Partition, int]]
-"""The offset to begin with in each partition of each topic."""
+"""The first offset to read in each partition of each topic."""
 
 
 class StartPosition:
-    """What was asked for: a word, and a cursor that wins over it."""
+    """A requested start: a word, and a cursor that takes precedence."""
 
     def __init__(self, word: str, cursor: str | None = None) -> None:
-        """Read what a client sent; raises `MalformedRequest` where it means nothing."""
+        """Parse a start from a client; raises `MalformedRequest` if it is not valid."""
         if word not in (EARLIEST, LATEST):
             cursor = cursor or word
             word = LATEST
         self._is_earliest = word == EARLIEST
-        self._places = decode_cursor(cursor) if cursor else {}
-        self._known = {topic for topic, _ in self._places}
+        self._positions = decode_cursor(cursor) if cursor else {}
+        self._known = {topic for topic, _ in self._positions}
 
     async def starts(self, topics: Sequence[Topic]) -> StartOffsets:
-        """Open the partitions of topics, and return where to begin in each.
+        """Open the partitions of topics, and return the start offset of each.
 
-        Raises `OffsetOutOfRange` where the cursor lies past the head: it is that of another
-        topic of the same name, or of one that lost what was not yet safe.
+        Raises `OffsetOutOfRange` if the cursor is past the head: it belongs to another topic of the
+        same name, or to one that lost records which were not durable yet.
         """
         check_partition_count(partition for topic in topics for partition in topic.partitions)
         for topic in topics:
             for partition in tuple(topic.partitions):
                 await partition.open()
-        for name, index in self._places:
+        for name, index in self._positions:
             for topic in topics:
                 if topic.name == name:
                     topic.partition(index)
         return {
-            topic: {one: self._offset(one) for one in topic.partitions if one.is_open}
+            topic: {
+                partition: self._offset(partition)
+                for partition in topic.partitions
+                if partition.is_open
+            }
             for topic in topics
         }
 
     def _offset(self, partition: Partition) -> int:
         if partition.topic in self._known:
-            offset = self._places.get((partition.topic, partition.index), 0)
+            offset = self._positions.get((partition.topic, partition.index), 0)
             head = partition.high_watermark
             if offset > head:
                 raise OffsetOutOfRange(offset, start=partition.log_start_offset, end=head)
@@ -70,15 +74,17 @@ class StartPosition:
 
 
 def check_partition_count(partitions: Iterable[Partition]) -> None:
-    """Raise where one connection cannot watch so many partitions, or not by one cursor."""
-    places = list(partitions)
-    if len(places) > PARTITIONS_MAX:
+    """Raise if the partitions are too many for one connection or for one cursor."""
+    listed = list(partitions)
+    if len(listed) > PARTITIONS_MAX:
         raise InvalidRequest(
-            f"topics have {len(places)} partitions, limit for one connection is {PARTITIONS_MAX}"
+            f"topics of a connection have {len(listed)} partitions, more than {PARTITIONS_MAX}"
         )
-    length = sum(len(f"{one.topic}:{one.index}:,") + OFFSET_DIGITS_MAX for one in places)
+    length = sum(
+        len(f"{partition.topic}:{partition.index}:,") + OFFSET_DIGITS_MAX for partition in listed
+    )
     if length > CURSOR_LENGTH_MAX:
         raise InvalidRequest(
-            f"cursor over {len(places)} partitions may have {length} characters, limit is"
-            f" {CURSOR_LENGTH_MAX}: watch fewer topics by one connection"
+            f"cursor over {len(listed)} partitions may have {length} characters, more than"
+            f" {CURSOR_LENGTH_MAX}: watch fewer topics per connection"
         )

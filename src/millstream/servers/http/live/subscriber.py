@@ -1,10 +1,10 @@
-"""A subscriber: one connection, and what it is to be sent next.
+"""A subscriber: one connection and the events that it is sent.
 
-    seats with something to do ──► next_event ──► one event at a time
+    subscriptions with work ──► next_event ──► one event at a time
 
-It never has more than `live_bytes_max` waiting: a seat whose burst does not fit catches up from the
-log instead, at the pace at which the connection takes events. Nobody else notices. While its client
-owes what a quota does not allow it, no records are sent, and it is as if the connection were slow.
+At most `live_bytes_max` bytes wait for it: a subscription whose batch does not fit catches up from
+the log instead, as fast as the connection takes events. Others are not affected. While the client
+exceeds a quota, no records are sent, as if the connection were slow.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
 
 
 class LiveEvent(NamedTuple):
-    """One thing that a subscriber is told."""
+    """One event for a subscriber."""
 
     kind: str
     data: bytes
     """A JSON object."""
     cursor: bytes | None = None
-    """Where the subscriber stands once it has this; `None` where that is as before."""
+    """The cursor after this event; `None` if it is unchanged."""
 
 
 class LiveSubscriber:
-    """What one connection is told."""
+    """The subscriptions and pending events of one connection."""
 
     def __init__(self, live: LiveDelivery, *, is_lasting: bool, usage: ClientUsage) -> None:
         self._live = live
         self._usage = usage
-        self._holding = Throttle(usage, live.timers, self._wake)
+        self._throttle = Throttle(usage, live.timers, self._wake)
         self._is_lasting = is_lasting
         self._topics: dict[str, Topic] = {}
-        self._seats: dict[Partition, PartitionSubscription] = {}
-        self._row: deque[PartitionSubscription] = deque()
+        self._subscriptions: dict[Partition, PartitionSubscription] = {}
+        self._ready: deque[PartitionSubscription] = deque()
         """Seats with something to do, each once, served in turn."""
         self._notices: deque[LiveEvent] = deque()
         self._woken: asyncio.Future[None] | None = None
@@ -68,64 +68,70 @@ class LiveSubscriber:
         """Whether it is time for a heartbeat."""
         self.queued_bytes = 0
         self.is_over = False
-        """Whether nothing comes any more, save what is to be told by now."""
+        """Whether nothing follows the events that are queued now."""
 
-    # What it follows.
+    # Topics.
 
     @property
     def topics(self) -> Sequence[Topic]:
-        """The topics that it follows."""
+        """Return the topics that it follows."""
         return tuple(self._topics.values())
 
     @property
-    def seats(self) -> Sequence[PartitionSubscription]:
-        """Where it stands in each of their partitions."""
-        return tuple(self._seats.values())
+    def subscriptions(self) -> Sequence[PartitionSubscription]:
+        """Return its subscriptions to partitions of these topics."""
+        return tuple(self._subscriptions.values())
 
     @property
     def cursor(self) -> bytes:
-        """Where it stands, over all that it follows."""
-        return b",".join([seat.cursor for seat in self._seats.values()])
+        """Return the cursor over all partitions that it follows."""
+        return b",".join([subscription.cursor for subscription in self._subscriptions.values()])
 
     def follow(self, topic: Topic, starts: dict[Partition, int], excluded: bytes | None) -> None:
-        """Follow a topic, from an offset for each of its partitions, which are open."""
+        """Follow a topic from an offset for each of its partitions, which are open."""
         self.unfollow(topic.name)
         self._topics[topic.name] = topic
         for partition, next_offset in starts.items():
-            seat = self._seats[partition] = PartitionSubscription(
+            subscription = self._subscriptions[partition] = PartitionSubscription(
                 self, partition, next_offset, excluded
             )
-            self._join(seat)
-            self.list_seat(seat)
+            self._join(subscription)
+            self.enqueue(subscription)
         self.grow(topic)
 
     def grow(self, topic: Topic) -> None:
-        """Follow partitions that a topic has and that are not followed yet, from their start."""
-        known = [self._seats[one] for one in topic.partitions if one in self._seats]
-        new = [one for one in topic.partitions if one not in self._seats]
+        """Follow new partitions of a topic from their start."""
+        known = [
+            self._subscriptions[partition]
+            for partition in topic.partitions
+            if partition in self._subscriptions
+        ]
+        new = [partition for partition in topic.partitions if partition not in self._subscriptions]
         try:
-            check_partition_count([*self._seats, *new])
+            check_partition_count([*self._subscriptions, *new])
         except MillstreamError:
             self.end_topic(topic, TOO_MANY)
             return
         for partition in new:
-            seat = PartitionSubscription(self, partition, 0, known[0].excluded if known else None)
-            self._seats[partition] = seat
-            self.list_seat(seat)
+            subscription = PartitionSubscription(
+                self, partition, 0, known[0].excluded if known else None
+            )
+            self._subscriptions[partition] = subscription
+            self.enqueue(subscription)
 
     def unfollow(self, name: str) -> bool:
-        """Follow a topic no more; returns whether it was followed."""
+        """Stop following a topic; return whether it was followed."""
         topic = self._topics.pop(name, None)
         if topic is None:
             return False
         for partition in topic.partitions:
-            seat = self._seats.pop(partition, None)
-            if seat is not None:
-                self._leave(seat)
+            subscription = self._subscriptions.pop(partition, None)
+            if subscription is not None:
+                self._leave(subscription)
         return True
 
     def end_topic(self, topic: Topic, reason: str) -> None:
-        """Follow a topic no more, and say why."""
+        """Stop following a topic, and send the reason."""
         if self._topics.get(topic.name) is topic:
             self.unfollow(topic.name)
             self._notices.append(
@@ -134,55 +140,55 @@ class LiveSubscriber:
             self.is_over |= not (self._is_lasting or self._topics)
             self._wake()
 
-    def note_failure(self, seat: PartitionSubscription, error: MillstreamError) -> None:
-        """Take note that a partition cannot be read any more."""
-        topic = self._topics.get(seat.partition.topic)
-        if topic is None or seat.partition not in self._seats:
+    def note_failure(self, subscription: PartitionSubscription, error: MillstreamError) -> None:
+        """End the topic of a partition that cannot be read any more."""
+        topic = self._topics.get(subscription.partition.topic)
+        if topic is None or subscription.partition not in self._subscriptions:
             return
         if isinstance(error, UnknownTopic):
             self.end_topic(topic, DELETED)
         elif isinstance(error, Stopping):
             self.end_topic(topic, STOPPING)
         else:
-            logger.error("%s cannot be watched any more: %s", seat.partition, error)
+            logger.error("%s cannot be watched any more: %s", subscription.partition, error)
             self.end_topic(topic, FAILED)
 
     def stop(self) -> None:
-        """Take note that the node stops: every topic ends, and then the connection."""
+        """End all topics and then the connection, because the node stops."""
         for topic in self.topics:
             self.end_topic(topic, STOPPING)
         self.is_over = True
         self._wake()
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all topics."""
         for topic in self.topics:
             self.unfollow(topic.name)
         self.is_over = True
-        self._holding.close()
+        self._throttle.close()
         self._wake()
 
-    # What is to be done.
+    # Work.
 
     @property
     def room(self) -> int | None:
-        """How many bytes may wait beside those that do; `None` where nothing does."""
+        """Return how many more bytes may be queued; `None` if nothing is."""
         return self._live.bytes_max - self.queued_bytes if self.queued_bytes else None
 
-    def list_seat(self, seat: PartitionSubscription) -> None:
-        """Take note that a seat has something to do."""
-        if not seat.is_listed:
-            seat.is_listed = True
-            self._row.append(seat)
+    def enqueue(self, subscription: PartitionSubscription) -> None:
+        """Queue a subscription that has work."""
+        if not subscription.is_queued:
+            subscription.is_queued = True
+            self._ready.append(subscription)
             self._wake()
 
     def tell(self, event: LiveEvent) -> None:
-        """Have it told something that is not about a partition."""
+        """Queue an event that is not about a partition."""
         self._notices.append(event)
         self._wake()
 
     def beat(self) -> None:
-        """Have it told something, though nothing happened."""
+        """Send a heartbeat if there is nothing else to send."""
         self._is_silent = True
         self._wake()
 
@@ -190,17 +196,17 @@ class LiveSubscriber:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    # What it is told.
+    # Events.
 
     async def next_event(self) -> LiveEvent | None:
-        """Return what is to be sent next, and wait for it; `None` when nothing comes any more."""
+        """Return the next event, waiting for it; `None` when no more follow."""
         while True:
             if self._notices:
                 return self._notices.popleft()
             if self.is_over:
                 return None
-            if self._row and not self._holding.is_held():
-                event = await self._serve(self._row.popleft())
+            if self._ready and not self._throttle.is_held():
+                event = await self._serve(self._ready.popleft())
                 if event is not None:
                     return event
             elif self._is_silent:
@@ -212,33 +218,36 @@ class LiveSubscriber:
                 self._woken = None
 
     def note_sent(self, event: LiveEvent, size: int) -> None:
-        """Take note that an event was sent, in so many bytes; records are charged for."""
+        """Note the size of an event that was sent; records are charged to the quota."""
         if event.kind == RECORDS:
             self._usage.charge(QuotaKind.CONSUME, size)
             self._usage.settle()
 
     def heartbeat(self) -> LiveEvent:
-        """Return what says where it stands, and no more."""
+        """Return an event with the cursor only."""
         return LiveEvent("heartbeat", b"{}", self.cursor)
 
-    async def _serve(self, seat: PartitionSubscription) -> LiveEvent | None:
-        """Do the next thing for a seat; it stands in the row again if there is more."""
-        seat.is_listed = False
-        if seat.partition not in self._seats:
+    async def _serve(self, subscription: PartitionSubscription) -> LiveEvent | None:
+        """Return the next event of a subscription, and queue it again if it has more work."""
+        subscription.is_queued = False
+        if subscription.partition not in self._subscriptions:
             return None
-        event = self._lag_event(seat) or self._tail_event(seat)
-        if event is None and not seat.is_at_tail:
-            event = await self._catch_up(seat)
-        if self._seats.get(seat.partition) is seat and seat.place.has_work:
-            self.list_seat(seat)
+        event = self._lag_event(subscription) or self._tail_event(subscription)
+        if event is None and not subscription.is_at_tail:
+            event = await self._catch_up(subscription)
+        if (
+            self._subscriptions.get(subscription.partition) is subscription
+            and subscription.progress.has_work
+        ):
+            self.enqueue(subscription)
         return event
 
-    def _lag_event(self, seat: PartitionSubscription) -> LiveEvent | None:
-        lag, seat.place.lag = seat.place.lag, None
+    def _lag_event(self, subscription: PartitionSubscription) -> LiveEvent | None:
+        lag, subscription.progress.lag = subscription.progress.lag, None
         if lag is None:
             return None
         self._live.counters.lags += 1
-        partition = seat.partition
+        partition = subscription.partition
         data = LagData(
             topic=partition.topic,
             partition=partition.index,
@@ -247,51 +256,51 @@ class LiveSubscriber:
         )
         return LiveEvent("lagged", _encode(data))
 
-    def _tail_event(self, seat: PartitionSubscription) -> LiveEvent | None:
-        bursts = seat.take()
-        data = coalesce(bursts, seat.excluded) if bursts else None
+    def _tail_event(self, subscription: PartitionSubscription) -> LiveEvent | None:
+        batches = subscription.take()
+        data = coalesce(batches, subscription.excluded) if batches else None
         return None if data is None else LiveEvent(RECORDS, data, self.cursor)
 
-    async def _catch_up(self, seat: PartitionSubscription) -> LiveEvent | None:
-        """Read the next piece for a seat, or let it join its feed where there is none."""
+    async def _catch_up(self, subscription: PartitionSubscription) -> LiveEvent | None:
+        """Read the next records for a subscription, or let it join its feed if there are none."""
         try:
-            return await self._read(seat)
+            return await self._read(subscription)
         except MillstreamError as error:
-            self.note_failure(seat, error)
+            self.note_failure(subscription, error)
             return None
 
-    async def _read(self, seat: PartitionSubscription) -> LiveEvent | None:
-        partition, place = seat.partition, seat.place
-        if seat.feed is None or seat.feed.is_ended:
+    async def _read(self, subscription: PartitionSubscription) -> LiveEvent | None:
+        partition, progress = subscription.partition, subscription.progress
+        if subscription.feed is None or subscription.feed.is_ended:
             await partition.open()
-            self._join(seat)
-        feed = seat.feed
+            self._join(subscription)
+        feed = subscription.feed
         assert feed is not None
-        if place.join(feed.next_offset):
+        if progress.join(feed.next_offset):
             return None
         self._live.counters.catch_ups += 1
-        await asyncio.sleep(0)  # Others have a turn, however much there is to catch up.
+        await asyncio.sleep(0)  # Give way to others, however much there is to catch up.
         try:
             found = await read_page(
-                partition, place.next_offset, limit=READ_RECORDS_MAX, size_max=READ_BYTES_MAX
+                partition, progress.next_offset, limit=READ_RECORDS_MAX, size_max=READ_BYTES_MAX
             )
         except OffsetOutOfRange:
-            if place.next_offset > partition.high_watermark:
+            if progress.next_offset > partition.high_watermark:
                 raise
-            return None  # Retention took it between two reads: the next piece begins with a gap.
-        if self._seats.get(partition) is not seat:
+            return None  # Retention deleted it between two reads: the next page begins with a gap.
+        if self._subscriptions.get(partition) is not subscription:
             return None
-        first_offset = place.next_offset
-        told = place.advance(found, feed.next_offset)
-        if told.gap is not None:
-            return self._gap_event(seat, told.gap)
-        burst = EncodedBatch(feed.opening, first_offset, told.next_offset, told.head, told.records)
-        data = coalesce([burst], seat.excluded)
+        first_offset = progress.next_offset
+        page = progress.advance(found, feed.next_offset)
+        if page.gap is not None:
+            return self._gap_event(subscription, page.gap)
+        batch = EncodedBatch(feed.prefix, first_offset, page.next_offset, page.head, page.records)
+        data = coalesce([batch], subscription.excluded)
         return None if data is None else LiveEvent(RECORDS, data, self.cursor)
 
-    def _gap_event(self, seat: PartitionSubscription, gap: Gap) -> LiveEvent:
+    def _gap_event(self, subscription: PartitionSubscription, gap: Gap) -> LiveEvent:
         self._live.counters.gaps += 1
-        partition = seat.partition
+        partition = subscription.partition
         data = GapData(
             topic=partition.topic,
             partition=partition.index,
@@ -303,19 +312,19 @@ class LiveSubscriber:
 
     # Feeds.
 
-    def _join(self, seat: PartitionSubscription) -> None:
-        """Have a seat offered the bursts of its partition's feed, once it has come so far."""
-        if seat.feed is not None:
-            self._live.feeds.leave(seat.feed, seat)
-        seat.feed = self._live.feeds.join(seat.partition, seat)
-        seat.place.join(seat.feed.next_offset)
+    def _join(self, subscription: PartitionSubscription) -> None:
+        """Join the feed of the partition. Batches are taken once the subscription has caught up."""
+        if subscription.feed is not None:
+            self._live.feeds.leave(subscription.feed, subscription)
+        subscription.feed = self._live.feeds.join(subscription.partition, subscription)
+        subscription.progress.join(subscription.feed.next_offset)
 
-    def _leave(self, seat: PartitionSubscription) -> None:
-        self.queued_bytes -= seat.place.queued_bytes
-        seat.place.fall_behind()
-        if seat.feed is not None:
-            self._live.feeds.leave(seat.feed, seat)
-            seat.feed = None
+    def _leave(self, subscription: PartitionSubscription) -> None:
+        self.queued_bytes -= subscription.progress.queued_bytes
+        subscription.progress.fall_behind()
+        if subscription.feed is not None:
+            self._live.feeds.leave(subscription.feed, subscription)
+            subscription.feed = None
 
 
 def _encode(data: msgspec.Struct) -> bytes:

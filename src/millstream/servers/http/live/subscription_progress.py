@@ -1,19 +1,19 @@
-"""Where one watcher stands in one partition: catching up, or at the tail.
+"""Progress of one watcher in one partition: catching up, or at the tail.
 
 Two states and no other:
 
-    catching up   what is next is read from the log, at the watcher's own pace
-    at the tail   bursts of the feed follow where the watcher stands, and wait in a queue
+    catching up   the next records are read from the log, as fast as the watcher takes them
+    at the tail   batches of the feed follow the watcher's position, and wait in a queue
 
-           the feed is no further            a burst does not fit, or does not follow,
-    catching up ─────────────────► at the tail     or what it holds was deleted
+           the feed is no further            a batch does not fit, or does not follow,
+    catching up ─────────────────► at the tail     or its records were deleted
          ▲                              │
          └──────────────────────────────┘
 
-Rule: the queue holds bursts without a gap between them, the first beginning at `next_offset`. So
-whatever is dropped from it can be read again from `next_offset` on, and nothing comes twice.
+Rule: the queue holds batches without a gap between them, the first beginning at `next_offset`. So
+everything that is dropped from it can be read again from `next_offset` on, and nothing comes twice.
 
-Pure: told what happened, it says what to send; others read and send.
+Pure: it decides what to send; others read and send.
 """
 
 from __future__ import annotations
@@ -25,84 +25,85 @@ from millstream.broker.partition.record_page import RecordPage
 from millstream.servers.http.live.encoded_batch import EncodedBatch
 
 EVENT_BYTES_MAX = 256 * 1024
-"""Bursts that wait are sent together up to this size: large enough to make up for what an event
-costs, and small enough for a reader to parse at once. One burst may be larger."""
+"""Queued batches are sent together up to this size: large enough to amortise the cost of an event,
+and small enough for a reader to parse at once. A single batch may be larger.
+"""
 
 
 class LaggedRange(NamedTuple):
-    """What a watcher was too slow for, and gets by reading it from the log."""
+    """Offsets that a watcher was too slow for, and gets from the log."""
 
     from_offset: int
     to_offset: int
-    """The last of them."""
+    """The last offset of the range."""
 
 
 class SubscriptionProgress:
-    """How far one watcher has come in one partition."""
+    """The position of one watcher in one partition."""
 
     __slots__ = ("_queue", "is_at_tail", "lag", "next_offset", "queued_bytes")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        """The first offset of which the watcher was told nothing. It stands in its cursor."""
+        """The first offset that was not sent to the watcher. It is in its cursor."""
         self.is_at_tail = False
         self.queued_bytes = 0
         self.lag: LaggedRange | None = None
-        """Set when bursts were dropped because there was no room; to be told, and then cleared."""
+        """Set when batches were dropped for lack of room; cleared when it is sent."""
         self._queue: deque[EncodedBatch] = deque()
 
     @property
     def end_offset(self) -> int:
-        """The offset after all that was sent or waits to be."""
+        """Return the offset after everything that was sent or is queued."""
         return self._queue[-1].next_offset if self._queue else self.next_offset
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to read or to send."""
+        """Return whether there is something to read or to send."""
         return not self.is_at_tail or bool(self._queue)
 
     # At the tail.
 
     def join(self, feed_offset: int) -> bool:
-        """Take bursts of the feed from now on, if it is no further than the watcher is."""
+        """Take batches of the feed from now on, if the feed is no further than the watcher."""
         self.is_at_tail = self.next_offset >= feed_offset
         return self.is_at_tail
 
-    def offer(self, burst: EncodedBatch, *, room: int | None) -> None:
-        """Take note of a burst; `room` is how many bytes may wait beside those that do already.
+    def offer(self, batch: EncodedBatch, *, room: int | None) -> None:
+        """Queue a batch; `room` is how many more bytes may be queued.
 
-        `None` takes it whatever its size: where nothing waits for the connection at all, a burst
-        that is larger than all its room would else never get through.
+        `None` takes it whatever its size: if nothing is queued for the connection at all, a batch
+        that is larger than the limit would otherwise never get through.
         """
         end_offset = self.end_offset
-        if not self.is_at_tail or burst.next_offset <= end_offset:
+        if not self.is_at_tail or batch.next_offset <= end_offset:
             return
-        if burst.first_offset != end_offset:
+        if batch.first_offset != end_offset:
             self.fall_behind()
-        elif room is not None and burst.size > room:
-            self.lag = LaggedRange(self.next_offset, burst.next_offset - 1)
+        elif room is not None and batch.size > room:
+            self.lag = LaggedRange(self.next_offset, batch.next_offset - 1)
             self.fall_behind()
-        elif not burst.records and not self._queue:
-            self.next_offset = burst.next_offset
+        elif not batch.records and not self._queue:
+            self.next_offset = batch.next_offset
         else:
-            self._queue.append(burst)
-            self.queued_bytes += burst.size
+            self._queue.append(batch)
+            self.queued_bytes += batch.size
 
     def take(self) -> list[EncodedBatch]:
-        """Return the bursts to send next, as one event: they are what the watcher has seen now."""
+        """Return the batches to send next as one event, and advance past them."""
         taken: list[EncodedBatch] = []
         size = 0
         while self._queue and (not taken or size + self._queue[0].size <= EVENT_BYTES_MAX):
-            burst = self._queue.popleft()
-            size += burst.size
-            taken.append(burst)
+            batch = self._queue.popleft()
+            size += batch.size
+            taken.append(batch)
         self.queued_bytes -= size
         if taken:
             self.next_offset = taken[-1].next_offset
         return taken
 
     def fall_behind(self) -> None:
-        """Drop what waits, and catch up from the log: what waits may not be true any more."""
+        """Drop the queue and catch up from the log: queued batches may be outdated."""
         self._queue.clear()
         self.queued_bytes = 0
         self.is_at_tail = False
@@ -110,20 +111,20 @@ class SubscriptionProgress:
     # Catching up.
 
     def advance(self, found: RecordPage, feed_offset: int) -> RecordPage:
-        """Take note of what was read from `next_offset` on; return what the watcher is told of it.
+        """Advance past records read from `next_offset` on; return the part to send.
 
-        A gap is told alone: what follows it is read with the next piece. Records that the feed has
-        not come to yet are left to it: who was further than the feed would get them twice, or
-        would have to be sent a part of a burst.
+        A gap is sent alone: the records after it are read next. Records that the feed has not
+        reached yet are left to it: a watcher ahead of the feed would get them twice, or a part of a
+        batch.
         """
-        assert not self.is_at_tail, "only who catches up reads for itself"
+        assert not self.is_at_tail, "only a watcher that catches up reads for itself"
         if found.gap is not None:
             end_offset = found.gap.to_offset + 1
-            told = found._replace(records=(), next_offset=end_offset)
+            sent = found._replace(records=(), next_offset=end_offset)
         elif found.next_offset <= feed_offset:
-            told = found
+            sent = found
         else:
-            records = tuple(one for one in found.records if one.offset < feed_offset)
-            told = found._replace(records=records, next_offset=feed_offset)
-        self.next_offset = max(self.next_offset, told.next_offset)
-        return told
+            records = tuple(record for record in found.records if record.offset < feed_offset)
+            sent = found._replace(records=records, next_offset=feed_offset)
+        self.next_offset = max(self.next_offset, sent.next_offset)
+        return sent

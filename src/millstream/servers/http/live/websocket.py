@@ -1,12 +1,12 @@
-"""`GET /v1/ws`: live delivery, appending and acknowledging by WebSocket, in JSON messages.
+"""`GET /v1/ws`: live delivery, appends and acknowledgements by WebSocket, in JSON messages.
 
     {"op":"subscribe","id":1,"topics":["orders"]}   ──►
                                                     ◄──  {"type":"answer","id":1,"result":{...}}
                                                     ◄──  {"type":"records","cursor":...,...}
 
-Messages are taken in their order. Appends and acks wait for the disk beside each other, so answers
-to them may come in another order: their ids tell which is which. A message holds its place until
-its answer is sent; with too many under way, or too large ones, no more are read.
+Messages are processed in order. Appends and acks wait for the disk concurrently, so their answers
+may come in another order: the ids tell which is which. A message counts as in flight until its
+answer is sent; with too many, or too large ones, in flight, no more are read.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ logger = logging.getLogger(__name__)
 PATH = "/v1/ws"
 
 IN_FLIGHT_MAX = 32
-"""Messages that were taken and not answered yet: enough to have appends share a sync."""
+"""Messages that are not answered yet: enough for appends to share a sync."""
 
 ERRORS_MAX = 10
-"""Messages in a row that mean nothing; who sends so many does not speak this protocol."""
+"""Invalid messages in a row after which the connection is closed: the client speaks another
+protocol."""
 
 POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
@@ -65,7 +66,7 @@ _read_envelope = msgspec.json.Decoder(Envelope).decode
 
 
 async def serve_socket(websocket: WebSocket, context: HttpContext) -> None:
-    """Serve one client until it leaves or the node stops; one that owes time is refused."""
+    """Serve one client until it disconnects or the node stops; one that owes time is refused."""
     try:
         usage = context.meter.usage(websocket.scope["headers"])
         usage.check(QuotaKind.REQUEST)
@@ -83,77 +84,77 @@ class LiveWebSocket:
         self._usage = usage
         self._broker = context.broker
         self._live = context.live
-        self._closing = context.shutdown
+        self._shutdown = context.shutdown
         self._config = context.config
         self._subscriber = self._live.enter(is_lasting=True, usage=usage)
-        self._pulse = HeartbeatTimer(
+        self._heartbeat = HeartbeatTimer(
             self._broker.clock,
             self._broker.timers,
             self._config.heartbeat_ms / 1000,
             self._subscriber.beat,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._under_way = 0
+        self._in_flight = 0
         self._held_bytes = 0
-        """Of the messages that are under way."""
+        """Bytes of the messages in flight."""
         self._freed = asyncio.Event()
-        self._refused = 0
-        self._ending = SERVICE_RESTART
+        self._invalid_messages = 0
+        self._close_code = SERVICE_RESTART
 
     async def serve(self) -> None:
-        """Take messages and push events, until one side ends it."""
+        """Process messages and push events until one side closes the connection."""
         counters = self._live.counters
         counters.sockets += 1
         pushing = None
         try:
             await self._websocket.accept()
-            self._closing.watch(self._subscriber.stop)
+            self._shutdown.watch(self._subscriber.stop)
             pushing = asyncio.get_running_loop().create_task(self._usage.measured(self._push()))
             await self._take_messages()
         except (WebSocketDisconnect, OSError):
             pass  # The client is gone.
         finally:
             counters.sockets -= 1
-            self._closing.unwatch(self._subscriber.stop)
-            self._pulse.stop()
+            self._shutdown.unwatch(self._subscriber.stop)
+            self._heartbeat.stop()
             self._live.leave(self._subscriber)
             if pushing is not None:
                 pushing.cancel()
-            # What was taken takes effect, whether or not someone waits for the answer.
+            # Operations that were started take effect, whether or not the client waits for them.
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # What goes out.
+    # Output.
 
     async def _push(self) -> None:
-        """Send what there is to send, and end the connection when nothing comes any more."""
+        """Send events, and close the connection when no more follow."""
         counters = self._live.counters
         try:
             while (event := await self._subscriber.next_event()) is not None:
                 text = frame(event)
                 await self._websocket.send_text(text)
-                self._pulse.note_sent()
+                self._heartbeat.note_sent()
                 counters.events += 1
                 counters.sent_bytes += len(text)
                 counters.socket_bytes += len(text)
                 self._subscriber.note_sent(event, len(text))
                 if event.kind in ("answer", "error"):
                     self._free()
-            await self._websocket.close(self._ending)
+            await self._websocket.close(self._close_code)
         except (WebSocketDisconnect, OSError):
-            pass  # The client is gone; who takes messages finds out.
+            pass  # The client is gone; the task that reads messages notices too.
         except Exception:
-            logger.exception("a WebSocket cannot be served any more")
+            logger.exception("pushing events to a WebSocket failed")
             await self._websocket.close(INTERNAL_ERROR)
 
     def _answer(self, kind: str, message: dict[str, Any]) -> None:
         self._subscriber.tell(LiveEvent(kind, _encode(message)))
 
-    # What comes in.
+    # Input.
 
     async def _take_messages(self) -> None:
         while True:
             while (
-                self._under_way >= IN_FLIGHT_MAX or self._held_bytes > self._config.append_size_max
+                self._in_flight >= IN_FLIGHT_MAX or self._held_bytes > self._config.append_size_max
             ):
                 self._freed.clear()
                 await self._freed.wait()
@@ -164,106 +165,106 @@ class LiveWebSocket:
             await self._take(message["text"].encode() if data is None else data)
 
     async def _take(self, data: bytes) -> None:
-        """Begin with what a message asks for; its answer is sent when it is done."""
-        self._under_way += 1
+        """Start the operation of a message; its answer is sent when it is done."""
+        self._in_flight += 1
         message_id = None
         try:
             envelope = _envelope(data)
             message_id = None if envelope.id is msgspec.UNSET else envelope.id
-            asked = _decode_message(envelope, data)
+            message = _decode_message(envelope, data)
         except MalformedRequest as error:
-            self._refused += 1
+            self._invalid_messages += 1
             self._answer("error", _error(message_id, error))
-            if self._refused >= ERRORS_MAX:
-                self._ending = POLICY_VIOLATION
+            if self._invalid_messages >= ERRORS_MAX:
+                self._close_code = POLICY_VIOLATION
                 self._subscriber.close()
             return
-        self._refused = 0
-        work = self._usage.measured(self._work(asked, len(data)))
+        self._invalid_messages = 0
+        work = self._usage.measured(self._work(message, len(data)))
         self._held_bytes += len(data)
-        if isinstance(asked, AppendMessage | AckMessage):
+        if isinstance(message, AppendMessage | AckMessage):
             task = asyncio.get_running_loop().create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
             await work
 
-    async def _work(self, asked: ClientMessage, size: int) -> None:
-        """Do what is asked, and have the answer sent."""
+    async def _work(self, message: ClientMessage, size: int) -> None:
+        """Run an operation, and queue its answer."""
         try:
             self._usage.check(QuotaKind.REQUEST)
-            result = await self._result(asked, size)
-        except Exception as error:  # noqa: BLE001 - told to the client, and logged where it is ours.
-            self._answer("error", _error(asked.id, error))
+            result = await self._result(message, size)
+        except Exception as error:  # noqa: BLE001 - sent to the client, and logged if it is ours.
+            self._answer("error", _error(message.id, error))
         else:
-            self._answer("answer", {"type": "answer", "id": asked.id, "result": result})
+            self._answer("answer", {"type": "answer", "id": message.id, "result": result})
         finally:
             self._held_bytes -= size
             self._usage.settle()
 
-    def _result(self, asked: ClientMessage, size: int) -> Coroutine[Any, Any, Any]:
-        match asked:
+    def _result(self, message: ClientMessage, size: int) -> Coroutine[Any, Any, Any]:
+        match message:
             case SubscribeMessage():
-                return self._subscribe(asked)
+                return self._subscribe(message)
             case UnsubscribeMessage():
-                return self._unsubscribe(asked)
+                return self._unsubscribe(message)
             case AppendMessage():
-                return self._append(asked, size)
+                return self._append(message, size)
             case AckMessage():
-                return self._ack(asked)
+                return self._ack(message)
 
     def _free(self) -> None:
-        """Let a message in for one that was answered."""
-        self._under_way -= 1
+        """Allow one more message, because one was answered."""
+        self._in_flight -= 1
         self._freed.set()
 
-    # What can be asked for.
+    # What can be message for.
 
-    async def _subscribe(self, asked: SubscribeMessage) -> SubscribeResult:
-        beginning = StartPosition(asked.from_)
-        await self._live.follow(self._subscriber, asked.topics, beginning, asked.exclude_node)
+    async def _subscribe(self, message: SubscribeMessage) -> SubscribeResult:
+        start = StartPosition(message.from_)
+        await self._live.follow(self._subscriber, message.topics, start, message.exclude_node)
         return SubscribeResult(cursor=self._subscriber.cursor.decode())
 
-    async def _unsubscribe(self, asked: UnsubscribeMessage) -> UnsubscribeResult:
-        ended = [name for name in asked.topics if self._subscriber.unfollow(name)]
+    async def _unsubscribe(self, message: UnsubscribeMessage) -> UnsubscribeResult:
+        ended = [name for name in message.topics if self._subscriber.unfollow(name)]
         return UnsubscribeResult(topics=ended)
 
-    async def _append(self, asked: AppendMessage, size: int) -> Any:
+    async def _append(self, message: AppendMessage, size: int) -> Any:
         self._usage.check(QuotaKind.PRODUCE)
-        topic = await ensured_topic(self._broker, asked.topic, self._usage)
-        placed = await append(self._broker, topic, asked)
+        topic = await ensured_topic(self._broker, message.topic, self._usage)
+        result = await append(self._broker, topic, message)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
-        return append_answer(placed, with_throttle(placed.cost, owed_ms))
+        return append_answer(result, with_throttle(result.cost, owed_ms))
 
-    async def _ack(self, asked: AckMessage) -> AckAnswer:
-        settled = await self._broker.queues.get(asked.queue).ack(asked.receipts)
+    async def _ack(self, message: AckMessage) -> AckAnswer:
+        settled = await self._broker.queues.get(message.queue).ack(message.receipts)
         return AckAnswer(acked=settled.count, cost=RequestCost(**settled.timings._asdict()))
 
 
 def frame(event: LiveEvent) -> str:
-    """Return an event as a message; answers are whole already."""
+    """Return an event as a message; answers are encoded already."""
     kind, data, cursor = event
     if kind in ("answer", "error"):
         return data.decode()
-    opening = f'{{"type":"{kind}"'
+    prefix = f'{{"type":"{kind}"'
     if cursor is not None:
-        opening += f',"cursor":"{cursor.decode()}"'
-    # Names of topics need no escaping in JSON; what follows is an object, empty for a heartbeat.
-    return opening + ("}" if data == b"{}" else "," + data[1:].decode())
+        prefix += f',"cursor":"{cursor.decode()}"'
+    # Topic names need no escaping in JSON; the data is an object, empty for a heartbeat.
+    return prefix + ("}" if data == b"{}" else "," + data[1:].decode())
 
 
 def _envelope(data: bytes) -> Envelope:
     try:
         return _read_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"message is not what is needed: {str(error)[:300]}") from None
+        raise MalformedRequest(f"message does not match: {str(error)[:300]}") from None
 
 
 def _decode_message(envelope: Envelope, data: bytes) -> ClientMessage:
     kind = OPS.get(envelope.op) if isinstance(envelope.op, str) else None
     if kind is None:
-        shown = repr(envelope.op[:100]) if isinstance(envelope.op, str) else "missing"
-        raise MalformedRequest(f"op is {shown}, allowed are {', '.join(map(repr, OPS))}")
+        shown = repr(envelope.op[:100]) if isinstance(envelope.op, str) else "nothing"
+        raise MalformedRequest(f"op must be one of {', '.join(map(repr, OPS))}, got {shown}")
     return decode(data, kind)
 
 
@@ -273,13 +274,13 @@ def _error(message_id: int | None, error: Exception) -> dict[str, Any]:
     return {"type": "error", "id": message_id, "error": error_body(error)}
 
 
-# How it is reached.
+# Routing.
 
 
 async def open_socket(_: HttpRequest) -> Response:
     """Open a WebSocket: subscribe, unsubscribe, append and ack in JSON messages."""
     status = HTTPStatus.UPGRADE_REQUIRED
-    message = "this is for WebSockets: the request needs Connection: Upgrade, Upgrade: websocket"
+    message = "a WebSocket request needs Connection: Upgrade and Upgrade: websocket"
     return error_response(status, status.name.lower(), message, headers={"Upgrade": "websocket"})
 
 
@@ -288,7 +289,7 @@ OPERATIONS = (
         "GET",
         PATH,
         open_socket,
-        "Watch, append and acknowledge by WebSocket",
+        "Open a WebSocket to watch, append and acknowledge",
         {HTTPStatus.SWITCHING_PROTOCOLS: None},
         errors=(HTTPStatus.UPGRADE_REQUIRED,),
         tag="live",

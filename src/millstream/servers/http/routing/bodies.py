@@ -1,8 +1,8 @@
-"""What a request brings: its body, bounded while it arrives, and its query.
+"""Request bodies and queries: read within limits, and decoded.
 
-Refused are: too many bytes, whatever the header says about them; packed bytes; and what is not the
-message that the operation declares (`protocols/http/strict_json.py`). What comes too slowly is
-refused by the connection (`protocol.py`).
+Refused are: too many bytes, whatever `Content-Length` says; compressed bodies; and everything that
+is not the declared message (`protocols/http/strict_json.py`). The connection refuses what arrives
+too slowly (`server/http_protocol.py`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 _NUMBER = re.compile("-?[0-9]{1,20}")
 
 INLINE_BYTES_MAX = 512 * 1024
-"""Bodies up to this size are read on the loop, where they take a few milliseconds at the most;
-others in a thread, so that nobody waits for them."""
+"""Bodies up to this size are decoded on the event loop, in a few milliseconds at most; larger ones
+in a thread, so that no other request waits."""
 
 
 async def in_thread_if(is_large: bool, work: Callable[[], R]) -> R:  # noqa: FBT001 - the name asks.
@@ -44,9 +44,9 @@ async def in_thread_if(is_large: bool, work: Callable[[], R]) -> R:  # noqa: FBT
 async def read_message(
     request: HttpRequest, kind: type[T], *, size_max: int, is_optional: bool = False
 ) -> T:
-    """Return the message of type `kind` that is the body of a request.
+    """Return the body of a request as a message of type `kind`.
 
-    Where `is_optional`, no body stands for an empty object.
+    If `is_optional`, an empty body is taken as an empty object.
     """
     data = await read_bytes(request, size_max=size_max)
     if is_optional and not data:
@@ -55,12 +55,10 @@ async def read_message(
 
 
 async def read_bytes(request: HttpRequest, *, size_max: int) -> bytes:
-    """Return the body of a request, whatever it is."""
+    """Return the body of a request."""
     for name, value in request.scope["headers"]:
         if name == b"content-encoding" and value.lower() != b"identity":
-            raise HTTPException(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "body is packed, and has to come as it is"
-            )
+            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "body must not be compressed")
         if name == b"content-length" and value.isdigit() and int(value[:20]) > size_max:
             raise _too_large(value[:20].decode(), size_max)
     pieces: list[bytes] = []
@@ -73,54 +71,54 @@ async def read_bytes(request: HttpRequest, *, size_max: int) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > size_max:
-            raise _too_large(f"more than {size_max}", size_max)
+            raise _too_large("more", size_max)
         if not message.get("more_body", False):
             request.usage.body_bytes = size
             return piece if len(pieces) == 1 else b"".join(pieces)
 
 
 def _too_large(size: str, size_max: int) -> HTTPException:
-    message = f"body has {size} bytes, limit is {size_max}"
-    # What is still on its way would have to be read, to get to the next request.
+    message = f"body must have at most {size_max} bytes, got {size}"
+    # The rest of the body would have to be read to get to the next request.
     headers = {"Connection": "close"}
     return HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, headers)
 
 
 def read_query(request: HttpRequest, kind: type[T]) -> T:
-    """Return the query of a request; raises `MalformedRequest` where it is not a `kind`."""
+    """Return the query of a request as a `kind`; raises `MalformedRequest` if it is not one."""
     fields = _query_fields(kind)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name not in fields:
             allowed = ", ".join(repr(known) for known in fields) or "none"
             shown = name[:NAME_LENGTH_MAX]
-            raise MalformedRequest(f"query has the unknown parameter {shown!r}, allowed: {allowed}")
+            raise MalformedRequest(f"unknown query parameter {shown!r}, allowed: {allowed}")
         field = fields[name]
         if field.is_number and not _NUMBER.fullmatch(text):
             shown = text[:NAME_LENGTH_MAX]
-            raise MalformedRequest(f"query has {name} {shown!r}, a whole number is needed")
-        if field.is_truth and text not in ("true", "false"):
+            raise MalformedRequest(f"{name} must be an integer, got {shown!r}")
+        if field.is_bool and text not in ("true", "false"):
             shown = text[:NAME_LENGTH_MAX]
-            raise MalformedRequest(f"query has {name} {shown!r}, true or false is needed")
+            raise MalformedRequest(f"{name} must be true or false, got {shown!r}")
         if field.is_list:
-            found.setdefault(name, []).append(text)
-        elif name in found:
-            raise MalformedRequest(f"query has the parameter {name!r} twice")
+            values.setdefault(name, []).append(text)
+        elif name in values:
+            raise MalformedRequest(f"query parameter {name!r} must be given once")
         else:
-            found[name] = text
+            values[name] = text
     try:
-        return msgspec.convert(found, kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise MalformedRequest(f"query is not what is needed: {str(error)[:300]}") from None
+        raise MalformedRequest(f"query does not match: {str(error)[:300]}") from None
 
 
 class _QueryField(NamedTuple):
-    """What a parameter looks like."""
+    """The type of a query parameter."""
 
     is_list: bool
-    """Whether it may be there several times."""
+    """Whether it may be repeated."""
     is_number: bool
-    is_truth: bool
+    is_bool: bool
 
 
 @cache
@@ -129,11 +127,11 @@ def _query_fields(kind: type[msgspec.Struct]) -> dict[str, _QueryField]:
 
 
 def _query_field(kind: Any) -> _QueryField:
-    found = msgspec.inspect.type_info(kind)
-    kinds = list(found.types) if isinstance(found, msgspec.inspect.UnionType) else [found]
-    kinds = [one.type if isinstance(one, msgspec.inspect.Metadata) else one for one in kinds]
+    info = msgspec.inspect.type_info(kind)
+    infos = list(info.types) if isinstance(info, msgspec.inspect.UnionType) else [info]
+    infos = [part.type if isinstance(part, msgspec.inspect.Metadata) else part for part in infos]
     return _QueryField(
-        is_list=any(isinstance(one, msgspec.inspect.ListType) for one in kinds),
-        is_number=any(isinstance(one, msgspec.inspect.IntType) for one in kinds),
-        is_truth=any(isinstance(one, msgspec.inspect.BoolType) for one in kinds),
+        is_list=any(isinstance(part, msgspec.inspect.ListType) for part in infos),
+        is_number=any(isinstance(part, msgspec.inspect.IntType) for part in infos),
+        is_bool=any(isinstance(part, msgspec.inspect.BoolType) for part in infos),
     )

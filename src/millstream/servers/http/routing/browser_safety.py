@@ -1,11 +1,11 @@
-"""What a browser may do with a node.
+"""Protection against web pages of other sites.
 
-A page of another site can have its visitor's browser send requests to any node that the browser
-reaches, though it may not read the answers. The browser says where such a request comes from, in
-`Origin` or in `Sec-Fetch-Site`; it is refused here, whatever it asks for. Programs send neither.
+A page of another site can have its visitor's browser send requests to every node that the browser
+reaches, though it may not read the responses. The browser states the origin of such a request in
+`Origin` or in `Sec-Fetch-Site`; it is refused, whatever it asks for. Programs send neither.
 
-Nobody else's page may read an answer (no CORS), show it in a frame, or take it for something that
-it is not; and none is kept in a cache. A handler that knows better sets the header itself.
+No other page may read a response (no CORS), show it in a frame, or have it interpreted as another
+type; and none is cached. A handler can set these headers itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-"""Set on every answer that does not set them itself."""
+"""Set on every response that does not set them itself."""
 
 _CROSS_SITE = (b"cross-site", b"same-site")
 _DEFAULT_PORTS = (b":80", b":443")
@@ -34,9 +34,9 @@ def with_safe_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byte
 
 
 def is_cross_site(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a page of another site had a browser send this.
+    """Return whether a page of another site had a browser send this request.
 
-    Following a link is no such request: the page cannot see what comes of it.
+    Following a link is not such a request: the page cannot see the result.
     """
     found = dict(headers)
     origin = found.get(b"origin")
@@ -51,13 +51,13 @@ def is_cross_site(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _authority(origin: bytes) -> bytes:
-    """Return the host and port of an origin; `null` and what is none of the web's has none."""
+    """Return host and port of an origin; `null` and other schemes have none."""
     scheme, _, authority = origin.lower().partition(b"://")
     return _without_port(authority) if scheme in (b"http", b"https") and authority else b"?"
 
 
 def _without_port(authority: bytes) -> bytes:
-    """Return an authority without the port that goes without saying."""
+    """Return an authority without a default port."""
     for port in _DEFAULT_PORTS:
         authority = authority.removesuffix(port)
     return authority

@@ -1,11 +1,10 @@
-"""Whether somebody still waits for an answer, for handlers that take their time.
+"""Notices that the client of a long request has disconnected, or that the node stops.
 
-A client that went away is told to nobody: the server notes it, and the handler goes on. Whoever
-waits for long, or would hand something out at the end, listens for it meanwhile, and for the door
-that closes:
+A handler is not told that its client is gone: the server notes it, and the handler goes on. A
+handler that waits long, or would hand something out at the end, watches for it meanwhile:
 
-    async with listen(request) as leaving:
-        await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+    async with watch_disconnect(request) as disconnected:
+        await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
 """
 
 from __future__ import annotations
@@ -19,40 +18,40 @@ from millstream.servers.http.routing.request import HttpRequest
 
 
 class DisconnectReason(enum.Enum):
-    """Why a request that waits has come to its end."""
+    """Why a waiting request has to end."""
 
-    CLIENT = "the client went away"
+    CLIENT = "the client disconnected"
     NODE = "the node stops"
 
 
 @asynccontextmanager
 async def watch_disconnect(request: HttpRequest) -> AsyncIterator[asyncio.Future[DisconnectReason]]:
-    """Give a future that is done once the client went away, or the door closes.
+    """Yield a future that is done when the client disconnects or the node stops.
 
-    The body of the request has to be read before: what comes of it from here on is thrown away.
+    The body of the request has to be read before: further input is discarded.
     """
-    leaving: asyncio.Future[DisconnectReason] = asyncio.get_running_loop().create_future()
+    disconnected: asyncio.Future[DisconnectReason] = asyncio.get_running_loop().create_future()
 
     def close() -> None:
-        _settle(leaving, DisconnectReason.NODE)
+        _settle(disconnected, DisconnectReason.NODE)
 
-    closing = request.context.shutdown
-    closing.watch(close)
-    listening = asyncio.create_task(_watch(request, leaving))
+    shutdown = request.context.shutdown
+    shutdown.watch(close)
+    watching = asyncio.create_task(_watch(request, disconnected))
     try:
-        yield leaving
+        yield disconnected
     finally:
-        listening.cancel()
-        closing.unwatch(close)
-        leaving.cancel()
+        watching.cancel()
+        shutdown.unwatch(close)
+        disconnected.cancel()
 
 
-async def _watch(request: HttpRequest, leaving: asyncio.Future[DisconnectReason]) -> None:
+async def _watch(request: HttpRequest, disconnected: asyncio.Future[DisconnectReason]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    _settle(leaving, DisconnectReason.CLIENT)
+    _settle(disconnected, DisconnectReason.CLIENT)
 
 
-def _settle(leaving: asyncio.Future[DisconnectReason], why: DisconnectReason) -> None:
-    if not leaving.done():
-        leaving.set_result(why)
+def _settle(disconnected: asyncio.Future[DisconnectReason], reason: DisconnectReason) -> None:
+    if not disconnected.done():
+        disconnected.set_result(reason)

@@ -1,9 +1,9 @@
-"""What an error looks like over HTTP: one table, one shape.
+"""Error responses: one table of statuses, one shape.
 
     {"error": {"code": "unknown_topic", "message": "there is no topic 'orders'", "detail": null}}
 
-The code is the name of the error, as `docs/reference/errors.md` lists it. Where the node itself is
-at fault, the message says no more than that: what it would tell (paths, calls) is for the log.
+The code is the name of the error, as listed in `docs/reference/errors.md`. If the node itself is at
+fault, the message says only that: details such as paths and calls are written to the log.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from millstream.protocols.http.errors import code_of
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1
-"""When to come again to a node that was busy: commits, and turns of a topic, take less."""
+"""When to retry at a busy node: commits and admissions take less."""
 
-_INTERNAL_MESSAGE = "the node cannot do this: what is wrong stands in its log"
+_INTERNAL_MESSAGE = "the node failed to do this; its log says why"
 
 STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
     {
@@ -44,7 +44,7 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.UnknownQueue: HTTPStatus.NOT_FOUND,
         errors.UnknownTransaction: HTTPStatus.NOT_FOUND,
         errors.UnknownStream: HTTPStatus.NOT_FOUND,
-        # The request is right, and what there is stands in its way.
+        # The request conflicts with the current state.
         errors.StreamGone: HTTPStatus.GONE,
         errors.StreamExists: HTTPStatus.CONFLICT,
         errors.StreamMismatch: HTTPStatus.CONFLICT,
@@ -60,7 +60,7 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.InvalidProducerEpoch: HTTPStatus.CONFLICT,
         errors.UnknownProducer: HTTPStatus.CONFLICT,
         errors.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-        # The client may try again.
+        # The client may retry.
         errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
         errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.LogClosed: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -76,7 +76,7 @@ def status_of(kind: type[MillstreamError]) -> HTTPStatus:
 
 
 def domain_error_response(error: MillstreamError) -> Response:
-    """Return the answer to what Millstream raised on purpose."""
+    """Return the response to an error that Millstream raised."""
     status = status_of(type(error))
     headers = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
@@ -87,7 +87,7 @@ def domain_error_response(error: MillstreamError) -> Response:
 
 
 def error_body(error: Exception) -> dict[str, Any]:
-    """Return what a client is told of an error: code, message and detail."""
+    """Return code, message and detail of an error, as clients see them."""
     if not isinstance(error, MillstreamError):
         code = HTTPStatus.INTERNAL_SERVER_ERROR.name.lower()
         return {"code": code, "message": _INTERNAL_MESSAGE, "detail": None}
@@ -130,13 +130,13 @@ def error_response(
     detail: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return an error in the one shape that all have."""
+    """Return an error response in the common shape."""
     body = {"error": {"code": code, "message": message, "detail": detail}}
     return JSONResponse(body, status_code=status, headers=headers)
 
 
 def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
-    """Return what a program would want to know, where there is something."""
+    """Return the details for programs, if the error has some."""
     if isinstance(error, OffsetOutOfRange):
         return {"offset": error.offset, "start": error.start, "end": error.end}
     if isinstance(error, StaleReceipt):

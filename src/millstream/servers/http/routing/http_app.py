@@ -182,7 +182,7 @@ class HttpApp:
         status: int = message["status"]
         # As many keys as operations: requests that were not routed share one.
         method, path = (OTHER, OTHER) if operation is None else operation[:2]
-        self._counters.note_answer(method, path, status, seconds, is_patient=request.is_long_poll)
+        self._counters.note_answer(method, path, status, seconds, is_long_poll=request.is_long_poll)
         usage = request.charged
         throttle_ms = 0 if usage is None else usage.throttle_ms
         headers = with_safe_headers(message.get("headers", ()))

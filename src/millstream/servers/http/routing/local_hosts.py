@@ -1,8 +1,9 @@
-"""Which names a node answers to.
+"""Host names that a local node answers to.
 
 A web page can point a name of its own at 127.0.0.1, and a browser then takes the node for that
-page's server: the page may read and delete as it likes. The browser still says which name it was
-that the page used, so a node that only this machine can reach answers to this machine's names only.
+page's server: the page could read and delete everything (DNS rebinding). The browser still sends
+the name that the page used, so a node that only this machine can reach answers only to names of
+this machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from functools import lru_cache
 from millstream.config.schema import is_loopback
 
 HOSTS_REMEMBERED = 256
-"""Clients say the same few names again and again; to read an address takes longer than a lookup."""
+"""Clients send the same few names again and again; parsing an address takes longer than a lookup.
+"""
 
 
 def is_local_request(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -26,12 +28,12 @@ def is_local_request(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 @lru_cache(HOSTS_REMEMBERED)
 def is_local(host: bytes) -> bool:
-    """Whether a `Host` header names this machine."""
+    """Return whether a `Host` header names this machine."""
     return is_loopback(name_of(host.decode("latin-1")))
 
 
 def name_of(host: str) -> str:
-    """Return the name in a `Host` header, which may have a port behind it."""
+    """Return the name in a `Host` header without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

@@ -1,6 +1,6 @@
-"""`GET /openapi.json`: what the door can be asked for, as OpenAPI 3.1 has it.
+"""`GET /openapi.json`: the OpenAPI 3.1 document of the server.
 
-Made from the operations themselves; see `operations.py`.
+It is generated from the declared operations; see `operations.py`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _EVERYWHERE = (
     HTTPStatus.INTERNAL_SERVER_ERROR,
     HTTPStatus.SERVICE_UNAVAILABLE,
 )
-"""What any request may be answered."""
+"""Errors that every request may get."""
 
 _WITH_BODY = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
-"""What a request with a body may be answered beside that."""
+"""Errors that a request with a body may get in addition."""
 
 _CLIENT = Parameter(
     CLIENT_ID,
-    "What the client calls itself: whose quotas hold for it.",
+    "Client id, which selects the quotas of the client.",
     {"type": "string", "maxLength": NAME_SIZE_MAX, "pattern": "^[ -~]*$"},
 )
 
@@ -54,7 +54,7 @@ _TIMING = {"Server-Timing": {"$ref": "#/components/headers/Server-Timing"}}
 
 
 def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
-    """Return the description of all operations."""
+    """Return the OpenAPI document of all operations."""
     types = [ErrorAnswer, *_types(operations)]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = dict(zip(types, schemas, strict=True))
@@ -74,7 +74,7 @@ def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
             "schemas": components,
             "headers": {
                 "Server-Timing": {
-                    "description": "What the answer cost, in milliseconds.",
+                    "description": "Times of the response in milliseconds.",
                     "schema": {"type": "string"},
                     "example": "commit;dur=0.4, fsync;dur=0.3, throttle;dur=0, total;dur=0.6",
                 }
@@ -163,7 +163,7 @@ def _query_parameters(one: HttpOperation, components: dict[str, Any]) -> list[di
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return what a parameter may be where it is there: a query has no word for null."""
+    """Return the schema of a query parameter without null, which a query cannot express."""
     if "anyOf" not in schema:
         return schema
     kinds = [kind for kind in schema["anyOf"] if kind.get("type") != "null"]

@@ -1,8 +1,8 @@
-"""What the door can be asked for, declared.
+"""Declarations of HTTP operations.
 
-An operation says by which method and path it is reached, which types its query, body and answers
-have, and who handles it. The router, the parsing of requests and `/openapi.json` are all made from
-that, so the document cannot differ from what the door does.
+An operation has a method and a path, the types of its query, body and responses, and a handler.
+Routing, parsing and `/openapi.json` are generated from that, so the document cannot differ from
+what the server does.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from millstream.broker.quotas import QuotaKind
 from millstream.servers.http.routing.request import HttpRequest
 
 LIMITED_PREFIX = "/v1/"
-"""What quotas are charged for. Health, metrics and files of the console are never limited."""
+"""Paths that are subject to quotas. Health, metrics and console files are not."""
 
 UNTHROTTLED_PATHS = frozenset({"/v1/quotas"})
-"""What is charged for and never refused: whoever was locked out by a quota has to get at it."""
+"""Paths that are charged but never refused: a client that a quota has locked out can still change
+it."""
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
 class Media(NamedTuple):
-    """An answer, or a body, that is not JSON of one type."""
+    """A response or a body that is not JSON of one type."""
 
     media_type: str
     description: str
@@ -38,7 +39,7 @@ Answer = Media | type | None
 
 
 class Parameter(NamedTuple):
-    """A header that an operation reads."""
+    """A header of an operation."""
 
     name: str
     description: str
@@ -46,25 +47,26 @@ class Parameter(NamedTuple):
 
 
 class HttpOperation(NamedTuple):
-    """One thing that the door can be asked for."""
+    """One operation of the HTTP API."""
 
     method: str
     path: str
     handler: Handler
     summary: str
     answers: Mapping[HTTPStatus, Answer]
-    """What is answered where all goes well, by status; `None` is an empty body."""
+    """Successful responses by status; `None` is an empty body."""
     query: type[msgspec.Struct] | None = None
     body: Media | type[msgspec.Struct] | None = None
     errors: Sequence[HTTPStatus] = ()
-    """What can go wrong here beside what can go wrong everywhere."""
+    """Statuses of errors in addition to those that every operation has."""
     headers: Sequence[Parameter] = ()
     tag: str = "topics"
     is_body_optional: bool = False
     answer_headers: Sequence[Parameter] = ()
     uses: Sequence[QuotaKind] = ()
-    """The quotas that it takes from beside time: who owes one of them is refused."""
+    """Quotas that it uses in addition to request time. A client that exceeds one of them is
+    refused."""
     example: Any = None
-    """A body, as JSON would have it."""
+    """An example body, as decoded JSON."""
     answer_example: Any = None
-    """What is answered to that, with the first status of `answers`."""
+    """The response to it, with the first status of `answers`."""

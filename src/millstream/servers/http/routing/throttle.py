@@ -1,4 +1,4 @@
-"""Live delivery to a client that owes: it waits, and goes on by itself."""
+"""Delays the live delivery to a client that exceeds its quota."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from millstream.clock import Timer, Timers
 from millstream.servers.http.routing.usage import DELIVERY_QUOTAS, ClientUsage
 
 THROTTLE_SECONDS_MAX = 10.0
-"""When to look again at the latest: the quota may have been raised meanwhile."""
+"""Longest time until the quota is checked again: it may have been raised meanwhile."""
 
 
 class Throttle:
     """Whether a delivery has to wait for its client's quota.
 
-    It waits until nothing is owed, however many connections the client has: each looks again when
-    its time has come.
+    It waits until nothing is owed, however many connections the client has: each checks again when
+    its own wait is over.
     """
 
     def __init__(self, usage: ClientUsage, timers: Timers, wake: Callable[[], None]) -> None:
-        """`wake` is called when it may be worth to ask again."""
+        """Create a throttle; `wake` is called when `is_held` may have changed."""
         self._usage = usage
         self._timers = timers
         self._wake = wake
         self._timer: Timer | None = None
 
     def is_held(self) -> bool:
-        """Whether nothing may be delivered now."""
+        """Return whether nothing may be delivered now."""
         if self._usage.is_free or (owed := self._usage.owed(DELIVERY_QUOTAS)) is None:
             self.close()
             return False
@@ -41,7 +41,7 @@ class Throttle:
         self._wake()
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,15 +1,15 @@
-"""What a client uses through the HTTP door, charged to the quotas that hold at every door.
+"""Charges HTTP clients for their usage, to the quotas that hold for all servers of the node.
 
-    request ──► owes nothing? ──► work, measured ──► charged ──► answer
+    request ──► owes nothing? ──► handler, measured ──► charged ──► response
                      │
                      └── owes: 429, and nothing happens
 
-Usage is taken after the fact, as at the Kafka door. While a bucket owes, the next request that
-would use it is refused before anything happens. What is delivered live is slowed instead: it waits
-until nothing is owed (`holding.py`). Where no one has a quota, nothing is measured.
+Usage is charged after the fact, as by the Kafka server. While a client owes, its next request that
+would use the same quota is refused before anything happens. Live delivery is delayed instead, until
+nothing is owed (`throttle.py`). If nobody has a quota, nothing is measured.
 
-A client says who it is with the header `Client-Id`; without one, its client id is empty, as Kafka
-has it.
+A client identifies itself with the header `Client-Id`; without one, its client id is empty, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ T = TypeVar("T")
 CLIENT_ID = "Client-Id"
 
 DELIVERY_QUOTAS = (QuotaKind.CONSUME, QuotaKind.REQUEST)
-"""What live delivery uses, and waits for."""
+"""Quotas that live delivery uses and waits for."""
 
 _HEADER = CLIENT_ID.lower().encode()
 
 
 class QuotaDebt(NamedTuple):
-    """What a client has to wait for, and for how long."""
+    """A quota that a client has exceeded, and how long it has to wait."""
 
     kind: QuotaKind
     throttle_ms: int
 
 
 class QuotaMeter:
-    """Measures what clients use. One for the door."""
+    """Measures the usage of clients. One for each server."""
 
     def __init__(self, quotas: Quotas, clock: Clock, counters: HttpCounters) -> None:
         self.quotas = quotas
@@ -50,19 +50,19 @@ class QuotaMeter:
         self.counters = counters
 
     def usage(self, headers: Iterable[tuple[bytes, bytes]]) -> ClientUsage:
-        """Return the usage of whoever sent a request; raises where it says that in a wrong way."""
+        """Return the usage of the sender; raises `MalformedRequest` for a bad `Client-Id`."""
         return ClientUsage(self, client_id_of(headers))
 
 
 def client_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return what a client calls itself; empty where it does not say."""
+    """Return the client id; empty if there is none."""
     client_id = ""
-    is_said = False
+    is_given = False
     for name, value in headers:
         if name == _HEADER:
-            if is_said:
-                raise MalformedRequest(f"{CLIENT_ID} is there twice")
-            is_said = True
+            if is_given:
+                raise MalformedRequest(f"{CLIENT_ID} must be given once, got several")
+            is_given = True
             client_id = _checked(value)
     return client_id
 
@@ -71,23 +71,23 @@ def _checked(value: bytes) -> str:
     try:
         client_id = value.decode()
     except UnicodeDecodeError:
-        raise MalformedRequest(f"{CLIENT_ID} is not UTF-8") from None
+        raise MalformedRequest(f"{CLIENT_ID} must be UTF-8") from None
     if len(client_id) > NAME_SIZE_MAX:
         raise MalformedRequest(
-            f"{CLIENT_ID} has {len(client_id)} characters, limit is {NAME_SIZE_MAX}"
+            f"{CLIENT_ID} must have at most {NAME_SIZE_MAX} characters, got {len(client_id)}"
         )
     if not client_id.isprintable():
-        raise MalformedRequest(f"{CLIENT_ID} has characters that cannot be printed")
+        raise MalformedRequest(f"{CLIENT_ID} must be printable")
     return client_id
 
 
 class ClientUsage:
-    """What one client uses by one request, or over one live connection."""
+    """The usage of one client by one request, or by one live connection."""
 
     __slots__ = ("_busy_seconds", "_meter", "_quotas", "body_bytes", "client_id", "throttle_ms")
 
     principal = ANONYMOUS
-    """Nobody has to say who it is yet."""
+    """There is no authentication yet."""
 
     def __init__(self, meter: QuotaMeter, client_id: str) -> None:
         self._meter = meter
@@ -95,17 +95,17 @@ class ClientUsage:
         self._busy_seconds = 0.0
         self.client_id = client_id
         self.body_bytes = 0
-        """What of the request's body has been read."""
+        """Bytes of the request body that were read."""
         self.throttle_ms = 0
         """How long the client has to wait before its next request, as far as is known."""
 
     @property
     def is_free(self) -> bool:
-        """Whether no one has a quota, so that there is nothing to measure."""
+        """Return whether nobody has a quota, so that nothing has to be measured."""
         return self._quotas.is_empty
 
     def charge(self, kind: QuotaKind, amount: float) -> int:
-        """Charge the client for what it used; return how many milliseconds it owes for that."""
+        """Charge the client; return the milliseconds that it owes after that."""
         quotas = self._quotas
         if quotas.is_empty:
             return 0
@@ -115,7 +115,7 @@ class ClientUsage:
         return owed_ms
 
     def owed(self, kinds: Iterable[QuotaKind]) -> QuotaDebt | None:
-        """Return which of these the client has to wait for longest; nothing where it need not."""
+        """Return the quota with the longest wait; nothing if the client owes none of them."""
         quotas = self._quotas
         if quotas.is_empty:
             return None
@@ -124,11 +124,11 @@ class ClientUsage:
             QuotaDebt(kind, quotas.wait_ms(kind, self.principal, self.client_id, now))
             for kind in kinds
         ]
-        longest = max(waits, key=lambda one: one.throttle_ms)
+        longest = max(waits, key=lambda debt: debt.throttle_ms)
         return longest if longest.throttle_ms else None
 
     def check(self, *kinds: QuotaKind) -> None:
-        """Raise `QuotaExceeded` where the client owes any of these."""
+        """Raise `QuotaExceeded` if the client owes one of these quotas."""
         owed = self.owed(kinds)
         if owed is None:
             return
@@ -139,7 +139,7 @@ class ClientUsage:
         raise QuotaExceeded(kind.value, self.throttle_ms)
 
     def note_held(self, kind: QuotaKind, seconds: float) -> None:
-        """Count a delivery that has to wait."""
+        """Count a delivery that is delayed."""
         counters = self._meter.counters
         counters.held_deliveries[kind.value] += 1
         counters.throttle_seconds[kind.value] += seconds
@@ -147,10 +147,10 @@ class ClientUsage:
     # Time.
 
     def measured(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Return the same work, with the time for which the loop does nothing else measured.
+        """Return the same coroutine, measured while it occupies the event loop.
 
-        What waits in between is not counted, nor what is done in threads. Work that began while
-        nobody had a quota is not measured to its end.
+        Waits and work in threads are not counted. A coroutine that starts while nobody has a quota
+        is not measured at all.
         """
         return work if self._quotas.is_empty else self._measured(work)
 
@@ -159,23 +159,23 @@ class ClientUsage:
 
     @types.coroutine
     def _step_by_step(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Do what `await work` does, with a look at the clock around every step."""
+        """Do what `await work` does, and measure every step."""
         monotonic = self._meter.clock.monotonic
         sent: Any = None
         thrown: BaseException | None = None
         while True:
-            begun = monotonic()
+            began = monotonic()
             try:
                 waited_for = work.send(sent) if thrown is None else work.throw(thrown)
             except StopIteration as end:
                 result: T = end.value
                 return result
             finally:
-                self._busy_seconds += monotonic() - begun
+                self._busy_seconds += monotonic() - began
             sent = thrown = None
             try:
                 sent = yield waited_for
-            except BaseException as error:  # noqa: BLE001 - it is the work's to deal with.
+            except BaseException as error:  # noqa: BLE001 - passed on to the work.
                 thrown = error
 
     def settle(self) -> None:

@@ -1,8 +1,8 @@
 """The two deadlines of a connection, on one timer.
 
 One is for what the client sends, one for what it reads. Moving a deadline further away costs no
-timer: the one that runs goes off early, finds nothing due, and is set anew. So a connection that is
-busy sets one every few seconds at the most, however many requests and bytes pass.
+timer: the timer that runs fires early, finds nothing due, and is set again. So a busy connection
+sets one every few seconds at most, however many requests and bytes pass.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from millstream.clock import Clock, Timer, Timers
 
 OUTPUT_PROGRESS_MIN = 64 * 1024
-"""Bytes that a client has to read within its time: one that takes a large answer slowly is not
-dropped, one that takes it byte by byte is."""
+"""Bytes that a client has to read within its deadline: one that reads a large response slowly is
+not cut off, one that reads it byte by byte is."""
 
 
 def has_read_enough(unread_before: int, unread_now: int) -> bool:
-    """Whether a client that has not read everything has read so much that it may go on."""
+    """Return whether a client that has not read everything has made enough progress to go on."""
     return 0 < unread_now <= unread_before - OUTPUT_PROGRESS_MIN
 
 
 class ConnectionDeadlines:
-    """Calls back when the client took too long. Used on the event loop only."""
+    """Calls back when the client is late. Used on the event loop only."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class ConnectionDeadlines:
         self._timer_due = math.inf
 
     def set_input(self, milliseconds: float | None) -> None:
-        """Give the client so long to send something, from now on; `None` is for ever."""
+        """Set the time that the client has to send something, from now on; `None` is forever."""
         self._input_due = self._due(milliseconds)
         self._watch(self._input_due)
 
     def set_output(self, milliseconds: float | None) -> None:
-        """Give the client so long to read something, from now on; `None` is for ever."""
+        """Set the time that the client has to read something, from now on; `None` is forever."""
         self._output_due = self._due(milliseconds)
         self._watch(self._output_due)
 
     def cancel(self) -> None:
-        """Watch nothing any more."""
+        """Remove both deadlines."""
         self._input_due = self._output_due = math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -62,15 +62,15 @@ class ConnectionDeadlines:
         return math.inf if milliseconds is None else self._clock.monotonic() + milliseconds / 1000
 
     def _watch(self, due: float) -> None:
-        """See to it that a timer goes off by then."""
+        """Make sure that a timer fires at `due` at the latest."""
         if due == math.inf or (self._timer is not None and self._timer_due <= due):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self._timers.call_later(due - self._clock.monotonic(), self._look)
+        self._timer = self._timers.call_later(due - self._clock.monotonic(), self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
         if self._input_due <= now:

@@ -1,4 +1,4 @@
-"""Answers to what was no request that could be handed on, as the bytes of a whole answer."""
+"""Complete error responses as bytes, for requests that never reach the application."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _SAFE = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
 def raw_error_response(
     status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return an error in the one shape that all have, after which the connection closes."""
-    made = error_response(status, status.name.lower(), message, headers=headers)
-    fields = b"".join(b"%s: %s\r\n" % field for field in made.raw_headers)
+    """Return an error in the common shape, after which the connection closes."""
+    response = error_response(status, status.name.lower(), message, headers=headers)
+    fields = b"".join(b"%s: %s\r\n" % field for field in response.raw_headers)
     first = b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode())
-    return b"%s%s%sconnection: close\r\n\r\n%s" % (first, fields, _SAFE, bytes(made.body))
+    return b"%s%s%sconnection: close\r\n\r\n%s" % (first, fields, _SAFE, bytes(response.body))
 
 
 BUSY_RESPONSE = raw_error_response(
     HTTPStatus.SERVICE_UNAVAILABLE,
-    "there are as many connections as there may be",
+    "the limit of connections is reached",
     {"Retry-After": str(RETRY_AFTER_SECONDS)},
 )
-"""What a client is told whose connection is one too many."""
+"""The response to a connection that exceeds a limit."""

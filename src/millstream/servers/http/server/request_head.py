@@ -1,14 +1,14 @@
-r"""The head of a request: read strictly, or refused.
+r"""Strict validation of a request head.
 
     POST /v1/topics/orders/records?x=1 HTTP/1.1\r\n      first line
     Host: localhost:8080\r\n                             fields, each NAME: VALUE
     Content-Length: 17\r\n
     \r\n
 
-Where two readers of one connection disagree about where a request ends, a client can hide a second
-request inside the first, from a proxy that was to check it. So whatever leaves room for doubt is
-refused here before the parser sees it, though the parser, or an older standard, would let it pass:
-two lengths, a length beside chunks, half a line end, fields that go on in the next line.
+If two readers of one connection disagree about where a request ends, a client can hide a second
+request inside the first, from a proxy that should have checked it (request smuggling). So
+everything ambiguous is refused before the parser sees it, though the parser, or an older standard,
+would accept it: two lengths, a length beside chunks, half a line end, folded fields.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FIELDS_MAX = 100
 """Fields of one head. Apache's limit; a browser behind two proxies sends about thirty."""
 
 SHOWN_MAX = 60
-"""How much of what a client sent is told in an error."""
+"""Bytes of a client's input that an error repeats."""
 
 _METHOD_SIZE_MAX = 20
 
 CHUNKED = -1
-"""The size of a body that comes in chunks."""
+"""The body size of a body in chunks."""
 
 _FIRST_LINE = re.compile(
     rb"([A-Z][A-Z-]{0,19}+) (?:(?i:http)://([^/?#@\x00-\x20\x7f-\xff]*+))?+"
@@ -55,7 +55,7 @@ _BAD = HTTPStatus.BAD_REQUEST
 
 
 class RequestHead(NamedTuple):
-    """What a head says about the bytes behind it."""
+    """A validated head, and the size of the body after it."""
 
     raw: bytes
     """The head, for the parser."""
@@ -64,14 +64,12 @@ class RequestHead(NamedTuple):
 
 
 def check_beginning(begun: bytes) -> None:
-    """Refuse what cannot become a head any more, so that nobody waits for its end."""
-    if not 0x41 <= begun[0] <= 0x5A:  # A method; no HTTP at all begins otherwise.
-        raise HTTPException(_BAD, f"request begins with {_shown(begun)}, which is not HTTP")
+    """Refuse input that cannot become a head any more, without waiting for its end."""
+    if not 0x41 <= begun[0] <= 0x5A:  # The first letter of a method.
+        raise HTTPException(_BAD, f"request begins with {_shown(begun)}: not HTTP")
     if (broken := _BROKEN_LINE.search(begun)) is not None:
         where = begun[max(0, broken.start() - 20) : broken.end() + 20]
-        raise HTTPException(
-            _BAD, f"head has a line end, or a zero, where none may be: {_shown(where)}"
-        )
+        raise HTTPException(_BAD, f"head has a misplaced line end or a zero byte: {_shown(where)}")
     first_end = begun.find(b"\r\n")
     if first_end < 0:
         if len(begun) > TARGET_SIZE_MAX + _METHOD_SIZE_MAX:
@@ -82,14 +80,14 @@ def check_beginning(begun: bytes) -> None:
 
 
 def read_head(raw: bytes) -> RequestHead:
-    """Return what a head says, from its first byte to the empty line; or refuse it."""
+    """Validate a head, from its first byte to the empty line."""
     first = _read_first_line(raw)
     _check_fields(raw, first.end(), len(raw) - 2)
     method, authority, target, _, minor = first.groups()
     _check_target(target)
     lowered = raw.lower()
-    _check_host(lowered, authority, is_needed=minor == b"1")
-    body_size = _body_size(lowered, is_chunked_known=minor == b"1")
+    _check_host(lowered, authority, is_required=minor == b"1")
+    body_size = _body_size(lowered, is_chunked_allowed=minor == b"1")
     if _UPGRADE_FIELD in lowered:
         raw = _without_upgrade(raw, lowered, method, body_size)
     return RequestHead(raw, body_size)
@@ -102,15 +100,15 @@ def _read_first_line(raw: bytes) -> re.Match[bytes]:
         if len(line) > TARGET_SIZE_MAX:
             raise _target_too_long()
         if re.fullmatch(rb"[A-Z]+ \S+ HTTP/[0-9.]+", line) and line.startswith(b"CONNECT "):
-            raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, "CONNECT is not known here")
+            raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, "CONNECT is not supported")
         if re.fullmatch(rb"PRI \* HTTP/2\.0", line):
-            raise HTTPException(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not known here")
-        raise HTTPException(_BAD, f"first line is {_shown(line)}, needed is METHOD /PATH HTTP/1.1")
+            raise HTTPException(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not supported")
+        raise HTTPException(_BAD, f"first line must be METHOD /PATH HTTP/1.1, got {_shown(line)}")
     if first[1] == b"CONNECT":
-        raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, "CONNECT is not known here")
+        raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, "CONNECT is not supported")
     if first[4] != b"1" or first[5] not in b"01":
         version = f"HTTP/{first[4].decode()}.{first[5].decode()}"
-        message = f"version is {version}, allowed is HTTP/1.1 or HTTP/1.0"
+        message = f"version must be HTTP/1.1 or HTTP/1.0, got {version}"
         raise HTTPException(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message)
     if len(first[3]) > TARGET_SIZE_MAX:
         raise _target_too_long()
@@ -118,78 +116,78 @@ def _read_first_line(raw: bytes) -> re.Match[bytes]:
 
 
 def _check_fields(raw: bytes, begin: int, end: int) -> None:
-    """Refuse lines between two positions that are not fields, and too many of them."""
-    sound = _FIELDS.match(raw, begin, end)
-    if sound is None or sound.end() != end:
-        at = begin if sound is None else sound.end()
+    """Refuse lines between two positions that are not fields, and too many fields."""
+    valid = _FIELDS.match(raw, begin, end)
+    if valid is None or valid.end() != end:
+        at = begin if valid is None else valid.end()
         line = raw[at : raw.find(b"\r\n", at)]
-        raise HTTPException(_BAD, f"head has the line {_shown(line)}, needed is NAME: VALUE")
+        raise HTTPException(_BAD, f"lines of a head must be NAME: VALUE, got {_shown(line)}")
     if (count := raw.count(b"\r\n", begin, end)) > FIELDS_MAX:
-        message = f"head has {count} fields or more, limit is {FIELDS_MAX}"
+        message = f"head must have at most {FIELDS_MAX} fields, got {count} or more"
         raise HTTPException(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
 
 def _check_target(target: bytes) -> None:
-    """Refuse names that are not text: two of them could be taken for the same."""
+    """Refuse paths that are not UTF-8: two of them could be taken for the same name."""
     if b"%" not in target:
         return
     try:
         unquote_to_bytes(target.partition(b"?")[0]).decode()
     except UnicodeDecodeError:
-        raise HTTPException(_BAD, f"path {_shown(target)} is not UTF-8") from None
+        raise HTTPException(_BAD, f"path must be UTF-8, got {_shown(target)}") from None
 
 
-def _check_host(lowered: bytes, authority: bytes | None, *, is_needed: bool) -> None:
+def _check_host(lowered: bytes, authority: bytes | None, *, is_required: bool) -> None:
     hosts = _values(lowered, _HOST_FIELD)
-    if len(hosts) > 1 or (is_needed and not hosts):
-        raise HTTPException(_BAD, f"head has {len(hosts)} fields Host, needed is one")
+    if len(hosts) > 1 or (is_required and not hosts):
+        raise HTTPException(_BAD, f"head must have one field Host, got {len(hosts)}")
     if hosts and _HOST.fullmatch(hosts[0]) is None:
-        raise HTTPException(_BAD, f"Host is {_shown(hosts[0])}, needed is NAME or NAME:PORT")
+        raise HTTPException(_BAD, f"Host must be NAME or NAME:PORT, got {_shown(hosts[0])}")
     if authority is not None and [authority.lower()] != hosts:
-        message = f"target is at {_shown(authority)}, and Host names another"
+        message = f"target names {_shown(authority)}, and Host another server"
         raise HTTPException(_BAD, message)
 
 
-def _body_size(lowered: bytes, *, is_chunked_known: bool) -> int:
-    """Return how large the body is; refuse where a head says it twice, or not clearly."""
+def _body_size(lowered: bytes, *, is_chunked_allowed: bool) -> int:
+    """Return the size of the body; refuse a head that gives it twice or ambiguously."""
     sizes = _values(lowered, _CONTENT_LENGTH_FIELD)
     codings = _values(lowered, _TRANSFER_ENCODING_FIELD)
     if not codings and not sizes:
         return 0
     if len(sizes) + len(codings) > 1:
         raise HTTPException(
-            _BAD, "head says more than once how long the body is: Content-Length, Transfer-Encoding"
+            _BAD, "head must give the length of the body once: Content-Length or Transfer-Encoding"
         )
     if codings:
-        if not is_chunked_known:
+        if not is_chunked_allowed:
             raise HTTPException(_BAD, "HTTP/1.0 has no Transfer-Encoding")
         if codings[0] != b"chunked":
-            message = f"Transfer-Encoding is {_shown(codings[0])}, known is chunked"
+            message = f"Transfer-Encoding must be chunked, got {_shown(codings[0])}"
             raise HTTPException(HTTPStatus.NOT_IMPLEMENTED, message)
         return CHUNKED
     if _SIZE.fullmatch(sizes[0]) is None:
-        raise HTTPException(_BAD, f"Content-Length is {_shown(sizes[0])}, needed is a number")
+        raise HTTPException(_BAD, f"Content-Length must be a number, got {_shown(sizes[0])}")
     return int(sizes[0])
 
 
 def _without_upgrade(raw: bytes, lowered: bytes, method: bytes, body_size: int) -> bytes:
-    """Return the head without a wish to speak something else than WebSocket.
+    """Return the head without a request to upgrade to anything but WebSocket.
 
-    It may be passed over, and has to be: the parser takes the body of such a request for what
-    comes next.
+    Such a request may be ignored, and has to be: the parser would take the body for the new
+    protocol.
     """
     if _values(lowered, _UPGRADE_FIELD) != [b"websocket"]:
         return _UPGRADE_LINE.sub(b"", raw)
     if method != b"GET" or body_size:
-        raise HTTPException(_BAD, "a WebSocket begins with GET, and without a body")
+        raise HTTPException(_BAD, "a WebSocket request must be a GET without a body")
     return raw
 
 
 def _values(lowered: bytes, mark: bytes) -> list[bytes]:
-    """Return the values of all fields that begin with `mark`, in small letters.
+    """Return the values of all fields that begin with `mark`, in lower case.
 
-    One space before a value is no part of it. More than that is left in place, for these fields to
-    be refused: not every reader passes over the same blanks.
+    One space before a value is removed. Further blanks are kept, so that these fields are refused:
+    not every reader skips the same blanks.
     """
     found = []
     at = lowered.find(mark)
@@ -202,10 +200,10 @@ def _values(lowered: bytes, mark: bytes) -> list[bytes]:
 
 
 def _target_too_long() -> HTTPException:
-    message = f"path and query have more than {TARGET_SIZE_MAX} bytes, which is the limit"
+    message = f"path and query must have at most {TARGET_SIZE_MAX} bytes"
     return HTTPException(HTTPStatus.REQUEST_URI_TOO_LONG, message)
 
 
-def _shown(found: bytes) -> str:
-    """Write what a client sent so that it does no harm where it is read."""
-    return repr(found[:SHOWN_MAX])[1:]
+def _shown(data: bytes) -> str:
+    """Return input of a client in a form that is safe to display."""
+    return repr(data[:SHOWN_MAX])[1:]

@@ -1,4 +1,4 @@
-"""The handlers of streams: create, append and close, read, describe, delete."""
+"""Handlers of durable streams."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ from millstream.servers.http.streams.stream_chunk import (
 )
 
 BATCH_ROOM = 4 * MIB
-"""What a batch needs beside the body that it came from: some forty bytes for each message."""
+"""Bytes of a batch in addition to the body: some forty for each message."""
 
 METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 CACHED = "private, max-age=60, stale-while-revalidate=300"
-"""A piece that others follow never changes."""
+"""A chunk that is followed by another never changes."""
 REVALIDATED = "private, no-cache"
-"""At the end of a stream there may be more the next time, which the ETag tells."""
+"""The chunk at the end of a stream may grow; the ETag tells."""
 
 
 async def create_stream(request: HttpRequest) -> Response:
-    """Create a stream, or a fork of one; or find that there is one that is just this."""
+    """Create a stream, or a fork of one. Succeeds if the same stream exists."""
     path = path_of(request)
-    asked = parse_create_stream(request)
+    requested = parse_create_stream(request)
     streams = request.context.broker.streams
     body = await read_bytes(request, size_max=request.context.config.append_size_max)
-    values = await values_of(streams.content_type_of(path, asked), body)
+    values = await values_of(streams.content_type_of(path, requested), body)
     size_max = min(BATCH_SIZE_MAX, request.context.config.append_size_max + BATCH_ROOM)
-    stream, is_new = await streams.create(path, asked, values, message_bytes_max=size_max)
+    stream, is_new = await streams.create(path, requested, values, message_bytes_max=size_max)
     streams.use(stream)
     usage = request.usage
     usage.charge(QuotaKind.PRODUCE, len(body))
@@ -78,10 +78,10 @@ async def create_stream(request: HttpRequest) -> Response:
 
 
 async def append_to_stream(request: HttpRequest) -> Response:
-    """Append to a stream, and close it where that is asked for.
+    """Append to a stream, and close it if requested.
 
-    Answered once the durability class of its topic is met. Appends of one producer are stored
-    once, however often they are sent.
+    The response is sent when the durability class of its topic is met. Appends of one producer are
+    stored once, however often they are sent.
     """
     path = path_of(request)
     mark = write_mark(request)
@@ -91,14 +91,14 @@ async def append_to_stream(request: HttpRequest) -> Response:
     streams.use(stream)
     if not body:
         if not mark.is_closing:
-            raise InvalidRequest("body is empty, and the stream is not to be closed: nothing to do")
+            raise InvalidRequest("body must not be empty unless the stream is closed")
         closed = await stream.close(mark)
         streams.counters.closes += 1
         return _append_answer(request, closed)
     await _check_type(request, stream, mark)
     values = await values_of(stream.row.content_type, body)
     if not values:
-        raise InvalidRequest("body is an empty array: there is nothing to append")
+        raise InvalidRequest("body must not be an empty array")
     outcome = await stream.append(values, mark)
     request.usage.charge(QuotaKind.PRODUCE, len(body))
     counters = streams.counters
@@ -112,14 +112,14 @@ async def append_to_stream(request: HttpRequest) -> Response:
 
 
 async def _check_type(request: HttpRequest, stream: DurableStream, mark: WriteMark) -> None:
-    """Refuse what is of another type; before that, what a closed stream refuses anyway."""
+    """Refuse a body of another type; before that, everything that a closed stream refuses."""
     found = content_type_of(request)
     if found is None:
-        raise InvalidRequest("Content-Type is missing, and needed where there is a body")
+        raise InvalidRequest("Content-Type must be set if there is a body")
     if media_type(found) != media_type(stream.row.content_type):
         await stream.check_open(mark)
         raise StreamMismatch(
-            f"body is of type {found!r}, and the stream of type {stream.row.content_type!r}"
+            f"body must have the type of the stream, {stream.row.content_type!r}, got {found!r}"
         )
 
 
@@ -139,7 +139,7 @@ def _append_answer(request: HttpRequest, outcome: StreamAppendResult) -> Respons
 
 
 async def describe_stream(request: HttpRequest) -> Response:
-    """Tell what a stream is and where it ends. This does not count as a use of it."""
+    """Return the type and the end of a stream. This does not count as a use of it."""
     stream = request.context.broker.streams.get(path_of(request))
     await stream.open()
     row = stream.row
@@ -154,16 +154,16 @@ async def describe_stream(request: HttpRequest) -> Response:
 
 
 async def delete_stream(request: HttpRequest) -> Response:
-    """Delete a stream and its records; where it has forks, its path stays taken."""
+    """Delete a stream and its records. If it has forks, its path stays reserved."""
     await request.context.broker.streams.delete(path_of(request))
     request.usage.charge(QuotaKind.MUTATION, 1)
     return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Cache-Control": "no-store"})
 
 
 async def describe_streams(_: HttpRequest) -> Response:
-    """Tell what may be asked of streams, as a browser asks before it does.
+    """Return the methods and headers of streams, for the preflight request of a browser.
 
-    Which pages may ask is not said here, so pages of other origins may not.
+    The response allows no other origin, so pages of other origins cannot use them.
     """
     headers = {
         "Allow": METHODS,
@@ -174,72 +174,72 @@ async def describe_streams(_: HttpRequest) -> Response:
 
 
 async def read_stream(request: HttpRequest) -> Response:
-    """Read a stream from an offset on; live, wait for what is new or be sent it as it comes."""
-    asked = parse_read_stream(request)
+    """Read a stream from an offset on; with `live`, wait for new data or get it as events."""
+    read = parse_read_stream(request)
     usage = request.usage
-    if asked.live != "sse":  # Events wait, where something is owed.
+    if read.live != "sse":  # Events wait if the client owes.
         usage.check(QuotaKind.CONSUME)
     broker = request.context.broker
     stream = broker.streams.get(path_of(request))
     await stream.open()
     broker.streams.use(stream)
-    broker.streams.counters.reads[asked.live or "catch-up"] += 1
-    offset = first_offset(stream, asked)
-    if asked.live == "sse":
-        return await _events(request, stream, offset, asked)
-    if asked.live is None:
-        piece = await read_chunk(stream, offset)
+    broker.streams.counters.reads[read.live or "catch-up"] += 1
+    offset = first_offset(stream, read)
+    if read.live == "sse":
+        return await _events(request, stream, offset, read)
+    if read.live is None:
+        chunk = await read_chunk(stream, offset)
     else:
         request.is_long_poll = True
         seconds = request.context.config.stream_wait_ms / 1000
-        piece = await wait_for_chunk(broker, stream, offset, seconds)
-    return _piece_answer(request, stream, piece, asked)
+        chunk = await wait_for_chunk(broker, stream, offset, seconds)
+    return _chunk_answer(request, stream, chunk, read)
 
 
-def _piece_answer(
-    request: HttpRequest, stream: DurableStream, piece: StreamChunk, asked: ReadStream
+def _chunk_answer(
+    request: HttpRequest, stream: DurableStream, chunk: StreamChunk, read: ReadStream
 ) -> Response:
-    headers = {NEXT_OFFSET: piece.next_text}
-    if piece.is_up_to_date:
+    headers = {NEXT_OFFSET: chunk.next_text}
+    if chunk.is_up_to_date:
         headers[UP_TO_DATE] = "true"
-    if piece.is_end:
+    if chunk.is_end:
         headers[CLOSED] = "true"
-    if asked.live is not None and not piece.is_end:
+    if read.live is not None and not chunk.is_end:
         now_ms = request.context.broker.clock.wall_ms()
-        headers[CURSOR] = cursor_after(asked.cursor, now_ms, random.randint)
-    if asked.live is not None and not piece.records:
+        headers[CURSOR] = cursor_after(read.cursor, now_ms, random.randint)
+    if read.live is not None and not chunk.records:
         headers["Cache-Control"] = "no-store"
         return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
-    if asked.is_now:
+    if read.is_now:
         headers["Cache-Control"] = "no-store"
     else:
-        etag = headers["ETag"] = piece.etag(stream)
-        headers["Cache-Control"] = REVALIDATED if piece.is_up_to_date else CACHED
-        if asked.live is None and _is_known(request, etag):
+        etag = headers["ETag"] = chunk.etag(stream)
+        headers["Cache-Control"] = REVALIDATED if chunk.is_up_to_date else CACHED
+        if read.live is None and _is_known(request, etag):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    body = body_of(stream.row.content_type, piece.records)
+    body = body_of(stream.row.content_type, chunk.records)
     request.usage.charge(QuotaKind.CONSUME, len(body))
     return _typed(stream, Response(body, headers=headers))
 
 
 def _is_known(request: HttpRequest, etag: str) -> bool:
     known = request.headers.get("if-none-match", "")
-    return known == "*" or etag in (one.strip().removeprefix("W/") for one in known.split(","))
+    return known == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(","))
 
 
 async def _events(
-    request: HttpRequest, stream: DurableStream, offset: int, asked: ReadStream
+    request: HttpRequest, stream: DurableStream, offset: int, read: ReadStream
 ) -> Response:
     broker, config = request.context.broker, request.context.config
-    piece = await read_chunk(stream, offset)
+    chunk = await read_chunk(stream, offset)
     headers = {"Cache-Control": "no-cache"}
     if not is_text(stream.row.content_type):
         headers["Stream-SSE-Data-Encoding"] = "base64"
     events = events_of(
         broker,
         stream,
-        piece,
-        asked.cursor,
+        chunk,
+        read.cursor,
         request.usage,
         heartbeat_seconds=config.heartbeat_ms / 1000,
         draw=random.randint,
@@ -248,6 +248,6 @@ async def _events(
 
 
 def _typed(stream: DurableStream, response: Response) -> Response:
-    """Say of which type the stream is, in the words that it was given in."""
+    """Set the content type of a response to that of the stream."""
     response.headers["content-type"] = stream.row.content_type
     return response

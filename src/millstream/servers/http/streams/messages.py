@@ -1,7 +1,7 @@
-"""What a body is as records, and records as a body.
+"""Conversion between request or response bodies and the records of a stream.
 
-A stream of JSON consists of messages: a body that is an array brings one for each element, and what
-is read is always an array. A stream of another type consists of bytes, one record for each body.
+A JSON stream consists of messages: a body that is an array has one for each element, and reads
+always return an array. A stream of another type consists of bytes, one record for each body.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ MESSAGES_MAX = 100_000
 """Messages of one body: they are one batch, which is written all or none."""
 
 INLINE_BYTES_MAX = 64 * 1024
-"""Bodies up to this size are looked into on the loop; others in a thread."""
+"""Bodies up to this size are parsed on the event loop; larger ones in a thread."""
 
 _split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _check_json = msgspec.json.Decoder().decode
 
 
 async def values_of(content_type: str, body: bytes) -> list[bytes]:
-    """Return the values of the records that a body becomes; raises what is wrong with it."""
+    """Return the record values of a body; raises if it is not valid."""
     if not is_json(content_type):
         return [body] if body else []
     return await in_thread_if(len(body) > INLINE_BYTES_MAX, lambda: json_messages(body))
 
 
 def json_messages(body: bytes) -> list[bytes]:
-    """Return the messages in a body of JSON, each as it was written."""
+    """Return the messages in a JSON body, each as it was written."""
     if not body:
         return []
     found = check(body)
@@ -46,23 +46,23 @@ def json_messages(body: bytes) -> list[bytes]:
     if len(found) > MESSAGES_MAX:
         raise HTTPException(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"body has {len(found)} messages, limit is {MESSAGES_MAX}",
+            f"body must have at most {MESSAGES_MAX} messages, got {len(found)}",
         )
     try:
-        return [bytes(one).strip() for one in _split_array(body)]
+        return [bytes(message).strip() for message in _split_array(body)]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"body is not JSON in UTF-8: {error}") from None
 
 
 def body_of(content_type: str, records: Sequence[StoredRecord]) -> bytes:
-    """Return what a reader gets of some records."""
+    """Return the response body for some records."""
     if is_json(content_type):
-        return b"[" + b",".join(message_json(one.value) for one in records) + b"]"
-    return b"".join(one.value or b"" for one in records)
+        return b"[" + b",".join(message_json(record.value) for record in records) + b"]"
+    return b"".join(record.value or b"" for record in records)
 
 
 def message_json(value: bytes | None) -> bytes:
-    """Return a message; what came through another door and is no JSON, as its bytes in base64."""
+    """Return a message; a value that a Kafka client wrote and that is not JSON, in base64."""
     if value is None:
         return b"null"
     try:

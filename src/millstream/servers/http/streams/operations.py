@@ -1,4 +1,4 @@
-"""What the door can be asked about streams, declared."""
+"""Operations of streams."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _KEPT = {"type": "string", "minLength": 1, "maxLength": TEXT_SIZE_MAX}
 _NUMBER = {"type": "string", "pattern": "^(0|[1-9][0-9]{0,14})$"}
 _DATE = {"type": "string", "format": "date-time"}
 _OFFSET = {"type": "string", "pattern": OFFSET_PATTERN}
-_BODY = Media("*/*", "Bytes of the stream's type; in JSON, one message or an array of some")
-_CONTENT = Media("*/*", "Bytes of the stream's type; in JSON, an array of messages", '[{"n": 1}]')
+_BODY = Media("*/*", "Bytes of the stream's type; for JSON, one message or an array of messages")
+_CONTENT = Media("*/*", "Bytes of the stream's type; for JSON, an array of messages", '[{"n": 1}]')
 
 _TAIL = (
-    Parameter("Stream-Next-Offset", "Where to go on", _TEXT),
-    Parameter("Stream-Closed", "`true` where nothing comes after this", _TEXT),
+    Parameter("Stream-Next-Offset", "Offset to continue from", _TEXT),
+    Parameter("Stream-Closed", "`true` if the stream ends here", _TEXT),
 )
 _CREATE = (
-    Parameter("Content-Type", "What the stream consists of", _TEXT),
-    Parameter("Stream-TTL", "Seconds without any use after which it expires", _NUMBER),
-    Parameter("Stream-Expires-At", "When it expires, by RFC 3339", _DATE),
-    Parameter("Stream-Closed", "`true` for a stream that takes nothing more", _TEXT),
-    Parameter("Stream-Forked-From", "Path of the stream that this is a fork of", _TEXT),
-    Parameter("Stream-Fork-Offset", "Up to where it is inherited", _OFFSET),
-    Parameter("Stream-Fork-Sub-Offset", "Messages, or bytes, that are inherited beyond", _NUMBER),
+    Parameter("Content-Type", "Type of the stream's content", _TEXT),
+    Parameter("Stream-TTL", "Seconds without use after which the stream expires", _NUMBER),
+    Parameter("Stream-Expires-At", "Time at which the stream expires, by RFC 3339", _DATE),
+    Parameter("Stream-Closed", "`true` to create a closed stream", _TEXT),
+    Parameter("Stream-Forked-From", "Path of the stream to fork", _TEXT),
+    Parameter("Stream-Fork-Offset", "End of the inherited part", _OFFSET),
+    Parameter("Stream-Fork-Sub-Offset", "Messages or bytes that are inherited beyond it", _NUMBER),
 )
 _APPEND = (
-    Parameter("Content-Type", "Has to be that of the stream", _TEXT),
-    Parameter("Stream-Seq", "Has to be greater than that of the append before", _KEPT),
-    Parameter("Stream-Closed", "`true` to close the stream with this", _TEXT),
-    Parameter("Producer-Id", "Who appends", _KEPT),
-    Parameter("Producer-Epoch", "Which life of the producer this is", _NUMBER),
-    Parameter("Producer-Seq", "Counts the appends of one life, from 0", _NUMBER),
+    Parameter("Content-Type", "Must be that of the stream", _TEXT),
+    Parameter("Stream-Seq", "Must be greater than that of the previous append", _KEPT),
+    Parameter("Stream-Closed", "`true` to close the stream with this append", _TEXT),
+    Parameter("Producer-Id", "Id of the producer", _KEPT),
+    Parameter("Producer-Epoch", "Epoch of the producer", _NUMBER),
+    Parameter("Producer-Seq", "Number of the append within the epoch, from 0", _NUMBER),
 )
 
 OPERATIONS = (
@@ -92,7 +92,7 @@ OPERATIONS = (
         {HTTPStatus.OK: _CONTENT, HTTPStatus.NO_CONTENT: None, HTTPStatus.NOT_MODIFIED: None},
         query=ReadQuery,
         errors=(HTTPStatus.GONE,),
-        headers=(Parameter("If-None-Match", "The ETag of what is known", _TEXT),),
+        headers=(Parameter("If-None-Match", "ETag of the known chunk", _TEXT),),
         answer_headers=_TAIL,
         tag="streams",
     ),
@@ -110,7 +110,7 @@ OPERATIONS = (
         "OPTIONS",
         PATH,
         with_stream_headers(describe_streams),
-        "Tell what may be asked of streams",
+        "Get the methods and headers of streams",
         {HTTPStatus.NO_CONTENT: None},
         tag="streams",
     ),

@@ -1,12 +1,13 @@
-r"""Where readers of a stream are: offsets and cursors, as text.
+r"""Offsets and cursors of stream readers, as text.
 
     offset   0000000000000042_0000000000000000
-             \___ record ___/ \__ reserved __/     sorts as text the way that records are ordered
+             \___ record ___/ \__ reserved __/     sorts as text in the order of records
 
-The second number is kept for positions within a record, and is 0: reads give whole records.
+The second number is reserved for positions within a record, and is 0: reads return whole records.
 
-A cursor counts spaces of twenty seconds since October 2024. A live reader sends the one that it got
-last; it gets a later one, so that no cache between the two can answer it for ever with the same.
+A cursor counts intervals of twenty seconds since October 2024. A live reader sends the one that it
+got last and gets a later one, so that no cache in between can answer it forever with the same
+response.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from millstream.errors import MalformedRequest
 
 START = "-1"
-"""Says: from the first record that there is."""
+"""The first record of the stream."""
 NOW = "now"
-"""Says: from where the stream ends at present."""
+"""The current end of the stream."""
 
 OFFSET_MAX = 10**16 - 1
 
@@ -28,7 +29,7 @@ CURSOR_SPACE_MS = 20_000
 JITTER_SECONDS_MAX = 3_600
 
 OFFSET_PATTERN = "^(-1|[0-9]{16}_0{16})$"
-"""What a client may give as an offset, beside `now` where it reads."""
+"""Valid offsets of a client, in addition to `now` for reads."""
 
 _OFFSET = re.compile(r"([0-9]{16})_([0-9]{16})")
 _CURSOR = re.compile(r"[0-9]{1,18}")
@@ -40,20 +41,20 @@ def offset_text(offset: int) -> str:
 
 
 def offset_of(text: str) -> int:
-    """Return the offset that a text stands for; raises `MalformedRequest` where it is none."""
+    """Parse an offset; raises `MalformedRequest` if it is not valid."""
     found = _OFFSET.fullmatch(text)
     if found is None or int(found[2]):
         raise MalformedRequest(
-            f"offset is {text[:100]!r}, allowed is {START!r}, {NOW!r} or what an answer gave as"
-            " Stream-Next-Offset"
+            f"offset must be {START!r}, {NOW!r} or the Stream-Next-Offset of a response, got"
+            f" {text[:100]!r}"
         )
     return int(found[1])
 
 
 def cursor_after(sent: str | None, wall_ms: int, draw: Callable[[int, int], int]) -> str:
-    """Return the cursor of an answer: that of the present, or a later one than was sent.
+    """Return the cursor of a response: the current one, or a later one than was sent.
 
-    `draw` returns a number between two others.
+    `draw` returns a random integer between its two arguments.
     """
     present = max(0, wall_ms - CURSOR_EPOCH_MS) // CURSOR_SPACE_MS
     if sent is None or not _CURSOR.fullmatch(sent) or int(sent) < present:

@@ -1,7 +1,6 @@
-"""What requests say in their headers and queries, checked.
+"""Parsing and validation of stream requests: headers and queries.
 
-Numbers are plain: digits only, no sign, no zero in front. What is wrong is told with what is
-allowed, as everywhere.
+Numbers are digits only, without a sign or leading zeros.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ HEADERS = (
     PRODUCER_EPOCH,
     PRODUCER_NUMBER,
 )
-"""What requests may say."""
+"""Headers that requests may have."""
 
 TEXT_SIZE_MAX = 256
-"""Bytes of a producer's id, of a sequence and of a content type: they are kept with the stream."""
+"""Bytes of a producer id, a sequence and a content type: they are stored with the stream."""
 
 NUMBER_MAX = 2**53 - 1
-"""The greatest whole number that every client knows exactly."""
+"""The greatest integer that every client represents exactly."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 _CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(\s*;.*)?")
@@ -70,13 +69,13 @@ _DATE = re.compile(
 
 
 def path_of(request: HttpRequest) -> str:
-    """Return the path of the stream that a request is about."""
+    """Return the path of the stream in a request."""
     raw = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
     return check_path(_decoded(raw).removeprefix(PREFIX))
 
 
 def url_of(request: HttpRequest) -> str:
-    """Return where a stream is, as the request had it."""
+    """Return the URL of a stream, as in the request."""
     raw: bytes = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
     return f"{request.url.scheme}://{request.url.netloc}{raw.partition(b'?')[0].decode('latin-1')}"
 
@@ -85,15 +84,15 @@ def _decoded(raw: bytes) -> str:
     try:
         return unquote_to_bytes(raw.partition(b"?")[0]).decode()
     except UnicodeDecodeError:
-        raise MalformedRequest("path of a stream has to be UTF-8") from None
+        raise MalformedRequest("path of a stream must be UTF-8") from None
 
 
 def parse_create_stream(request: HttpRequest) -> CreateStream:
-    """Return what a stream is asked to be."""
+    """Return the properties of the stream to create."""
     headers = request.headers
     ttl_text, expires_text = headers.get(TTL), headers.get(EXPIRES)
     if ttl_text is not None and expires_text is not None:
-        raise InvalidRequest(f"{TTL} and {EXPIRES} exclude each other")
+        raise InvalidRequest(f"{TTL} and {EXPIRES} cannot be combined")
     return CreateStream(
         content_type=content_type_of(request),
         ttl_seconds=None if ttl_text is None else number_of(TTL, ttl_text),
@@ -105,17 +104,17 @@ def parse_create_stream(request: HttpRequest) -> CreateStream:
 
 
 def content_type_of(request: HttpRequest) -> str | None:
-    """Return the type of what a request brings, where it says one."""
+    """Return the content type of a request, if it has one."""
     found = request.headers.get("content-type")
     if not found:
         return None
     if len(found) > TEXT_SIZE_MAX or not _CONTENT_TYPE.fullmatch(found):
-        raise MalformedRequest(f"Content-Type is {found[:100]!r}, needed is one as in text/plain")
+        raise MalformedRequest(f"Content-Type must be like text/plain, got {found[:100]!r}")
     return found
 
 
 def is_closing(request: HttpRequest) -> bool:
-    """Whether the stream is to be closed; anything but `true` says nothing."""
+    """Return whether the stream is to be closed; any value but `true` is ignored."""
     return request.headers.get(CLOSED, "").lower() == "true"
 
 
@@ -139,13 +138,13 @@ def _fork_offset(text: str) -> int:
 
 
 def _source_path(text: str) -> str:
-    """Return the path of a stream, named by the path of its URL or by its own."""
+    """Return the path of a stream that is named by its URL path or by its own path."""
     path = _decoded(text.encode("latin-1"))
     return path.removeprefix(PREFIX) if path.startswith(PREFIX) else path.removeprefix("/")
 
 
 def write_mark(request: HttpRequest) -> WriteMark:
-    """Return what an append says of itself."""
+    """Return producer, sequence and closing of an append."""
     headers = request.headers
     given = [headers.get(name) for name in (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_NUMBER)]
     producer, epoch, number = given
@@ -154,12 +153,11 @@ def write_mark(request: HttpRequest) -> WriteMark:
         return mark
     if producer is None or epoch is None or number is None:
         raise InvalidRequest(
-            f"{PRODUCER_ID}, {PRODUCER_EPOCH} and {PRODUCER_NUMBER} are needed together,"
-            " or none of them"
+            f"{PRODUCER_ID}, {PRODUCER_EPOCH} and {PRODUCER_NUMBER} must be set together"
         )
     if not 1 <= len(producer) <= TEXT_SIZE_MAX:
         raise InvalidRequest(
-            f"{PRODUCER_ID} has {len(producer)} characters, allowed is 1 to {TEXT_SIZE_MAX}"
+            f"{PRODUCER_ID} must have 1 to {TEXT_SIZE_MAX} characters, got {len(producer)}"
         )
     return mark._replace(
         producer=producer,
@@ -171,14 +169,16 @@ def write_mark(request: HttpRequest) -> WriteMark:
 def _sequence(request: HttpRequest) -> str | None:
     found = request.headers.get(SEQUENCE)
     if found is not None and len(found) > TEXT_SIZE_MAX:
-        raise InvalidRequest(f"{SEQUENCE} has {len(found)} characters, limit is {TEXT_SIZE_MAX}")
+        raise InvalidRequest(f"{SEQUENCE} must have at most {TEXT_SIZE_MAX} characters")
     return found
 
 
 def number_of(name: str, text: str) -> int:
     """Return a number in a header."""
     if not _NUMBER.fullmatch(text) or int(text) > NUMBER_MAX:
-        raise MalformedRequest(f"{name} is {text[:100]!r}, needed is a number of 0 to {NUMBER_MAX}")
+        raise MalformedRequest(
+            f"{name} must be an integer of 0 to {NUMBER_MAX}, got {text[:100]!r}"
+        )
     return int(text)
 
 
@@ -189,31 +189,31 @@ def _date_ms(text: str) -> int:
     except (ValueError, OverflowError):
         pass
     raise MalformedRequest(
-        f"{EXPIRES} is {text[:100]!r}, needed is a date as in 2026-01-31T12:00:00Z"
+        f"{EXPIRES} must be a date like 2026-01-31T12:00:00Z, got {text[:100]!r}"
     )
 
 
 class ReadQuery(msgspec.Struct):
-    """The query of a read, as it is described. Parameters beside these are passed over."""
+    """The query of a read, for its description. Other parameters are ignored."""
 
     offset: Annotated[
         str,
         msgspec.Meta(
             pattern="^(now|-1|[0-9]{16}_0{16})$",
-            description="From where on: -1, now, or a Stream-Next-Offset",
+            description="Start of the read: -1, now, or a Stream-Next-Offset",
         ),
     ] = START
     live: Annotated[
         Literal["long-poll", "sse"] | None,
-        msgspec.Meta(description="Whether to wait for what is new, or to be sent it"),
+        msgspec.Meta(description="Wait for new data (long-poll), or get it as events (sse)"),
     ] = None
     cursor: Annotated[
-        str | None, msgspec.Meta(description="The Stream-Cursor of the answer before")
+        str | None, msgspec.Meta(description="The Stream-Cursor of the previous response")
     ] = None
 
 
 class ReadStream(NamedTuple):
-    """What is to be read."""
+    """The parameters of a read."""
 
     offset: int | None
     """`None` for the beginning."""
@@ -223,16 +223,16 @@ class ReadStream(NamedTuple):
 
 
 def parse_read_stream(request: HttpRequest) -> ReadStream:
-    """Return what is to be read."""
+    """Return the parameters of a read."""
     query = request.query_params
     offsets = query.getlist("offset")
     if len(offsets) > 1:
-        raise MalformedRequest("query has the parameter 'offset' twice")
+        raise MalformedRequest("query parameter 'offset' must be given once")
     live = query.get("live")
     if live not in (None, "long-poll", "sse"):
-        raise MalformedRequest(f"live is {live[:100]!r}, allowed is 'long-poll' or 'sse'")
+        raise MalformedRequest(f"live must be 'long-poll' or 'sse', got {live[:100]!r}")
     if live is not None and not offsets:
-        raise InvalidRequest(f"live is {live!r}: needed is offset, which says from where on")
+        raise InvalidRequest(f"live={live} needs the parameter offset")
     text = offsets[0] if offsets else START
     is_now = text == NOW
     offset = None if is_now or text == START else offset_of(text)

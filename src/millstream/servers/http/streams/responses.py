@@ -1,4 +1,4 @@
-"""What all answers about streams have in common: headers, and errors with what goes along."""
+"""Headers and errors that all stream responses share."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from millstream.servers.http.streams.requests import (
 
 SAFE_HEADERS: Mapping[str, str] = MappingProxyType(
     {
-        # A browser takes the content for what it is said to be, and for this site alone.
+        # A browser uses the declared type, and only this site may load the content.
         "X-Content-Type-Options": "nosniff",
         "Cross-Origin-Resource-Policy": "same-origin",
-        # Anybody may have written it, so no script in it runs, and least of all as this site's.
+        # Anybody may have written it, so no script in it runs, least of all as this site's.
         "Content-Security-Policy": "sandbox; default-src 'none'",
     }
 )
 
 
 def with_stream_headers(handler: Handler) -> Handler:
-    """Return a handler whose answers, errors among them, have the headers that they need."""
+    """Return a handler whose responses, including errors, have the headers of streams."""
 
     @wraps(handler)
     async def answer(request: HttpRequest) -> Response:
@@ -56,7 +56,7 @@ def with_stream_headers(handler: Handler) -> Handler:
 
 
 def _error_headers(error: Exception) -> dict[str, str]:
-    """Return what a client needs to know of an error, beside what it is."""
+    """Return the headers that give details of an error."""
     if isinstance(error, StreamClosed):
         return {CLOSED: "true", NEXT_OFFSET: offset_text(error.end)}
     if isinstance(error, StaleStreamProducer):

@@ -1,10 +1,10 @@
 """A stream as server-sent events.
 
-    event: data        what is new: text as it is, JSON as an array, all else in base64
+    event: data        new data: text as it is, JSON as an array, everything else in base64
     event: control     {"streamNextOffset": "...", "streamCursor": "...", "upToDate": true}
 
-A control event follows every data event, and comes first where there is nothing new. The connection
-ends when the stream does, when the node stops, and after a minute: then others may share one.
+A control event follows every data event, and comes first if there is no new data. The connection
+ends when the stream does, when the node stops, and after a minute, so that caches can share one.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from millstream.servers.http.streams.stream_chunk import StreamChunk, read_chunk
 logger = logging.getLogger(__name__)
 
 EVENTS_SECONDS_MAX = 60.0
-"""How long one connection lasts; its client comes back to where it was."""
+"""How long one connection lasts; the client reconnects at its position."""
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 def is_text(content_type: str) -> bool:
-    """Whether a stream goes into events as it is."""
+    """Return whether the data of a stream is sent in events as it is."""
     return is_json(content_type) or media_type(content_type).startswith("text/")
 
 
 class StreamEventsResponse(StreamingResponse):
-    """Sends events as fast as they are read, and drops a client that reads nothing for long."""
+    """Sends events as fast as they are read, and drops a client that reads nothing for too long."""
 
     def __init__(
         self, events: AsyncGenerator[bytes], headers: dict[str, str], *, output_seconds_max: float
@@ -57,7 +57,7 @@ class StreamEventsResponse(StreamingResponse):
         self._output_seconds_max = output_seconds_max
 
     async def stream_response(self, send: Send) -> None:
-        """Send all events, each within its time."""
+        """Send all events, each within its deadline."""
 
         async def send_in_time(message: Message) -> None:
             async with asyncio.timeout(self._output_seconds_max):
@@ -73,53 +73,53 @@ class StreamEventsResponse(StreamingResponse):
 async def events_of(
     broker: Broker,
     stream: DurableStream,
-    piece: StreamChunk,
+    chunk: StreamChunk,
     cursor: str | None,
     usage: ClientUsage,
     *,
     heartbeat_seconds: float,
     draw: Callable[[int, int], int],
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of a stream, beginning with a piece that was read already."""
-    arrival = NewRecordsWaiter((), broker.timers)
+    """Yield the events of a stream, beginning with a chunk that was read already."""
+    waiter = NewRecordsWaiter((), broker.timers)
     clock = broker.clock
     deadline = clock.monotonic() + EVENTS_SECONDS_MAX
-    is_told = False
-    holding = Throttle(usage, broker.timers, arrival.wake)
-    with broker.streams.reading(stream, arrival.wake), contextlib.closing(holding):
+    is_sent = False
+    throttle = Throttle(usage, broker.timers, waiter.wake)
+    with broker.streams.reading(stream, waiter.wake), contextlib.closing(throttle):
         while True:
-            is_held = bool(piece.records) and holding.is_held()
-            if not is_held and (piece.records or piece.is_end or not is_told):
+            is_held = bool(chunk.records) and throttle.is_held()
+            if not is_held and (chunk.records or chunk.is_end or not is_sent):
                 cursor = cursor_after(cursor, clock.wall_ms(), draw)
-                data = _data(stream, piece)
-                yield data + _control(piece, cursor)
-                is_told = piece.is_up_to_date
+                data = _data(stream, chunk)
+                yield data + _control(chunk, cursor)
+                is_sent = chunk.is_up_to_date
                 usage.charge(QuotaKind.CONSUME, len(data))
                 usage.settle()
-            left = deadline - clock.monotonic()
-            is_done = piece.is_end and not is_held
-            if is_done or left <= 0 or broker.streams.is_stopping:
+            remaining = deadline - clock.monotonic()
+            is_done = chunk.is_end and not is_held
+            if is_done or remaining <= 0 or broker.streams.is_stopping:
                 return
-            if is_told or is_held:
+            if is_sent or is_held:
                 before = clock.monotonic()
-                await arrival.wait(min(left, heartbeat_seconds))
+                await waiter.wait(min(remaining, heartbeat_seconds))
                 if clock.monotonic() - before >= heartbeat_seconds:
-                    yield b": \n\n"  # Whoever hung up is noticed by this.
-            if is_held and holding.is_held():
+                    yield b": \n\n"  # This notices a client that has disconnected.
+            if is_held and throttle.is_held():
                 continue
             try:
-                # What was held back is read again: some of it may have been deleted meanwhile.
-                offset = piece.from_offset if is_held else piece.next_offset
-                piece = await read_chunk(stream, offset)
+                # Delayed records are read again: some may have been deleted meanwhile.
+                offset = chunk.from_offset if is_held else chunk.next_offset
+                chunk = await read_chunk(stream, offset)
             except MillstreamError:
-                return  # It is gone, and its client hears why when it comes back.
+                return  # It is deleted; the client gets the reason when it reconnects.
 
 
-def _data(stream: DurableStream, piece: StreamChunk) -> bytes:
-    if not piece.records:
+def _data(stream: DurableStream, chunk: StreamChunk) -> bytes:
+    if not chunk.records:
         return b""
     content_type = stream.row.content_type
-    body = body_of(content_type, piece.records)
+    body = body_of(content_type, chunk.records)
     if not is_text(content_type):
         return b"event: data\ndata:" + base64.b64encode(body) + b"\n\n"
     lines = [
@@ -128,12 +128,12 @@ def _data(stream: DurableStream, piece: StreamChunk) -> bytes:
     return b"event: data\n" + b"\n".join(lines) + b"\n\n"
 
 
-def _control(piece: StreamChunk, cursor: str) -> bytes:
-    told: dict[str, str | bool] = {"streamNextOffset": piece.next_text}
-    if piece.is_end:
-        told["streamClosed"] = True
+def _control(chunk: StreamChunk, cursor: str) -> bytes:
+    control: dict[str, str | bool] = {"streamNextOffset": chunk.next_text}
+    if chunk.is_end:
+        control["streamClosed"] = True
     else:
-        told["streamCursor"] = cursor
-    if piece.is_up_to_date:
-        told["upToDate"] = True
-    return b"event: control\ndata:" + msgspec.json.encode(told) + b"\n\n"
+        control["streamCursor"] = cursor
+    if chunk.is_up_to_date:
+        control["upToDate"] = True
+    return b"event: control\ndata:" + msgspec.json.encode(control) + b"\n\n"

@@ -1,4 +1,4 @@
-"""Reading a stream: pieces of whole records, with what a reader has to know of each."""
+"""Reads chunks of whole records from a stream."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from millstream.servers.http.streams.requests import ReadStream
 
 CHUNK_BYTES_MAX = 1 * MIB
 CHUNK_RECORDS_MAX = 10_000
-"""What one answer, or one event, holds; one record may be larger."""
+"""Size of one response or one event; a single record may be larger."""
 
 
 class StreamChunk(NamedTuple):
-    """Some of a stream."""
+    """Consecutive records of a stream."""
 
     records: tuple[StoredRecord, ...]
     from_offset: int
     next_offset: int
     is_up_to_date: bool
-    """Whether this is all there was when it was read."""
+    """Whether it contained the end of the stream when it was read."""
     is_end: bool
-    """Whether nothing ever comes after it."""
+    """Whether the stream is closed and ends here."""
 
     @property
     def next_text(self) -> str:
-        """Where to go on, as clients see it."""
+        """Return the offset to continue from, as clients see it."""
         return offset_text(self.next_offset)
 
     def etag(self, stream: DurableStream) -> str:
-        """Return what names this piece, and no other; it changes when the stream is closed."""
+        """Return the ETag of this chunk; it changes when the stream is closed."""
         end = ":c" if stream.closure is not None else ""
         return f'"{stream.row.topic_id.hex}:{self.from_offset}:{self.next_offset}{end}"'
 
 
-def first_offset(stream: DurableStream, asked: ReadStream) -> int:
-    """Return from which offset of the stream to read."""
-    if asked.is_now:
+def first_offset(stream: DurableStream, read: ReadStream) -> int:
+    """Return the first offset to read."""
+    if read.is_now:
         return stream.next_offset
-    if asked.offset is None:
+    if read.offset is None:
         return stream.partition.log_start_offset + stream.row.shift
-    return asked.offset
+    return read.offset
 
 
 async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
-    """Read from an offset of the stream on; raises where nothing can be read there."""
+    """Read from an offset of the stream on; raises if nothing can be read there."""
     await stream.open()
     if offset < stream.row.floor:
-        raise StreamGone(f"offset {offset} lies before {stream.row.floor}, the first that is kept")
+        raise StreamGone(f"offset {offset} is before {stream.row.floor}, the first that is kept")
     shift = stream.row.shift
     cursor = max(0, offset - shift)
     if cursor > max(stream.end_offset, stream.partition.high_watermark):
-        raise InvalidRequest(f"offset {offset} lies after the end, which is {stream.next_offset}")
+        raise InvalidRequest(f"offset {offset} is after the end, which is {stream.next_offset}")
     try:
         found = await read_page(
             stream.partition, cursor, limit=CHUNK_RECORDS_MAX, size_max=CHUNK_BYTES_MAX
@@ -74,13 +74,13 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
         raise
     if found.gap is not None:
         raise StreamGone(
-            f"offset {offset} lies before {found.gap.to_offset + 1 + shift}, the first kept"
+            f"offset {offset} is before {found.gap.to_offset + 1 + shift}, the first kept"
         )
     records, next_offset = found.records, found.next_offset
     closure = stream.closure
     if closure is not None and next_offset > closure.end_offset:
-        # What came through another door after the end is not part of the stream.
-        records = tuple(one for one in records if one.offset < closure.end_offset)
+        # Records that Kafka clients wrote after the end are not part of the stream.
+        records = tuple(record for record in records if record.offset < closure.end_offset)
         next_offset = closure.end_offset
     return StreamChunk(
         records,
@@ -94,14 +94,14 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
 async def wait_for_chunk(
     broker: Broker, stream: DurableStream, offset: int, seconds: float
 ) -> StreamChunk:
-    """Read from an offset on, and wait for something to be there, for so long at the most."""
-    arrival = NewRecordsWaiter((), broker.timers)
+    """Read from an offset on; wait up to `seconds` for new records."""
+    waiter = NewRecordsWaiter((), broker.timers)
     deadline = broker.clock.monotonic() + seconds
-    with broker.streams.reading(stream, arrival.wake):
+    with broker.streams.reading(stream, waiter.wake):
         while True:
-            piece = await read_chunk(stream, offset)
-            left = deadline - broker.clock.monotonic()
-            if piece.records or piece.is_end or left <= 0 or broker.streams.is_stopping:
-                return piece
-            offset = piece.next_offset
-            await arrival.wait(left)
+            chunk = await read_chunk(stream, offset)
+            remaining = deadline - broker.clock.monotonic()
+            if chunk.records or chunk.is_end or remaining <= 0 or broker.streams.is_stopping:
+                return chunk
+            offset = chunk.next_offset
+            await waiter.wait(remaining)

@@ -328,7 +328,7 @@ def test_a_body_that_claims_too_much_is_not_waited_for(topic: Topic, size: int) 
         {"Content-Length": str(size)},
     )
     assert answer.status == 413
-    assert answer.message == f"body has {size} bytes, limit is 262144"
+    assert answer.message == f"body must have at most 262144 bytes, got {size}"
 
 
 def test_a_body_in_chunks_is_counted_while_it_arrives(topic: Topic) -> None:
