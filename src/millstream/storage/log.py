@@ -387,7 +387,7 @@ class Log:
 
     async def begin_epoch(self, number: int) -> None:
         """Write all further batches with a newer leader epoch. Durable when this returns."""
-        await self._context.metadata_file.change(self._begin_epoch(number))
+        await self._context.metadata_file.run_exclusive(self._begin_epoch(number))
 
     async def _begin_epoch(self, number: int) -> None:
         segments, pending = self._segments, self._queue.pending
@@ -396,7 +396,7 @@ class Log:
             raise RequestError(f"epoch must be greater than {current}, got {number}")
         segments.flush()  # Now: a busy log would always have something pending.
         while pending or segments.is_paused:
-            await self._context.tasks.change()
+            await self._context.tasks.changed()
             self._check_writable()
             segments.flush()
         # What is admitted from here on is written after the epoch is durable, and has it.
@@ -472,7 +472,7 @@ class Log:
             # appender must not find it again, so wait until all that was admitted is committed.
             # Offsets may be taken back meanwhile.
             while self.end_offset < min(admitted, queue.next_offset):
-                await self._context.tasks.change()
+                await self._context.tasks.changed()
                 self._check_writable()
             before = min(admitted, queue.next_offset)
         return await self._deletions.delete(match, before=before)
@@ -509,7 +509,7 @@ class Log:
         when this returns. The first acknowledgement of class `fsync` promises that all before it
         is on the disk too.
         """
-        await self._context.metadata_file.change(self._reconfigure(config))
+        await self._context.metadata_file.run_exclusive(self._reconfigure(config))
 
     async def _reconfigure(self, config: LogConfig) -> None:
         before, after = self.config.durability, config.durability
@@ -769,7 +769,7 @@ class Log:
         closed = self._stop_accepting()
         self._queue.refuse_waiting(closed)
         while (self._queue.pending or self._commit.written) and not self.offline:
-            await self._context.tasks.change()
+            await self._context.tasks.changed()
         unsealed = await self._release()
         if self.offline or self.config.durability is Durability.EPHEMERAL:
             return
@@ -790,7 +790,7 @@ class Log:
                 self._refuse_all(closed)
             await self._release()
         finally:
-            self._state.let_go(LogClosed(f"{self.name} is closed"))
+            self._state.close(LogClosed(f"{self.name} is closed"))
             self._end()
 
     def _stop_accepting(self) -> LogClosed:
@@ -803,7 +803,7 @@ class Log:
     async def _release(self) -> list[GrowingSegment]:
         """Wait for what is in flight, and return the segments without a seal."""
         while self._commit.is_in_flight or not self._context.tasks.is_idle:
-            await self._context.tasks.change()
+            await self._context.tasks.changed()
         return self._segments.release()
 
     def _end(self) -> None:

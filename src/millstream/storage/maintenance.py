@@ -146,7 +146,7 @@ class Maintenance:
         if self._timer is not None:
             self._timer.cancel()
         while not self._tasks.is_idle:
-            await self._tasks.change()
+            await self._tasks.changed()
 
     # What.
 

@@ -223,7 +223,7 @@ class ActiveSegments:
     async def wait_until_resumed(self) -> None:
         """Wait until nothing pauses writing; raise if the log goes offline or closes meanwhile."""
         while self.is_paused:
-            await self._context.tasks.change()
+            await self._context.tasks.changed()
             self._queue.check_writable()
 
     # The segment for the next batch.
@@ -287,9 +287,9 @@ class ActiveSegments:
     async def roll(self) -> None:
         """Seal the growing segment, if it has a record, and wait for that; raise if it failed."""
         context = self._context
-        await context.metadata_file.change(self._roll())
+        await context.metadata_file.run_exclusive(self._roll())
         while self.is_sealing and not self._commit.is_stopped:
-            await context.tasks.change()
+            await context.tasks.changed()
         if (error := self.seal_error) and not self._commit.is_stopped:
             failed = StorageFailed(f"{context.name}: a segment could not be sealed: {error}")
             raise transient_error(context.name, error) or failed from error
@@ -300,14 +300,14 @@ class ActiveSegments:
 
     async def _try_roll(self) -> None:
         try:
-            await self._context.metadata_file.change(self._roll())
+            await self._context.metadata_file.run_exclusive(self._roll())
         except MillstreamError as error:
             logger.warning("%s: no segment was sealed: %s", self._context.name, error)
 
     async def _roll(self) -> None:
         self.seal_again()
         while self.is_paused or self.is_sealing:
-            await self._context.tasks.change()
+            await self._context.tasks.changed()
             self._queue.check_writable()
         await self.pause_until(self._commit_and_detach())
 

@@ -1,4 +1,4 @@
-"""A bound on the bytes of all logs of a store that wait for the disk."""
+"""Limit on the uncommitted bytes of all logs of a store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Protocol
 
 
 class BudgetWaiter(Protocol):
-    """One who waits for room."""
+    """A log whose batches wait for capacity."""
 
     def admit_waiting(self) -> None:
-        """Go on with what waits, as far as there is room."""
+        """Admit what waits, as far as there is capacity."""
         ...
 
 
 class ByteBudget:
-    """Bytes that may be under way at once. Belongs to one event loop."""
+    """A number of bytes that may be in flight at once. Belongs to one event loop."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -22,15 +22,18 @@ class ByteBudget:
         self._waiters: dict[BudgetWaiter, None] = {}
 
     def has_capacity(self, size: int) -> bool:
-        """Whether `size` more bytes fit. A single one larger than all passes when it is alone."""
+        """Return whether `size` more bytes fit.
+
+        A batch larger than the limit passes if it is alone.
+        """
         return self.used == 0 or self.used + size <= self.bytes_max
 
     def acquire(self, size: int) -> None:
-        """Count bytes that are now under way."""
+        """Count bytes that are in flight from now on."""
         self.used += size
 
     def release(self, size: int) -> None:
-        """Count bytes that have arrived, and let those go on who waited for room."""
+        """Give bytes back, and wake the logs that wait for capacity."""
         self.used -= size
         if self._waiters:
             waiters, self._waiters = list(self._waiters), {}
@@ -38,5 +41,5 @@ class ByteBudget:
                 waiter.admit_waiting()
 
     def wait(self, waiter: BudgetWaiter) -> None:
-        """Have `waiter` told when there is room again."""
+        """Call `waiter` when there is capacity again."""
         self._waiters[waiter] = None

@@ -85,7 +85,7 @@ class CommitState:
     async def wait_until_committed(self) -> None:
         """Wait until everything written is committed, or the log is stopped."""
         while (self.written or self.is_in_flight) and not self.is_stopped:
-            await self._context.tasks.change()
+            await self._context.tasks.changed()
 
     def stop(self, error: MillstreamError) -> None:
         """Refuse everything uncommitted, start no commit and ignore the one in flight."""

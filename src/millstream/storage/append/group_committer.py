@@ -1,9 +1,9 @@
 """Group commit: one sync serves every append that waits for it.
 
-A log asks for a commit when it has written something. Where a thread is free it starts at once,
-so a lone append waits for no window. While it runs, appends gather; they share the next one, so
-the window is as wide as the disk is slow. Logs that find no thread free wait together: each thread
-that comes free takes its share of them, and the kernel joins their syncs.
+A log requests a commit when it has written something. If a thread is free, the commit starts at
+once, so a single append waits for no window. While it runs, appends gather and share the next one:
+the window is as wide as the disk is slow. Logs that find no free thread wait together. Each thread
+that becomes free takes its share of them, and the kernel merges their syncs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from millstream.storage.segment.counters import StoreTotals
 _Errors: TypeAlias = list[Exception | None]
 
 _FILES_MAX = 2
-"""A commit concerns the segment that grows and the one before it."""
+"""A commit syncs at most the growing segment and the one before it."""
 
 
 class Syncable(Protocol):
-    """What the committer needs of a log. All but the work itself runs on the event loop."""
+    """A log as the committer sees it.
+
+    All methods run on the event loop; only the returned work does not.
+    """
 
     @property
     def is_plain(self) -> bool:
@@ -33,20 +36,20 @@ class Syncable(Protocol):
         ...
 
     def begin_plain_sync(self) -> Sequence[File]:
-        """Begin a plain commit of what was written up to now, and return the files to sync."""
+        """Start a commit that only syncs files, and return the files."""
         ...
 
     def begin_sync(self) -> Callable[[], None]:
-        """Begin a commit of what was written up to now, and return all of its blocking work."""
+        """Start a commit of what is written by now, and return its blocking work."""
         ...
 
     def end_sync(self, error: Exception | None) -> None:
-        """Take note that the work is done, or why it failed."""
+        """End the commit, with the error if it failed."""
         ...
 
 
 class GroupCommitter:
-    """Commits the logs of one store, by a syncer where there is one, and else by threads."""
+    """Commits the logs of one store, through a syncer if there is one, else in threads."""
 
     def __init__(
         self,
@@ -55,14 +58,14 @@ class GroupCommitter:
         totals: StoreTotals | None = None,
     ) -> None:
         self.totals = totals or StoreTotals()
-        """Of all logs that it commits."""
+        """Totals of all logs that it commits."""
         self._background = background
         self._syncer = syncer
         self._waiting: dict[Syncable, None] = {}
         self._free = background.width
 
     def request(self, log: Syncable) -> None:
-        """Commit `log` as soon as a thread is free. It must not be under way already."""
+        """Commit `log` as soon as possible. No commit of it may be in flight."""
         if self._syncer and log.is_plain and self._syncer.has_capacity(_FILES_MAX):
             self._syncer.sync(log.begin_plain_sync(), log.end_sync)
             return
@@ -70,7 +73,7 @@ class GroupCommitter:
         self._deal()
 
     def _deal(self) -> None:
-        """Hand the waiting logs out over the free threads, to each its share."""
+        """Distribute the waiting logs evenly over the free threads."""
         while self._waiting and self._free:
             share = -(-len(self._waiting) // self._background.width)
             logs = list(self._waiting)[:share]
@@ -81,7 +84,7 @@ class GroupCommitter:
     def _start(self, logs: Sequence[Syncable]) -> None:
         self._free -= 1
         works = [log.begin_sync() for log in logs]
-        done = self._background.run(lambda: [_attempt(work) for work in works])
+        done = self._background.run(lambda: [_try_work(work) for work in works])
         done.add_done_callback(partial(self._end, logs))
 
     def _end(self, logs: Sequence[Syncable], done: asyncio.Future[_Errors]) -> None:
@@ -91,8 +94,8 @@ class GroupCommitter:
         self._deal()
 
 
-def _attempt(work: Callable[[], None]) -> Exception | None:
-    """Do `work`. Whatever goes wrong takes one log offline and must not reach its neighbours."""
+def _try_work(work: Callable[[], None]) -> Exception | None:
+    """Run `work` and return its error, which takes only its own log offline."""
     try:
         work()
     except Exception as error:  # noqa: BLE001 - handed to the log, which never carries on after it.

@@ -1,4 +1,4 @@
-"""One write: the batches that go into a segment together, each stamped with its place."""
+"""One write of pending batches to a segment, each stamped with its offset and epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REST_OF_HEADER = HEADER_SIZE - PREFIX_SIZE
 def gather_batches(
     pending: deque[PendingAppend], segment: GrowingSegment, config: LogConfig
 ) -> list[PendingAppend]:
-    """Return the pending batches that go into `segment` in one write; at least one."""
+    """Return the pending batches that fit into `segment`, for one write; at least one."""
     appends = [pending[0]]
     room = config.segment_bytes_max - segment.size - appends[0].size
     slots = config.segment_records_max - segment.stats.record_count
@@ -34,10 +34,10 @@ def gather_batches(
 
 
 def write_appends(file: File, segment: GrowingSegment, appends: list[PendingAppend]) -> list[Bytes]:
-    """Write batches behind what the segment holds; returns the pieces written, two for each.
+    """Write batches at the end of the segment; return the written pieces, two for each batch.
 
-    Stamping costs no copy: the first piece is made anew, the second is the rest of the batch. After
-    an `OSError` any part of them may be in the file.
+    Stamping copies no records: the first piece is a new prefix, the second is the rest of the
+    batch. After an `OSError`, any part of them may be in the file.
     """
     epoch = segment.leader_epoch
     pieces: list[Bytes] = []
@@ -59,7 +59,7 @@ def record_written(
     counters: LogCounters,
     totals: StoreTotals,
 ) -> None:
-    """Take note of batches that were written, in the segment and in themselves."""
+    """Record batches that were written: in the segment, in themselves and in the counters."""
     base_offset, records = segment.base_offset, segment.stats.record_count
     size = segment.size
     for append, prefix, rest in zip(appends, pieces[::2], pieces[1::2], strict=True):

@@ -103,7 +103,7 @@ class CleanerRun:
 
     async def look(self) -> tuple[LogSnapshot, int]:
         """Return what there is, with no change half done, and the end of what is settled."""
-        snapshot = await self.context.metadata_file.change(self._snapshot())
+        snapshot = await self.context.metadata_file.run_exclusive(self._snapshot())
         end = snapshot.committed.offset
         hooks = self.removal_hooks
         return snapshot, end if hooks is None else min(end, hooks.stable_offset())

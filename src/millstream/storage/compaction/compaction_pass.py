@@ -63,7 +63,9 @@ class CompactionPass:
             is_forced=self._run.is_forced,
         ):
             due_ms = min(due_ms, await self._compact_group(each, table, snapshot, end, wall))
-        await self._run.context.metadata_file.change(self._write_cleaned(min(end, wall), due_ms))
+        await self._run.context.metadata_file.run_exclusive(
+            self._write_cleaned(min(end, wall), due_ms)
+        )
         self._run.memory.cleaned_offset, self._run.memory.walls = end, walls
         self._run.done.compacted_offset = end
         self._run.tell("compacted", plan.segments[0].base_offset, end, begun)

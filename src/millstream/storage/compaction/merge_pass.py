@@ -106,7 +106,7 @@ class MergePass:
         """
         await self._run.wait_for_removals()
         if self._run.context.metadata_file.partition.deletions:
-            await self._run.context.metadata_file.change(self._write_rules())
+            await self._run.context.metadata_file.run_exclusive(self._write_rules())
 
     async def _write_rules(self) -> None:
         metadata_file = self._run.context.metadata_file

@@ -82,7 +82,7 @@ class SegmentSwap:
         If that fails, the output is removed, and this raises `SwapConflict`, `OSError`, or why the
         log may not be changed any more.
         """
-        change = self._context.metadata_file.change(self._switch(inputs, output, removed))
+        change = self._context.metadata_file.run_exclusive(self._switch(inputs, output, removed))
         await self.or_withdraw(output, change)
 
     async def or_withdraw(self, output: RewriteOutput, work: Coroutine[Any, Any, None]) -> None:
@@ -96,7 +96,7 @@ class SegmentSwap:
 
     async def unmask(self, segment: SealedSegment, removed: array[int]) -> None:
         """Forget masks of a segment in which there is nothing at these offsets."""
-        await self._context.metadata_file.change(self._unmask(segment, removed))
+        await self._context.metadata_file.run_exclusive(self._unmask(segment, removed))
 
     async def wait_for_removals(self) -> None:
         """Return when the files of all inputs are gone, or cannot be removed."""

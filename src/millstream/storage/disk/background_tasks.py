@@ -28,7 +28,7 @@ class BackgroundTasks:
         task.add_done_callback(self._ended)
         return task
 
-    def change(self) -> asyncio.Future[None]:
+    def changed(self) -> asyncio.Future[None]:
         """Return what ends with the next change, for one of many to await."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()

@@ -129,7 +129,7 @@ class KeyDeletions:
         The rule is durable when this returns, and the records are invisible. Nothing is written
         down where nothing is hit.
         """
-        return await self._context.metadata_file.change(self._delete(match, before))
+        return await self._context.metadata_file.run_exclusive(self._delete(match, before))
 
     async def _delete(self, match: KeyMatch, before: int) -> int:
         context = self._context

@@ -45,7 +45,7 @@ class LogStart:
 
     async def delete_before(self, offset: int) -> None:
         """Let the log start at `offset`. Durable when this returns; files go afterwards."""
-        await self._context.metadata_file.change(self._move(offset))
+        await self._context.metadata_file.run_exclusive(self._move(offset))
 
     async def evict_before(self, offset: int) -> None:
         """Let the log start at `offset`, and readers below it be told of a gap.
@@ -57,7 +57,7 @@ class LogStart:
             needed_offset = removal_hooks.needed_offset()
             await removal_hooks.before_removal()
             offset = offset if needed_offset is None else min(offset, needed_offset)
-        await self._context.metadata_file.change(self._evict(offset))
+        await self._context.metadata_file.run_exclusive(self._evict(offset))
 
     async def _evict(self, offset: int) -> None:
         context = self._context

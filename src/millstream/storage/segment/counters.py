@@ -1,4 +1,4 @@
-"""What a log counts. Plain numbers: counting must cost nothing where records pass by."""
+"""Counters of logs. Plain numbers, so that counting costs almost nothing on the append path."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from millstream.histogram import Histogram
 
 @dataclass(slots=True)
 class StoreTotals:
-    """Running totals of all logs of a store, whichever are open."""
+    """Running totals of all logs of a store, open or closed."""
 
     records: int = 0
     bytes: int = 0
     syncs: Histogram = field(default_factory=Histogram)
-    """How long the disk took for commits that succeeded."""
+    """Durations of successful commits."""
     commits: Histogram = field(default_factory=Histogram)
-    """The same from when the first of what was committed was written."""
+    """Durations from the first write of a commit to its end."""
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class LogCounters:
     syncs: int = 0
     sync_seconds: float = 0.0
     last_sync_seconds: float = 0.0
-    """How long the newest commit took: that which acknowledged what was acknowledged last."""
+    """Duration of the newest commit."""
     rolls: int = 0
     seals: int = 0
     refusals_full: int = 0
     refusals_busy: int = 0
     refusals_limit: int = 0
 
-    # Batches that had to wait to be admitted, by what they waited for.
+    # Batches that waited for admission, by the reason.
     waits_log: int = 0
     waits_store: int = 0
     waits_sealing: int = 0
@@ -45,16 +45,16 @@ class LogCounters:
     recovered_bytes: int = 0
     offline: int = 0
 
-    # What went because of its age or of how much there was.
+    # Evicted by retention, because of age or size.
     evicted_segments: int = 0
     evicted_bytes: int = 0
     evicted_records: int = 0
 
-    # What was deleted by key: how often, and how many records it hid.
+    # Deletions by key, and the records that they masked.
     deletions: int = 0
     deleted_records: int = 0
 
-    # What cleaning did: runs that replaced something, and those that ended early by an error.
+    # Cleaner runs that replaced a segment, and runs that ended early with an error.
     cleanings: int = 0
     cleaning_failures: int = 0
     cleaning_seconds: float = 0.0

@@ -1,6 +1,6 @@
-"""Sealing a segment and taking its seal off again: blocking work for a thread.
+"""Sealing and unsealing of a segment: blocking work for a thread.
 
-The order of the steps is what makes them safe; each function says which crash it guards against.
+The order of the steps makes them safe; each function says which crash it protects against.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.storage.segment.segment import (
 
 
 class SegmentSyncFailed(Exception):
-    """A `.log` could not be synced: what it holds is in doubt, however often one tries again."""
+    """A `.log` could not be synced. Its content is uncertain, and a retry does not change that."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -32,10 +32,10 @@ class SegmentSyncFailed(Exception):
 
 
 def seal_segment(segment: GrowingSegment, *, now_ms: int) -> Seal:
-    """Seal a segment that is written no more. Durable when this returns.
+    """Seal a segment that is not written any more. Durable when this returns.
 
-    Its bytes are synced before the seal exists, so a seal never vouches for what a crash can
-    take away.
+    The bytes are synced before the seal exists, so a seal never covers bytes that a crash can take
+    away.
     """
     file = segment.open()
     try:
@@ -49,7 +49,7 @@ def seal_segment(segment: GrowingSegment, *, now_ms: int) -> Seal:
 
 
 def sync_all(log_directory: LogDirectory, files: Sequence[File]) -> None:
-    """Sync the logs of segments that a weaker class than `fsync` has written, and their names."""
+    """Sync segments that a weaker class than `fsync` has written, and their names."""
     try:
         for file in files:
             file.sync()
@@ -61,12 +61,13 @@ def sync_all(log_directory: LogDirectory, files: Sequence[File]) -> None:
 def unseal_segment(
     log_directory: LogDirectory, sealed: SealedSegment
 ) -> tuple[File, SegmentIndex, Checkpoint]:
-    """Make a sealed segment one that can grow. Durable when this returns.
+    """Remove the seal of a segment so that it can grow again. Durable when this returns.
 
-    The checkpoint takes over from the seal before that goes, so after a crash it is still known
-    how much must be there. The seal goes before a byte is added, so it never speaks of less than
-    the file holds. The keys of the log as it was go too; where they stay, their size gives them
-    away. A rewritten segment stays as it is: what counts of it hangs on its seal.
+    The checkpoint is written before the seal is removed, so after a crash it is still known how
+    many bytes must be there. The seal is removed before a byte is added, so it never covers less
+    than the file holds. The key index is removed too; if that fails, its recorded size no longer
+    matches and it is ignored. A rewritten segment is never unsealed: its seal is what makes it part
+    of the log.
     """
     assert sealed.generation == 0, f"{sealed.path} was rewritten and does not grow"
     index = sealed.index().growing()
@@ -83,7 +84,7 @@ def unseal_segment(
 
 
 def open_checkpoint(log_directory: LogDirectory) -> tuple[Checkpoint, bool]:
-    """Open the checkpoint of a partition, and say whether it had to be created."""
+    """Open the checkpoint of a partition; return it, and whether it was created."""
     path = join(log_directory.directory, CHECKPOINT_FILE)
     try:
         return Checkpoint(log_directory.filesystem.open(path)), False
@@ -92,6 +93,6 @@ def open_checkpoint(log_directory: LogDirectory) -> tuple[Checkpoint, bool]:
 
 
 def remove_checkpoint(log_directory: LogDirectory) -> None:
-    """Remove the checkpoint, once every segment has a seal."""
+    """Remove the checkpoint, once every segment is sealed."""
     with contextlib.suppress(FileNotFoundError):
         log_directory.filesystem.remove(join(log_directory.directory, CHECKPOINT_FILE))

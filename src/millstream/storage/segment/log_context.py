@@ -1,8 +1,4 @@
-"""What the parts of one log share.
-
-The front, the deletions and the cleaning of a log each change what it holds in their own way; they
-are handed the same things to do it with.
-"""
+"""Objects that the parts of one log share: log start, key deletions, cleaner and append path."""
 
 from __future__ import annotations
 
@@ -19,19 +15,23 @@ from millstream.storage.segment.segment import LogDirectory
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """Those of one log. Any thread may read `contents`; all else belongs to the event loop."""
+    """The shared objects of one log.
+
+    Any thread may read `state`; the rest belongs to the event loop.
+    """
 
     name: str
-    """How the log is called in messages."""
+    """The name of the log in messages."""
     log_directory: LogDirectory
     background: Executor
-    """Threads for what is short: descriptions and removals. Not for cleaning, which has its own."""
+    """Threads for short work: metadata files and removals. The cleaner has its own."""
     tasks: BackgroundTasks
-    """What was begun and must be ended before the log is closed."""
+    """Tasks that must end before the log is closed."""
     state: LogState
     metadata_file: MetadataFile
-    """Changes of `partition.json`, and of which files make up the log, go one after the other
-    through its `change`."""
+    """Changes of `partition.json`, and of the set of files of the log, run one at a time
+    through its `run_exclusive`.
+    """
     counters: LogCounters
     on_change: Callable[[], None]
-    """To be called after every change of what can be read."""
+    """Called after every change of what can be read."""

@@ -1,11 +1,11 @@
-"""What readers see of a log: its segments, where it starts and how far they are committed.
+"""The readable state of a log: its segments, its start and its committed end.
 
-The writer publishes a new state in one step, and a reader takes the state once and works with
-that, so no lock is needed: any number of threads may read while the one writer appends. Deleting
-and rewriting publish first and remove files afterwards; a reader that was quicker than the one and
-slower than the other finds a file gone, looks at the newer state, and answers by that.
+The writer publishes a new snapshot in one step, and a reader takes the snapshot once and works with
+it. So no lock is needed: any number of threads may read while the one writer appends. Deleting and
+rewriting publish a new snapshot first and remove files afterwards; a reader that finds a file gone
+takes the newer snapshot and tries again.
 
-Records that were deleted by key are masked: they are in a file, and nobody is shown them.
+Records that were deleted by key are masked: they are still in a file, but no reader sees them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ from millstream.storage.segment.stripped_batches import DeletedRecordFilter, Str
 T = TypeVar("T")
 
 _TRIES_MAX = 100
-"""How often a reader may find that the file it wanted was replaced: far more than can happen."""
+"""How often a reader retries because its file was replaced: far more often than that can
+happen.
+"""
 
 
 class LogPosition(NamedTuple):
-    """A point in a log: an offset, and where its batch would start."""
+    """A point in a log: an offset, and the segment and byte position at which its batch starts."""
 
     offset: int
     segment: int
@@ -57,29 +59,33 @@ class DeletedOffsets(NamedTuple):
     offsets: array[int]
     """Sorted."""
     bytes: int
-    """How much of the file they take; an estimate where it was rewritten in part."""
+    """Bytes of the file that they use; an estimate if some of them were removed by a rewrite."""
     damage: MillstreamError | None = None
-    """Why it is not known what else was deleted. Nothing of the segment can be read then: what was
-    deleted must not come back because something is damaged."""
+    """Why it is not known what else was deleted.
+
+    The segment cannot be read then: a deleted record must not come back because of damage.
+    """
 
 
 class LogSnapshot(NamedTuple):
-    """One published state. Segments behind the mark are whole, those after it are not there."""
+    """One published state. Bytes and segments after `committed` do not exist for readers."""
 
     segments: tuple[Segment, ...]
     bases: tuple[int, ...]
     committed: LogPosition
     start: int
-    """The first offset of the log, at the start of the first segment or inside it; it can be read
-    unless its segment was lost."""
+    """First offset of the log, at the start of the first segment or inside it.
+
+    It can be read unless its segment was lost.
+    """
     eviction_floor: int = 0
-    """All before it went without anyone asking for that; at most `start`."""
+    """Records before this offset were evicted by retention; at most `start`."""
     masks: Mapping[int, DeletedOffsets] = {}
-    """By base offset of the segment; only of segments in which anything is masked, or may be."""
+    """By base offset of the segment; only segments in which something is, or may be, masked."""
 
 
 class LogState:
-    """The readable side of a log."""
+    """The current snapshot of a log, and the reads on it."""
 
     def __init__(
         self,
@@ -97,10 +103,10 @@ class LogState:
         self.replace_segments(segments)
         self.mask_deleted(masks or {})
         self.lost: MillstreamError | None = None
-        """Why nothing can be read at the end of the log, or at all: bytes are damaged, or gone."""
+        """Why the end of the log, or all of it, cannot be read: bytes are damaged or missing."""
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
-        """Publish other segments: one began, was sealed, opened again or removed."""
+        """Publish another list of segments: one was started, sealed, reopened or removed."""
         bases = tuple(segment.base_offset for segment in segments)
         masks = self.snapshot.masks
         if masks:
@@ -111,14 +117,16 @@ class LogState:
     def replace_segment_run(
         self, old: Sequence[SealedSegment], new: SealedSegment, removed: array[int]
     ) -> None:
-        """Publish that `old`, which follow each other, were rewritten as `new`.
+        """Publish that the adjacent segments `old` were rewritten as `new`.
 
-        What was masked in them and is not among the `removed` offsets is masked in `new`. Where
-        the log ends in the last of them, it ends in `new`.
+        Masked offsets that are not among the `removed` ones stay masked in `new`. If the log ends
+        in the last of `old`, it ends in `new`.
         """
         snapshot = self.snapshot
         first = snapshot.segments.index(old[0])
-        assert list(snapshot.segments[first : first + len(old)]) == list(old), "they lie together"
+        assert list(snapshot.segments[first : first + len(old)]) == list(old), (
+            "the segments are adjacent"
+        )
         segments = (*snapshot.segments[:first], new, *snapshot.segments[first + len(old) :])
         masks = dict(snapshot.masks)
         before = [masks.pop(s.base_offset) for s in old if s.base_offset in masks]
@@ -127,7 +135,7 @@ class LogState:
             masks[new.base_offset] = left
         committed = snapshot.committed
         if committed.segment in [segment.base_offset for segment in old]:
-            assert committed.offset == new.next_offset, "what is rewritten is committed"
+            assert committed.offset == new.next_offset, "only committed segments are rewritten"
             committed = LogPosition(committed.offset, new.base_offset, new.size)
         bases = tuple(segment.base_offset for segment in segments)
         self.snapshot = snapshot._replace(
@@ -135,39 +143,42 @@ class LogState:
         )
 
     def commit(self, committed: LogPosition) -> None:
-        """Publish that the log is committed up to a mark.
+        """Publish that the log is committed up to a position.
 
-        One that says no more than is known does nothing: its segment may be rewritten since.
+        Does nothing if that is not further than before: its segment may have been rewritten since.
         """
-        assert committed.offset >= self.snapshot.committed.offset, "what was committed stays so"
+        assert committed.offset >= self.snapshot.committed.offset, (
+            "the committed end never moves back"
+        )
         if committed.offset > self.snapshot.committed.offset:
             self.snapshot = self.snapshot._replace(committed=committed)
 
     def start_at(self, offset: int, *, eviction_floor: int | None = None) -> None:
-        """Publish that all before `offset` is deleted, and up to which offset it was evicted."""
-        assert self.start_offset <= offset <= self.end_offset, "what was deleted stays so"
+        """Publish that all before `offset` is deleted, and all before `eviction_floor` evicted."""
+        assert self.start_offset <= offset <= self.end_offset, "the start never moves back"
         floor = self.snapshot.eviction_floor if eviction_floor is None else eviction_floor
-        assert self.snapshot.eviction_floor <= floor <= offset, "what was evicted stays so"
+        assert self.snapshot.eviction_floor <= floor <= offset, (
+            "the eviction floor never moves back"
+        )
         self.snapshot = self.snapshot._replace(start=offset, eviction_floor=floor)
 
     def mask_deleted(self, masks: Mapping[int, DeletedOffsets]) -> None:
-        """Publish masks of some segments, by base offset; each holds what was masked there before.
+        """Publish the masks of some segments, by base offset; each includes what was masked before.
 
-        Masks of segments that are not there any more are left out.
+        Masks of segments that no longer exist are ignored.
         """
         if masks:
             snapshot = self.snapshot
             there = {base: mask for base, mask in masks.items() if base in snapshot.bases}
             self.snapshot = snapshot._replace(masks={**snapshot.masks, **there})
 
-    def let_go(self, why: MillstreamError) -> None:
-        """Publish that nothing can be read any more: another log may soon lie in its place."""
+    def close(self, why: MillstreamError) -> None:
+        """Publish that nothing can be read any more: another log may soon use the directory."""
         self.lost = why
         self.replace_segments(())
 
     @property
     def start_offset(self) -> int:
-        """The first offset of the log."""
         return self.snapshot.start
 
     @property
@@ -177,13 +188,13 @@ class LogState:
 
     @property
     def eviction_floor(self) -> int:
-        """The offset before which all was evicted."""
+        """Records before this offset were evicted by retention."""
         return self.snapshot.eviction_floor
 
     def read(
         self, offset: int, *, size_max: int, records_max: int | None, is_checked: bool
     ) -> Slice:
-        """Return committed batches from the one that holds `offset` on; empty at the end."""
+        """Return committed batches from the one that contains `offset` on; none at the end."""
         tries = 0
         while True:
             snapshot = self.snapshot
@@ -240,7 +251,7 @@ class LogState:
         return batch
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """Return the first committed record that is as late as `timestamp_ms` or later."""
+        """Return the first committed record whose timestamp is `timestamp_ms` or later."""
         return self._query(lambda snapshot: self._find_timestamp(timestamp_ms, snapshot))
 
     def _find_timestamp(self, timestamp_ms: int, snapshot: LogSnapshot) -> TimestampedOffset | None:
@@ -280,9 +291,9 @@ class LogState:
         return latest
 
     def batches_since(self, timestamp_ms: int) -> Iterator[memoryview]:
-        """Go over all committed batches that hold a record of `timestamp_ms` or later.
+        """Iterate over all committed batches with a record of `timestamp_ms` or later.
 
-        The first may hold records before the start of the log too.
+        The first batch may also have records before the start of the log.
         """
         first, tries = 0, 0
         while True:
@@ -313,18 +324,18 @@ class LogState:
     def _deleted_filter(
         self, snapshot: LogSnapshot, segment: Segment
     ) -> DeletedRecordFilter | None:
-        """Return what must not be seen of a segment; raises where that is not known."""
+        """Return the filter of deleted records of a segment; raise if they are not known."""
         mask = snapshot.masks.get(segment.base_offset)
         if mask is None:
             return None
         if mask.damage is not None:
             raise CorruptFile(
-                f"{segment.path}: it cannot be told what was deleted in it: {mask.damage}"
+                f"{segment.path}: the deleted records are not known: {mask.damage}"
             ) from mask.damage
         return DeletedRecordFilter(mask.offsets, self._stripped)
 
     def _query(self, question: Callable[[LogSnapshot], T]) -> T:
-        """Ask a question of the state, and again where a file went before it was answered."""
+        """Run a query on the snapshot, and again if a file was removed meanwhile."""
         tries = 0
         while True:
             try:
@@ -334,7 +345,7 @@ class LogState:
                 self._check_gone(gone.segment, gone.error, tries)
 
     def _check_gone(self, segment: Segment, error: OSError, tries: int) -> None:
-        """Return if a segment that cannot be read is not part of the log any more; else raise."""
+        """Return if an unreadable segment is no longer part of the log; else raise."""
         if segment in self.snapshot.segments or tries >= _TRIES_MAX:
             raise StorageFailed(f"{segment.path} cannot be read: {error}") from error
 
@@ -350,7 +361,7 @@ class _SegmentGone(Exception):
 
 @contextlib.contextmanager
 def _naming_segment(segment: Segment) -> Iterator[None]:
-    """Name the segment in what the operating system says of it."""
+    """Turn an `OSError` into one that names the segment."""
     try:
         yield
     except OSError as error:
@@ -358,7 +369,7 @@ def _naming_segment(segment: Segment) -> Iterator[None]:
 
 
 def merge_deleted_offsets(masks: Sequence[DeletedOffsets]) -> DeletedOffsets:
-    """Return one mask that hides what several do, which have no offset in common."""
+    """Merge masks that have no offset in common."""
     joined, is_sorted = array("q"), True
     for mask in masks:
         is_sorted &= not joined or not mask.offsets or joined[-1] < mask.offsets[0]
@@ -369,8 +380,8 @@ def merge_deleted_offsets(masks: Sequence[DeletedOffsets]) -> DeletedOffsets:
 
 
 def subtract_offsets(mask: DeletedOffsets, removed: array[int]) -> DeletedOffsets:
-    """Return what is left of a mask without some offsets; its bytes are then an estimate."""
-    if mask.offsets == removed:  # As nearly always; and there may be millions.
+    """Return a mask without some offsets; its bytes are then an estimate."""
+    if mask.offsets == removed:  # The usual case, and there may be millions.
         return mask._replace(offsets=array("q"), bytes=0)
     gone = set(removed)
     left = array("q", (offset for offset in mask.offsets if offset not in gone))
@@ -387,7 +398,7 @@ def _latest_first(found: TimestampedOffset) -> tuple[int, int]:
 
 
 def visible_segments(snapshot: LogSnapshot) -> list[Segment]:
-    """Segments with at least one committed batch that was not deleted."""
+    """Return the segments with at least one committed batch that is not deleted."""
     return [
         segment
         for segment in snapshot.segments
@@ -396,7 +407,7 @@ def visible_segments(snapshot: LogSnapshot) -> list[Segment]:
 
 
 def committed_size(snapshot: LogSnapshot, segment: Segment) -> int:
-    """End of the committed bytes of a segment."""
+    """Return the end of the committed bytes of a segment."""
     if segment.base_offset < snapshot.committed.segment:
         return segment.size
     return snapshot.committed.position if segment.base_offset == snapshot.committed.segment else 0

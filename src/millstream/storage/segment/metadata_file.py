@@ -1,7 +1,7 @@
-"""What `partition.json` says of a log that is open, and the one way to change it.
+"""`partition.json` of an open log, and the only way to change it.
 
-Changes come one after the other, each durable before anything rests on it. They are tasks of the
-log itself: a caller that gives up waiting must not leave file and memory in disagreement.
+Changes run one at a time, and each is durable before anything depends on it. They are tasks of the
+log itself: a caller that stops waiting must not leave file and memory in disagreement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class MetadataFile:
-    """The description of one log. `check` raises where it may not be changed any more."""
+    """The metadata file of one log. `check` raises if it may not be changed any more."""
 
     def __init__(
         self,
@@ -38,10 +38,11 @@ class MetadataFile:
         self._check = check
         self._turn = asyncio.Lock()
 
-    async def change(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work`, which may `write`, when no other change is under way, and return its result.
+    async def run_exclusive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work`, which may call `write`, while no other change runs, and return its result.
 
-        Which files make up the log is changed here too where others may replace them.
+        The set of files of the log is changed here too, if others may replace files at the same
+        time.
         """
         return await asyncio.shield(self._tasks.start(self._in_turn(work)))
 
@@ -51,12 +52,13 @@ class MetadataFile:
                 self._check()
                 return await work
         finally:
-            work.close()  # It may not have been begun.
+            work.close()  # It may not have started.
 
     async def write(self, partition: PartitionMetadata, *, frees_space: bool = False) -> None:
-        """Replace the file. After an `OSError` it may say the one or the other.
+        """Replace the file. After an `OSError` it may have the old or the new content.
 
-        With `sets_free` files will go, so on a full disk the spare file of the store is used.
+        With `frees_space`, files are removed afterwards, so on a full disk the ballast file is
+        used.
         """
         log_directory = self._log_directory
         ballast = log_directory.ballast if frees_space else None

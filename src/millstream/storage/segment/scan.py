@@ -1,7 +1,7 @@
-"""Walking over the batches of a segment, checking every one.
+"""Scan of a segment: walks over its batches and checks each of them.
 
-Recovery, `verify` and `reindex` all see a segment through `scan`: what it holds up to the first
-batch that is not sound, the index that belongs to it, and what is wrong there.
+Recovery, `verify` and `reindex` all see a segment through `scan`: its content up to the first
+invalid batch, the index of that, and what is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream.storage.files.seal import SegmentStats
 
 @dataclass(frozen=True, slots=True)
 class ScanDamage:
-    """Where a segment stops being sound, and why."""
+    """The position of the first invalid batch of a segment, and what is wrong with it."""
 
     position: int
     reason: str
@@ -27,7 +27,7 @@ class ScanDamage:
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """What was found in a segment."""
+    """Result of a scan."""
 
     stats: SegmentStats
     index: SegmentIndex
@@ -43,9 +43,9 @@ def scan(
     leader_epoch: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SegmentScan:
-    """Walk the batches in `view` up to its end or to the first that is not sound.
+    """Walk over the batches in `view`, up to its end or to the first invalid one.
 
-    Where `leader_epoch` is not given, that of the first batch holds: a segment has only one.
+    Without `leader_epoch`, all batches must have the epoch of the first: a segment has only one.
     """
     stats = SegmentStats(base_offset, leader_epoch=0, created_ms=created_ms)
     index = SegmentIndex()
@@ -74,10 +74,10 @@ def scan(
 def check_batch_at(
     view: memoryview, position: int, base_offset: int, leader_epoch: int | None
 ) -> BatchHeader:
-    """Return the header of the batch at `position`, once all of the batch was checked.
+    """Check the whole batch at `position`, and return its header.
 
-    The checksum leaves out the bytes that the log stamps; these must be what they have to be at
-    this place: the offset follows the batch before, the epoch is that of the segment.
+    The checksum does not cover the bytes that the log stamps. These must have the right values: the
+    offset follows the batch before, and the epoch is that of the segment.
     """
     header = decode_header(view, position)
     check_stamped_fields(header, base_offset, leader_epoch)
@@ -90,7 +90,7 @@ def check_batch_at(
 
 
 def check_stamped_fields(header: BatchHeader, base_offset: int, leader_epoch: int | None) -> None:
-    """Raise `CorruptBatch` unless the stamped fields are those that belong here."""
+    """Raise `CorruptBatch` if the stamped fields have wrong values."""
     if header.base_offset != base_offset:
         raise CorruptBatch(f"batch has base offset {header.base_offset}, expected {base_offset}")
     if leader_epoch is not None and header.leader_epoch != leader_epoch:

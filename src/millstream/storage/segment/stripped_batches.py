@@ -1,9 +1,9 @@
-"""Batches without the records that were deleted from them by key.
+"""Cache of batches without the records that were deleted from them by key.
 
-What was deleted by key stays in its file until that is rewritten; until then a *mask* says which
-offsets of a segment nobody may see. A batch that holds some is rebuilt without them whenever it is
-read. That opens all of its records, so the last few that were rebuilt are kept: readers that
-follow each other through a log pay once.
+A record that was deleted by key stays in its file until that is rewritten; until then a *mask*
+lists the offsets of a segment that no reader may see. A batch with such records is rebuilt without
+them when it is read. That decodes all of its records, so the last few results are cached: readers
+that follow each other through a log pay once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from millstream.records.batch import BatchHeader, Bytes
 from millstream.records.filter.batch_filter import remove_offsets
 
 STRIPPED_BYTES_MAX = 4 * 1024 * 1024
-"""How much one log keeps: a few reads ahead of the slower of two readers."""
+"""Size of the cache of one log: a few reads ahead of the slower of two readers."""
 
 
 class StrippedBatchCache:
-    """The batches of one log that were stripped last. Threads may share it."""
+    """The last stripped batches of one log. Threads may share it."""
 
     def __init__(self, bytes_max: int = STRIPPED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -32,11 +32,11 @@ class StrippedBatchCache:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
+        """Bytes in the cache."""
         return self._size
 
     def get(self, path: str, position: int, batch: Bytes, deleted: array[int]) -> memoryview:
-        """Return `batch`, which lies at `position` of a segment, without the `deleted` records."""
+        """Return `batch`, which is at `position` of a segment, without the `deleted` records."""
         key = (path, position, deleted.tobytes())
         with self._lock:
             if found := self._kept.get(key):
@@ -58,18 +58,18 @@ class StrippedBatchCache:
 
 
 class DeletedRecordFilter(NamedTuple):
-    """What nobody may see of one segment, and how its batches are shown without it."""
+    """The deleted offsets of one segment, and the cache of its batches without them."""
 
     offsets: array[int]
     """Sorted."""
     stripped: StrippedBatchCache
 
     def next_at(self, offset: int) -> int | None:
-        """Return the first masked offset from `offset` on."""
+        """Return the first deleted offset at or after `offset`."""
         found = bisect_left(self.offsets, offset)
         return self.offsets[found] if found < len(self.offsets) else None
 
     def within(self, header: BatchHeader) -> array[int]:
-        """Return the masked offsets of one batch."""
+        """Return the deleted offsets of one batch."""
         first = bisect_left(self.offsets, header.base_offset)
         return self.offsets[first : bisect_right(self.offsets, header.last_offset, lo=first)]
