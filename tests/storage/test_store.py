@@ -230,7 +230,7 @@ async def test_a_store_whose_format_is_in_doubt_is_refused_and_not_touched(damag
 def test_a_directory_that_holds_other_files_is_refused_and_they_are_not_touched(name):
     disk = SimulatedFilesystem({"/data": None, f"/data/{name}": b"dear", "/data/z": b"more"})
     before = disk.contents()
-    with pytest.raises(StorageFailed, match=f"no node.json but holds '{name}'"):
+    with pytest.raises(StorageFailed, match=f"no node.json but contains '{name}'"):
         make_store(disk).open()
     after = {path: content for path, content in disk.contents().items() if path != "/data/lock"}
     assert after == before

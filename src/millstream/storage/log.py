@@ -92,14 +92,14 @@ from millstream.storage.segment.segment import (
 logger = logging.getLogger(__name__)
 
 READ_SIZE_MAX = 1024 * 1024
-"""What a read returns at the most unless told otherwise; Kafka's consumers ask for as much."""
+"""Default size limit of a read; Kafka's consumers use the same."""
 
 
 class Log:
     """The log of one partition.
 
-    Made in a thread, because that can take a while: where deletions by key wait to be reclaimed,
-    it is looked up what they hit.
+    Created in a thread, because that can take a while: if deletions by key are not reclaimed yet,
+    the records that they match are looked up.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class Log:
     ) -> None:
         self.name = name
         self.log_directory = log_directory
-        """Where its files are stored; others may store theirs beside them."""
+        """Its files; other components may store theirs beside them."""
         self.config = config
         self.recovered = recovered
         self.removal_hooks: RemovalHooks | None = None
-        """Knows which records belong together; set once, by the owner of the log."""
+        """Consulted before records are removed; set once, by the owner of the log."""
         self.counters = LogCounters(recovered_bytes=recovered.scanned_bytes)
         self.offline: MillstreamError | None = None
         """Why the log accepts no appends, if it does not."""
@@ -221,26 +221,25 @@ class Log:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read."""
         return self._state.start_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last committed record: what a reader will see next."""
+        """The offset after the last committed record: the next one that a reader will see."""
         return self._state.end_offset
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next admitted batch gets: at or after `end_offset`."""
+        """The offset of the next admitted batch: at or after `end_offset`."""
         return self._queue.next_offset
 
     @property
     def eviction_floor(self) -> int:
-        """All before this offset went without anyone asking for that; at most `start_offset`."""
+        """Records before this offset were evicted by retention; at most `start_offset`."""
         return self._state.eviction_floor
 
     def gap_at(self, offset: int) -> Gap | None:
-        """Return what a reader misses who comes to `offset`, where records were evicted there."""
+        """Return the evicted records from `offset` on, which a reader there misses."""
         return _gap(offset, self._state.snapshot)
 
     @property
@@ -250,27 +249,27 @@ class Log:
 
     @property
     def sealed(self) -> list[SealedSegment]:
-        """The segments that no one writes any more, oldest first."""
+        """The sealed segments, oldest first."""
         return [segment for segment in self.segments if isinstance(segment, SealedSegment)]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, with what was deleted in them and is not reclaimed yet."""
+        """Bytes of all segments, including deleted records that are not reclaimed yet."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def record_count(self) -> int:
-        """Records in all segments, with those that were deleted and are not reclaimed yet."""
+        """Records of all segments, including deleted ones that are not reclaimed yet."""
         return sum(map(record_count, self.segments))
 
     @property
     def masks(self) -> Mapping[int, DeletedOffsets]:
-        """What was deleted by key and is not reclaimed yet, by base offset of the segment."""
+        """Records deleted by key and not reclaimed yet, by base offset of the segment."""
         return self._state.snapshot.masks
 
     @property
     def reclaimable_bytes(self) -> int:
-        """About how many bytes rewriting would give back of what was deleted by key."""
+        """About how many bytes a rewrite would reclaim from records deleted by key."""
         return sum(mask.bytes for mask in self.masks.values())
 
     @property
@@ -280,7 +279,7 @@ class Log:
 
     @property
     def unflushed_bytes(self) -> int:
-        """Bytes that were admitted and wait for the disk."""
+        """Bytes that were admitted and are not committed yet."""
         return self._queue.unflushed_bytes
 
     @property
@@ -304,10 +303,10 @@ class Log:
     ) -> Appended:
         """Append one batch, and return once the durability class of the log is met.
 
-        Where too much waits for the disk already, this waits for its turn, at most `timeout`
-        seconds; `DeadlineExceeded` then means that nothing was written. A batch that was admitted
-        runs to its end. `batch` must not change before this returns. Its checksum is verified
-        unless `is_checked` says that the caller did.
+        If too much is unflushed already, the batch waits for its turn, at most `timeout` seconds;
+        `DeadlineExceeded` then means that nothing was written. An admitted batch is always written.
+        `batch` must not change before this returns. Its checksum is verified unless `is_checked`
+        says that the caller did.
         """
         return await self.submit(batch, is_checked=is_checked, timeout=timeout)
 
@@ -379,7 +378,10 @@ class Log:
         codec: Codec = Codec.NONE,
         timeout: float | None = None,
     ) -> Appended:
-        """Append records as one batch: all of them, or none. Undated ones get the present."""
+        """Append records as one batch: all or none.
+
+        Records without a timestamp get the current time.
+        """
         batch = build_batch(records, now_ms=self._clock.wall_ms(), codec=codec)
         return await self.append(batch, is_checked=True, timeout=timeout)
 
@@ -415,23 +417,23 @@ class Log:
     async def delete_before(self, offset: int) -> None:
         """Delete all records before `offset`. Durable when this returns.
 
-        Never past `end_offset`, which raises `OffsetOutOfRange`, and never back, which does
-        nothing. Files of which nothing is left are removed afterwards, save the last that holds a
-        record, which goes when another follows it. Slices that were read stay valid. Readers go on
-        at the first offset that is left: nobody is told of a gap.
+        Raises `OffsetOutOfRange` beyond `end_offset`, and does nothing before `start_offset`. Files
+        without live records are removed afterwards, except the last one with a record, which is
+        removed when another follows it. Slices that were read stay valid. Readers continue at the
+        new start, without a gap.
         """
         await self._start.delete_before(offset)
 
     async def evict_before(self, offset: int) -> None:
-        """Let all records before `offset` go, though nobody asked for that. Durable on return.
+        """Delete all records before `offset` because of retention. Durable when this returns.
 
-        As `delete_before`, save that readers who come to an offset below are told of a gap. The
-        guard of the log is asked first.
+        Like `delete_before`, except that readers below `offset` get a gap, and that the removal
+        hooks are consulted first.
         """
         await self._start.evict_before(offset)
 
     def plan_eviction(self) -> Eviction | None:
-        """Return what has to go now by the settings of the log; nothing goes by this."""
+        """Return what retention would delete now. Nothing is deleted."""
         snapshot = self._state.snapshot
         return plan_eviction(
             snapshot.segments,
@@ -444,7 +446,7 @@ class Log:
 
     @property
     def needed_offset(self) -> int | None:
-        """The first offset that whoever guards the log still needs, if anyone does."""
+        """The first offset that the removal hooks still need, if any."""
         return None if self.removal_hooks is None else self.removal_hooks.needed_offset()
 
     async def delete_keys(
@@ -454,14 +456,13 @@ class Log:
         prefix: bytes | None = None,
         before: int | None = None,
     ) -> int:
-        """Delete all records with this key, or with a key that begins so; returns how many.
+        """Delete all records with this key, or whose key has this prefix; return how many.
 
-        Only those before the offset `before`, or all that were admitted when this was called.
-        Durable and invisible when this returns; the bytes are reclaimed later, and slices that
-        were read stay valid. The key may be appended again at once. `Unavailable` says that too
-        many deletions wait to be reclaimed. After `StorageFailed` it is not known whether they are
-        deleted, until the log is opened again or they are deleted once more; so it is after
-        `DiskFull`.
+        Only records before the offset `before`, or all that were admitted when this was called.
+        Durable and invisible when this returns; the bytes are reclaimed later, and slices that were
+        read stay valid. The key may be appended again at once. `Unavailable` means that too many
+        deletions are not reclaimed yet. After `StorageFailed` or `DiskFull` it is not known whether
+        the records are deleted, until the log is opened again or they are deleted once more.
         """
         match = match_for(key=key, prefix=prefix)
         self._check_writable()
@@ -478,7 +479,7 @@ class Log:
         return await self._deletions.delete(match, before=before)
 
     async def roll(self) -> None:
-        """Seal the growing segment, if it holds anything. The next append begins another."""
+        """Seal the growing segment, if it has a record. The next append starts another."""
         await self._segments.roll()
         if self.offline:
             raise self.offline
@@ -492,7 +493,7 @@ class Log:
         seed: int,
         is_forced: bool = False,
     ) -> CleanerResult | None:
-        """Compact, reclaim and merge what is worth it; see `LogCleaner.clean`."""
+        """Compact, reclaim and merge segments if that is worth it; see `LogCleaner.clean`."""
         return await self._cleaner.clean(
             self.config,
             background=background,
@@ -503,11 +504,11 @@ class Log:
         )
 
     async def reconfigure(self, config: LogConfig) -> None:
-        """Go by other settings from here on; batches that were admitted may still go by the old.
+        """Use other settings from now on; admitted batches may still use the old ones.
 
-        The durability class may change among `memory`, `disk` and `fsync`, and that is durable
-        when this returns. The first acknowledgement of class `fsync` promises that all before it
-        is on the disk too.
+        The durability class may change among `memory`, `disk` and `fsync`; that is durable when
+        this returns. The first acknowledgement of class `fsync` promises that everything before it
+        is durable too.
         """
         await self._context.metadata_file.run_exclusive(self._reconfigure(config))
 
@@ -567,10 +568,10 @@ class Log:
         records_max: int | None = None,
         is_checked: bool = True,
     ) -> Slice:
-        """Return committed batches from the one that holds `offset` on, out of one segment.
+        """Return committed batches of one segment, from the one that contains `offset` on.
 
-        At least one batch comes back, whatever its size; none at the end of the log. Checksums
-        are verified unless `is_checked` is off, for callers whose readers verify them.
+        Returns at least one batch, whatever its size, or none at the end of the log. Checksums are
+        verified unless `is_checked` is off, for callers whose readers verify them.
         """
         return self._state.read(
             offset, size_max=size_max, records_max=records_max, is_checked=is_checked
@@ -583,11 +584,11 @@ class Log:
     def records(
         self, offset: int | None = None, *, until: int | None = None
     ) -> Iterator[StoredRecord | Gap]:
-        """Go over the committed records from `offset` on, or from the first, up to `until`.
+        """Iterate over the committed records from `offset`, or from the start, up to `until`.
 
-        It ends where the log ended when it got there; markers of transactions are left out. Where
-        records were evicted that it had not come to, a `Gap` says which; what was deleted is left
-        out without a word.
+        Ends at the end of the log as of the last read. Transaction markers are left out. If records
+        that it has not reached are evicted, a `Gap` stands for them; deleted records are left out
+        silently.
         """
         position = self.start_offset if offset is None else offset
         end = self.end_offset if until is None else until
@@ -607,10 +608,10 @@ class Log:
             position = found.next_offset
 
     def overtaken(self, offset: int) -> tuple[Gap | None, int]:
-        """Say what went before a reader came to `offset`, and where it can go on.
+        """Return the gap at `offset`, if any, and the offset at which a reader can continue.
 
-        To be asked when `read` raised `OffsetOutOfRange`, which this raises too where nothing was
-        deleted or evicted there. Without a gap, all that went was deleted.
+        For use after `read` raised `OffsetOutOfRange`; raises the same if nothing was deleted or
+        evicted there. Without a gap, everything before that offset was deleted.
         """
         snapshot = self._state.snapshot
         if not 0 <= offset < snapshot.start:
@@ -620,9 +621,9 @@ class Log:
     def headers(
         self, offset: int, *, until: int | None = None
     ) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Go over the committed batches from the one that holds `offset` on, up to `until`.
+        """Iterate over the committed batches from the one that contains `offset`, up to `until`.
 
-        Each is checked, and comes with its header. It ends where the log ended when it got there.
+        Each is checked, and comes with its header. Ends at the end of the log as of the last read.
         """
         end = self.end_offset if until is None else until
         while offset < end:
@@ -640,16 +641,16 @@ class Log:
         return self._state.find_latest()
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """Return the first record, by offset, that is as late as `timestamp_ms` or later.
+        """Return the first record, by offset, whose timestamp is `timestamp_ms` or later.
 
-        Exact per record, though timestamps may jump back and forth.
+        Exact per record, even if timestamps are not in order.
         """
         return self._state.find_timestamp(timestamp_ms)
 
     def records_between(self, first_ms: int, last_ms: int) -> Iterator[StoredRecord]:
-        """Go over all records with `first_ms` <= timestamp < `last_ms`, in the order of the log.
+        """Iterate over the records with `first_ms` <= timestamp < `last_ms`, in log order.
 
-        Misses none: timestamps need not rise, so it looks at every batch that is late enough.
+        Misses none: timestamps may be out of order, so every batch that is late enough is read.
         """
         start = self.start_offset
         for batch in self._state.batches_since(first_ms):
@@ -660,7 +661,7 @@ class Log:
     # Following.
 
     async def wait_for(self, offset: int) -> None:
-        """Return once the record at `offset` can be read. No polling: an append wakes it."""
+        """Return once the record at `offset` can be read. Does not poll: a commit wakes it."""
         while self.end_offset <= offset:
             if self._is_closed:
                 raise LogClosed(f"{self.name} is closed")
@@ -671,10 +672,10 @@ class Log:
             await asyncio.shield(self._new_records)
 
     async def follow(self, offset: int, *, size_max: int = READ_SIZE_MAX) -> AsyncIterator[Slice]:
-        """Yield batches from `offset` on, for ever, as they are committed.
+        """Yield batches from `offset` on, forever, as they are committed.
 
-        Where records go before it has come to them it ends with `OffsetOutOfRange`; `gap_at` says
-        whether they were evicted.
+        Ends with `OffsetOutOfRange` if records are removed before it has reached them; `gap_at`
+        says whether they were evicted.
         """
         if offset > self.end_offset:
             raise OffsetOutOfRange(offset, start=self.start_offset, end=self.end_offset)
@@ -685,28 +686,30 @@ class Log:
             offset = found.next_offset
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every change of what can be read. Watching twice is watching once.
+        """Call `callback` after every change of what can be read.
+
+        Watching twice has no further effect.
 
         That is after a commit that moved `end_offset`, after records were deleted or evicted, when
-        the log goes offline and when it is closed; on the event loop, so it should only take note
-        and return.
+        the log goes offline and when it is closed. It runs on the event loop, so it should only set
+        a flag.
         """
         self._watchers[callback] = None
 
     def unwatch(self, callback: Callable[[], None]) -> None:
-        """Call `callback` no more. Harmless where it is not called anyway."""
+        """Stop calling `callback`. Does nothing if it is not watched."""
         self._watchers.pop(callback, None)
 
     def _notify_watchers(self) -> None:
-        """Wake all who wait for something new."""
+        """Wake all that wait for a change."""
         if self._new_records is not None:
             waiting, self._new_records = self._new_records, None
             waiting.set_result(None)
         for callback in tuple(self._watchers):
-            if callback in self._watchers:  # It may have been taken off by one before it.
+            if callback in self._watchers:  # A callback before it may have removed it.
                 try:
                     callback()
-                except Exception:  # The log must go on, whoever looks at it.
+                except Exception:  # A watcher must not stop the log.
                     logger.exception("%s: a watcher failed", self.name)
 
     # Failure.
@@ -813,7 +816,7 @@ class Log:
 
 
 def _end_of(recovered: RecoveredLog) -> LogPosition:
-    """The end of what recovery found: all of it is durable by now."""
+    """Return the end of what recovery found: all of it is durable."""
     start = recovered.partition.start_offset
     last = recovered.segments[-1] if recovered.segments else None
     if last is None or last.next_offset < start:
@@ -822,7 +825,7 @@ def _end_of(recovered: RecoveredLog) -> LogPosition:
 
 
 def _gap(offset: int, snapshot: LogSnapshot) -> Gap | None:
-    """Return what was evicted from `offset` on."""
+    """Return the gap of evicted records from `offset` on."""
     if not 0 <= offset < snapshot.eviction_floor:
         return None
     return Gap(offset, snapshot.eviction_floor - 1, "retention")

@@ -1,19 +1,20 @@
-"""A store: the logs of one data directory.
+"""Store: the logs of one data directory.
 
     <data>/
       lock                     held by the one process that has the store open
       node.json                format and version of the store, and its id
-      clock.json  spare        how old data is; room that is kept for deleting
+      clock.json               retention clock, by which data ages
+      spare                    ballast file: disk space to delete with on a full disk
       topics/<topic>/<partition>/
         00000000000000000000.log  .index  .seal
         partition.json  checkpoint
-      trash/                   topics that were deleted, until they are removed
+      trash/                   deleted topics, until their files are removed
 
-Opening walks every directory once and recovers what needs it; a log that was closed cleanly is
-trusted by its seals and not scanned. Damage stays where it is: a log that cannot be opened raises
-when it is asked for, and its neighbours know nothing of it.
+Opening visits every directory once and recovers logs that need it; a log that was closed cleanly is
+trusted by its seals and not scanned. Damage is local: a log that cannot be opened raises when it is
+requested, and does not affect others.
 
-From `start_upkeep` on, logs are looked after: what is too old or too much goes, others are cleaned.
+From `start_maintenance` on, retention is applied to all logs, and they are cleaned.
 """
 
 from __future__ import annotations
@@ -91,21 +92,23 @@ STORE_KIND = "millstream-store"
 STORE_VERSION = 1
 
 REPLAY_THREADS = 2
-"""Threads that read old data for those who are far behind: one would have everybody wait for the
-slowest, and many would only make the disk seek."""
+"""Threads that read old data for consumers that are far behind.
+
+With one, all would wait for the slowest; many would only make the disk seek.
+"""
 
 CLOSE_IDLE_RETRY_SECONDS = 0.1
-"""How soon logs that were too busy to park are looked at again."""
+"""How soon to try again to close logs that were busy."""
 
 CLOCK_SAVE_SECONDS = 60.0
-"""How often steady time is written down: by so much at the most it falls back in a power cut."""
+"""How often the retention clock is saved; a power cut sets it back by at most this much."""
 
 _EPHEMERAL_ROOT = "/ephemeral"
-"""Where logs of class `ephemeral` lie, in a file system that is memory only."""
+"""Directory of logs of class `ephemeral`, in the in-memory file system."""
 
 
 class LogName(NamedTuple):
-    """Which log: topic and partition."""
+    """Name of a log: topic and partition."""
 
     topic: str
     partition: int
@@ -115,11 +118,11 @@ class LogName(NamedTuple):
 
 
 class StoreOpenReport(NamedTuple):
-    """What opening a store found and did, in numbers."""
+    """Statistics of opening a store."""
 
     logs: int = 0
     scanned_bytes: int = 0
-    """What had to be read through; 0 where all logs were closed cleanly."""
+    """Bytes that had to be scanned; 0 if all logs were closed cleanly."""
     repaired_logs: int = 0
     damaged_logs: int = 0
 
@@ -149,7 +152,7 @@ class Store:
         )
         self._syncer = syncer
         self.totals = StoreTotals()
-        """What was written to all logs since the store was opened."""
+        """Totals of all logs since the store was opened."""
         self._committer = GroupCommitter(self._background, syncer, self.totals)
         self._is_probing = filesystem is None and syncer is None
         self._budget = ByteBudget(self.config.unflushed_bytes_max)
@@ -162,7 +165,7 @@ class Store:
         self._recovered: dict[LogName, RecoveredLog] = {}
         self._failed: dict[LogName, MillstreamError] = {}
         self._damaged: dict[LogName, None] = {}
-        """Of these, logs that recovery found something wrong with."""
+        """Logs in which recovery found damage, a subset of the two above."""
         self.health = LogHealth()
         """Logs that cannot be written at present."""
         self._logs: dict[LogName, Log] = {}
@@ -177,32 +180,32 @@ class Store:
         self._retention_clock: RetentionClock | None = None
         self._clock_saved = 0.0
         self.store_id = ""
-        """What tells this data from all other, once it is open: a UUID."""
+        """UUID of this data directory, once it is open."""
         self.opening = StoreOpenReport()
-        # Cleaning blocks a thread for long, so it has one of its own.
+        # Cleaning blocks a thread for a long time, so it has its own.
         self._cleaning_background = background or ThreadExecutor(
             1, name="millstream-upkeep", on_start=partial(self._take_priority, LOWEST_BEST_EFFORT)
         )
         self.maintenance = Maintenance(
             self, background=self._cleaning_background, monotonic=self._clock.monotonic
         )
-        """What happens to logs though nobody asks for it."""
+        """Background maintenance of all logs: retention and cleaning."""
         self._replay_background = background or ThreadExecutor(
             REPLAY_THREADS, name="millstream-replay", on_start=partial(self._take_priority, IDLE)
         )
         self.prefetcher = Prefetcher(
             self._replay_background, page_cache_probe or detect_page_cache_probe()
         )
-        """What brings in old data that is not in memory, for whoever reads on the loop."""
+        """Reads old data into the page cache, for readers on the event loop."""
         self.replay_priority = ReplayPriority.NORMAL
-        """At which priority that happens, once it is open: what is wanted, if the kernel allows."""
+        """Disk priority of the prefetcher: the configured one, if the kernel allows it."""
 
     # Opening.
 
     def open(self) -> None:
-        """Take the directory, check its format and recover its logs. Blocks until that is done."""
+        """Lock the directory, check its format and recover its logs. Blocks until that is done."""
         if self._lock is not None or self._is_closed:
-            raise StoreLocked(f"{self.path} was opened already by this store; make another one")
+            raise StoreLocked(f"{self.path} was already opened by this store; create another Store")
         try:
             self._acquire()
             self._check_format()
@@ -234,21 +237,21 @@ class Store:
             file.close()
             if self.config.replay_priority is ReplayPriority.IDLE and is_granted(IDLE):
                 self.replay_priority = ReplayPriority.IDLE
-        logger.info("%s: commits by %s", self.path, self.sync_backend)
+        logger.info("%s: commits are synced by %s", self.path, self.sync_backend)
 
     def _take_priority(self, wanted: IoPriority) -> None:
-        """Have the calling thread be less urgent than others, where that is wanted and allowed."""
+        """Lower the disk priority of the calling thread, if that is configured and allowed."""
         if self.config.replay_priority is ReplayPriority.IDLE:
             with contextlib.suppress(OSError):
                 set_io_priority(wanted)
 
     @property
     def sync_backend(self) -> str:
-        """Who waits for the disk when a log is committed: the kernel, or threads of ours."""
+        """Whether commits are synced by the kernel (asynchronous I/O) or by threads."""
         return "kernel" if self._syncer else "threads"
 
     def _check_format(self) -> None:
-        """Refuse a directory of another format, untouched; write down the format of a new one."""
+        """Check the format of the directory, and record it in a new one; another is not touched."""
         try:
             content = read_document(
                 self._filesystem, join(self.path, NODE_FILE), STORE_KIND, STORE_VERSION
@@ -257,7 +260,7 @@ class Store:
             others = set(self._filesystem.list(self.path)) - {LOCK_FILE, NODE_FILE + ".tmp"}
             if others:
                 raise StorageFailed(
-                    f"{self.path} has no {NODE_FILE} but holds {sorted(others)[0]!r}:"
+                    f"{self.path} has no {NODE_FILE} but contains {sorted(others)[0]!r}:"
                     " not a data directory, or a damaged one"
                 ) from None
             content = {"store_id": str(uuid.uuid4())}
@@ -275,19 +278,19 @@ class Store:
         self._filesystem.sync_directory(self.path)
 
     def now_ms(self) -> int:
-        """Steady time: what the ages of data are measured by. The store must be open."""
+        """Return the time of the retention clock, by which data ages. The store must be open."""
         assert self._retention_clock is not None, "the store is open"
         return self._retention_clock.now_ms()
 
     def age_ms(self, date_ms: int) -> int:
-        """Return how long ago a moment of steady time was, at the least. The store must be open."""
+        """Return the least age of a time of the retention clock. The store must be open."""
         assert self._retention_clock is not None, "the store is open"
         return self._retention_clock.age_ms(date_ms)
 
     def _recover_all(self) -> None:
         topics = join(self.path, TOPICS_DIRECTORY)
         for topic in filter(is_topic, self._filesystem.list(topics)):
-            with contextlib.suppress(NotADirectoryError):  # Someone's file; it is left alone.
+            with contextlib.suppress(NotADirectoryError):  # A file that is not ours is ignored.
                 for name in self._filesystem.list(join(topics, topic)):
                     if (partition := parse_partition(name)) is not None:
                         self._recover(LogName(topic, partition), self.log_config)
@@ -312,7 +315,7 @@ class Store:
                 logger.error("%s: damaged: %s", name, damage)
 
     def _with_dates_since_clock(self, found: RecoveredLog) -> RecoveredLog:
-        """Let no segment be older than steady time itself: dates before it mean nothing."""
+        """Give segments from before the retention clock its start date: theirs mean nothing."""
         assert self._retention_clock is not None, "the store is open"
         since_ms = self._retention_clock.since_ms
         for segment in found.sealed:
@@ -336,10 +339,10 @@ class Store:
     # Logs.
 
     async def log(self, topic: str, partition: int = 0, *, config: LogConfig | None = None) -> Log:
-        """Return a log, creating it where there is none.
+        """Return a log; create it if it does not exist.
 
-        A `config` holds from here on; without one, a log keeps its durability class and has the
-        store's settings otherwise. A log that is open keeps what it was opened with.
+        A `config` applies from now on. Without one, a log keeps its durability class and uses the
+        settings of the store otherwise. A log that is open keeps its settings.
         """
         name = LogName(check_topic(topic), check_partition(partition))
         async with self._exclusive(name):
@@ -354,7 +357,7 @@ class Store:
 
     @contextlib.asynccontextmanager
     async def _exclusive(self, name: LogName) -> AsyncIterator[None]:
-        """Wait until no one else opens this log, or deletes its topic, and keep others waiting."""
+        """Hold the lock of a log, once no other caller opens it or deletes its topic."""
         while True:
             await self._wait_until_deleted(name.topic)
             async with self._opening.setdefault(name, asyncio.Lock()):
@@ -363,9 +366,9 @@ class Store:
                     return
 
     async def borrow(self, name: LogName) -> Log:
-        """Return a log for upkeep, open or not; raises `UnknownLog` where there is none.
+        """Return a log for maintenance, open or not; raise `UnknownLog` if it does not exist.
 
-        It is as if nobody had opened it: whoever asks for it first still decides its settings.
+        It does not count as opened: the first caller that requests it still decides its settings.
         """
         async with self._exclusive(name):
             if self._is_closed:
@@ -378,28 +381,28 @@ class Store:
             return self._logs[name]
 
     async def _apply_config(self, log: Log, config: LogConfig | None) -> None:
-        """Let a log that upkeep has opened go by the settings of whoever asks for it first."""
+        """Apply the settings of the first caller to a log that maintenance has opened."""
         if config is not None and config != log.config and log.offline is None:
             await log.reconfigure(config)
 
     def find(self, name: LogName) -> Log | None:
-        """Return a log if it is open."""
+        """Return a log if it is open, else None."""
         return self._logs.get(name)
 
     def recovered_log(self, name: LogName) -> RecoveredLog | None:
-        """Return what opening the store found of a log, which holds until the log is opened."""
+        """Return the result of recovering a log; valid until the log is opened."""
         return self._recovered.get(name)
 
     def is_failed(self, name: LogName) -> bool:
-        """Whether a log is there and could not be read at all when the store was opened."""
+        """Return whether a log exists and could not be read when the store was opened."""
         return name in self._failed
 
     def config_of(self, name: LogName) -> LogConfig:
-        """Return the settings by which a log is looked after while nobody has opened it."""
+        """Return the settings that maintenance uses for a log that is not open."""
         return self._configs.get(name) or self.log_config
 
     def get(self, topic: str, partition: int = 0) -> Log:
-        """Return a log that is open; raises `UnknownLog` where there is none."""
+        """Return a log that is open; raise `UnknownLog` if it is not."""
         name = LogName(topic, partition)
         if name not in self._logs:
             raise UnknownLog(f"{name} is not open")
@@ -410,7 +413,7 @@ class Store:
         return sorted(self.unsorted_names())
 
     def unsorted_names(self) -> set[LogName]:
-        """Return the names of all logs; sorting a hundred thousand holds up the event loop."""
+        """Return the names of all logs; sorting a hundred thousand would block the event loop."""
         return {*self._recovered, *self._failed, *self._logs}
 
     @property
@@ -420,11 +423,10 @@ class Store:
 
     @property
     def open_logs(self) -> list[Log]:
-        """The logs that are open."""
         return list(self._logs.values())
 
     def damage(self) -> dict[LogName, list[MillstreamError]]:
-        """Return what is damaged, by log. Empty is good."""
+        """Return the damage found by recovery, by log; empty if there is none."""
         found: dict[LogName, list[MillstreamError]] = {}
         for name in self._damaged:
             if name in self._failed:
@@ -434,11 +436,11 @@ class Store:
         return found
 
     def recovered(self) -> dict[LogName, list[str]]:
-        """Return what opening had to repair, in words, by log."""
+        """Return the repairs made when the store was opened, as messages, by log."""
         return {name: found.actions for name, found in self._recovered.items() if found.actions}
 
     async def reopen(self, topic: str, partition: int = 0) -> Log:
-        """Close a log, recover it from the disk and open it again: the way back from offline."""
+        """Close a log, recover it and open it again, so that an offline log can be used."""
         name = LogName(check_topic(topic), check_partition(partition))
         async with self._exclusive(name):
             if name not in self.names():
@@ -466,30 +468,30 @@ class Store:
     # Deleting.
 
     async def delete(self, topic: str) -> None:
-        """Delete all logs of a topic. Durable when this returns, and the name is free again.
+        """Delete all logs of a topic. Durable when this returns, and the name can be used again.
 
-        Open logs are closed, and what they have not committed is refused with `LogClosed`. A crash
-        leaves the topic whole or gone. Files are removed afterwards; slices that were read stay
-        valid. Nothing happens where there is no such topic.
+        Open logs are closed, and what they have not committed is refused with `LogClosed`. After a
+        crash the topic exists completely or not at all. Files are removed afterwards; slices that
+        were read stay valid. Does nothing if the topic does not exist.
         """
         check_topic(topic)
         await self._wait_until_deleted(topic)
         if self._is_closed:
             raise LogClosed(f"{self.path} is closed")
-        # A task of the store's own: a caller that gives up must not leave a topic half deleted.
+        # A task of the store: a caller that stops waiting must not leave a topic half deleted.
         self._deleting[topic] = task = asyncio.ensure_future(self._delete(topic))
         task.add_done_callback(lambda _: self._deleting.pop(topic))
         await asyncio.shield(task)
 
     async def _wait_until_deleted(self, topic: str) -> None:
-        """Wait until no deletion of the topic is under way, however that ends."""
+        """Wait until no deletion of the topic is in flight, whether it succeeds or not."""
         while deleting := self._deleting.get(topic):
             await asyncio.wait([deleting])
 
     async def _delete(self, topic: str) -> None:
         for name in [name for name in self._opening if name.topic == topic]:
             async with self._opening.setdefault(name, asyncio.Lock()):
-                pass  # Who was about to open it has done so, and others wait for us.
+                pass  # Callers that were opening it are done; others wait for the deletion.
         names = [name for name in self.names() if name.topic == topic]
         logs = [self._logs.pop(name) for name in names if name in self._logs]
         for log in logs:
@@ -505,7 +507,7 @@ class Store:
             await self._background.run(partial(self._recover_again, names))
             raise StorageFailed(f"{topic} was not deleted: {error}") from error
         finally:
-            # Not before: a reader could have mapped a file again as long as it had its name.
+            # Not earlier: a reader can map a file again for as long as it has its name.
             for gone in (ephemeral, directory):
                 self._map_cache.forget_below(gone)
                 self._index_cache.forget_below(gone)
@@ -520,14 +522,14 @@ class Store:
             self._remove_trash(moved)
 
     def _recover_again(self, names: list[LogName]) -> None:
-        """Look at logs anew that were closed without a seal, so that they can be opened again."""
+        """Recover logs again that were closed without a seal, so that they can be opened."""
         for name in names:
             self._recover(name, self.log_config)
             if name in self._recovered and self._recovered[name].is_new:
-                del self._recovered[name]  # It went all the same, though perhaps not for good.
+                del self._recovered[name]  # It was moved after all, though perhaps not durably.
 
     def _remove_trash(self, moved: str) -> None:
-        """Remove in the background what was moved to the trash."""
+        """Remove a directory in the trash, in the background."""
         done = self._background.run(partial(remove_trash, self._filesystem, moved))
         self._trash_removals.add(done)
         done.add_done_callback(self._trash_removals.discard)
@@ -541,13 +543,13 @@ class Store:
             raise StorageFailed(f"{name} cannot be opened: {error}") from error
 
     def _make_log(self, name: LogName, config: LogConfig | None) -> Log:
-        """Bring a log to be. Blocks: a new one is durable, by name, before it is used."""
+        """Create or open a log. Blocks: the name of a new one is durable before it is used."""
         found = self._recovered.get(name)
         if config is None:
             kept = found.partition.durability if found else self.log_config.durability
             config = replace(self.log_config, durability=kept)
         if found and not found.is_new and _is_ephemeral(config) and not _is_ephemeral(found):
-            raise InvalidConfig(f"{name} is on the disk, and cannot become ephemeral")
+            raise InvalidConfig(f"{name} is stored on disk and cannot become ephemeral")
         log_directory = self._log_directory(name, config)
         if found is None or found.is_new or _is_ephemeral(found) != _is_ephemeral(config):
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
@@ -579,13 +581,13 @@ class Store:
         )
 
     def _limit_open_files(self, log: Log) -> None:
-        """Keep few descriptors: beyond the limit, the log that was idle for longest parks."""
+        """Record that a log opened a file, and close idle logs beyond the limit, oldest first."""
         self._open_writers[log] = None
         self._open_writers.move_to_end(log)
         self._close_idle_logs(newest=log)
 
     def _close_idle_logs(self, newest: Log | None = None) -> None:
-        """Park idle logs down to the limit; those that are busy now are looked at again later."""
+        """Close idle logs down to the limit; try again later if too many are busy."""
         if self._close_idle_timer is not None:
             self._close_idle_timer.cancel()
             self._close_idle_timer = None
@@ -600,22 +602,22 @@ class Store:
                 CLOSE_IDLE_RETRY_SECONDS, self._close_idle_logs
             )
 
-    # Upkeep.
+    # Maintenance.
 
     def start_maintenance(self, timers: Timers | None = None) -> None:
-        """Look after all logs every `upkeep_interval_ms` from here on, until the store is closed.
+        """Run maintenance of all logs every `upkeep_interval_ms` until the store is closed.
 
-        Call it on the event loop of the store, which is also what calls back unless `timers` are
-        given. Once is enough.
+        Call it on the event loop of the store, which also provides the timers unless `timers` are
+        given. A second call has no effect.
         """
         self.maintenance.start(timers or asyncio.get_running_loop())
 
     def plan_evictions(self) -> list[tuple[LogName, Eviction]]:
-        """Say what would go if all logs were looked after now. Nothing is touched."""
+        """Return what retention would delete in all logs now. Nothing is deleted."""
         return self.maintenance.plan_evictions()
 
     async def run_housekeeping(self) -> None:
-        """Write down the time, now and then, and make the spare file again where it was used."""
+        """Save the retention clock now and then, and restore the ballast file if it was used."""
         assert self._retention_clock is not None, "the store is open"
         if self._clock.monotonic() - self._clock_saved >= CLOCK_SAVE_SECONDS:
             self._clock_saved = self._clock.monotonic()
@@ -625,11 +627,11 @@ class Store:
         try:
             await self._background.run(self._ballast.keep)
         except OSError as error:
-            logger.warning("%s: no room is kept for deleting: %s", self.path, error)
+            logger.warning("%s: the ballast file cannot be restored: %s", self.path, error)
         await self._check_disk_space()
 
     async def _check_disk_space(self) -> None:
-        """Say of logs that met a full disk that they may go on, where there is room by now."""
+        """Clear the disk-full state of logs if the disk has space again."""
         full = self.health.full()
         if not full:
             return
@@ -640,9 +642,9 @@ class Store:
     # Closing.
 
     async def close(self) -> None:
-        """Commit and seal every log and give the directory back.
+        """Commit and seal every log, and release the directory.
 
-        All logs are closed, whatever happens to one; then the first failure is raised.
+        All logs are closed even if one fails; then the first failure is raised.
         """
         if self._is_closed:
             return
@@ -669,7 +671,7 @@ class Store:
             raise failures[0]
 
     async def _adopt_unsealed(self) -> None:
-        """Open logs that were recovered and never used, so that closing seals them too."""
+        """Open logs that were recovered and never used, so that closing them seals them."""
         for name, found in self._recovered.items():
             if name not in self._logs and found.growing and not found.offline:
                 self._logs[name] = await self._open_log(name, None)
@@ -696,13 +698,13 @@ class Store:
 
 
 def _is_ephemeral(what: RecoveredLog | LogConfig) -> bool:
-    """Whether a log lies in memory only."""
+    """Return whether a log is stored in memory only."""
     config = what.partition if isinstance(what, RecoveredLog) else what
     return config.durability is Durability.EPHEMERAL
 
 
 def _sync_growing(log_directory: LogDirectory, found: RecoveredLog) -> None:
-    """Make durable what a weaker class left, before the log is of class `fsync`."""
+    """Sync what a weaker class wrote, before the log becomes one of class `fsync`."""
     files = [found.growing.open()] if found.growing else []
     try:
         sync_all(log_directory, files)
@@ -714,6 +716,6 @@ def _sync_growing(log_directory: LogDirectory, found: RecoveredLog) -> None:
 
 
 def _make_directory(filesystem: Filesystem, path: str) -> None:
-    """Make a directory whose name is durable when this returns."""
+    """Create a directory. Its name is durable when this returns."""
     filesystem.make_directory(path)
     filesystem.sync_directory(parent(path))

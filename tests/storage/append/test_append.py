@@ -219,7 +219,7 @@ def test_waiting_appends_are_admitted_in_the_order_in_which_they_came() -> None:
             for n, size in enumerate([100, 100, 1, 100, 1])
         ]
         await turns()
-        with pytest.raises(WouldBlock, match="others wait before it"):
+        with pytest.raises(WouldBlock, match="other batches wait before it"):
             log.try_append(batch_of(b"y"))
         while not all(append.done() for append in appends):
             background.let_one_go()

@@ -280,7 +280,7 @@ def test_a_rewritten_segment_is_read_from_files_of_its_own() -> None:
 def test_the_seal_of_another_base_offset_is_refused_in_every_generation() -> None:
     disk = make_disk(B, X)
     disk.replace_content(path_of(X, "seal"), disk.content(path_of(B, "seal")))
-    with pytest.raises(CorruptFile, match=r"00\.1\.seal: is the seal of base offset 10"):
+    with pytest.raises(CorruptFile, match=r"00\.1\.seal: seal has base offset 10"):
         read_seal(make_log_directory(disk), *X)
 
 

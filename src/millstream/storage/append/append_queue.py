@@ -173,13 +173,13 @@ class AppendQueue:
         """Refuse a batch whose deadline passed before it was admitted."""
         if append.waiter.done():
             return
-        reason = self._why_over_capacity(append.size) or "others wait before it"
+        reason = self._why_over_capacity(append.size) or "other batches wait before it"
         self._waiting.remove(append)
         self._counters.refusals_busy += 1
         append.refuse(DeadlineExceeded(f"not admitted within {timeout} s: {reason}"))
 
     def _why_wait(self, size: int) -> str | None:
-        return "others wait before it" if self._waiting else self._why_over_capacity(size)
+        return "other batches wait before it" if self._waiting else self._why_over_capacity(size)
 
     def _why_over_capacity(self, size: int) -> str | None:
         """Return why a batch of `size` bytes cannot be admitted now; None if it can."""

@@ -426,7 +426,9 @@ def read_segment_seal(filesystem: Filesystem, files: SegmentFiles) -> Seal:
 def _decode_seal(filesystem: Filesystem, path: str, base_offset: int) -> Seal:
     seal = decode_seal(read_file(filesystem, path, size_max=SEAL_SIZE))
     if seal.base_offset != base_offset:
-        raise CorruptFile(f"{path}: is the seal of base offset {seal.base_offset}")
+        raise CorruptFile(
+            f"{path}: seal has base offset {seal.base_offset}, expected {base_offset}"
+        )
     return seal
 
 

@@ -1,11 +1,11 @@
-"""Reading batches out of one segment.
+"""Reads of one segment.
 
-Every function takes `limit`, the end of the bytes that are committed, and returns nothing past
-it: what is written but not committed may vanish in a crash, and a consumer that saw it would be
-ahead of the log. Those that look for records also take `start`, the first offset that was not
-deleted, which may lie inside the segment and even inside a batch, and find nothing before it.
-Where records of the segment were deleted by key, `masked` says which; those are never returned.
-Nothing here holds a position, so threads may share a segment.
+Every function takes `limit`, the end of the committed bytes, and returns nothing beyond it: a
+written but uncommitted batch may vanish in a crash, and a consumer that saw it would be ahead of
+the log. Functions that search for records also take `start`, the first offset that is not deleted,
+which may be inside the segment or inside a batch, and find nothing before it. If records of the
+segment were deleted by key, `masked` filters them out. There is no state, so threads may share a
+segment.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from millstream.storage.segment.segment import Segment
 from millstream.storage.segment.stripped_batches import DeletedRecordFilter
 
 _WALK_BYTES = 256 * 1024
-"""How much is read at once when batches are looked through rather than returned."""
+"""Bytes that are read at once when batches are searched rather than returned."""
 
 _TRANSACTION_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class Address(NamedTuple):
-    """Where a batch lies: its segment, by base offset, and its position in the `.log`."""
+    """Physical address of a batch: base offset of its segment, and byte position in the `.log`."""
 
     segment: int
     position: int
@@ -51,18 +51,18 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, one after the other, as they lie in one segment."""
+    """Complete, consecutive batches of one segment, as stored."""
 
     data: memoryview
-    """Read-only. Bytes of a sealed segment are not copied: they belong to its map."""
+    """Read-only. Bytes of a sealed segment are not copied: they belong to its memory map."""
     next_offset: int
-    """Where to read on."""
+    """The offset to read next."""
     address: Address
-    """Where the data starts."""
+    """Address of the first byte."""
 
     @property
     def next_address(self) -> Address:
-        """Where the data ends."""
+        """Address after the last byte."""
         return Address(self.address.segment, self.address.position + len(self.data))
 
 
@@ -71,16 +71,16 @@ class FilteredSlice(Slice):
     """One batch without the records that were deleted from it."""
 
     stored_size: int
-    """Bytes that it takes where it lies."""
+    """Size of the batch in the file."""
 
     @property
     def next_address(self) -> Address:
-        """Where the batch that follows it lies."""
+        """Address of the batch that follows it."""
         return Address(self.address.segment, self.address.position + self.stored_size)
 
 
 class TimestampedOffset(NamedTuple):
-    """The answer to a question about a time."""
+    """A record found by its timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -96,10 +96,10 @@ def read_slice(
     is_checked: bool,
     masked: DeletedRecordFilter | None = None,
 ) -> Slice:
-    """Return batches from the one that holds `offset` on.
+    """Return batches from the one that contains `offset` on.
 
-    One batch comes back even where it alone exceeds a limit, so that a consumer with small
-    limits still moves. One that holds masked records comes alone.
+    Returns one batch even if it alone exceeds a limit, so that a consumer with small limits makes
+    progress. A batch with masked records is returned alone.
     """
     entry = segment.index().for_offset(offset)
     window = _Window(segment, limit, entry.position, _WALK_BYTES + size_max)
@@ -136,10 +136,10 @@ def read_slice(
 def read_at(
     segment: Segment, position: int, *, limit: int, masked: DeletedRecordFilter | None = None
 ) -> Slice:
-    """Return the one batch that starts at `position`, without an index and always checked."""
+    """Return the batch that starts at `position`, without an index and always checked."""
     where = f"byte {position} of {segment.path}"
     if not 0 <= position < limit:
-        raise InvalidAddress(f"{where}: committed are {limit} bytes")
+        raise InvalidAddress(f"{where}: only {limit} bytes are committed")
     window = _Window(segment, limit, position, _WALK_BYTES)
     try:
         header = decode_header(window.bytes(position, position + HEADER_SIZE))
@@ -149,7 +149,7 @@ def read_at(
         batch = window.bytes(position, position + header.size)
         check_batch(header, batch)
     except CorruptBatch as error:
-        raise InvalidAddress(f"{where}: no sound batch starts here: {error}") from error
+        raise InvalidAddress(f"{where}: no valid batch starts here: {error}") from error
     if masked is not None and masked.within(header):
         return _strip(window, position, header, masked)
     return Slice(batch, header.next_offset, Address(segment.base_offset, position))
@@ -163,7 +163,7 @@ def find_timestamp(
     limit: int,
     masked: DeletedRecordFilter | None = None,
 ) -> TimestampedOffset | None:
-    """Return the first record of the segment that is as late as `timestamp_ms` or later."""
+    """Return the first record of the segment whose timestamp is `timestamp_ms` or later."""
     for batch in batches_since(segment, timestamp_ms, start=start, limit=limit, masked=masked):
         if found := _first_at(batch, timestamp_ms, start):
             return found
@@ -175,9 +175,9 @@ def find_latest(
 ) -> TimestampedOffset | None:
     """Return the record of the segment with the greatest timestamp; of several, the first.
 
-    Nearly always the greatest that a header speaks of is that of a record, and the index leads
-    there. Where no record bears it, or only deleted ones do, every batch is looked at that may
-    hold a later one than was found so far.
+    Usually the greatest timestamp of the headers is that of a record, and the index leads there. If
+    no record has it, or only deleted ones, every batch is read that may have a later record than
+    the best so far.
     """
     greatest = segment.timestamp_max if limit == segment.size else _timestamp_max(segment, limit)
     if found := find_timestamp(segment, greatest, start=start, limit=limit, masked=masked):
@@ -200,9 +200,9 @@ def batches_since(
     limit: int,
     masked: DeletedRecordFilter | None = None,
 ) -> Iterator[memoryview]:
-    """Go over the batches that hold a record of `timestamp_ms` or later.
+    """Iterate over the batches with a record of `timestamp_ms` or later.
 
-    The first may hold records before `start` too.
+    The first may also have records before `start`.
     """
     first = max(segment.index().for_timestamp(timestamp_ms).offset, start)
     for window, position, header in _headers(segment, start=first, limit=limit):
@@ -213,10 +213,10 @@ def batches_since(
 def transactional_batches(
     segment: Segment, *, start: int, limit: int
 ) -> Iterator[tuple[BatchHeader, Marker | None]]:
-    """Go over the batches from `start` on that are part of a transaction, or end one.
+    """Iterate over the batches from `start` on that are part of a transaction, or end one.
 
-    Of all others no more than the header is looked at. Sums are verified of those that end one,
-    which come with what they say; who reads the others verifies them then.
+    Of all others only the header is read. Checksums are verified only of markers, which come with
+    their content; the caller verifies the others if it reads them.
     """
     entry = segment.index().for_offset(start)
     window = _Window(segment, limit, entry.position, _WALK_BYTES)
@@ -239,7 +239,7 @@ def _marker(window: _Window, position: int, header: BatchHeader) -> Marker:
 def _visible_batch(
     window: _Window, position: int, header: BatchHeader, masked: DeletedRecordFilter | None
 ) -> memoryview:
-    """Return the batch at `position`, once it was checked, without its masked records."""
+    """Check the batch at `position`, and return it without its masked records."""
     if masked is not None and masked.within(header):
         return _strip(window, position, header, masked).data
     window.check(position, header)
@@ -251,8 +251,7 @@ def _strip(
 ) -> FilteredSlice:
     """Return the batch at `position` without its masked records.
 
-    It is checked whatever the caller wants: it gets a sum of its own, which would make damage
-    look sound.
+    It is always checked: the result gets a new checksum, which would hide damage.
     """
     window.check(position, header)
     batch = window.bytes(position, position + header.size)
@@ -265,9 +264,9 @@ def _strip(
 def _distance(
     window: _Window, position: int, header: BatchHeader, offset: int, size_max: int
 ) -> int:
-    """Return how far behind `position` the batch lies that holds a later `offset`.
+    """Return the distance in bytes from `position` to the batch that contains a later `offset`.
 
-    Where that is further than `size_max`, it may be any number that is not less.
+    If that is more than `size_max`, the result may be any number that is not less.
     """
     entry = window.segment.index().for_offset(offset)
     if entry.position - position >= size_max:
@@ -280,7 +279,7 @@ def _distance(
 def _headers(
     segment: Segment, *, start: int, limit: int
 ) -> Iterator[tuple[_Window, int, BatchHeader]]:
-    """Go over the batches from the one that holds `start` on, their sums not verified yet."""
+    """Iterate over the batches from the one that contains `start`; checksums are not verified."""
     entry = segment.index().for_offset(start)
     window = _Window(segment, limit, entry.position, _WALK_BYTES)
     position, offset = entry.position, entry.offset
@@ -293,17 +292,18 @@ def _headers(
 
 
 def _timestamp_max(segment: Segment, limit: int) -> int:
-    """Return the greatest timestamp that the headers before `limit` speak of."""
+    """Return the greatest timestamp in the headers before `limit`."""
     entry = segment.index().for_position(limit - 1)
     behind = _headers(segment, start=entry.offset, limit=limit)
     return max(entry.timestamp_before, *(header.max_timestamp for _, _, header in behind))
 
 
 def _first_at(batch: memoryview, timestamp_ms: int, start: int) -> TimestampedOffset | None:
-    """Return the batch's first record from `start` on that is dated `timestamp_ms` or later.
+    """Return the first record of a batch, from `start` on, of `timestamp_ms` or later.
 
-    Its sum was verified, so one whose records cannot be opened came so from its producer. That is
-    no reason to find nothing at all: the whole of it is taken to be as late as its header says.
+    Its checksum was verified, so a batch whose records cannot be decoded came that way from its
+    producer. That must not make the search fail: the batch as a whole counts as being as late as
+    its header says.
     """
     header = decode_header(batch)
     try:
@@ -319,10 +319,10 @@ def _first_at(batch: memoryview, timestamp_ms: int, start: int) -> TimestampedOf
 
 
 class _Window:
-    """The part of a segment that is in sight. It moves on when something beyond it is asked for.
+    """The part of a segment that is loaded. It moves when something beyond it is read.
 
-    In a sealed segment it is a view of the map and costs nothing; in a growing one it is what
-    one positional read brought.
+    In a sealed segment it is a view of the memory map and costs nothing; in a growing one it is the
+    result of one positional read.
     """
 
     __slots__ = ("_limit", "_size", "_start", "_view", "segment")
@@ -335,7 +335,7 @@ class _Window:
         self._view = segment.view(start, min(limit, start + size))
 
     def bytes(self, start: int, end: int) -> memoryview:
-        """Return the bytes between two positions; fewer where the file or the limit ends."""
+        """Return the bytes between two positions; fewer if the file or the limit ends before."""
         is_in_sight = self._start <= start and end <= self._start + len(self._view)
         if not is_in_sight:
             self._start = start
@@ -349,23 +349,23 @@ class _Window:
             header = decode_header(self.bytes(position, position + HEADER_SIZE))
             check_stamped_fields(header, offset, self.segment.leader_epoch)
             if (end := position + header.size) > self._limit:
-                raise CorruptBatch(f"batch ends at byte {end}, committed are {self._limit}")
+                raise CorruptBatch(f"batch ends at byte {end}, only {self._limit} are committed")
         except CorruptBatch as error:
             raise self._located(position, error) from error
         return header
 
     def check(self, position: int, header: BatchHeader) -> None:
-        """Raise `CorruptBatch` unless the batch at `position` is sound."""
+        """Raise `CorruptBatch` unless the batch at `position` is valid."""
         try:
             check_batch(header, self.bytes(position, position + header.size))
         except CorruptBatch as error:
             raise self._located(position, error) from error
 
     def run(self, position: int, offset: int, *, end: int, is_checked: bool) -> tuple[int, int]:
-        """Step over batches that are sound, in sight and end at or before `end`, as many as follow.
+        """Skip over valid batches in the window that end by `end`; return where it stopped.
 
-        Returns where it stopped, and leaves it to `header` and `check` to say why. Nearly every
-        batch that is ever read passes here, so it does in one go what these do in several.
+        `header` and `check` then tell why it stopped. Nearly every batch that is read passes
+        through here, so it does in one loop what these do in several calls.
         """
         view, leader_epoch = self._view, self.segment.leader_epoch
         at, in_sight = position - self._start, min(len(self._view), end - self._start)
@@ -384,9 +384,9 @@ class _Window:
         return at + self._start, offset
 
     def skip(self, position: int, offset: int) -> tuple[int, int]:
-        """Step over batches that have nothing to do with transactions, as far as is in sight.
+        """Skip over non-transactional batches in the window; return where it stopped.
 
-        Returns where it stopped, and leaves it to `header` to say why. Sums are not verified.
+        `header` then tells why it stopped. Checksums are not verified.
         """
         view, leader_epoch = self._view, self.segment.leader_epoch
         at, in_sight, end = position - self._start, len(self._view), self._limit - self._start
@@ -402,7 +402,7 @@ class _Window:
         return at + self._start, offset
 
     def find(self, position: int, base_offset: int, offset: int) -> tuple[int, BatchHeader]:
-        """Return position and header of the batch that holds `offset`."""
+        """Return position and header of the batch that contains `offset`."""
         header = self.header(position, base_offset)
         while header.last_offset < offset:
             position += header.size

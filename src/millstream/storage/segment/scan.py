@@ -94,4 +94,4 @@ def check_stamped_fields(header: BatchHeader, base_offset: int, leader_epoch: in
     if header.base_offset != base_offset:
         raise CorruptBatch(f"batch has base offset {header.base_offset}, expected {base_offset}")
     if leader_epoch is not None and header.leader_epoch != leader_epoch:
-        raise CorruptBatch(f"batch has epoch {header.leader_epoch}, its segment {leader_epoch}")
+        raise CorruptBatch(f"batch has epoch {header.leader_epoch}, its segment has {leader_epoch}")

@@ -1,8 +1,8 @@
-"""Segments: a run of batches in one `.log`, sealed or still growing.
+"""Segments: consecutive batches in one `.log`, sealed or still growing.
 
-Both kinds answer the same questions, so a reader need not know which it has. A sealed segment is
-read through a memory map, a growing one by positional reads, because what is still written must
-not be mapped.
+Both kinds have the same interface, so a reader need not know which one it has. A sealed segment is
+read through a memory map, a growing one by positional reads, because a file that is being written
+must not be mapped.
 """
 
 from __future__ import annotations
@@ -27,41 +27,42 @@ logger = logging.getLogger(__name__)
 
 RESERVE_MIN = 64 * 1024
 RESERVE_STEP_MAX = 16 * 1024 * 1024
-"""Space is set aside in steps as large as the file so far, between these two: a thousand small
-logs do not hold a thousand times what a large one needs."""
+"""Disk space is reserved in steps as large as the file so far, between these two limits: a
+thousand small logs do not reserve a thousand times what a large one needs.
+"""
 
 
 class Segment(Protocol):
-    """What a reader needs of a segment."""
+    """A segment as a reader sees it."""
 
     @property
     def base_offset(self) -> int:
-        """Offset of its first record, and its name."""
+        """Offset of its first record; part of its file names."""
         ...
 
     @property
     def next_offset(self) -> int:
-        """Offset that the next segment starts with."""
+        """Base offset of the segment that follows it."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes of whole batches."""
+        """Bytes of complete batches."""
         ...
 
     @property
     def timestamp_max(self) -> int:
-        """Greatest timestamp of a record in it."""
+        """Greatest timestamp of its records."""
         ...
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch that every batch in it bears."""
+        """The epoch of all its batches."""
         ...
 
     @property
     def path(self) -> str:
-        """Its `.log`, for messages."""
+        """Path of its `.log`."""
         ...
 
     def index(self) -> SegmentIndex:
@@ -69,13 +70,13 @@ class Segment(Protocol):
         ...
 
     def view(self, start: int, end: int) -> memoryview:
-        """Return bytes of the `.log`; fewer where the file is shorter than it must be."""
+        """Return bytes of the `.log`; fewer if the file is shorter than it should be."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """What the segments of one log share: where they lie and how they are reached."""
+    """The directory of one log, and the caches through which its files are read."""
 
     filesystem: Filesystem
     directory: str
@@ -83,7 +84,7 @@ class LogDirectory:
     index_cache: FileCache[SegmentIndex]
     index_interval_bytes: int
     ballast: BallastFile | None = None
-    """Room that is kept for deleting on a full disk; ephemeral logs have none."""
+    """Disk space for deleting on a full disk; ephemeral logs have none."""
 
     def path(self, base_offset: int, suffix: str, generation: int = 0) -> str:
         """Return the path of one file of a segment."""
@@ -91,10 +92,10 @@ class LogDirectory:
 
 
 class SealedSegment:
-    """A segment that no one writes any more.
+    """A segment that is not written any more.
 
-    One of generation 1 or more was rewritten, and is never written again: whatever is to be
-    changed in it goes into a segment of the next generation.
+    A segment of generation 1 or more was rewritten and never grows again: to change it, a segment
+    of the next generation is written.
     """
 
     def __init__(self, log_directory: LogDirectory, seal: Seal, generation: int = 0) -> None:
@@ -111,23 +112,23 @@ class SealedSegment:
 
     @property
     def keys_path(self) -> str:
-        """Its index of keys, which may be missing: it is made when it is needed."""
+        """Path of its key index, which may not exist: it is built when it is needed."""
         return self.log_directory.path(self.base_offset, "keys", self.generation)
 
     def view(self, start: int, end: int) -> memoryview:
-        """Return bytes of the `.log`, out of its map."""
+        """Return bytes of the `.log`, from its memory map."""
         return self._map()[start:end]
 
     def index(self) -> SegmentIndex:
-        """Return its index, read from its file, or derived from the log where that is damaged."""
+        """Return its index, from its file, or derived from the log if the file is damaged."""
         return self.log_directory.index_cache.get(self.index_path, self._load_index)
 
     def cached_index(self) -> SegmentIndex | None:
-        """Return its index where that is in memory already."""
+        """Return its index if it is in memory."""
         return self.log_directory.index_cache.peek(self.index_path)
 
     def forget(self) -> None:
-        """Drop maps of its files, because they are about to change, or gone."""
+        """Drop its files from the caches, because they are about to change or are gone."""
         self.log_directory.map_cache.forget(self.path)
         self.log_directory.map_cache.forget(self.keys_path)
         self.log_directory.index_cache.forget(self.index_path)
@@ -144,7 +145,7 @@ class SealedSegment:
             data = map_file(self.log_directory.filesystem, path)
             return decode_index(data, base_offset=self.base_offset, log_size=self.size)
         except (CorruptFile, FileNotFoundError) as error:
-            logger.warning("deriving %s anew: %s", path, error)
+            logger.warning("rebuilding %s: %s", path, error)
             return self._derive_index()
         except UnknownFormat as error:
             raise UnknownFormat(f"{path}: {error}") from error
@@ -162,7 +163,7 @@ class SealedSegment:
         return found.index
 
     def _keep_index(self, index: SegmentIndex) -> None:
-        """Write a derived index back. It is a convenience, so a disk that refuses is no error."""
+        """Write a derived index to its file. It only saves work, so a failure is no error."""
         try:
             write_index(
                 self.log_directory,
@@ -172,15 +173,15 @@ class SealedSegment:
                 generation=self.generation,
             )
         except OSError as error:
-            logger.warning("index of %s not written back: %s", self.path, error)
+            logger.warning("index of %s cannot be written: %s", self.path, error)
 
 
 class GrowingSegment:
     """The segment that is being written.
 
-    Only the writer of the log changes it. Readers bound themselves by what is committed, so they
-    never look at bytes that are still on their way. The descriptor is closed with its last
-    reference, so a reader in another thread never finds it reused.
+    Only the writer of the log changes it. Readers stop at the committed position, so they never
+    read bytes that are still being written. The descriptor is closed with its last reference, so a
+    reader in another thread never finds it reused.
     """
 
     def __init__(
@@ -195,13 +196,12 @@ class GrowingSegment:
         self.base_offset = stats.base_offset
         self.file = file
         self._index = index
-        # The position of the last entry; before the first batch, so far back that it gets one.
+        # Position of the last entry; before the first batch, low enough for that to get an entry.
         self._indexed = index[len(index) - 1].position if len(index) else -(2**62)
         self._reserved = 0
 
     @property
     def next_offset(self) -> int:
-        """Offset that the next batch will get."""
         return self.stats.next_offset
 
     @property
@@ -211,17 +211,14 @@ class GrowingSegment:
 
     @property
     def timestamp_max(self) -> int:
-        """Greatest timestamp so far."""
         return self.stats.timestamp_max
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch that every batch in it bears."""
         return self.stats.leader_epoch
 
     @property
     def path(self) -> str:
-        """Its `.log`, for messages."""
         return self.log_directory.path(self.base_offset, "log")
 
     def index(self) -> SegmentIndex:
@@ -236,29 +233,29 @@ class GrowingSegment:
         return memoryview(file.read_at(start, end - start))
 
     def open(self) -> File:
-        """Return the file for writing, opening it where it was given back."""
+        """Return the file for writing; open it if it was closed while idle."""
         if self.file is None:
             self.file = self.log_directory.filesystem.open(self.path)
         return self.file
 
     def reserve(self, size: int) -> None:
-        """Set space aside for growing to `size`, and some more."""
+        """Reserve disk space for growing to `size`, and some more."""
         if size <= self._reserved:
             return
         wanted = size + min(max(size, RESERVE_MIN), RESERVE_STEP_MAX)
         try:
             self.open().reserve(wanted)
         except OSError:
-            wanted = size  # There may be room for this batch, if not for more.
+            wanted = size  # There may be space for this batch, if not for more.
             self.open().reserve(wanted)
         self._reserved = wanted
 
     def forget_reserve(self) -> None:
-        """Set space aside anew with the next write, because the file was cut."""
+        """Reserve space again with the next write, because the file was truncated."""
         self._reserved = 0
 
     def add(self, header: BatchHeader, size: int, header_bytes: Bytes) -> None:
-        """Take note of a batch that was written behind the last one."""
+        """Record a batch that was written after the last one."""
         stats = self.stats
         if stats.size - self._indexed >= self.log_directory.index_interval_bytes:
             self._index.add(stats.next_offset, stats.size, stats.timestamp_max)
@@ -274,7 +271,7 @@ def write_index(
     log_size: int,
     generation: int = 0,
 ) -> None:
-    """Write the index file of a segment. Its name is durable after the directory was synced."""
+    """Write the index file of a segment. Its name is durable once the directory is synced."""
     data = encode_index(index, base_offset=base_offset, log_size=log_size)
     name = segment_file(base_offset, "index", generation)
     replace_file(log_directory.filesystem, log_directory.directory, name, [data])
@@ -285,10 +282,10 @@ def write_seal(
 ) -> None:
     """Seal a segment whose `.log` was synced. Durable when this returns.
 
-    The names of log and index are made durable before the seal appears, so a seal never speaks
-    of files that a crash could take away. With its seal a rewritten segment takes the place of
-    those that it was made from: where this raises, the seal may be there or not, and neither set
-    of files may be touched before recovery has decided.
+    The names of log and index are durable before the seal appears, so a seal never refers to files
+    that a crash could take away. With its seal, a rewritten segment replaces those that it was made
+    from: if this raises, the seal may exist or not, and neither set of files may be touched before
+    recovery has decided.
     """
     write_index(
         log_directory,
@@ -304,9 +301,9 @@ def write_seal(
 
 
 def remove_seal(log_directory: LogDirectory, base_offset: int) -> None:
-    """Take the seal of a segment away, durably, so that it may be written again.
+    """Remove the seal of a segment, durably, so that it can be written again.
 
-    Only one of generation 0 can be.
+    Only for segments of generation 0.
     """
     with contextlib.suppress(FileNotFoundError):
         log_directory.filesystem.remove(log_directory.path(base_offset, "seal"))
@@ -314,11 +311,12 @@ def remove_seal(log_directory: LogDirectory, base_offset: int) -> None:
 
 
 def remove_segment(log_directory: LogDirectory, segment: SealedSegment) -> None:
-    """Remove the files of a segment that no one needs, and only those of its generation.
+    """Remove the files of a segment that is not needed, and only those of its generation.
 
-    It lies below the first offset of its log, or inside a rewritten segment that has its seal. Any
-    file may come back in a crash, or the removal end halfway: opening the log knows by the first
-    offset, or by the seal, that it has to go. Who has the log mapped keeps it.
+    The segment is below the start of its log, or is replaced by a rewritten segment that has its
+    seal. After a crash any of the files may still exist: opening the log recognizes them by the
+    start offset, or by the seal, and removes them. A reader that has the log mapped keeps its
+    bytes.
     """
     for suffix in SEGMENT_SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
@@ -329,7 +327,7 @@ def remove_segment(log_directory: LogDirectory, segment: SealedSegment) -> None:
 
 
 def read_seal(log_directory: LogDirectory, base_offset: int, generation: int = 0) -> Seal:
-    """Read the seal of a segment; raises `CorruptFile` or `FileNotFoundError`."""
+    """Read the seal of a segment; raise `CorruptFile` or `FileNotFoundError`."""
     path = log_directory.path(base_offset, "seal", generation)
     file = log_directory.filesystem.open_readonly(path)
     try:
@@ -339,5 +337,7 @@ def read_seal(log_directory: LogDirectory, base_offset: int, generation: int = 0
     finally:
         file.close()
     if seal.base_offset != base_offset:
-        raise CorruptFile(f"{path}: is the seal of base offset {seal.base_offset}")
+        raise CorruptFile(
+            f"{path}: seal has base offset {seal.base_offset}, expected {base_offset}"
+        )
     return seal

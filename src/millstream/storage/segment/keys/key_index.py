@@ -75,7 +75,7 @@ def key_index(segment: SealedSegment) -> KeyIndex:
     except FileNotFoundError:
         logger.debug("building %s", path)
     except (CorruptFile, UnknownFormat, OSError) as error:
-        logger.warning("deriving %s anew: %s", path, error)
+        logger.warning("rebuilding %s: %s", path, error)
         map_cache.forget(path)
     data = _build(segment)
     _keep(segment, data)
