@@ -625,7 +625,7 @@ class Store:
                 partial(save_retention_clock, self._filesystem, self.path, self._retention_clock)
             )
         try:
-            await self._background.run(self._ballast.keep)
+            await self._background.run(self._ballast.ensure)
         except OSError as error:
             logger.warning("%s: the ballast file cannot be restored: %s", self.path, error)
         await self._check_disk_space()

@@ -208,20 +208,20 @@ async def test_whatever_call_fails_the_log_starts_where_it_did_or_where_it_shoul
 def test_it_is_made_once_and_again_where_it_is_not_whole():
     disk = SimulatedFilesystem({"/data": None})
     spare = BallastFile(disk, PATH)
-    spare.keep()
+    spare.ensure()
     assert disk.content(PATH) == bytes(BALLAST_SIZE)
     events = len(disk.trace.events)
-    spare.keep()
+    spare.ensure()
     assert len(disk.trace.events) == events
     disk.cut(PATH, 100)
-    spare.keep()
+    spare.ensure()
     assert len(disk.content(PATH)) == BALLAST_SIZE
 
 
 def test_where_there_is_no_room_for_it_nothing_is_left_lying_about():
     disk = SimulatedFilesystem({"/data": None}, bytes_max=BALLAST_SIZE // 2)
     with pytest.raises(OSError, match="No space left"):
-        BallastFile(disk, PATH).keep()
+        BallastFile(disk, PATH).ensure()
     assert disk.paths() == []
     assert disk.bytes_used == 0
 
@@ -230,7 +230,7 @@ def test_where_there_is_no_room_for_it_nothing_is_left_lying_about():
 def test_what_fits_is_written_without_any_more_room(size):
     disk = SimulatedFilesystem({"/data": None, "/data/d": None, "/data/d/f": b"old"})
     spare = BallastFile(disk, PATH)
-    spare.keep()
+    spare.ensure()
     fill_up(disk)
     assert spare.replace_file("/data/d", "f", b"n" * size)
     assert disk.content("/data/d/f") == b"n" * size
@@ -239,7 +239,7 @@ def test_what_fits_is_written_without_any_more_room(size):
 def test_what_does_not_fit_is_refused_and_the_spare_stays():
     disk = SimulatedFilesystem({"/data": None, "/data/d": None, "/data/d/f": b"old"})
     spare = BallastFile(disk, PATH)
-    spare.keep()
+    spare.ensure()
     assert not spare.replace_file("/data/d", "f", bytes(BALLAST_SIZE + 1))
     assert disk.content("/data/d/f") == b"old"
     assert len(disk.content(PATH)) == BALLAST_SIZE
@@ -248,7 +248,7 @@ def test_what_does_not_fit_is_refused_and_the_spare_stays():
 def test_a_spare_that_was_used_is_used_no_second_time():
     disk = SimulatedFilesystem({"/data": None, "/data/d": None, "/data/d/f": b"old"})
     spare = BallastFile(disk, PATH)
-    spare.keep()
+    spare.ensure()
     spare.replace_file("/data/d", "f", b"new")
     assert not spare.replace_file("/data/d", "f", b"newer")
     assert disk.content("/data/d/f") == b"new"

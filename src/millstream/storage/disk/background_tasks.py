@@ -1,4 +1,4 @@
-"""Tasks that belong to one thing, as to a log, and a way to wait until it has changed."""
+"""Background tasks of one object, such as a log, and a way to wait for its next change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Tasks that no caller can cancel, so that what was begun is ended. Belongs to one loop."""
+    """Tasks that no caller can cancel, so that they run to their end. Belongs to one loop."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
@@ -18,24 +18,24 @@ class BackgroundTasks:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no task is running."""
         return not self._running
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `work`, and tell those who wait for a change when it has ended."""
+        """Run `work` as a task; its end counts as a change."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def changed(self) -> asyncio.Future[None]:
-        """Return what ends with the next change, for one of many to await."""
+        """Return a future that ends with the next change. Any number of callers may wait."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._changed)
 
     def notify(self) -> None:
-        """Tell those who wait that something has changed."""
+        """Wake the callers of `changed`."""
         if self._changed is not None:
             changed, self._changed = self._changed, None
             changed.set_result(None)

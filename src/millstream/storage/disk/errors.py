@@ -1,4 +1,4 @@
-"""Which failures of the disk pass by themselves, and which do not."""
+"""Classification of disk errors: which pass by themselves, and which do not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the disk has no room, for anyone or for this user."""
+    """Return whether the disk, or the quota of the user, is full."""
     return error.errno in _FULL
 
 
 def transient_error(name: str, error: OSError) -> Unavailable | None:
-    """Return what to tell those who use log `name`, if trying again later can help."""
+    """Return the error for users of log `name`, if a later retry can help; else None."""
     if is_disk_full(error):
         return DiskFull(f"{name}: the disk is full: {error}")
     if error.errno in _TRANSIENT:

@@ -1,4 +1,4 @@
-"""Threads for work that waits for the disk, behind an interface that a test can order."""
+"""Threads for blocking work, behind an interface that a test can control."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Executor(Protocol):
 
     @property
     def width(self) -> int:
-        """How many pieces of work run at the same time."""
+        """Number of calls that run at the same time."""
         ...
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Start `work`, and return what ends with it, on the loop that runs now."""
+        """Start `work`, and return a future of its result, on the running loop."""
         ...
 
     def close(self) -> None:
-        """Wait for all work to end. No more may be given."""
+        """Wait for all work to end. No more may be started."""
         ...
 
 
 class ThreadExecutor:
-    """Runs work in a fixed number of threads, started when they are first needed.
+    """Runs work in a fixed number of threads, which are started when they are first needed.
 
-    Leaner than the standard pool, whose futures cost as much as a short sync takes: here a piece
-    of work is one queue entry on the way there and one call on the way back.
+    Cheaper than the standard pool, whose futures cost as much as a short sync takes: here a call is
+    one queue entry on the way there and one callback on the way back.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class ThreadExecutor:
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Start `work` in a thread."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -64,7 +63,6 @@ class ThreadExecutor:
         return future
 
     def close(self) -> None:
-        """Wait for all work to end."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

@@ -1,8 +1,8 @@
-"""Memory maps of sealed files, the least recently used given back first.
+"""LRU cache of memory-mapped sealed files.
 
 A map costs no descriptor, only address space, so thousands of segments can be open for reading.
-Dropping a map from the cache does not pull it from under a reader: the memory goes with the last
-view of it.
+Dropping a map from the cache does not affect a reader: the memory is released with the last view of
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FileCache(Generic[T]):
         return len(self._values)
 
     def get(self, path: str, load: Callable[[], T]) -> T:
-        """Return the value for `path`, loading it where it is not at hand."""
+        """Return the value for `path`; load it if it is not cached."""
         with self._lock:
             if path in self._values:
                 self._values.move_to_end(path)
@@ -46,20 +46,20 @@ class FileCache(Generic[T]):
         return value
 
     def peek(self, path: str) -> T | None:
-        """Return the value for `path` where it is at hand; it counts as used no more than before.
+        """Return the value for `path` if it is cached; does not count as a use.
 
-        Without the lock: a single look at the table is whole.
+        Takes no lock: a single lookup is atomic.
         """
         return self._values.get(path)
 
     def forget(self, path: str) -> None:
-        """Drop the value for `path`, because the file changed or went."""
+        """Drop the value for `path`, because the file was changed or removed."""
         with self._lock:
             self._values.pop(path, None)
             self._forgotten += 1
 
     def forget_below(self, directory: str) -> None:
-        """Drop the values for all paths in a directory, because it went."""
+        """Drop the values for all paths in a directory, because it was removed."""
         with self._lock:
             for path in [path for path in self._values if path.startswith(f"{directory}/")]:
                 del self._values[path]
@@ -67,7 +67,7 @@ class FileCache(Generic[T]):
 
 
 def map_file(filesystem: Filesystem, path: str) -> memoryview:
-    """Map a whole file that no one writes."""
+    """Map a whole file that is not written any more."""
     file = filesystem.open_readonly(path)
     try:
         return file.map(file.size())

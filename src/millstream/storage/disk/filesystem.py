@@ -1,7 +1,7 @@
-"""The disk, passed in. This module is the only one that opens, syncs, renames or removes files.
+"""File system interface, passed in. Only this module opens, syncs, renames and removes files.
 
-A fake that can lose power, tear writes and fail any call ships in `millstream.testing`; it and
-`OsFilesystem` pass the same suite.
+A fake that can lose power, tear writes and fail any call is part of `millstream.testing`; it and
+`OsFilesystem` pass the same test suite.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FALLOCATE_KEEP_SIZE = 1
 class File(Protocol):
     """An open file. It has no position, so threads may share it for reading.
 
-    Every method raises `OSError` as the kernel gives it. After an error from `write_at` the bytes
-    from `position` on are undefined; after an error from `sync` nothing that was written since
-    the last successful sync may ever be taken for durable, whatever a later sync says.
+    Every method raises `OSError` as the kernel reports it. After an error from `write_at` the bytes
+    from `position` on are undefined. After an error from `sync` nothing that was written since the
+    last successful sync may ever be considered durable, whatever a later sync returns.
     """
 
     def size(self) -> int:
@@ -38,58 +38,56 @@ class File(Protocol):
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer come back only at the end of the file."""
+        """Read up to `size` bytes; returns fewer only at the end of the file."""
         ...
 
     def map(self, size: int) -> memoryview:
-        """Return the first `size` bytes as a read-only view that costs no copy.
+        """Return the first `size` bytes as a read-only view, without a copy.
 
-        Only for files that no one writes any more. The view stays valid after `close`; the
-        memory behind it is released with the last reference to it.
+        Only for files that are not written any more. The view stays valid after `close`; its memory
+        is released with the last reference to it.
         """
         ...
 
     def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
-        """Write `pieces` one after the other, and return how many bytes were taken.
+        """Write `pieces` one after the other, and return the number of bytes written.
 
-        Like the kernel, it may take fewer than were given: use `write_all`. At most `PIECES_MAX`
+        Like the kernel, it may write fewer than given: use `write_all`. At most `PIECES_MAX`
         pieces.
         """
         ...
 
     def reserve(self, size: int) -> None:
-        """Set space aside so that the file can grow to `size`; its visible size stays as it is.
+        """Reserve disk space for growing to `size`; the visible size does not change.
 
-        Where the file system cannot do that, nothing happens.
+        Does nothing if the file system does not support it.
         """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes and give back what was reserved beyond."""
+        """Truncate the file to `size` bytes, and release what was reserved beyond."""
         ...
 
     def sync(self) -> None:
-        """Return once the file's bytes and its size are durable; its name may not be."""
+        """Return once the bytes and the size of the file are durable; its name may not be."""
         ...
 
     def close(self) -> None:
-        """Give the descriptor back. Repeating it does nothing."""
+        """Close the descriptor. A second call does nothing."""
         ...
 
 
 class Lock(Protocol):
-    """A lock that one process holds on a directory, until released or until the process ends."""
+    """A lock on a directory, held by one process until it is released or the process ends."""
 
-    def release(self) -> None:
-        """Let others have it."""
-        ...
+    def release(self) -> None: ...
 
 
 class Filesystem(Protocol):
     """Names and directories.
 
-    A name that was created, renamed or removed is durable once `sync_directory` of the directory
-    that holds it returned, and may be lost or kept by a crash before that.
+    A name that was created, renamed or removed is durable once `sync_directory` of its directory
+    has returned; a crash before that may keep or lose the change.
     """
 
     def open(self, path: str) -> File:
@@ -101,39 +99,37 @@ class Filesystem(Protocol):
         ...
 
     def create(self, path: str) -> File:
-        """Create a file that must not exist yet, readable by its owner alone."""
+        """Create a file that must not exist, readable only by its owner."""
         ...
 
     def list(self, path: str) -> Sequence[str]:
-        """Return the names in a directory, sorted; nothing where there is no such directory."""
+        """Return the names in a directory, sorted; empty if it does not exist."""
         ...
 
     def size(self, path: str) -> int:
-        """Return the size of a file; raises `FileNotFoundError` where there is none."""
+        """Return the size of a file; raise `FileNotFoundError` if it does not exist."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Create a directory below an existing one; nothing happens where it exists."""
+        """Create a directory in an existing one; do nothing if it exists."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or a directory another name, replacing a file that had it, atomically.
+        """Rename a file or a directory atomically; an existing file of the new name is replaced.
 
-        The other name may lie in another directory; it is durable once both were synced, and a
-        crash before that leaves the old name or the new one.
+        The new name may be in another directory. It is durable once both directories were synced,
+        and a crash before that leaves the old name or the new one.
         """
         ...
 
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-        ...
+    def remove(self, path: str) -> None: ...
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it; nothing happens where it is gone.
+        """Remove a file, or a directory with its content; do nothing if it does not exist.
 
         An error or a crash may leave part of it. Links are removed and not followed.
         """
@@ -144,12 +140,12 @@ class Filesystem(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the lock file at `path`, creating it; raises `StoreLocked` where another has it."""
+        """Lock the file at `path`, creating it; raise `StoreLocked` if another has it."""
         ...
 
 
 def write_all(file: File, position: int, pieces: Sequence[Bytes]) -> int:
-    """Write all of `pieces` at `position`, however often the kernel takes only a part.
+    """Write all of `pieces` at `position`, in as many calls as the kernel needs.
 
     Returns the position after the last byte.
     """
@@ -169,18 +165,17 @@ def write_all(file: File, position: int, pieces: Sequence[Bytes]) -> int:
 
 
 def join(*parts: str) -> str:
-    """Put a path together."""
     return "/".join(parts)
 
 
 def parent(path: str) -> str:
-    """Return the directory that holds `path`."""
+    """Return the directory of `path`."""
     above, slash, _ = path.rstrip("/").rpartition("/")
     return above or slash or "."
 
 
 class OsFile:
-    """A file of the operating system, closed with its last reference if not before."""
+    """A file of the operating system, closed at the latest with its last reference."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -190,15 +185,13 @@ class OsFile:
 
     @property
     def descriptor(self) -> int:
-        """What the kernel knows the file by; -1 after `close`."""
+        """The file descriptor; -1 after `close`."""
         return self._descriptor
 
     def size(self) -> int:
-        """Return the visible size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer come back only at the end of the file."""
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -211,18 +204,15 @@ class OsFile:
         return b"".join(parts)
 
     def map(self, size: int) -> memoryview:
-        """Return the first `size` bytes as a read-only view that costs no copy."""
         if size == 0:
             return memoryview(b"")
         return memoryview(mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ))
 
     def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
-        """Write `pieces` one after the other, and return how many bytes were taken."""
         assert position >= 0, "-1 would mean wherever the descriptor stands"
         return os.pwritev(self._descriptor, pieces, position)
 
     def reserve(self, size: int) -> None:
-        """Set space aside so that the file can grow to `size`; its visible size stays."""
         if _fallocate(self._descriptor, _FALLOCATE_KEEP_SIZE, 0, size) == 0:
             return
         code = ctypes.get_errno()
@@ -230,15 +220,12 @@ class OsFile:
             raise OSError(code, os.strerror(code))
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes and give back what was reserved beyond."""
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        """Return once the file's bytes and its size are durable."""
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Give the descriptor back."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -251,7 +238,6 @@ class OsLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let others have it."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -261,30 +247,24 @@ class OsFilesystem:
     """The file system of the operating system."""
 
     def open(self, path: str) -> File:
-        """Open an existing file for reading and writing."""
         return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def open_readonly(self, path: str) -> File:
-        """Open an existing file for reading."""
         return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def create(self, path: str) -> File:
-        """Create a file that must not exist yet, readable by its owner alone."""
         return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def list(self, path: str) -> Sequence[str]:
-        """Return the names in a directory, sorted; nothing where there is no such directory."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def size(self, path: str) -> int:
-        """Return the size of a file."""
         return os.stat(path).st_size
 
     def make_directory(self, path: str) -> None:
-        """Create a directory below an existing one; nothing happens where it exists."""
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
@@ -292,19 +272,15 @@ class OsFilesystem:
                 raise
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or a directory another name, replacing a file that had it, atomically."""
         os.rename(source, target)
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
         os.unlink(path)
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory."""
         os.rmdir(path)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.isdir(path) and not os.path.islink(path):
                 shutil.rmtree(path)
@@ -312,7 +288,6 @@ class OsFilesystem:
                 os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """Return once the names in a directory are durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -320,7 +295,6 @@ class OsFilesystem:
             os.close(descriptor)
 
     def lock(self, path: str) -> Lock:
-        """Take the lock file at `path`, creating it; raises `StoreLocked` where another has it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""How urgent the kernel takes the disk work of a thread to be. Linux has no name for it in Python.
+"""I/O priority of a thread. Python has no function for it, so this calls Linux directly.
 
-Whether it makes a difference is up to the scheduler of the disk: `bfq` and `mq-deadline` heed it,
-`none` does not.
+Whether it has an effect depends on the I/O scheduler: `bfq` and `mq-deadline` respect it, `none`
+does not.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-_SYSCALLS = {"x86_64": (251, 252), "aarch64": (30, 31)}
-"""Numbers of `ioprio_set` and `ioprio_get`."""
+_SYSCALLS = {"x86_64": 251, "aarch64": 30}
+"""Number of the system call `ioprio_set`."""
 
 _WHO_THREAD, _THIS_THREAD = 1, 0
 _CLASS_SHIFT = 13
-_LEVEL_MASK = (1 << _CLASS_SHIFT) - 1
 
 
 class IoPriority(NamedTuple):
-    """A class of the kernel's, and a level within it: 0 is the most urgent, 7 the least."""
+    """A scheduling class of the kernel, and a level in it: 0 is the most urgent, 7 the least."""
 
     kind: int
     level: int = 0
@@ -33,28 +32,31 @@ class IoPriority(NamedTuple):
 BEST_EFFORT, IDLE_CLASS = 2, 3
 
 IDLE = IoPriority(IDLE_CLASS)
-"""Served when nobody else wants the disk."""
+"""Served only when nobody else uses the disk."""
 
 LOWEST_BEST_EFFORT = IoPriority(BEST_EFFORT, 7)
-"""Served after all others of the usual class, and in its turn all the same. For threads that write
-too: what others sync may have to wait for what an idle thread began, and that may never end."""
+"""Served after all others of the default class, but never starved.
+
+Also suitable for threads that write: a sync may have to wait for writes of an idle thread, and
+that could take forever.
+"""
 
 
 def set_io_priority(wanted: IoPriority) -> None:
-    """Set the priority of the calling thread; raises `OSError` where the kernel refuses."""
-    number, _ = _numbers()
-    _call(number, (wanted.kind << _CLASS_SHIFT) | wanted.level)
-
-
-def get_io_priority() -> IoPriority:
-    """Return the priority of the calling thread; raises `OSError` where the kernel does not say."""
-    _, number = _numbers()
-    found = _call(number)
-    return IoPriority(found >> _CLASS_SHIFT, found & _LEVEL_MASK)
+    """Set the priority of the calling thread; raise `OSError` if the kernel refuses."""
+    number = _SYSCALLS.get(platform.machine())
+    if number is None or sys.platform != "linux":
+        raise OSError(errno.ENOSYS, f"not supported on {sys.platform}, {platform.machine()}")
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    arguments = (number, _WHO_THREAD, _THIS_THREAD, (wanted.kind << _CLASS_SHIFT) | wanted.level)
+    if syscall(*map(ctypes.c_long, arguments)) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def is_granted(wanted: IoPriority, set_it: Callable[[IoPriority], None] = set_io_priority) -> bool:
-    """Whether the kernel lets a thread have a priority: one that is made to ask, and ends."""
+    """Return whether the kernel grants a priority, by trying it in a short-lived thread."""
     granted: list[IoPriority] = []
 
     def ask() -> None:
@@ -68,21 +70,3 @@ def is_granted(wanted: IoPriority, set_it: Callable[[IoPriority], None] = set_io
     asking.start()
     asking.join()
     return bool(granted)
-
-
-def _numbers() -> tuple[int, int]:
-    found = _SYSCALLS.get(platform.machine())
-    if found is None or sys.platform != "linux":
-        raise OSError(errno.ENOSYS, f"unknown on {sys.platform}, {platform.machine()}")
-    return found
-
-
-def _call(number: int, *value: int) -> int:
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.restype = ctypes.c_long
-    numbers = (number, _WHO_THREAD, _THIS_THREAD, *value)
-    result: int = syscall(*map(ctypes.c_long, numbers))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return result

@@ -1,7 +1,7 @@
-"""How fast work in the background may go, and how it is stopped.
+"""Rate limit for background I/O, and a way to stop it.
 
-Cleaning reads and writes as much as it likes to; whoever waits for the disk would wait for it too.
-So it says how much it has done, now and then, and is held up until that much was allowed.
+The cleaner would read and write as fast as it can, and others that need the disk would wait for it.
+So it reports how much it has done, now and then, and is paused until that much is allowed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from millstream.errors import Stopping
 
 PAUSE_SECONDS_MIN = 0.001
-"""Shorter pauses are added up: the kernel would make each of them longer than it is."""
+"""Shorter pauses are accumulated: the kernel would make each of them longer than requested."""
 
 
 class IoThrottle:
-    """Holds work up so that it does at most `bytes_per_second_max`; 0 is no limit.
+    """Limits work to `bytes_per_second_max`; 0 is no limit.
 
-    Work in one thread at a time calls `pause`; any thread may call the rest. Time that work does
-    not use is not saved up for it. `wait` sleeps for so many seconds; a test passes its own.
+    One thread at a time calls `pause`; any thread may call the other methods. Unused time is not
+    credited. `wait` sleeps for a number of seconds; a test passes its own.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class IoThrottle:
         return self._is_stopped
 
     def pause(self, size: int, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Return when `size` bytes more were allowed.
+        """Return when `size` more bytes are allowed.
 
-        Raises `Stopping` as soon as there shall be no more work, or none of this kind: whoever
-        makes `unless` true calls `wake` afterwards.
+        Raises `Stopping` when the throttle is stopped or `unless` returns true; code that makes
+        `unless` true must call `wake` afterwards.
         """
         self._check(unless)
         if self._bytes_per_second_max:
@@ -62,12 +62,12 @@ class IoThrottle:
         self._check(unless)
 
     def wake(self) -> None:
-        """Have work that pauses look whether it is still wanted."""
+        """Make paused work check whether it has to stop."""
         with self._changed:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let no more work be done, for good."""
+        """Stop all work permanently."""
         self._is_stopped = True
         self.wake()
 

@@ -1,8 +1,8 @@
-"""A file system in memory, for ephemeral logs.
+"""File system in memory, for ephemeral logs.
 
 Paths are resolved as by a process whose working directory is `/`, which always exists. Names and
-space are guarded by locks, so threads may share everything; of one file there may be many readers
-beside a single writer, and they never wait for each other.
+space are protected by locks, so threads may share everything. A file may have many readers and one
+writer, and they never wait for each other.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from millstream.storage.disk.filesystem import PIECES_MAX, File, Lock
 
 
 def path_parts(path: str) -> Sequence[str]:
-    """Return the names on the way from `/` to `path`."""
+    """Return the components of `path`, from `/`."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     return path_parts(posixpath.normpath(f"/{path}")) if ".." in parts else parts
 
 
 def os_error(code: int, path: str | None = None) -> OSError:
-    """Return the error that the kernel would give, of the right subclass."""
+    """Return the error that the kernel would raise, of the right subclass."""
     return OSError(code, os.strerror(code), path)
 
 
 class MemoryFilesystem:
-    """A file system that lives and dies with its object.
+    """A file system that exists as long as its object.
 
-    The files together may hold `bytes_max`, counting what they reserve; a call that would exceed
-    it raises `ENOSPC` and changes nothing. A removed file counts until the last who has it open
-    closes it. Every byte is as durable as it gets at once, so the syncs do nothing.
+    All files together may use `bytes_max`, including reserved space; a call that would exceed it
+    raises `ENOSPC` and changes nothing. A removed file counts until it is closed everywhere. The
+    syncs do nothing.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -45,7 +45,7 @@ class MemoryFilesystem:
 
     @property
     def bytes_max(self) -> int:
-        """How many bytes the files may hold together. It may be set at any time."""
+        """Size limit of all files together. May be set at any time."""
         return self._space.bytes_max
 
     @bytes_max.setter
@@ -54,38 +54,34 @@ class MemoryFilesystem:
 
     @property
     def bytes_used(self) -> int:
-        """How many bytes the files hold or have reserved."""
+        """Bytes that the files use or have reserved."""
         return self._space.used
 
     def open(self, path: str) -> File:
-        """Open an existing file for reading and writing."""
         with self._names:
             return MemoryFile(self._file(path))
 
     def open_readonly(self, path: str) -> File:
-        """Open an existing file for reading."""
         with self._names:
             return MemoryFile(self._file(path), is_writable=False)
 
     def create(self, path: str) -> File:
-        """Create a file that must not exist yet."""
         with self._names:
-            directory, name = self._log_directory(path)
+            directory, name = self._resolve(path)
             if name in directory:
                 raise os_error(errno.EEXIST, path)
             content = directory[name] = _Content(self._space)
             return MemoryFile(content)
 
     def put(self, path: str, content: bytes) -> None:
-        """Create a file that holds `content`. The bytes are shared until they are written over."""
+        """Create a file with `content`. The bytes are shared until they are written to."""
         with self._names:
-            directory, name = self._log_directory(path)
+            directory, name = self._resolve(path)
             if name in directory:
                 raise os_error(errno.EEXIST, path)
             directory[name] = _Content(self._space, content)
 
     def list(self, path: str) -> Sequence[str]:
-        """Return the names in a directory, sorted; nothing where there is no such directory."""
         with self._names:
             try:
                 return sorted(self._directory(path))
@@ -93,24 +89,21 @@ class MemoryFilesystem:
                 return []
 
     def size(self, path: str) -> int:
-        """Return the size of a file."""
         with self._names:
             return self._file(path).size
 
     def make_directory(self, path: str) -> None:
-        """Create a directory below an existing one; nothing happens where it exists."""
         with self._names:
             if not path_parts(path):
                 return
-            parent, name = self._log_directory(path)
+            parent, name = self._resolve(path)
             if not isinstance(parent.setdefault(name, _Directory()), _Directory):
                 raise os_error(errno.EEXIST, path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or a directory another name, replacing a file that had it, atomically."""
         with self._names:
-            directory, old = self._log_directory(source)
-            other, new = self._log_directory(target)
+            directory, old = self._resolve(source)
+            other, new = self._resolve(target)
             node = _entry(directory, old, source)
             if other is directory and old == new:
                 return
@@ -123,18 +116,16 @@ class MemoryFilesystem:
             del directory[old]
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
         with self._names:
-            directory, name = self._log_directory(path)
+            directory, name = self._resolve(path)
             if isinstance(node := _entry(directory, name, path), _Directory):
                 raise os_error(errno.EISDIR, path)
             _unlink(node)
             del directory[name]
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory."""
         with self._names:
-            parent, name = self._log_directory(path)
+            parent, name = self._resolve(path)
             if not isinstance(node := _entry(parent, name, path), _Directory):
                 raise os_error(errno.ENOTDIR, path)
             if node:
@@ -142,10 +133,9 @@ class MemoryFilesystem:
             del parent[name]
 
     def remove_tree(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
         with self._names:
             try:
-                directory, name = self._log_directory(path)
+                directory, name = self._resolve(path)
                 node = _entry(directory, name, path)
             except FileNotFoundError:
                 return
@@ -153,14 +143,13 @@ class MemoryFilesystem:
             del directory[name]
 
     def sync_directory(self, path: str) -> None:
-        """Do nothing, except to a directory that is missing."""
+        """Do nothing, except raise if the directory does not exist."""
         with self._names:
             self._directory(path)
 
     def lock(self, path: str) -> Lock:
-        """Take the lock file at `path`, creating it; raises `StoreLocked` where another has it."""
         with self._names:
-            directory, name = self._log_directory(path)
+            directory, name = self._resolve(path)
             node = directory.setdefault(name, _Content(self._space))
             if isinstance(node, _Directory):
                 raise os_error(errno.EISDIR, path)
@@ -179,8 +168,8 @@ class MemoryFilesystem:
             raise os_error(errno.ENOTDIR, path)
         return node
 
-    def _log_directory(self, path: str) -> tuple[_Directory, str]:
-        """Return the directory that holds, or would hold, the last name of `path`; and the name."""
+    def _resolve(self, path: str) -> tuple[_Directory, str]:
+        """Return the directory of the last component of `path`, and the component."""
         parts = path_parts(path)
         if not parts:
             raise os_error(errno.EBUSY, path)
@@ -198,7 +187,7 @@ class MemoryFilesystem:
 
 
 class MemoryFile:
-    """An open file of a `MemoryFilesystem`, closed with its last reference if not before."""
+    """An open file of a `MemoryFilesystem`, closed at the latest with its last reference."""
 
     def __init__(self, content: _Content, *, is_writable: bool = True) -> None:
         content.hold()
@@ -209,11 +198,9 @@ class MemoryFile:
         self.close()
 
     def size(self) -> int:
-        """Return the visible size in bytes."""
         return self._open_content().size
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer come back only at the end of the file."""
         if position < 0 or size < 0:
             raise os_error(errno.EINVAL)
         content = self._open_content()
@@ -221,14 +208,13 @@ class MemoryFile:
         return content.view[position:end].tobytes()
 
     def map(self, size: int) -> memoryview:
-        """Return the first `size` bytes as a read-only view that costs no copy."""
         content = self._open_content()
         if size > content.size:
             raise ValueError(f"cannot map {size} bytes of a file that has {content.size}")
         return content.view[:size].toreadonly()
 
     def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
-        """Write all of `pieces`, one after the other, and return how many bytes that were."""
+        """Write all of `pieces`, one after the other, and return their size."""
         if position < 0 or len(pieces) > PIECES_MAX:
             raise os_error(errno.EINVAL)
         content = self._writable_content()
@@ -238,21 +224,18 @@ class MemoryFile:
         return size
 
     def reserve(self, size: int) -> None:
-        """Set space aside so that the file can grow to `size`; its visible size stays."""
         self._writable_content().make_room(size)
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes and give back what was reserved beyond."""
         if size < 0:
             raise os_error(errno.EINVAL)
         self._writable_content().truncate(size)
 
     def sync(self) -> None:
-        """Do nothing, except to a closed file."""
+        """Do nothing, except raise if the file is closed."""
         self._open_content()
 
     def close(self) -> None:
-        """Give the file back. Repeating it does nothing."""
         if self._content is not None:
             content, self._content = self._content, None
             content.drop()
@@ -275,14 +258,13 @@ class MemoryLock:
         self._content: _Content | None = content
 
     def release(self) -> None:
-        """Let others have it."""
         if self._content is not None:
             content, self._content = self._content, None
             content.is_locked = False
 
 
 class _Space:
-    """The bytes that all files share."""
+    """The space that all files share."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -290,7 +272,7 @@ class _Space:
         self.lock = threading.Lock()
 
     def charge(self, size: int) -> None:
-        """Take `size` bytes, or give them back where it is negative."""
+        """Take `size` bytes, or release them if it is negative."""
         with self.lock:
             if size > max(0, self.bytes_max - self.used):
                 raise os_error(errno.ENOSPC)
@@ -298,13 +280,13 @@ class _Space:
 
 
 class _Content:
-    """The bytes of one file, shared by its name and by all who have it open.
+    """The bytes of one file, shared by its name and all its open files.
 
-    They lie at the start of a buffer that is larger than they are and zero behind them. A buffer
-    is never resized: a file that outgrows it moves to one of twice the size, which keeps appends
-    cheap and leaves whoever has mapped the old one in peace. The larger buffer is published before
-    the larger size, so a reader that takes the size first finds that many bytes. The first buffer
-    belongs to someone else and is read-only; the first write moves away from it.
+    They are at the start of a buffer that is larger, with zeros behind them. A buffer is never
+    resized: a file that outgrows it moves to one of twice the size. That keeps appends cheap and
+    does not disturb readers that have mapped the old one. The larger buffer is published before the
+    larger size, so a reader that takes the size first finds that many bytes. The first buffer
+    belongs to the caller and is read-only; the first write moves away from it.
     """
 
     def __init__(self, space: _Space, content: bytes = b"") -> None:
@@ -321,7 +303,7 @@ class _Content:
             self._holders += 1
 
     def drop(self) -> None:
-        """Let go of the file; the last to do so gives its space back."""
+        """Drop one reference; the last one releases the space."""
         with self._space.lock:
             self._holders -= 1
             is_last = self._holders == 0
@@ -385,7 +367,7 @@ def _check_replaceable(replaced: _Node, node: _Node, path: str) -> None:
 
 
 def _holds(directory: _Directory, wanted: _Directory) -> bool:
-    """Whether `wanted` lies in `directory`, however deep."""
+    """Return whether `wanted` is in `directory`, at any depth."""
     below = [node for node in directory.values() if isinstance(node, _Directory)]
     return any(node is wanted or _holds(node, wanted) for node in below)
 

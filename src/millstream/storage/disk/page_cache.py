@@ -1,6 +1,7 @@
-"""Whether bytes of a map are in memory, asked without touching them.
+"""Probe of the page cache: whether bytes of a map are in memory, without touching them.
 
-To touch one that is not would stop the thread until the disk has it, and with it the event loop.
+Touching a page that is not in memory would block the thread until the disk has read it, and with it
+the event loop.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import sys
 from typing import Protocol
 
 _SIMPLE = 0
-"""A buffer without shape or format: only where it is, and how long."""
+"""Buffer flags: no shape or format, only address and length."""
 
 
 class PageCacheProbe(Protocol):
     """Tells whether bytes are in memory."""
 
     def is_resident(self, view: memoryview) -> bool:
-        """Whether all of `view` can be read without waiting for a disk, as far as is known."""
+        """Return whether all of `view` can be read without waiting for a disk, as far as known."""
         ...
 
 
 class _Buffer(ctypes.Structure):
-    """What Python hands out to C that wants to read some bytes."""
+    """The `Py_buffer` struct of CPython."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),
@@ -41,9 +42,9 @@ class _Buffer(ctypes.Structure):
 
 
 class MincoreProbe:
-    """Asks the kernel, page by page. Belongs to one thread.
+    """Asks the kernel (`mincore`), page by page. Belongs to one thread.
 
-    It keeps the interpreter while it asks: that takes less time than to let go of it.
+    It keeps the interpreter lock during the call: that takes less time than to release it.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class MincoreProbe:
         self._pages = ctypes.create_string_buffer(256)
 
     def is_resident(self, view: memoryview) -> bool:
-        """Whether every page of `view` is in memory; what the kernel does not tell is taken so."""
+        """Return whether every page of `view` is in memory; assume so if it cannot be told."""
         if not len(view):
             return True
         buffer = _Buffer()
@@ -76,7 +77,7 @@ class MincoreProbe:
 
 
 def detect_page_cache_probe() -> PageCacheProbe | None:
-    """Return what tells here which bytes are in memory; nothing where nothing does."""
+    """Return a probe that works on this system, or None."""
     if sys.platform != "linux" or sys.implementation.name != "cpython":
         return None
     try:

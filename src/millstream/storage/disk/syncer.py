@@ -1,8 +1,8 @@
-r"""Syncing files without a thread: the kernel does it, and says when it is done.
+r"""Asynchronous sync of files by the kernel, without a thread.
 
-A thread that syncs has to get the interpreter twice, to begin and to report, and the event loop
-has it. Measured here: a lone write and sync took 0.24 ms bare, 0.25 ms this way, and 0.62 ms with
-a thread. Linux has had asynchronous fdatasync since 4.18, as the control block of its native AIO:
+A thread that syncs needs the interpreter lock twice, to start and to report, and the event loop has
+it. Measured here: a single write and sync took 0.24 ms bare, 0.25 ms this way, and 0.62 ms with a
+thread. Linux has had asynchronous fdatasync since 4.18, as the control block of its native AIO:
 
      0      8     12         16       18        20     24           56      60         64
     +------+-----+----------+--------+---------+------+----- - - --+-------+----------+
@@ -10,11 +10,11 @@ a thread. Linux has had asynchronous fdatasync since 4.18, as the control block 
     |      |     |          |   3    | priority|      |            |   1   | file     |
     +------+-----+----------+--------+---------+------+----- - - --+-------+----------+
 
-`data` comes back with the result in a completion: data, object, result, result 2, 8 bytes each.
-The event file becomes readable with each, so the loop wakes by itself.
+`data` comes back with the result in a completion: data, object, result, result 2, 8 bytes each. The
+event file becomes readable with each completion, which wakes the loop.
 
-Where the kernel, the file system or a sandbox does not let us, threads do the work as before:
-`probe_syncer` tries it out.
+If the kernel, the file system or a sandbox does not allow it, threads do the work: `probe_syncer`
+finds out.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ _SYSCALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """Numbers of io_setup, io_destroy, io_getevents and io_submit."""
 
 SYNCS_IN_FLIGHT_MAX = 1024
-"""The kernel allows 65,536 for all processes together, by default; a store wants few."""
+"""By default the kernel allows 65,536 for all processes together; a store needs few."""
 
 SyncCallback: TypeAlias = Callable[[OSError | None], None]
 
 
 class Syncer(Protocol):
-    """Syncs files without blocking the event loop that it belongs to."""
+    """Syncs files without blocking its event loop."""
 
     def has_capacity(self, count: int) -> bool:
-        """Whether so many more files can be synced now."""
+        """Return whether `count` more files can be synced now."""
         ...
 
     def sync(self, files: Sequence[File], done: SyncCallback) -> None:
         """Sync all of `files`, then call `done` on the loop, with the first error if there is one.
 
-        Only while there is room. `done` may be called before this returns.
+        Only if there is capacity. `done` may be called before this returns.
         """
         ...
 
     def close(self) -> None:
-        """Give everything back. Nothing may be under way."""
+        """Release all resources. No sync may be in flight."""
         ...
 
 
 class KernelSyncer:
-    """Has the kernel sync files."""
+    """Syncs files through the AIO interface of the kernel."""
 
     def __init__(self) -> None:
         self._calls = _Calls()
@@ -77,26 +77,23 @@ class KernelSyncer:
         self._number = 0
 
     def has_capacity(self, count: int) -> bool:
-        """Whether so many more files can be synced now."""
         return len(self._groups) + count <= SYNCS_IN_FLIGHT_MAX
 
     def sync(self, files: Sequence[File], done: SyncCallback) -> None:
-        """Sync all of `files`, then call `done`."""
         self._listen()
         group = _Group(len(files), done)
         for file in files:
             self._submit(file, group)
 
     def close(self) -> None:
-        """Give everything back."""
         assert not self._groups, "what is under way has to end first"
         if self._loop is not None:
             self._loop.remove_reader(self._event)
         self._calls.destroy(self._context)
         os.close(self._event)
 
-    def try_out(self, file: File) -> None:
-        """Sync `file` and wait for it; raises `OSError` where the kernel cannot."""
+    def probe(self, file: File) -> None:
+        """Sync `file` and wait for it; raise `OSError` if the kernel cannot."""
         assert isinstance(file, OsFile), "the kernel knows descriptors"
         self._calls.submit(self._context, file.descriptor, self._event, 0)
         select.select([self._event], [], [])
@@ -106,7 +103,7 @@ class KernelSyncer:
             raise OSError(-result, os.strerror(-result))
 
     def take_completions(self) -> None:
-        """Tell those whose syncs are done."""
+        """Call back for all completed syncs."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -133,7 +130,7 @@ class KernelSyncer:
 
 
 class _Group:
-    """Files whose syncs are waited for together."""
+    """Files that are synced together."""
 
     def __init__(self, count: int, done: SyncCallback) -> None:
         self._left = count
@@ -141,7 +138,7 @@ class _Group:
         self._error: OSError | None = None
 
     def end(self, error: OSError | None) -> None:
-        """Take note that one of them is done."""
+        """Record that one of the files is synced, or why it failed."""
         self._error = self._error or error
         self._left -= 1
         if self._left == 0:
@@ -149,7 +146,7 @@ class _Group:
 
 
 class _Calls:
-    """The four system calls, for which Python has no names."""
+    """The four system calls; Python has no functions for them."""
 
     def __init__(self) -> None:
         numbers = _SYSCALLS.get(platform.machine())
@@ -191,13 +188,13 @@ class _Calls:
 
 
 def probe_syncer(file: File) -> KernelSyncer | None:
-    """Return a syncer if the kernel can sync `file` with it, and else nothing."""
+    """Return a syncer if the kernel can sync `file` with it, else None."""
     try:
         syncer = KernelSyncer()
     except OSError:
         return None
     try:
-        syncer.try_out(file)
+        syncer.probe(file)
     except OSError:
         syncer.close()
         return None
@@ -205,7 +202,7 @@ def probe_syncer(file: File) -> KernelSyncer | None:
 
 
 def attempt_sync(file: File) -> OSError | None:
-    """Sync a file here and now, and return why that failed, if it did."""
+    """Sync a file in the calling thread, and return the error if it failed."""
     try:
         file.sync()
     except OSError as error:

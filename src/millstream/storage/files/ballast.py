@@ -1,14 +1,14 @@
-"""A spare file: room on the disk that is kept so that data can be deleted when there is none.
+"""Ballast file: disk space that is kept so that data can be deleted on a full disk.
 
-Before a segment goes, `partition.json` has to say so durably, and that takes room for one more
-small file. On a disk that is full to the last block there is none, and the log would stay as it is
-for ever. So a store keeps a file whose blocks are its own: the new description is written over
-them, which takes no more, and the file is then renamed to where the description belongs. The room
-is never given back in between, when somebody else could take it.
+Before a segment is removed, `partition.json` has to record that durably, and that takes space for
+one more small file. On a completely full disk there is none, and the log would stay as it is
+forever. So a store keeps a file with blocks of its own: the new metadata is written over them,
+which takes no space, and the file is then renamed to the name of the metadata. The space is never
+released in between, when another process could take it.
 
     <data>/spare  ── written over, synced ──► renamed to <data>/topics/<topic>/<partition>/...
 
-One is enough: it is only used for what sets more room free than it takes, and made again from that.
+One is enough: it is only used for changes that free more space than they take, and then restored.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ import threading
 from millstream.storage.disk.filesystem import Filesystem, join, parent, write_all
 
 BALLAST_SIZE = 64 * 1024
-"""Hundreds of times what the description of a log takes; one with many deletions may be larger."""
+"""Hundreds of times the size of a `partition.json`; one with many deletions may be larger."""
 
 
 class BallastFile:
-    """The spare file of a store. Blocks; threads may share it."""
+    """The ballast file of a store. Blocks; threads may share it."""
 
     def __init__(self, filesystem: Filesystem, path: str) -> None:
         self._filesystem = filesystem
         self._path = path
         self._lock = threading.Lock()
 
-    def keep(self) -> None:
-        """Make sure that there is one. Raises `OSError` where there is no room for it."""
+    def ensure(self) -> None:
+        """Create the file if it does not exist. Raises `OSError` if there is no space for it."""
         with self._lock:
             if not self._is_whole():
                 self._make()
 
     def has_disk_space(self) -> bool:
-        """Whether the disk has room for as much again. What was taken to see that is given back."""
+        """Return whether the disk has space for a second one.
+
+        The space for the test is released.
+        """
         path = f"{self._path}.tmp"
         with self._lock:
             try:
@@ -75,10 +78,10 @@ class BallastFile:
             file.close()
 
     def replace_file(self, directory: str, name: str, data: bytes) -> bool:
-        """Put `data` at a name that exists, out of the spare; durable once `directory` is synced.
+        """Replace an existing file with `data`, in the blocks of the ballast file.
 
-        Returns whether it could: there may be no spare, or it is too small. After an `OSError` the
-        name may stand for the one or the other.
+        Durable once `directory` is synced. Returns False if there is no ballast file, or it is too
+        small. After an `OSError` the name may refer to the old or the new content.
         """
         with self._lock:
             if len(data) > BALLAST_SIZE or not self._is_whole():

@@ -1,17 +1,17 @@
-r"""The checkpoint of a partition: how far its log is known to be on the disk.
+r"""Checkpoint of a partition: how far its log is known to be durable.
 
      0      4         6      8             16       24       28  32
     +------+---------+------+-------------+--------+--------+---+
     | MSCP | version | turn | base offset | synced | crc32c | 0 |   twice, one after the other
     +------+---------+------+-------------+--------+--------+---+
 
-Little-endian; the sum covers the 24 bytes before it. A slot says: all segments before
-`base offset`, and the first `synced` bytes of that one, were synced. It is written after the sync
-returned, so it is true whenever it reaches the disk, and it may be late. The slots take turns, so
-that a write cut short leaves the other.
+Little-endian; the checksum covers the 24 bytes before it. A slot says: all segments before `base
+offset`, and the first `synced` bytes of that one, were synced. It is written after the sync
+returned, so it is true whenever it reaches the disk, and it may be late. The two slots are written
+in turn, so that an interrupted write leaves the other one.
 
-After a crash it tells an unfinished write, which may be cut off, from a lost one, which must be
-reported. The file exists only while a segment has no seal, and losing it costs no data.
+After a crash it distinguishes an unfinished write, which may be cut off, from a lost one, which
+must be reported. The file exists only while a segment has no seal, and losing it costs no data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHECKPOINT_SIZE = 2 * SLOT_SIZE
 
 
 class SyncPoint(NamedTuple):
-    """How far a log is known to be on the disk. Later ones compare greater."""
+    """How far a log is known to be durable. Later points compare greater."""
 
     base_offset: int
     size: int
@@ -59,18 +59,16 @@ class Checkpoint:
         self._file.sync()
 
     def close(self) -> None:
-        """Give the descriptor back."""
         self._file.close()
 
 
 def encode_slot(synced: SyncPoint, turn: int) -> bytes:
-    """Write one slot."""
     body = _SLOT.pack(_MAGIC, _VERSION, turn, synced.base_offset, synced.size)
     return body + _CRC.pack(crc32c(body), 0)
 
 
 def decode_checkpoint(data: bytes) -> SyncPoint:
-    """Return the furthest point of the sound slots; `NOTHING_SYNCED` where none is sound."""
+    """Return the furthest point of the valid slots; `NOTHING_SYNCED` if none is valid."""
     slots = (data[start : start + SLOT_SIZE] for start in range(0, CHECKPOINT_SIZE, SLOT_SIZE))
     return max((_decode_slot(slot) for slot in slots), default=NOTHING_SYNCED)
 

@@ -1,10 +1,10 @@
-"""Small JSON files that are replaced whole: `node.json`, `partition.json`.
+"""Small JSON files that are replaced as a whole: `node.json`, `partition.json`.
 
     {"format": "millstream-partition", "version": 1, "content": {...}, "crc32c": "0a1b2c3d"}
 
-The sum covers everything before it, as it is written with sorted keys and without spaces. A file
-is replaced by writing another beside it, syncing that, renaming it and syncing the directory, so
-a crash leaves the old or the new one and never a mix.
+The checksum covers everything before it, written with sorted keys and without spaces. A file is
+replaced by writing another beside it, syncing that, renaming it and syncing the directory, so a
+crash leaves the old or the new one and never a mix.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ if TYPE_CHECKING:
     from millstream.storage.files.ballast import BallastFile
 
 DOCUMENT_SIZE_MAX = 16 * 1024 * 1024
-"""Thousands of times what these files hold; keeps a damaged one from filling the memory."""
+"""Thousands of times the usual size; keeps a damaged file from filling the memory."""
 
 
 def encode_document(kind: str, version: int, content: Mapping[str, Any]) -> bytes:
-    """Write a document."""
     body = {"format": kind, "version": version, "content": content}
     return _dump({**body, "crc32c": f"{crc32c(_dump(body)):08x}"}) + b"\n"
 
 
 def decode_document(data: bytes, kind: str, version: int) -> dict[str, Any]:
-    """Return the content of a document, once its sum, its kind and its version were checked.
+    """Check checksum, kind and version of a document, and return its content.
 
-    Every version up to `version` is taken.
+    All versions up to `version` are accepted.
     """
     try:
         document = json.loads(data)
@@ -62,7 +61,7 @@ def decode_document(data: bytes, kind: str, version: int) -> dict[str, Any]:
 
 
 def read_document(filesystem: Filesystem, path: str, kind: str, version: int) -> dict[str, Any]:
-    """Read a document; raises `FileNotFoundError` where there is none."""
+    """Read a document; raise `FileNotFoundError` if it does not exist."""
     file = filesystem.open_readonly(path)
     try:
         if (size := file.size()) > DOCUMENT_SIZE_MAX:
@@ -86,9 +85,9 @@ def write_document(
     version: int,
     ballast: BallastFile | None = None,
 ) -> None:
-    """Replace a document; it is durable when this returns.
+    """Replace a document; durable when this returns.
 
-    Where the disk is full, the `spare` makes room for one that is there already.
+    On a full disk, an existing document is replaced through the `ballast` file.
     """
     data = encode_document(kind, version, content)
     try:
@@ -106,7 +105,7 @@ def write_document(
 def replace_file(
     filesystem: Filesystem, directory: str, name: str, pieces: Sequence[Bytes]
 ) -> None:
-    """Put a file with durable bytes at `name`; the name is durable after `sync_directory`."""
+    """Write a file and sync its bytes; the name is durable after `sync_directory`."""
     temporary = join(directory, name + TEMPORARY_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
         filesystem.remove(temporary)

@@ -1,6 +1,6 @@
-r"""The index of a segment: from an offset or a time to a place in its `.log`.
+r"""Index of a segment: maps an offset or a timestamp to a position in its `.log`.
 
-One file answers both questions, because one entry holds both answers:
+One file serves both lookups, because one entry holds both answers:
 
      0      4         6            8             16         24      32       36    40
     +------+---------+------------+-------------+----------+-------+--------+-----+-- - -
@@ -9,12 +9,12 @@ One file answers both questions, because one entry holds both answers:
 
     entry:  | offset of a batch | its position | greatest timestamp before it |   8 bytes each
 
-All numbers are little-endian and signed. The sum covers header and entries, with itself as zero.
-Entries stand `index_interval_bytes` or more apart, and the first batch always has one. The third
-column never falls, whatever the timestamps in the log do, so a binary search for a time finds a
-place that no matching record lies before.
+All numbers are little-endian and signed. The checksum covers header and entries, with itself as
+zero. Entries are `index_interval_bytes` or more apart, and the first batch always has one. The
+third column never decreases, whatever the timestamps in the log do, so a binary search for a
+timestamp finds a position with no matching record before it.
 
-The file is written once, when its segment is sealed, and can be derived from the `.log`.
+The file is written once, when its segment is sealed, and can be rebuilt from the `.log`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,10 @@ ENTRY_SIZE = 8 * _COLUMNS
 INDEX_HEADER_SIZE = _HEADER.size
 
 NO_TIME = -(2**63)
-"""Before every timestamp: what stands in the first entry, which has no batch before it."""
+"""Before every timestamp: the value in the first entry, which has no batch before it."""
 
 
 class IndexEntry(NamedTuple):
-    """One entry of an index."""
-
     offset: int
     position: int
     timestamp_before: int
@@ -51,8 +49,8 @@ class IndexEntry(NamedTuple):
 class SegmentIndex:
     """Entries in the order of the log, growing or read from a file.
 
-    One writer may add while any number of threads look up: a lookup that misses the newest entry
-    starts a little earlier in the log and finds the same batch.
+    One writer may add entries while any number of threads look up: a lookup that misses the newest
+    entry starts a little earlier in the log and finds the same batch.
     """
 
     def __init__(self, numbers: array[int] | memoryview[int] | None = None) -> None:
@@ -66,7 +64,6 @@ class SegmentIndex:
         return IndexEntry(*self._numbers[first : first + _COLUMNS])
 
     def add(self, offset: int, position: int, timestamp_before: int) -> None:
-        """Add an entry behind the last."""
         assert isinstance(self._numbers, array), "an index read from a file does not grow"
         self._numbers.extend((offset, position, timestamp_before))
 
@@ -77,7 +74,7 @@ class SegmentIndex:
         return self[max(found - 1, 0)]
 
     def for_timestamp(self, timestamp_ms: int) -> IndexEntry:
-        """Return an entry that no record of `timestamp_ms` or later lies before."""
+        """Return an entry with no record of `timestamp_ms` or later before it."""
         numbers = self._numbers
         found = bisect_left(range(len(self)), timestamp_ms, key=lambda n: numbers[n * _COLUMNS + 2])
         return self[max(found - 1, 0)]
@@ -89,11 +86,11 @@ class SegmentIndex:
         return self[max(found - 1, 0)]
 
     def growing(self) -> SegmentIndex:
-        """Return a copy that can take more entries."""
+        """Return a copy to which entries can be added."""
         return SegmentIndex(array("q", self._numbers))
 
     def to_bytes(self) -> bytes:
-        """Return the entries as they lie in the file."""
+        """Return the entries as stored in the file."""
         if sys.byteorder == "little":
             return bytes(self._numbers)
         swapped = array("q", self._numbers)
@@ -102,14 +99,14 @@ class SegmentIndex:
 
 
 def encode_index(index: SegmentIndex, *, base_offset: int, log_size: int) -> bytes:
-    """Write the index file of a segment whose `.log` has `log_size` bytes."""
+    """Encode the index file of a segment whose `.log` has `log_size` bytes."""
     entries = index.to_bytes()
     crc = crc32c(entries, crc32c(_header(base_offset, log_size, len(index), 0)))
     return _header(base_offset, log_size, len(index), crc) + entries
 
 
 def decode_index(data: memoryview, *, base_offset: int, log_size: int) -> SegmentIndex:
-    """Read an index file, and check that it belongs to this state of its `.log`."""
+    """Decode an index file, and check that it belongs to this state of its `.log`."""
     if len(data) < INDEX_HEADER_SIZE:
         raise CorruptFile(f"index header needs {INDEX_HEADER_SIZE} bytes, found {len(data)}")
     magic, version, entry_size, base, size, count, crc, pad = _HEADER.unpack_from(data)

@@ -1,7 +1,7 @@
-"""Names of files and directories: what a topic may be called and what lies in its directory.
+"""Names of topics, files and directories.
 
-A name that comes from outside becomes a directory only through `check_topic`, which allows
-nothing that could leave the data directory.
+A name from outside becomes a directory only through `check_topic`, which allows nothing that could
+leave the data directory.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from millstream.errors import InvalidName
 
 TOPIC_NAME_MAX = 249
-"""Kafka's limit: with a partition number behind it, the name still fits 255 bytes."""
+"""Kafka's limit: together with a partition number, the name still fits 255 bytes."""
 
 PARTITION_MAX = 2**31 - 1
 
 TOPICS_DIRECTORY = "topics"
 TRASH_DIRECTORY = "trash"
 STATE_DIRECTORY = "__state"
-"""A store of its own, beside the topics: what a node keeps about groups and transactions."""
+"""A separate store beside the topics: the state of groups and transactions."""
 LOCK_FILE = "lock"
 NODE_FILE = "node.json"
 CLOCK_FILE = "clock.json"
@@ -29,7 +29,7 @@ CHECKPOINT_FILE = "checkpoint"
 TEMPORARY_SUFFIX = ".tmp"
 
 SEGMENT_SUFFIXES = ("seal", "index", "keys", "log")
-"""What a segment may consist of, in the order in which it is removed."""
+"""The files of a segment, in the order in which they are removed."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEGMENT = re.compile(r"([0-9]{20})(?:\.([1-9][0-9]{0,17}))?\.(log|index|seal|keys)")
@@ -37,7 +37,7 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def check_topic(name: str) -> str:
-    """Return `name` if a topic may be called so."""
+    """Return `name` if it is a valid topic name; else raise."""
     if not 1 <= len(name) <= TOPIC_NAME_MAX:
         raise InvalidName(f"topic name has {len(name)} characters, allowed is 1-{TOPIC_NAME_MAX}")
     if not is_topic(name):
@@ -46,34 +46,34 @@ def check_topic(name: str) -> str:
 
 
 def check_partition(number: int) -> int:
-    """Return `number` if a partition may have it."""
+    """Return `number` if it is a valid partition number; else raise."""
     if type(number) is not int or not 0 <= number <= PARTITION_MAX:
         raise InvalidName(f"partition is {number!r}, allowed is 0-{PARTITION_MAX}")
     return number
 
 
 def parse_partition(name: str) -> int | None:
-    """Return the partition that a directory is called after, if it is one."""
+    """Return the partition number that a directory name stands for, if any."""
     if not _PARTITION.fullmatch(name) or int(name) > PARTITION_MAX:
         return None
     return int(name)
 
 
 def is_topic(name: str) -> bool:
-    """Whether a directory can be that of a topic."""
+    """Return whether a directory name can be that of a topic."""
     return name not in (".", "..") and bool(_TOPIC.fullmatch(name))
 
 
 class SegmentId(NamedTuple):
-    """One generation of a segment: what its files are called by."""
+    """One generation of a segment, as in the names of its files."""
 
     base_offset: int
     generation: int
-    """How often the records in it were rewritten; 0 for what was appended as it is."""
+    """How often its records were rewritten; 0 for a segment as it was appended."""
 
 
 class SegmentName(NamedTuple):
-    """What the name of a segment's file says."""
+    """The parsed name of a file of a segment."""
 
     base_offset: int
     generation: int
@@ -81,12 +81,11 @@ class SegmentName(NamedTuple):
 
     @property
     def id(self) -> SegmentId:
-        """The segment, and which generation of it."""
         return SegmentId(self.base_offset, self.generation)
 
 
 def segment_file(base_offset: int, suffix: str, generation: int = 0) -> str:
-    """Return the name of a segment's file; padded, so that names sort as offsets do.
+    """Return the name of a file of a segment; padded, so that names sort like offsets.
 
     Generation 0 has no number: most segments are never rewritten.
     """
@@ -96,6 +95,6 @@ def segment_file(base_offset: int, suffix: str, generation: int = 0) -> str:
 
 
 def parse_segment_file(name: str) -> SegmentName | None:
-    """Return what the name of a segment's file says, if `name` is one."""
+    """Parse the name of a file of a segment; return None if it is not one."""
     match = _SEGMENT.fullmatch(name)
     return SegmentName(int(match[1]), int(match[2] or 0), match[3]) if match else None

@@ -1,24 +1,25 @@
-"""`partition.json`: what the log of a partition cannot tell by itself.
+"""`partition.json`: metadata of a partition that its log does not contain.
 
-Its durability class and its first offset, which recovery has to know before it can say what must
-be there; and the history of its leader epochs: which epoch began at which offset. An epoch is made
-durable here before the first batch bears it, so every batch can be checked against it.
+Its durability class and its start offset, which recovery has to know before it can say what must be
+there; and the history of its leader epochs: which epoch began at which offset. An epoch is durable
+here before the first batch has it, so every batch can be checked against it.
 
-Version 2 came with deletion: the first offset may lie inside a segment, and segments before that
-one may still be there. A release that knows only version 1 would take such a log for damaged, or
-even remove what it believes was never acknowledged; so it must not read it. Until something is
-deleted the two say the same, and version 1 is written, which both can read.
+Version 2 came with deletion: the start offset may be inside a segment, and segments before that one
+may still exist. A release that knows only version 1 would consider such a log damaged, or even
+remove what it believes was never acknowledged; so it must not read it. Until something is deleted
+the two versions mean the same, and version 1 is written, which both can read.
 
 Version 3 came with rewritten segments, deletion by key and eviction. A release that knows none of
-them would show what was deleted, or take the files of a rewrite for those of something else. It is
-written as soon as there is anything of that to tell:
+them would show deleted records, or misread the files of a rewrite. It is written as soon as one of
+these fields has a value:
 
-    eviction_floor     all before it went without anyone asking for that; at most the first offset
-    cleaned_offset     compaction has seen everything before it
+    eviction_floor     records before it were evicted by retention; at most the start offset
+    cleaned_offset     compaction has covered everything before it
     is_rewritten       whether there may be segments of generation 1 or more
-    deletions          [["key" or "prefix", pattern in hex, before, made ms], ...]: rules that files
-                       need, and when, in steady time, they were made
-    tombstones_due_ms  when the next tombstone may go, in steady time; only where one waits
+    deletions          [["key" or "prefix", pattern in hex, before, made ms], ...]: rules that still
+                       apply to files, and the time of the retention clock at which they were made
+    tombstones_due_ms  when the next tombstone may be removed, by the retention clock; only if one
+                       waits
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ _VERSION = 3
 _VERSION_UNTIL_REWRITING = 2
 _VERSION_UNTIL_DELETION = 1
 _KINDS = {"key": False, "prefix": True}
-"""How a match is called, and whether it is one by prefix."""
+"""The kinds of a match, and whether each is a prefix match."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpoch:
-    """A leader epoch, and the offset of the first batch that could bear it."""
+    """A leader epoch, and the offset of the first batch that could have it."""
 
     number: int
     start_offset: int
@@ -53,12 +54,14 @@ class LeaderEpoch:
 
 @dataclass(frozen=True, slots=True)
 class DeletionRule:
-    """A rule: records whose key matches, and whose offset lies before `before`, are deleted."""
+    """A rule: records with a matching key and an offset below `before` are deleted."""
 
     match: KeyMatch
     before: int
     made_ms: int = 0
-    """When someone asked for it, in steady time: its records leave the disk in bounded time."""
+    """When it was requested, by the retention clock: its records leave the disk in bounded
+    time.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +71,25 @@ class PartitionMetadata:
     durability: Durability = Durability.FSYNC
 
     start_offset: int = 0
-    """The first offset of the log: where its first segment starts, or inside it."""
+    """First offset of the log: at the start of its first segment, or inside it."""
 
     epochs: tuple[LeaderEpoch, ...] = (LeaderEpoch(0, 0),)
-    """Never empty; numbers rise, start offsets never fall."""
+    """Never empty; numbers increase, start offsets never decrease."""
 
     eviction_floor: int = 0
-    """All before it was evicted: a reader who comes that late is told of a gap."""
+    """Records before it were evicted: a reader below it gets a gap."""
 
     cleaned_offset: int = 0
-    """Compaction has seen everything before it."""
+    """Compaction has covered everything before it."""
 
     is_rewritten: bool = False
     """Whether there may be rewritten segments."""
 
     deletions: tuple[DeletionRule, ...] = ()
-    """Rules of which something may be left in a file, in the order in which they came."""
+    """Rules that may still apply to records in a file, in the order in which they were made."""
 
     tombstones_due_ms: int = 0
-    """When, in steady time, compaction may drop the next tombstone that it knows of; 0 is never."""
+    """When compaction may remove the next known tombstone, by the retention clock; 0 is never."""
 
     @property
     def leader_epoch(self) -> int:
@@ -94,22 +97,22 @@ class PartitionMetadata:
         return self.epochs[-1].number
 
     def epoch_at(self, offset: int) -> int:
-        """Return the epoch that a segment with base offset `offset` bears."""
+        """Return the epoch of a segment with base offset `offset`."""
         found = bisect_right(self.epochs, offset, key=lambda epoch: epoch.start_offset)
         return self.epochs[max(found - 1, 0)].number
 
     def with_epoch(self, number: int, start_offset: int) -> PartitionMetadata:
-        """Return the same with one more epoch. One that no batch ever bore is replaced."""
+        """Return a copy with one more epoch. An epoch that no batch ever had is replaced."""
         kept = tuple(epoch for epoch in self.epochs if epoch.start_offset < start_offset)
         return replace(self, epochs=(*kept, LeaderEpoch(number, start_offset)))
 
     def starting_at(
         self, start_offset: int, *, first_base: int, eviction_floor: int | None = None
     ) -> PartitionMetadata:
-        """Return the same with all before `start_offset` deleted.
+        """Return a copy with all records before `start_offset` deleted.
 
-        `first_base` is where the first segment that is kept starts. Epochs that ended before it
-        are forgotten: no batch bears them any more. `eviction_floor` stays unless it is given.
+        `first_base` is the base offset of the first segment that is kept. Epochs that ended before
+        it are dropped: no batch has them any more. `eviction_floor` stays unless it is given.
         """
         first = bisect_right(self.epochs, first_base, key=lambda epoch: epoch.start_offset)
         return replace(
@@ -120,9 +123,10 @@ class PartitionMetadata:
         )
 
     def ending_at(self, end_offset: int) -> PartitionMetadata:
-        """Return the same for a log of which all from `end_offset` on was lost.
+        """Return a copy for a log that has lost everything from `end_offset` on.
 
-        Offsets from there on are given again, to records that no rule and no compaction has seen.
+        Offsets from there on are assigned again, to records that no rule and no compaction has
+        covered.
         """
         return replace(
             self,
@@ -135,7 +139,7 @@ class PartitionMetadata:
 
 
 def read_partition_metadata(filesystem: Filesystem, directory: str) -> PartitionMetadata:
-    """Read `partition.json`; raises `FileNotFoundError` or `CorruptFile`."""
+    """Read `partition.json`; raise `FileNotFoundError` or `CorruptFile`."""
     path = join(directory, PARTITION_FILE)
     content = read_document(filesystem, path, _KIND, _VERSION)
     try:
@@ -168,7 +172,7 @@ def write_partition_metadata(
     *,
     ballast: BallastFile | None = None,
 ) -> None:
-    """Replace `partition.json`; durable when this returns. On a full disk, out of the `spare`."""
+    """Replace `partition.json`; durable when this returns. On a full disk, `ballast` is used."""
     epochs = [[epoch.number, epoch.start_offset] for epoch in partition.epochs]
     content: dict[str, Any] = {
         "durability": partition.durability.value,

@@ -1,4 +1,4 @@
-r"""The seal of a segment: what is known of its `.log` without reading it.
+r"""Seal of a segment: what is known about its `.log` without reading it.
 
      0      4         6   8             16            24         32        40
     +------+---------+---+-------------+-------------+----------+---------+--------- - -
@@ -13,14 +13,14 @@ r"""The seal of a segment: what is known of its `.log` without reading it.
           | leader epoch | crc32c |
       - - +--------------+--------+
 
-Little-endian. The sum covers all before it. `digest` chains the headers of all batches: each
-holds the checksum of its own records, so two `.log` files with one digest hold the same bytes.
-The chain can go on from where it stood, so a segment that is opened again is not read again.
+Little-endian. The checksum covers everything before it. `digest` chains the headers of all batches:
+each has the checksum of its own records, so two `.log` files with one digest hold the same bytes.
+The chain can be continued, so a segment that is reopened is not read again.
 
-The seal of a rewritten segment is what makes the rewrite count (`generations.py`).
+The seal of a rewritten segment is the commit point of the rewrite (`generations.py`).
 
-A segment has a seal exactly while no one writes it. Sealing the last segment is what makes a
-shutdown clean; taking its seal away, durably, is what must happen before it is written again.
+A segment has a seal exactly while it is not being written. Sealing the last segment makes a
+shutdown clean; removing its seal, durably, must happen before it is written again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EMPTY_DIGEST = bytes(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What is known of a segment that no one writes any more."""
+    """Facts about a segment that is not written any more."""
 
     base_offset: int
     next_offset: int
@@ -54,8 +54,10 @@ class Seal:
     batch_count: int
     record_count: int
     timestamp_min: int
-    """Smallest base timestamp of a batch with records. A record may be older: its delta may be
-    negative."""
+    """Smallest base timestamp of a batch with records.
+
+    A record may be older: its delta may be negative.
+    """
     timestamp_max: int
     created_ms: int
     sealed_ms: int
@@ -64,7 +66,7 @@ class Seal:
 
 
 class SegmentStats:
-    """What a seal will say of a segment that is still growing, or being scanned."""
+    """The future content of the seal of a segment that is growing or being scanned."""
 
     __slots__ = (
         "base_offset",
@@ -92,10 +94,10 @@ class SegmentStats:
         self.leader_epoch = leader_epoch
 
     def add(self, header: BatchHeader, size: int, header_bytes: Bytes) -> None:
-        """Count the batch that follows; `header_bytes` are those that stand in the `.log`.
+        """Count the next batch; `header_bytes` are those in the `.log`.
 
-        Of `header` only what no one stamps is used. A batch without records, as a rewrite leaves
-        them, dates nothing. This runs for every batch there is, on every path, so it does no more
+        Only fields of `header` that are not stamped are used. A batch without records, as a rewrite
+        leaves them, has no timestamp. This runs for every batch, on every path, so it does no more
         than it must.
         """
         self.next_offset += header.last_offset_delta + 1
@@ -126,7 +128,7 @@ class SegmentStats:
 
 
 def stats_from_seal(seal: Seal) -> SegmentStats:
-    """Return a tally that goes on from where `seal` stands."""
+    """Return statistics that continue from `seal`."""
     stats = SegmentStats(
         seal.base_offset, leader_epoch=seal.leader_epoch, created_ms=seal.created_ms
     )
@@ -141,7 +143,6 @@ def stats_from_seal(seal: Seal) -> SegmentStats:
 
 
 def encode_seal(seal: Seal) -> bytes:
-    """Write a seal file."""
     data = _SEAL.pack(
         _MAGIC,
         _VERSION,
@@ -162,7 +163,7 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def decode_seal(data: bytes) -> Seal:
-    """Read a seal file, trusting nothing it says."""
+    """Decode and check a seal file."""
     if len(data) != SEAL_SIZE:
         raise CorruptFile(f"seal needs {SEAL_SIZE} bytes, found {len(data)}")
     crc = _CRC.unpack_from(data, _SEAL.size)[0]

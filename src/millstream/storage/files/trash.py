@@ -1,9 +1,9 @@
-"""Deleting the directory of a topic so that a crash leaves it whole or gone.
+"""Deletion of the directory of a topic, so that a crash leaves all of it or nothing.
 
-    topics/<topic>  --rename, then sync of both directories-->  trash/<uuid>  --removed in its time
+    topics/<topic>  --rename, then sync of both directories-->  trash/<uuid>  --removed later
 
-The rename is the deletion: from then on no one finds the topic, and its name is free. What lies in
-the trash is of no use to anyone, so removing it may take long, fail or be cut short; opening the
+The rename is the deletion: from then on nobody finds the topic, and its name can be used again.
+Nothing in the trash is needed, so its removal may take long, fail or be interrupted; opening the
 store empties the trash. All of this blocks, so it is work for a thread.
 """
 
@@ -19,9 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 def move_to_trash(filesystem: Filesystem, path: str, directory: str) -> str | None:
-    """Move a directory of the store at `path` to its trash, durably, and return where it is now.
+    """Move a directory of the store at `path` to its trash, durably, and return its new path.
 
-    One that is not there may have been moved before without becoming durable, so that is seen to.
+    If it does not exist, an earlier move may not be durable, so the directories are synced all the
+    same.
     """
     trash = join(path, TRASH_DIRECTORY)
     filesystem.make_directory(trash)
@@ -39,14 +40,14 @@ def move_to_trash(filesystem: Filesystem, path: str, directory: str) -> str | No
 
 
 def empty_trash(filesystem: Filesystem, path: str) -> None:
-    """Remove all that lies in the trash of the store at `path`, as far as that is possible."""
+    """Remove everything in the trash of the store at `path`, as far as that is possible."""
     trash = join(path, TRASH_DIRECTORY)
     for name in filesystem.list(trash):
         remove_trash(filesystem, join(trash, name))
 
 
 def remove_trash(filesystem: Filesystem, path: str) -> None:
-    """Remove one thing that lies in the trash. Where that fails, the next start tries again."""
+    """Remove one entry of the trash. If that fails, the next start tries again."""
     try:
         filesystem.remove_tree(path)
     except OSError as error:

@@ -1,29 +1,29 @@
-"""Generations of segments: which of the files in a directory are the log.
+"""Generations of segments: which files of a directory are the log.
 
-Records leave a sealed segment by rewriting it, alone or together with those that follow it. The
-output never overwrites a file: it starts where its first input started, ends where its last one
-ended, and its generation is greater than theirs.
+To remove records from a sealed segment, it is rewritten, alone or together with those that follow
+it. The output never overwrites a file: it starts where its first input started, ends where its last
+one ended, and its generation is greater than theirs.
 
     generation 0    00...00.log    00...10.log    00...20.log    00...30.log
                    [0          10)[10         20)[20         30)[30    - - -
     generation 1    00...00.1.log
                    [0                                        30)
 
-Its seal is the commit point. Log and index are whole and durable under their names before the seal
-appears, and the inputs go only when the seal is durable. So the rules are:
+Its seal is the commit point. Log and index are complete and durable under their names before the
+seal appears, and the inputs are removed only when the seal is durable. So the rules are:
 
-1. A rewritten segment with a seal counts, whatever else is there. What is of a lower generation
-   and lies inside its range was rewritten into it, and is only waiting to be removed. That holds
-   where its seal, its log or both are damaged too: what a rewrite let go was deleted, and must not
-   come back with the files that it was rewritten from.
+1. A rewritten segment with a seal counts, whatever other files exist. A segment of a lower
+   generation inside its range was rewritten into it, and only waits to be removed. That also holds
+   if its seal, its log or both are damaged: what a rewrite left out was deleted, and must not come
+   back with the files that it was rewritten from.
 2. A rewritten segment without a seal is unfinished, if lower generations hold all of its range
-   that was not deleted: without the seal none of them was ever removed. Else they were, so it had
-   a seal and has lost it, and counts.
-3. A segment that lies half inside a rewritten one of a higher generation is left by no crash.
-   Nothing can be said about such a log, and nothing in it may be touched.
+   that was not deleted: without the seal none of them was ever removed. Otherwise they were,
+   so it had a seal and has lost it, and it counts.
+3. No crash leaves a segment that is half inside a rewritten one of a higher generation. Nothing can
+   be said about such a log, and nothing in it may be touched.
 
-Here it is only said what counts; nothing is removed by that alone. Recovery removes a file that
-holds batches only after it has read what takes its place and found that sound.
+This module only says what counts; it removes nothing. Recovery removes a file with batches only
+after it has read what replaces it and found that valid.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from millstream.storage.files.names import SegmentId
 from millstream.storage.files.seal import Seal
 
 ReadEnd: TypeAlias = Callable[[SegmentId], int]
-"""Reads a log through, and returns the offset after its last sound batch."""
+"""Reads a log completely, and returns the offset after its last valid batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationCandidate:
-    """One generation of a segment, as its names and its seal tell. It has a log or a seal."""
+    """One generation of a segment, as known from its names and its seal. It has a log or a seal."""
 
     id: SegmentId
     log_size: int | None
-    """Bytes of its `.log`; `None` where there is none."""
+    """Bytes of its `.log`; `None` if it has none."""
     has_seal: bool
-    """Whether there is a `.seal`, sound or not."""
+    """Whether a `.seal` exists, valid or not."""
     seal: Seal | None
-    """What the seal says, if it can be read."""
+    """The content of the seal, if it can be read."""
 
     @property
     def sealed_end(self) -> int | None:
-        """Where it ends by its seal; `None` where no seal tells that.
+        """Its end according to its seal; `None` if no seal tells that.
 
-        The seal of a log that has grown since does not. A rewritten one never grows.
+        The seal of a log that has grown since does not. A rewritten segment never grows.
         """
         if self.seal is None:
             return None
@@ -66,26 +66,26 @@ class GenerationCandidate:
 
 @dataclass(frozen=True, slots=True)
 class GenerationChoice:
-    """What every candidate is."""
+    """The role of every candidate."""
 
     live: list[SegmentId] = field(default_factory=list)
-    """The log, in its order."""
+    """The segments of the log, in order."""
     lost: list[SegmentId] = field(default_factory=list)
-    """Those that should be part of the log, and of which only a seal is left."""
+    """Candidates that should be part of the log, but have only a seal left."""
     superseded: dict[SegmentId, SegmentId] = field(default_factory=dict)
-    """Those that were rewritten, each with what has taken its place, live or lost."""
+    """Candidates that were rewritten, each with the one that replaced it, live or lost."""
     unfinished: dict[SegmentId, Sequence[SegmentId]] = field(default_factory=dict)
-    """Rewrites that never counted, each with what holds the same offsets, in order."""
+    """Rewrites that never counted, each with the segments that hold the same offsets, in order."""
     overlapping: dict[SegmentId, SegmentId] = field(default_factory=dict)
-    """Those that lie half inside a rewritten one, each with that."""
+    """Candidates that are half inside a rewritten one, each with that one."""
 
 
 def choose_generations(
     candidates: Sequence[GenerationCandidate], *, start_offset: int, read_end: ReadEnd
 ) -> GenerationChoice:
-    """Say which of the candidates are the log that starts at `start_offset`.
+    """Decide which candidates are the log that starts at `start_offset`.
 
-    A log is read only where it must be: one of several generations, without a sound seal.
+    A log is read only if necessary: one of several generations, without a valid seal.
     """
     if not any(found.id.generation for found in candidates):
         return GenerationChoice(
@@ -97,7 +97,7 @@ def choose_generations(
 
 
 class _Rewritten(NamedTuple):
-    """A rewritten segment that counts, and where it ends."""
+    """A rewritten segment that counts, and its end."""
 
     base_offset: int
     generation: int
@@ -115,7 +115,7 @@ class _GenerationChooser:
     read_end: ReadEnd
 
     def run(self, candidates: Sequence[GenerationCandidate]) -> GenerationChoice:
-        """Go from the highest generation to the lowest."""
+        """Decide from the highest generation to the lowest."""
         choice = GenerationChoice()
         rewritten: list[_Rewritten] = []
         for found in sorted(candidates, key=lambda found: (-found.id.generation, found.id)):
@@ -136,14 +136,14 @@ class _GenerationChooser:
     def _holder(
         self, found: GenerationCandidate, rewritten: Sequence[_Rewritten]
     ) -> SegmentId | None:
-        """Return the segment of a higher generation that has all the offsets of one, if any."""
+        """Return the segment of a higher generation that has all offsets of a candidate, if any."""
         before, _ = _neighbours(found, rewritten)
         return before.id if before and self._end(found) <= before.end else None
 
     def _rival(
         self, found: GenerationCandidate, rewritten: Sequence[_Rewritten]
     ) -> SegmentId | None:
-        """Return a segment of a higher generation that has some of the offsets of one, if any."""
+        """Return a segment of a higher generation that has some offsets of a candidate, if any."""
         before, after = _neighbours(found, rewritten)
         if before:
             return before.id
@@ -151,7 +151,7 @@ class _GenerationChooser:
         return after.id if after and ends_inside else None
 
     def _end(self, found: GenerationCandidate) -> int:
-        """Return where a segment ends: by its seal, or else by its batches."""
+        """Return the end of a segment, from its seal or else from its batches."""
         if found.sealed_end is not None:
             return found.sealed_end
         if found.log_size is None:
@@ -159,10 +159,10 @@ class _GenerationChooser:
         return self.read_end(found.id)
 
     def _sources(self, rewritten: GenerationCandidate) -> list[SegmentId]:
-        """Return what of lower generations holds all offsets of a rewritten segment.
+        """Return the segments of lower generations that hold all offsets of a rewritten one.
 
-        Those that were deleted need not be held: their files may have gone, seal or no seal. Empty
-        where an offset is not held, and for a segment that is not rewritten.
+        Deleted offsets need not be held: their files may have been removed with or without a seal.
+        Empty if an offset is not held, and for a segment that is not rewritten.
         """
         base, generation = rewritten.id
         lower = [found for found in self.candidates.values() if found.id.generation < generation]
@@ -183,7 +183,7 @@ class _GenerationChooser:
 def _neighbours(
     found: GenerationCandidate, rewritten: Sequence[_Rewritten]
 ) -> tuple[_Rewritten | None, _Rewritten | None]:
-    """Return the rewritten segment that holds the first offset of another, and the one after it.
+    """Return the rewritten segment that has the first offset of another, and the one after it.
 
     Both only if they are of a higher generation; `rewritten` is sorted.
     """

@@ -1,4 +1,4 @@
-"""What lies in the directory of a partition when its log is opened."""
+"""Inventory of the files of a partition when its log is opened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millstream.storage.segment.segment import LogDirectory, read_seal
 
 @dataclass(frozen=True, slots=True)
 class ScannedSegment:
-    """A segment that was read through, because it has no seal or what that says is in doubt."""
+    """A segment that was scanned, because it has no seal or its seal is in doubt."""
 
     id: SegmentId
     file_size: int
@@ -32,15 +32,15 @@ class ScannedSegment:
 
     @property
     def base_offset(self) -> int:
-        """The offset that it is called by."""
+        """The base offset in its name."""
         return self.id.base_offset
 
 
 class LogInventory:
-    """The files of one log, which no one else touches meanwhile.
+    """The files of one log, which nobody else changes meanwhile.
 
-    `leader_epoch_at` tells the epoch of the segment with a base offset, where that is known; and
-    `now_ms` dates what is found without a date.
+    `leader_epoch_at` returns the epoch of the segment with a base offset, if it is known. `now_ms`
+    dates segments that have no date.
     """
 
     def __init__(
@@ -56,31 +56,30 @@ class LogInventory:
         self._scans: dict[SegmentId, ScannedSegment] = {}
         self.scanned_bytes = 0
         self.actions: list[str] = []
-        """What was removed, in words."""
+        """What was removed, as messages."""
         listed = log_directory.filesystem.list(log_directory.directory)
         self.names = set(listed)
         self.leftovers = [name for name in listed if name.endswith(TEMPORARY_SUFFIX)]
-        """Files that belong to nothing."""
+        """Files that belong to no segment."""
         self.bad_seals: dict[SegmentId, CorruptFile] = {}
         self.candidates: dict[SegmentId, GenerationCandidate] = {}
-        """All segments of which there is a log or a seal."""
+        """All segments that have a log or a seal."""
         self._list_files(listed)
 
     @property
     def has_logs(self) -> bool:
-        """Whether there is any segment with a log."""
+        """Whether any segment has a log."""
         return any(found.log_size is not None for found in self.candidates.values())
 
     def path(self, segment: SegmentId, suffix: str) -> str:
-        """Return the path of one file of a segment."""
         return self._log_directory.path(segment.base_offset, suffix, segment.generation)
 
     def size(self, segment: SegmentId) -> int:
-        """Return the bytes of the log of a segment."""
+        """Return the size of the log of a segment."""
         return self.candidates[segment].log_size or 0
 
     def read(self, segment: SegmentId) -> ScannedSegment:
-        """Read the log of a segment through, once."""
+        """Scan the log of a segment, once."""
         if segment not in self._scans:
             view = map_file(self._log_directory.filesystem, self.path(segment, "log"))
             found = scan(
@@ -95,11 +94,11 @@ class LogInventory:
         return self._scans[segment]
 
     def read_end(self, segment: SegmentId) -> int:
-        """Read the log of a segment, and return the offset after its last sound batch."""
+        """Scan the log of a segment, and return the offset after its last valid batch."""
         return self.read(segment).scan.stats.next_offset
 
     def remove(self, name: str) -> None:
-        """Remove a file, unless it was used up: a temporary one by what was written since."""
+        """Remove a file, if it still exists: a later write may have renamed a temporary file."""
         path = join(self._log_directory.directory, name)
         self.names.discard(name)
         with contextlib.suppress(FileNotFoundError):
@@ -107,7 +106,7 @@ class LogInventory:
             self.actions.append(f"removed: {path}")
 
     def drop(self, segments: Sequence[SegmentId]) -> None:
-        """Remove segments, durably, the last first: what remains is a log at every moment."""
+        """Remove segments, durably, the last first: what remains is a valid log at every moment."""
         for segment in sorted(segments, reverse=True):
             for name in _files(segment, SEGMENT_SUFFIXES):
                 if name in self.names:

@@ -1,29 +1,30 @@
-"""Opening the log of a partition: which of its bytes count, and which never did.
+"""Recovery of the log of a partition: which of its bytes count, and which never did.
 
-Torn is not corrupt. Bytes that were never known to be on the disk may be an unfinished write, and
-are cut off at the first batch that is not sound. Bytes that were synced, which a seal, the
-checkpoint or a later sealed segment attests, must all be there: where one is not, that is lost
-data, which is reported and never cut.
+Torn is not corrupt. Bytes that were never known to be durable may be an unfinished write, and are
+cut off at the first invalid batch. Bytes that were synced, as proved by a seal, the checkpoint or a
+later sealed segment, must all be there: if one is not, that is data loss, which is reported and
+never cut.
 
     sealed            sealed            no seal: scanned
     +---------------+ +---------------+ +-----------------+-----------+~~~~~~~~~
-    | trusted       | | trusted       | | synced, says    | sound     | torn
+    | trusted       | | trusted       | | synced, by      | valid     | torn
     | by its seal   | | by its seal   | | the checkpoint  |           |
     +---------------+ +---------------+ +-----------------+-----------+~~~~~~~~~
                                          damage here is    kept         cut off
                                          reported
 
-Deleted is not lost. `partition.json` says where the log starts, durably, before a file goes: all
-that lies before the segment which holds that offset is removed here, whatever a crash has left of
-it. In a log of class `fsync` the first offset attests all before it, like a checkpoint; where a log
-of a weaker class has lost bytes that far back, it goes on at its first offset.
+Deleted is not lost. `partition.json` records the start of the log, durably, before a file is
+removed: everything before the segment with that offset is removed here, whatever a crash has left
+of it. In a log of class `fsync` the start offset proves everything before it, like a checkpoint; if
+a log of a weaker class has lost bytes that far back, it continues at its start offset.
 
-Replaced is not lost either. A rewritten segment with its seal has taken the place of those that it
-was made from, and one that never got its seal has not (`generations.py`). Either way one of the two
-sets is removed here, once the other was read and is sound; where it is not, both stay.
+Replaced is not lost either. A rewritten segment with its seal has replaced those that it was made
+from, and one that never got its seal has not (`generations.py`). Either way one of the two sets is
+removed here, once the other was read and is valid; if it is not, both stay.
 
-What is sound but not attested may sit in the kernel's cache only, after a failed sync even marked
-as clean. In a log of class `fsync` it is written once more and synced before any reader sees it.
+Bytes that are valid but not proved to be durable may be in the page cache only, after a failed sync
+even marked as clean. In a log of class `fsync` they are written again and synced before any reader
+sees them.
 """
 
 from __future__ import annotations
@@ -64,24 +65,24 @@ from millstream.storage.segment.segment import (
 REWRITE_CHUNK = 4 * 1024 * 1024
 
 _ANY_TIME = 2**63 - 1
-"""Later than every record: what is said of a segment whose records cannot all be read."""
+"""Later than every record: the greatest timestamp of a segment that cannot be read completely."""
 
 
 @dataclass(slots=True)
 class RecoveredLog:
-    """What opening a log found and did."""
+    """Result of recovering a log."""
 
     partition: PartitionMetadata
     sealed: list[SealedSegment] = field(default_factory=list)
     growing: GrowingSegment | None = None
     is_new: bool = False
-    """Whether there is nothing yet, not even its `partition.json`."""
+    """Whether nothing exists yet, not even its `partition.json`."""
     offline: CorruptData | None = None
     """Why the log can be read but not written: bytes at its end are damaged."""
     damage: list[CorruptData] = field(default_factory=list)
-    """Damage in sealed segments: reads that touch it fail, all else works."""
+    """Damage in sealed segments: reads of it fail, everything else works."""
     actions: list[str] = field(default_factory=list)
-    """What was cut, removed or derived anew, in words."""
+    """What was cut, removed or rebuilt, as messages."""
     scanned_bytes: int = 0
 
     @property
@@ -93,9 +94,9 @@ class RecoveredLog:
 def recover(
     log_directory: LogDirectory, clock: Clock, *, now_ms: Callable[[], int] | None = None
 ) -> RecoveredLog:
-    """Open the log in `place`, repair what a crash left unfinished and report what is damaged.
+    """Recover the log in a directory: repair what a crash left unfinished, and report damage.
 
-    What has to be dated is dated by `now_ms`, or else by the wall clock.
+    Segments without a date are dated by `now_ms`, or else by the wall clock.
     """
     return _LogRecovery(log_directory, now_ms or clock.wall_ms).run()
 
@@ -125,7 +126,7 @@ class _LogRecovery:
         self._outgrown: dict[int, int] = {}
 
     def run(self) -> RecoveredLog:
-        """Go through all steps."""
+        """Run all steps."""
         self._check_partition()
         self._check_lost()
         unsealed = self._load_segments(self._seals())
@@ -142,10 +143,10 @@ class _LogRecovery:
         return self._found
 
     def _load_segments(self, seals: dict[int, Seal]) -> list[ScannedSegment]:
-        """Take up the segments in order, and return those at the end that have no seal.
+        """Load the segments in order, and return those at the end that have no seal.
 
-        What follows a gap that nothing attests was never acknowledged: it is left for `_finish`
-        to remove.
+        What follows a gap, and is not proved to be durable, was never acknowledged: `_finish`
+        removes it.
         """
         last_sealed = max(
             (b for b in self._bases if b in seals or self._is_rewritten(b)), default=-1
@@ -171,7 +172,7 @@ class _LogRecovery:
     # What is there.
 
     def _read_partition(self) -> bool:
-        """Read `partition.json`, and say whether it is there and sound."""
+        """Read `partition.json`; return whether it exists and is valid."""
         try:
             self._found.partition = read_partition_metadata(
                 self._filesystem, self._log_directory.directory
@@ -199,14 +200,14 @@ class _LogRecovery:
         return self._found.partition.epoch_at(base) if self._has_epochs else None
 
     def _find_dead(self) -> list[SegmentId]:
-        """Return what was deleted: all before the segment that holds the first offset."""
+        """Return the deleted segments: all before the one with the start offset."""
         choice, start = self._choice, self._start_offset
         first = max((s.base_offset for s in choice.live if s.base_offset <= start), default=0)
         known = (*choice.live, *choice.lost, *choice.superseded)
         return [segment for segment in known if segment.base_offset < first]
 
     def _check_lost(self) -> None:
-        """Report seals without their logs: a hole in the log, or its end."""
+        """Report seals without their logs: a hole in the log, or at its end."""
         for segment in self._choice.lost:
             if segment in self._dead:
                 continue
@@ -252,7 +253,7 @@ class _LogRecovery:
     # What it means.
 
     def _next_offset(self, unsealed: list[ScannedSegment]) -> int | None:
-        """Offset that the next segment has to start with, if that is known."""
+        """Return the offset at which the next segment has to start, if it is known."""
         if unsealed:
             last = unsealed[-1].scan
             return -1 if last.damage else last.stats.next_offset
@@ -261,9 +262,9 @@ class _LogRecovery:
         return min(self._found.partition.start_offset, self._bases[0]) if self._has_epochs else None
 
     def _attested(self, base: int) -> int:
-        """How many bytes of a segment the checkpoint, or a seal from before, attests.
+        """Return how many bytes of a segment are proved durable, by checkpoint or earlier seal.
 
-        A rewritten one was synced before it got its name.
+        A rewritten segment was synced before it got its name.
         """
         if base < self._synced.base_offset or self._is_rewritten(base):
             return self._inventory.size(self._live[base])
@@ -277,7 +278,7 @@ class _LogRecovery:
         return self._live[base].generation > 0
 
     def _scan(self, base: int, attested: int) -> ScannedSegment:
-        """Read a segment of the log, of which so many bytes must be sound."""
+        """Scan a segment of the log, of which `attested` bytes must be valid."""
         found = self._inventory.read(self._live[base])
         size, damage = found.scan.stats.size, found.scan.damage
         if size < attested:
@@ -290,14 +291,14 @@ class _LogRecovery:
         return found
 
     def _keep_readable(self, found: SegmentScan) -> None:
-        """Let the sound part of a segment be read; nothing on the disk is touched."""
+        """Make the valid part of a segment readable; nothing on the disk is touched."""
         self._found.growing = GrowingSegment(self._log_directory, found.stats, found.index, None)
 
     def _seal_again(self, base: int) -> None:
-        """Derive the seal of a segment that must have had one.
+        """Rebuild the seal of a segment that must have had one.
 
-        A later sealed one attests that, or that it was rewritten. Where the segment is damaged it
-        gets none, and is read as far as it goes.
+        A later sealed segment proves that, or the fact that it was rewritten. If the segment is
+        damaged, it gets no seal, and is read up to the damage.
         """
         found = self._scan(base, 0)
         if found.scan.damage:
@@ -330,7 +331,10 @@ class _LogRecovery:
         self._found.damage.append(CorruptFile(f"{self._log_directory.directory}: {what}"))
 
     def _check_overlaps(self, unsealed: list[ScannedSegment]) -> None:
-        """No crash leaves a segment half inside a rewritten one: which is right, no one knows."""
+        """Report a segment that is half inside a rewritten one.
+
+        No crash leaves that, so it is not known which one is right.
+        """
         if not self._choice.overlapping:
             return
         segment, other = min(self._choice.overlapping.items())
@@ -342,9 +346,9 @@ class _LogRecovery:
             self._keep_readable(unsealed[-1].scan)
 
     def _check_checkpoint(self, unsealed: list[ScannedSegment]) -> None:
-        """A segment that the checkpoint speaks of, or a later one, must be there.
+        """Check that the segment in the checkpoint, or a later one, exists.
 
-        Or one that it was rewritten into, which holds the offset that it started with.
+        It may also have been rewritten into one that has the offset that it started with.
         """
         if self._synced.size == 0:
             return
@@ -363,7 +367,10 @@ class _LogRecovery:
             self._keep_readable(last.scan)
 
     def _check_start(self, unsealed: list[ScannedSegment]) -> None:
-        """A log of class `fsync` was synced up to its first offset before it started there."""
+        """Check that the log reaches its start offset.
+
+        A log of class `fsync` was synced up to that offset before it started there.
+        """
         if self._ends_early(unsealed) and self._found.partition.durability is Durability.FSYNC:
             start = self._found.partition.start_offset
             self._found.offline = CorruptFile(
@@ -374,12 +381,12 @@ class _LogRecovery:
                 self._keep_readable(unsealed[-1].scan)
 
     def _ends_early(self, unsealed: list[ScannedSegment]) -> bool:
-        """Whether the last segment ends before the first offset of the log."""
+        """Return whether the last segment ends before the start offset of the log."""
         end = self._end(unsealed)
         return self._has_epochs and end is not None and end < self._found.partition.start_offset
 
     def _end(self, unsealed: list[ScannedSegment]) -> int | None:
-        """Offset after the last sound record; nothing where there is no segment."""
+        """Return the offset after the last valid record; None if there is no segment."""
         if unsealed:
             return unsealed[-1].scan.stats.next_offset
         return self._found.sealed[-1].next_offset if self._found.sealed else None
@@ -410,10 +417,10 @@ class _LogRecovery:
         self._clamp_partition()
 
     def _drop_last(self, base: int) -> None:
-        """Remove a segment at the end that holds nothing which counts.
+        """Remove a segment at the end that has nothing which counts.
 
-        Where it is the only one, what attests it, or one that was deleted, goes first: a crash in
-        between must not leave that speaking of a segment which is gone.
+        If it is the only one, the files that refer to it, or to a deleted one, are removed first: a
+        crash in between must not leave a reference to a segment that is gone.
         """
         segment = self._live[base]
         seal = segment_file(base, "seal", segment.generation)
@@ -441,7 +448,7 @@ class _LogRecovery:
         )
 
     def _seal(self, found: ScannedSegment) -> None:
-        """Seal a segment that was left without one, because the next had already begun."""
+        """Seal a segment that was left without a seal because the next one had already started."""
         self._make_durable(found)
         seal = found.scan.stats.seal(self._now_ms())
         write_seal(self._log_directory, seal, found.scan.index, found.id.generation)
@@ -449,7 +456,7 @@ class _LogRecovery:
         self._found.actions.append(f"sealed: {self._path(found.id)}")
 
     def _grow(self, found: ScannedSegment) -> None:
-        """Make the last segment the one that is written, with all that it holds durable."""
+        """Make the last segment the growing one, after making all of it durable."""
         if self._found.partition.durability is Durability.FSYNC:
             self._make_durable(found)
             self._filesystem.sync_directory(self._log_directory.directory)
@@ -471,7 +478,7 @@ class _LogRecovery:
             write_all(file, start, [chunk])
 
     def _derive_partition(self) -> None:
-        """Write the epochs down again, as the segments bear them."""
+        """Rebuild the history of epochs from the segments."""
         epochs: list[LeaderEpoch] = []
         for segment in self._found.segments:
             if not epochs or segment.leader_epoch > epochs[-1].number:
@@ -490,10 +497,10 @@ class _LogRecovery:
             )
 
     def _clamp_partition(self) -> None:
-        """Let nothing that is written down reach behind the end of the log.
+        """Limit the offsets in `partition.json` to the end of the log.
 
-        Where the end was lost, the newest epoch begins at what is left; and offsets that are given
-        again are hit by no deletion and were seen by no compaction.
+        If the end was lost, the newest epoch starts at what is left; and offsets that are assigned
+        again are not covered by old deletions or an old compaction.
         """
         partition, segments = self._found.partition, self._found.segments
         end = segments[-1].next_offset if segments else partition.start_offset

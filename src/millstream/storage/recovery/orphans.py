@@ -1,10 +1,9 @@
-"""Removing what a rewrite has replaced, or a rewrite that never came to its end.
+"""Removal of segments that a rewrite has replaced, and of unfinished rewrites.
 
-A file that holds batches goes only after what takes its place was read through and found sound:
-bits may have rotted since either was written, and as long as both are there nothing is lost. So
-where one is not sound, both stay, and that is reported. Only a few crashes leave anything to do
-here, those between the seal of a rewritten segment and the removal of its inputs, so reading costs
-little over time.
+A file with batches is removed only after what replaces it was read completely and is valid: bits
+may have rotted since either was written, and while both exist nothing is lost. So if one is not
+valid, both stay, and that is reported. Only few crashes leave anything to do here, those between
+the seal of a rewritten segment and the removal of its inputs, so reading costs little over time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from millstream.storage.segment.segment import LogDirectory, write_seal
 
 
 class Orphans:
-    """All that does not count, but for what is `dead` and goes anyway."""
+    """The segments that do not count, except those that are `dead` and removed anyway."""
 
     def __init__(
         self,
@@ -42,14 +41,14 @@ class Orphans:
         }
 
     def is_uncertain(self, segment: SegmentId) -> bool:
-        """Whether a rewritten segment counts, and yet what it was made from has to stay.
+        """Return whether a rewritten segment counts, but its inputs have to stay.
 
-        Such a one must not get another seal: the next start would take its word for it.
+        Such a segment must not get another seal: the next start would trust it.
         """
         return segment in self._inputs and self._unsound[segment] is not None
 
     def drop(self) -> list[CorruptFile]:
-        """Remove what can be removed, and say why the rest has to stay."""
+        """Remove what can be removed, and report why the remaining files have to stay."""
         kept = []
         for rewritten, bad in self._unsound.items():
             others = self._inputs.get(rewritten) or self._sources[rewritten]
@@ -63,9 +62,9 @@ class Orphans:
         return kept
 
     def _unsound_of(self, holder: SegmentId, inputs: Sequence[SegmentId]) -> SegmentId | None:
-        """Return the segment because of which the inputs of another have to stay, if there is one.
+        """Return the segment because of which the inputs of another have to stay, if any.
 
-        The seal of the holder attests that it ends where the last of them did. Without it, each of
+        The seal of the holder proves that it ends where the last of them did. Without it, each of
         them must tell where it ended.
         """
         if not self._is_sound(holder):
@@ -75,14 +74,14 @@ class Orphans:
         return next((segment for segment in inputs if not self._has_end(segment)), None)
 
     def _unheld_of(self, output: SegmentId, sources: Sequence[SegmentId]) -> SegmentId | None:
-        """Return the segment because of which an unfinished one has to stay, if there is one."""
+        """Return the segment because of which an unfinished one has to stay, if any."""
         if not self._is_sound(output):
             return output
         end = self._inventory.read_end(output)
         return next((segment for segment in sources if not self._holds(segment, end)), None)
 
     def _is_sound(self, segment: SegmentId) -> bool:
-        """Whether all of a segment is sound, and what its seal says, if it has one."""
+        """Return whether a segment is valid and matches its seal, if it has one."""
         candidate = self._inventory.candidates[segment]
         if candidate.log_size is None:
             return False
@@ -94,12 +93,12 @@ class Orphans:
         return is_sealed and found.file_size == seal.size
 
     def _has_end(self, segment: SegmentId) -> bool:
-        """Whether it is known where a segment ends."""
+        """Return whether the end of a segment is known."""
         is_sealed = self._inventory.candidates[segment].sealed_end is not None
         return is_sealed or self._is_sound(segment)
 
     def _holds(self, source: SegmentId, end: int) -> bool:
-        """Whether a segment is sound, up to an offset at the least where it has grown since.
+        """Return whether a segment is valid, at least up to an offset if it has grown since.
 
         That can only be the last of the log: it has no seal, and its end may be torn.
         """
@@ -109,9 +108,9 @@ class Orphans:
         return not is_sealed and self._inventory.read_end(source) >= end
 
     def _settle(self, segment: SegmentId) -> None:
-        """Write the seal of a segment once more, durably, before what it was made from goes.
+        """Write the seal of a segment again, durably, before its inputs are removed.
 
-        Whoever wrote it may have died before its name was durable, or after a sync that failed.
+        Its writer may have died before the name was durable, or after a sync that failed.
         """
         if seal := self._inventory.candidates[segment].seal:
             index = self._inventory.read(segment).scan.index

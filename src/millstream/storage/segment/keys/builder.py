@@ -1,7 +1,7 @@
-"""Building the `.keys` file of a segment, whose layout is drawn in `key_file.py`.
+"""Builder of the `.keys` file of a segment; `key_file.py` describes the format.
 
-With Numba the keys are gathered, sorted and written by compiled kernels, without it by plain
-Python; the file is the same.
+With Numba the keys are gathered, sorted and written by compiled kernels, otherwise in Python; the
+file is the same.
 """
 
 from __future__ import annotations
@@ -27,33 +27,36 @@ from millstream.storage.segment.keys.key_file import (
 from millstream.storage.segment.scan import check_batch_at
 
 SECTION_KEYS = 512 * 1024
-"""A section ends with the group of batches that brings it to this many keyed records. Sorting that
-many takes some fifty bytes for each; twice as many would halve what a lookup costs at best."""
+"""A section ends with the group of batches that brings it to this many keyed records.
+
+Sorting them takes about fifty bytes each; twice as many would at best halve the cost of a
+lookup.
+"""
 
 KERNEL_BYTES_MIN = 4 * 1024 * 1024
-"""A shorter log is done in plain Python before the compiler would have been loaded."""
+"""A shorter log is done in Python before the compiler would be loaded."""
 
 
 class KeyGatherer(Protocol):
-    """Takes the keys of batches, in the order of the log, and makes a section of them."""
+    """Gathers the keys of batches, in the order of the log, into a section."""
 
     count: int
     """Records with a key so far."""
 
     def add(self, data: Bytes, group: Sequence[OpenedBatch]) -> None:
-        """Take the keys of these batches of `data`; of one whose records are broken, none."""
+        """Add the keys of these batches of `data`; none of a batch whose records are malformed."""
         ...
 
     def section(self) -> KeySection:
-        """Return the section. Nothing may be added any more."""
+        """Return the section. Nothing may be added afterwards."""
         ...
 
 
 def build_key_index(view: memoryview, *, base_offset: int) -> bytes:
     """Return the `.keys` file of the segment whose `.log` is `view`.
 
-    Every batch is checked, and `CorruptBatch` raised where one is damaged: an index that does not
-    know of a batch would keep it from being deleted.
+    Every batch is checked, and `CorruptBatch` is raised if one is damaged: an index without that
+    batch would keep its records from being deleted.
     """
     gatherer = _compiled() if len(view) >= KERNEL_BYTES_MIN else PythonKeyGatherer
     return build_key_index_with(gatherer, view, base_offset=base_offset)
@@ -83,7 +86,7 @@ def build_key_index_with(
 
 
 def _keyed(view: memoryview, stats: SegmentStats) -> Iterator[LocatedBatch]:
-    """Go over the batches that may have keys, once they were checked, and tally all."""
+    """Iterate over the checked batches that may have keys, and count all batches."""
     leader_epoch: int | None = None
     while (position := stats.size) < len(view):
         try:
@@ -106,7 +109,6 @@ class PythonKeyGatherer:
         self._long: set[bytes] = set()
 
     def add(self, _: Bytes, group: Sequence[OpenedBatch]) -> None:
-        """Take the keys of these batches; of one whose records are broken, none."""
         for start, header, records in group:
             try:
                 keys = [record.key for record in records_of(header, records)]
@@ -119,7 +121,6 @@ class PythonKeyGatherer:
                 self.count += len(kept)
 
     def section(self) -> KeySection:
-        """Return the section."""
         keys = sorted(self._batches)
         shared = [0, *(_shared_size(*pair) for pair in pairwise(keys)), 0]
         entries = bytearray()
@@ -146,7 +147,7 @@ class PythonKeyGatherer:
 
 
 def _shared_size(left: bytes, right: bytes) -> int:
-    """Count the bytes that both begin with."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(left), len(right)))
 
@@ -168,7 +169,7 @@ def _encode_number(number: int) -> bytes:
 
 
 def _compiled() -> Callable[[], KeyGatherer]:
-    """Find the compiled gatherer, or the plain one where Numba is missing."""
+    """Return the compiled gatherer, or the Python one if Numba is missing."""
     try:
         from millstream.storage.segment.keys.kernels import CompiledKeyGatherer  # noqa: PLC0415 - an extra, slow to load.
     except ImportError:

@@ -1,12 +1,12 @@
-"""Gathering, sorting and writing keys, compiled. Needs Numba; `key_building.py` decides on it.
+"""Compiled kernels that gather, sort and write keys. Needs Numba; `builder.py` decides.
 
-Keys are sorted by seven bytes at a time, from where not all of them are alike. The seven of a key
-go into one number, and behind them, lowest, how many there were, or 8 where the key goes on. So a
-key comes before the longer ones that begin with it; and keys with the same number are the same, or
-go on, and are sorted again among themselves by what follows.
+Keys are sorted by seven bytes at a time, from the first byte in which they differ. The seven bytes
+of a key go into one number, and behind them, lowest, how many there were, or 8 if the key
+continues. So a key sorts before the longer ones that begin with it. Keys with the same number are
+equal, or continue, and are sorted again among themselves by what follows.
 
-None of the loops holds the interpreter lock. All sort stably, so that the batches of a key keep
-their order.
+None of the loops holds the interpreter lock. All sorts are stable, so that the batches of a key
+keep their order.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ _GOES_ON: Final = 8
 _SIGN: Final = -(2**63)
 _DIGITS: Final = 8
 _INSERTION_MAX: Final = 32
-"""Up to this many, stepping through beats counting digits."""
+"""Up to this many, insertion sort is faster than radix sort."""
 _NUMBER_SIZE_MAX: Final = 5
-"""The most bytes that the number of a batch takes, and the size of many."""
+"""The most bytes that a batch number, or the size of several, takes."""
 
 
 class KeyBytes(NamedTuple):
-    """The first bytes of keys, one right after the other, in the order of the log."""
+    """The first bytes of keys, concatenated in the order of the log."""
 
     octets: Octets
     sizes: Octets
-    """Of the whole key, or `KEY_SIZE_MAX + 1` where it is longer than that."""
+    """Size of the complete key, or `KEY_SIZE_MAX + 1` if it is longer than that."""
     batches: Int32s
-    """Which batch a key is in."""
+    """The batch of each key."""
 
 
 class KeyRows(NamedTuple):
-    """`KeyBytes`, with where each one ends. It begins with a 0, so it is one longer."""
+    """`KeyBytes`, with the end of each key. It begins with a 0, so it is one longer."""
 
     keys: KeyBytes
     ends: Int64s
 
 
 class KeyChunks(NamedTuple):
-    """Some bytes of keys as numbers, and whose they are."""
+    """Some bytes of keys as numbers, and the rows that they belong to."""
 
     numbers: Int64s
     rows: Int32s
 
 
 class KeyEntryBuffers(NamedTuple):
-    """Room for what a section has."""
+    """Buffers for the content of a section."""
 
     octets: Octets
     restarts: NDArray[np.uint32]
 
 
 class CompiledKeyGatherer:
-    """Does with kernels what `PlainGatherer` does without."""
+    """Does with kernels what `PythonKeyGatherer` does without."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -81,7 +81,6 @@ class CompiledKeyGatherer:
         self._keys: list[KeyBytes] = []
 
     def add(self, data: Bytes, group: Sequence[OpenedBatch]) -> None:
-        """Take the keys of these batches of `data`; of one whose records are broken, none."""
         source, batches = arrays_of_bodies(data, group)
         for run in sound_runs(source, batches):
             rows = run.offsets.size
@@ -102,7 +101,6 @@ class CompiledKeyGatherer:
             self.count += count
 
     def section(self) -> KeySection:
-        """Return the section. Nothing may be added any more."""
         keys = KeyBytes(*(np.concatenate(parts) for parts in zip(*self._keys, strict=True)))
         self._keys.clear()
         ends = np.zeros(self.count + 1, np.int64)
@@ -122,10 +120,10 @@ class CompiledKeyGatherer:
 def take_keys(
     source: Octets, run: BatchRun, batch_count: int, keys: KeyBytes, has_keys: NDArray[np.bool_]
 ) -> tuple[int, int]:
-    """Copy the first bytes of all keys, and note for each its size and its batch.
+    """Copy the first bytes of all keys, and record for each its size and its batch.
 
-    Batches with keys are counted from `batch_count` on. Returns how many keys there are, and how
-    many bytes were copied.
+    Batches with keys are counted from `batch_count` on. Returns the number of keys, and the number
+    of bytes copied.
     """
     row = 0
     count = 0
@@ -152,7 +150,7 @@ def take_keys(
 
 @kernel
 def sort_keys(table: KeyRows, order: Int32s) -> None:
-    """Sort the rows that stand in `order`, which are all of the table, by their keys."""
+    """Sort the rows in `order`, which are all rows of the table, by their keys."""
     count = order.size
     chunks = KeyChunks(np.empty(count, np.int64), order)
     ballast = KeyChunks(np.empty(count, np.int64), np.empty(count, np.int32))
@@ -190,7 +188,7 @@ def sort_keys(table: KeyRows, order: Int32s) -> None:
 
 @kernel
 def common_size(table: KeyRows) -> int:
-    """Count the bytes that all keys begin with."""
+    """Return the length of the common prefix of all keys."""
     size: Any = table.ends[1]
     for row in range(1, table.ends.size - 1):
         size = min(size, shared_size(table, 0, row))
@@ -199,7 +197,7 @@ def common_size(table: KeyRows) -> int:
 
 @kernel
 def shared_size(table: KeyRows, left: int, right: int) -> int:
-    """Count the bytes that two keys begin with alike."""
+    """Return the length of the common prefix of two keys."""
     octets, ends = table.keys.octets, table.ends
     most = min(ends[left + 1] - ends[left], ends[right + 1] - ends[right])
     count = 0
@@ -212,9 +210,9 @@ def shared_size(table: KeyRows, left: int, right: int) -> int:
 
 @kernel
 def chunk_at(table: KeyRows, row: int, depth: int) -> int:
-    """Return a number that sorts as a key does from byte `depth` on, as far as it holds it.
+    """Return a number that sorts like a key from byte `depth` on, for as many bytes as fit.
 
-    The highest bit is turned over, since a number with it set is less than one without.
+    The highest bit is inverted, since a number with it set is less than one without.
     """
     start = table.ends[row] + depth
     left = table.ends[row + 1] - start
@@ -228,7 +226,7 @@ def chunk_at(table: KeyRows, row: int, depth: int) -> int:
 
 @kernel
 def sort_few(chunks: KeyChunks, low: int, high: int) -> None:
-    """Sort by insertion."""
+    """Insertion sort."""
     numbers, rows = chunks.numbers, chunks.rows
     for current in range(low + 1, high):
         number, row = numbers[current], rows[current]
@@ -244,7 +242,7 @@ def sort_few(chunks: KeyChunks, low: int, high: int) -> None:
 
 @kernel
 def sort_many(chunks: KeyChunks, ballast: KeyChunks, low: int, high: int) -> None:
-    """Sort byte by byte, lowest first; a byte that is alike in all is passed over."""
+    """Radix sort, lowest byte first; a byte that is the same in all is skipped."""
     numbers, rows = chunks.numbers, chunks.rows
     counts = np.zeros((_DIGITS, 256), np.int64)
     for log_directory in range(low, high):
@@ -275,13 +273,13 @@ def sort_many(chunks: KeyChunks, ballast: KeyChunks, low: int, high: int) -> Non
 
 @kernel
 def digit_of(number: int, digit: int) -> int:
-    """Return one byte of what `chunk_at` has put into a number, the lowest for digit 0."""
+    """Return one byte of a number from `chunk_at`, the lowest for digit 0."""
     return ((number ^ _SIGN) >> (8 * digit)) & 0xFF
 
 
 @kernel
 def write_entries(table: KeyRows, order: Int32s, entries: KeyEntryBuffers) -> tuple[int, int]:
-    """Write an entry for each different key; return how many there are, and the bytes of all."""
+    """Write an entry for each distinct key; return their number and their size in bytes."""
     octets, sizes, batches = table.keys
     count = 0
     used = 0
@@ -325,7 +323,7 @@ def write_entries(table: KeyRows, order: Int32s, entries: KeyEntryBuffers) -> tu
 
 @kernel
 def write_several(batches: Int32s, rows: Int32s, target: Octets, used: int) -> int:
-    """Write which batches the keys of these rows are in; return the position after that."""
+    """Write the batches of the keys of these rows; return the position after them."""
     first: Any = np.int64(batches[rows[0]])
     size: Any = number_size(first)
     for log_directory in range(1, rows.size):
@@ -346,7 +344,7 @@ def write_several(batches: Int32s, rows: Int32s, target: Octets, used: int) -> i
 
 @kernel
 def number_size(number: int) -> int:
-    """Count the bytes of an unsigned varint."""
+    """Return the size of an unsigned varint."""
     size = 1
     while number >= 0x80:
         number >>= 7

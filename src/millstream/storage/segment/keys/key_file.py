@@ -1,13 +1,13 @@
-r"""The `.keys` file of a sealed segment: from a key to the batches that may hold it.
+r"""Format of the `.keys` file of a sealed segment: maps a key to the batches that may have it.
 
      0      4         6   8             16         24       40         44       48
     +------+---------+---+-------------+----------+--------+----------+--------+-- - -
     | MSKY | version | 0 | base offset | log size | digest | sections | crc32c | sections
     +------+---------+---+-------------+----------+--------+----------+--------+-- - -
 
-A section covers one stretch of the `.log`, and sections follow each other as these do. So building
-one takes memory for the keys of one stretch, however large the segment is. It begins with how many
-entries and batches it has, and the size of all entries in bytes:
+A section covers one range of the `.log`, and sections are in the order of these ranges. So building
+the file takes memory for the keys of one range, however large the segment is. A section begins with
+its number of entries and batches, and the size of all entries in bytes:
 
      0         4         8            12
     +---------+---------+------------+------- - -+-------- - -+------- - -
@@ -15,28 +15,29 @@ entries and batches it has, and the size of all entries in bytes:
     +---------+---------+------------+------- - -+-------- - -+------- - -
 
     batch:    | position in the .log | base offset |     8 bytes each; only those with keys
-    restart:  | where every sixteenth entry starts |     4 bytes, counted from the first entry
+    restart:  | start of every sixteenth entry     |     4 bytes, counted from the first entry
     entry:    | shared | size and cut | the rest of the key | which batches
                  1 byte     1 byte       size bytes           varints
 
-Entries are sorted by key, each key once. An entry has what its key does not share with the entry
-before it; those at a restart share nothing, so that a binary search over the restarts leads to a
-run of sixteen. Of `size and cut`, the lowest bit says whether the key goes on behind what is here.
+Entries are sorted by key, each key once. An entry has only what its key does not share with the
+entry before it; entries at a restart share nothing, so that a binary search over the restarts leads
+to a run of sixteen. Of `size and cut`, the lowest bit says whether the key is longer than what is
+stored.
 
-It mostly does. An entry has as much of its key as tells it from both its neighbours, and two bytes
-more, which keep nearly all keys that are not there from being taken for one that is; and never
-more than 127 bytes, so keys that begin with the same 127 share an entry. **The file is a filter**:
-it may name a batch without such a key, and never leaves out one that has it. Who asks looks into
+It mostly is. An entry stores as much of its key as distinguishes it from both neighbours, and two
+bytes more, which keep nearly all absent keys from being mistaken for one that is present; and never
+more than 127 bytes, so keys with the same first 127 bytes share an entry. **The file is a filter**:
+it may name a batch without such a key, but never leaves out one that has it. The caller looks into
 the batch.
 
 Which batches: a varint, seven bits at a time, lowest first. Without its lowest bit it is the number
 of the one batch; with it, the size in bytes of varints that follow, one per batch: the number of
 the first, then the distance from each to the next.
 
-Numbers are little-endian. The sum covers the whole file, with itself as zero. `digest` is that of
-the segment's seal, so a file that speaks of other bytes than the `.log` has is known for it. The
-file can be derived from the `.log`. Records without a key, control batches and batches whose
-records cannot be opened have no entry.
+Numbers are little-endian. The checksum covers the whole file, with itself as zero. `digest` is that
+of the segment's seal, so a file that describes other bytes than the `.log` has is recognized. The
+file can be rebuilt from the `.log`. Records without a key, control batches and batches whose
+records cannot be decoded have no entry.
 """
 
 from __future__ import annotations
@@ -63,34 +64,34 @@ _CRC_START = 44
 KEYS_HEADER_SIZE = _HEADER.size
 
 KEY_SIZE_MAX = 127
-"""Bytes of a key that count: with the bit for "cut" beside it, a size fits one byte."""
+"""Bytes of a key that count: together with the "cut" bit, a size fits one byte."""
 KEY_SPARE = 2
-"""Bytes of a key that are kept beyond those that tell it from its neighbours."""
+"""Bytes of a key that are stored beyond those that distinguish it from its neighbours."""
 BLOCK_ENTRIES = 16
-"""Entries from one restart to the next: few to step through, many to share a restart."""
+"""Entries from one restart to the next: few enough to step through, many enough to save space."""
 
 
 class KeyedBatchPosition(NamedTuple):
-    """A batch that has keys: where it lies in the `.log`, and the offset that it starts with."""
+    """A batch that has keys: its position in the `.log`, and its base offset."""
 
     position: int
     base_offset: int
 
 
 class KeySection(NamedTuple):
-    """A section, before it is put together."""
+    """The parts of a section."""
 
     spots: Sequence[KeyedBatchPosition]
     entry_count: int
     restarts: Bytes
-    """As they lie in the file."""
+    """As stored in the file."""
     entries: Bytes
 
 
 def encode_key_index(
     sections: Sequence[KeySection], *, base_offset: int, log_size: int, digest: bytes
 ) -> bytes:
-    """Write the `.keys` file of a segment."""
+    """Encode the `.keys` file of a segment."""
     head = (_MAGIC, _VERSION, 0, base_offset, log_size, digest, len(sections))
     pieces: list[Bytes] = [_HEADER.pack(*head, 0)]
     for spots, entry_count, restarts, entries in sections:
@@ -102,14 +103,8 @@ def encode_key_index(
     return bytes(data)
 
 
-def decode_key_index(data: Bytes, seal: Seal) -> KeyIndex:
-    """Read the `.keys` file of a segment, trusting nothing it says."""
-    check_key_index(data)
-    return KeyIndex(data, seal)
-
-
 def check_key_index(data: Bytes) -> None:
-    """Raise unless the file is one that we know, and whole."""
+    """Raise unless the file is complete, undamaged and of a known version."""
     if len(data) < KEYS_HEADER_SIZE:
         raise CorruptFile(f"keys header needs {KEYS_HEADER_SIZE} bytes, found {len(data)}")
     magic, version, pad, *fields, crc = _HEADER.unpack_from(data)
@@ -124,10 +119,10 @@ def check_key_index(data: Bytes) -> None:
 
 
 class KeyIndex:
-    """The keys of a segment, looked up in the file as it lies. Threads may share it."""
+    """The keys of a segment, looked up directly in the bytes of the file. Threads may share it."""
 
     def __init__(self, data: Bytes, seal: Seal) -> None:
-        """Take a file that `check_key_index` found sound, if it is of this state of its `.log`."""
+        """Use a file that passed `check_key_index`, if it belongs to this state of its `.log`."""
         _, _, _, base_offset, log_size, digest, count, _ = _HEADER.unpack_from(data)
         if (base_offset, log_size, digest) != (seal.base_offset, seal.size, seal.digest):
             raise CorruptFile(
@@ -144,7 +139,7 @@ class KeyIndex:
             raise CorruptFile(f"keys end at byte {position}, found {len(data)}")
 
     def find(self, match: KeyMatch) -> list[KeyedBatchPosition]:
-        """Return the batches that may hold a key that `match` hits, in the order of the log."""
+        """Return the batches that may have a key that matches, in the order of the log."""
         return [spot for section in self._sections for spot in section.find(match)]
 
 
@@ -152,15 +147,15 @@ class _Entry(NamedTuple):
     key: bytes
     is_cut: bool
     batches: int
-    """Where it says which batches."""
+    """Position of its list of batches."""
 
     def may_be(self, pattern: bytes) -> bool:
-        """Whether it may stand for `pattern`, or for a key that begins with it."""
+        """Return whether it may stand for `pattern`, or for a key that begins with it."""
         return self.key == pattern or (self.is_cut and pattern.startswith(self.key))
 
 
 class _Section:
-    """One section, as it lies in the file."""
+    """One section, as stored in the file."""
 
     def __init__(self, data: memoryview) -> None:
         if len(data) < _SECTION.size:
@@ -176,7 +171,7 @@ class _Section:
         self._entries = data[entries_start : self.size]
 
     def find(self, match: KeyMatch) -> list[KeyedBatchPosition]:
-        """Return the batches that may hold a key that `match` hits, in the order of the log."""
+        """Return the batches that may have a key that matches, in the order of the log."""
         numbers: set[int] = set()
         for entry in self._found(match):
             numbers.update(_batches(self._entries, entry.batches))
@@ -186,10 +181,10 @@ class _Section:
         return [KeyedBatchPosition(*_BATCH.unpack_from(self._data, start)) for start in starts]
 
     def _found(self, match: KeyMatch) -> Iterator[_Entry]:
-        """Go over the entries that may stand for a key that `match` hits.
+        """Iterate over the entries that may stand for a key that matches.
 
         A cut key is never the start of another entry, so among those up to the pattern only the
-        last can stand for it. What begins with the pattern follows right after.
+        last can stand for it. Keys that begin with the pattern follow right after.
         """
         pattern = match.pattern
         block = bisect_right(range(self._restart_count), pattern, key=self._restart_key) - 1
@@ -212,7 +207,7 @@ class _Section:
         return bytes(self._entries[start + 2 : start + 2 + (self._entries[start + 1] >> 1)])
 
     def _entries_from(self, block: int) -> Iterator[_Entry]:
-        """Go over all entries from a restart on."""
+        """Iterate over all entries from a restart on."""
         data, key = self._entries, b""
         position = self._restart(block) if block < self._restart_count else len(data)
         while position < len(data):
@@ -226,7 +221,7 @@ class _Section:
 
 
 def _batches(data: memoryview, position: int) -> Iterator[int]:
-    """Go over the numbers of the batches that an entry names."""
+    """Iterate over the batch numbers of an entry."""
     number, position = _read_number(data, position)
     if not number & 1:
         yield number >> 1

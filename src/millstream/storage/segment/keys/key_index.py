@@ -1,8 +1,8 @@
-"""Finding the records that deletions by key hit in a segment.
+"""Lookup of the records in a segment that deletions by key match.
 
-A sealed segment is looked up in its `.keys` file, so the cost is that of what is found; the file is
-built when it is first asked for. A growing segment is searched. Either way it is the batch itself
-that says what is hit: the file only says which batches to look into.
+A sealed segment is looked up in its `.keys` file, so the cost is that of the result; the file is
+built when it is first needed. A growing segment is searched. Either way the batch itself decides
+what matches: the file only says which batches to look into.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from millstream.storage.segment.segment import SealedSegment, Segment
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-"""How much of a growing segment is searched at once."""
+"""Bytes of a growing segment that are searched at once."""
 
 
 def find_deleted_offsets(
     segment: Segment, deletions: Sequence[DeletionRule], *, start: int, limit: int
 ) -> DeletedOffsets:
-    """Return what `deletions` hit in one segment, from offset `start` on.
+    """Return the offsets in one segment, from `start` on, that `deletions` match.
 
     Only the first `limit` bytes of the `.log` count: those that are committed. Raises
-    `CorruptBatch` where a batch that had to be looked at is damaged: it may hold such records, so
-    nothing can be said. One that is sound, but whose records cannot be opened, holds none.
+    `CorruptBatch` if a batch that had to be read is damaged: it may have matching records, so the
+    result is not known. A valid batch whose records cannot be decoded has none.
     """
     first = max(start, segment.base_offset)
     limits: dict[KeyMatch, int] = {}
@@ -64,10 +64,10 @@ def find_deleted_offsets(
 
 
 def key_index(segment: SealedSegment) -> KeyIndex:
-    """Return the keys of a segment, from its `.keys` file or else built anew and kept there.
+    """Return the keys of a segment, from its `.keys` file, which is built if necessary.
 
-    Every file is summed when it is mapped. One that is damaged, of another state of the `.log`, or
-    written by a release that we do not know, is replaced: all it says can be derived.
+    The checksum of a file is verified when it is mapped. A file that is damaged, of another state
+    of the `.log`, or of an unknown version is replaced: all of it can be rebuilt.
     """
     map_cache, path = segment.log_directory.map_cache, segment.keys_path
     try:
@@ -85,7 +85,7 @@ def key_index(segment: SealedSegment) -> KeyIndex:
 def _look_up(
     segment: SealedSegment, limits: Mapping[KeyMatch, int], *, start: int, limit: int
 ) -> MatchedRecords:
-    """Look into the batches that the index names."""
+    """Search the batches that the index names."""
     index = key_index(segment)
     spots: set[KeyedBatchPosition] = set()
     for match, before in limits.items():
@@ -98,9 +98,9 @@ def _look_up(
 def _checked(
     segment: SealedSegment, view: memoryview, spots: Sequence[KeyedBatchPosition], start: int
 ) -> Iterator[LocatedBatch]:
-    """Check the batches at these places, leaving out those that lie before `start` or past `view`.
+    """Check the batches at these positions, without those before `start` or past `view`.
 
-    No sum covers their base offsets; these must be what they were when the index was built.
+    No checksum covers their base offsets; these must be what they were when the index was built.
     """
     for position, base_offset in spots:
         if position >= len(view):
@@ -116,7 +116,7 @@ def _checked(
 def _search(
     segment: Segment, limits: Mapping[KeyMatch, int], *, start: int, limit: int
 ) -> MatchedRecords:
-    """Look into all batches."""
+    """Search all batches."""
     matcher = KeyMatcher(limits)
     offsets, size = array("q"), 0
     for data, batches in _chunks(segment, start=start, end=max(limits.values()), limit=limit):
@@ -129,7 +129,7 @@ def _search(
 def _chunks(
     segment: Segment, *, start: int, end: int, limit: int
 ) -> Iterator[tuple[bytes, list[LocatedBatch]]]:
-    """Go over the batches that hold offsets from `start` up to `end`, checked, many at a time."""
+    """Iterate over the checked batches with offsets from `start` up to `end`, many at a time."""
     pieces: list[memoryview] = []
     batches: list[LocatedBatch] = []
     size = 0
@@ -148,7 +148,7 @@ def _chunks(
 
 
 def _whole(segment: SealedSegment, size: int) -> memoryview:
-    """Return the first `size` bytes of the `.log`: all of them, or the rest was never looked at."""
+    """Return the first `size` bytes of the `.log`; raise if the file is shorter."""
     view = segment.view(0, size)
     if len(view) < size:
         raise CorruptBatch(f"{segment.path}: ends at byte {len(view)}, committed are {size}")
@@ -169,9 +169,9 @@ def _build(segment: SealedSegment) -> bytes:
 
 
 def _keep(segment: SealedSegment, data: bytes) -> None:
-    """Write the file. It is a convenience, so a disk that refuses is no error.
+    """Write the file. It only saves work, so a failure is no error.
 
-    Where the disk is full, half a file would only be in the way.
+    On a full disk, half a file would only waste space.
     """
     log_directory = segment.log_directory
     name = segment_file(segment.base_offset, "keys", segment.generation)
