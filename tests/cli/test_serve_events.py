@@ -132,7 +132,7 @@ def test_a_node_that_cannot_start_says_so_as_an_event_and_exits_with_1(tmp_path:
     assert (second.returncode, second.stdout) == (1, "")
     *_, refused, stopped = map(json.loads, second.stderr.splitlines())
     assert refused["level"] == "error"
-    assert refused["event"] == f"not started: another process holds {tmp_path}/lock"
+    assert refused["event"] == f"not started: {tmp_path}/lock is locked by another process"
     assert stopped["is_clean"] is False
 
 

@@ -364,7 +364,7 @@ async def test_what_cannot_be_removed_is_removed_by_the_next_start(caplog):
     await fill(await store.log("a"))
     await store.delete("a")
     await store.close()
-    assert "was deleted, but is still there" in caplog.text
+    assert "was deleted, but its files cannot be removed" in caplog.text
     assert len([path for path in entries(disk) if path.startswith("/data/trash/")]) > 2
     stubborn = make_store(FaultyFilesystem(disk.copy(), fault))
     assert stubborn.names() == []

@@ -394,12 +394,12 @@ def test_a_damaged_end_is_reported_to_who_asks_where_it_is():
         disk.flip_bit(path, 8 * (disk.size(path) - 10))
         directory = DataDirectory("/data", filesystem=disk)
         for isolation in (ALL, COMMITTED):
-            with pytest.raises(CorruptFile, match=rf"{path}: sound up to byte \d+, synced up to"):
+            with pytest.raises(CorruptFile, match=rf"{path}: valid up to byte \d+, synced up to"):
                 bounds(directory, isolation=isolation)
         assert len(list(directory.stretches(WHERE, 0, 2, isolation=COMMITTED))) == 1
-        with pytest.raises(CorruptFile, match="sound up to byte"):
+        with pytest.raises(CorruptFile, match="valid up to byte"):
             list(directory.stretches(WHERE, 0, 3, isolation=COMMITTED))
-        with pytest.raises(CorruptFile, match="sound up to byte"):
+        with pytest.raises(CorruptFile, match="valid up to byte"):
             directory.offsets_at([WHERE], 2**60)
 
     run(scenario)

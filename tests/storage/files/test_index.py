@@ -215,7 +215,7 @@ def test_an_index_of_an_empty_log_may_be_empty():
 
 
 def test_an_index_of_a_log_with_bytes_must_not_be_empty():
-    with pytest.raises(CorruptFile, match="claims 0 entries"):
+    with pytest.raises(CorruptFile, match="says 0 entries"):
         decoded(encoded([]))
 
 
@@ -247,13 +247,13 @@ def test_an_index_of_another_segment_is_refused_with_both_numbers():
 
 
 def test_an_index_of_another_state_of_the_log_is_refused_with_both_numbers():
-    with pytest.raises(CorruptFile, match="9000 bytes of log, expected 1000 and 9001"):
+    with pytest.raises(CorruptFile, match="log size 9000, expected 1000 and 9001"):
         decoded(encoded(ENTRIES), log_size=LOG_SIZE + 1)
 
 
 @pytest.mark.parametrize("count", [-1, 0, 3, 5, 2**62])
 def test_an_index_that_claims_another_number_of_entries_is_refused(count):
-    with pytest.raises(CorruptFile, match=f"claims {count} entries"):
+    with pytest.raises(CorruptFile, match=f"says {count} entries"):
         decoded(with_fields(encoded(ENTRIES), count=count))
 
 

@@ -68,12 +68,14 @@ def test_a_topic_must_not_be_called(name):
 
 @pytest.mark.parametrize("size", [0, 250])
 def test_the_message_about_a_length_says_what_is_allowed(size):
-    with pytest.raises(InvalidName, match=f"has {size} characters, allowed is 1-249"):
+    with pytest.raises(InvalidName, match=f"must have 1 to 249 characters, got {size}"):
         check_topic("a" * size)
 
 
 def test_the_message_about_a_name_shows_it_and_what_is_allowed():
-    with pytest.raises(InvalidName, match=r"'a/b': allowed are letters, digits, '\.', '_' and '-'"):
+    with pytest.raises(
+        InvalidName, match=r"'a/b' may contain only letters, digits, '\.', '_' and '-'"
+    ):
         check_topic("a/b")
 
 
@@ -112,7 +114,9 @@ def test_a_partition_may_have_the_number(number):
 
 @pytest.mark.parametrize("number", [-1, -(2**40), PARTITION_MAX + 1, 2**63])
 def test_a_partition_must_not_have_the_number(number):
-    with pytest.raises(InvalidName, match=f"partition is {number}, allowed is 0-{PARTITION_MAX}"):
+    with pytest.raises(
+        InvalidName, match=f"partition must be between 0 and {PARTITION_MAX}, got {number}"
+    ):
         check_partition(number)
 
 

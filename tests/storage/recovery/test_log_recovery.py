@@ -160,7 +160,7 @@ def test_damage_before_the_checkpoint_is_reported_and_not_cut_off(
         disk.replace_content(FIRST, bytes(data))
         before = disk.contents()
         store, log = await opened(disk)
-        assert f"{FIRST}: sound up to byte {last}, synced up to byte {size}" in str(store.damage())
+        assert f"{FIRST}: valid up to byte {last}, synced up to byte {size}" in str(store.damage())
         with pytest.raises(LogOffline):
             await log.append(batch_of(b"on"))
         assert [r.offset for r in log.records()] == [0, 1]
@@ -432,7 +432,9 @@ def test_an_unknown_version_is_refused_and_nothing_is_touched() -> None:
         disk.create(DIRECTORY + "leftover.tmp")
         before = disk.contents()
         store = make_store(disk)
-        with pytest.raises(UnknownFormat, match="version 4, known is millstream-partition 1-3"):
+        with pytest.raises(
+            UnknownFormat, match=r"expected millstream-partition version 1-3, found .* version 4"
+        ):
             await store.log("a")
         await store.close()
         assert disk.contents() == before

@@ -80,7 +80,7 @@ class ThreadExecutor:
             self._on_start()
         while (work := self._queue.get()) is not None:
             work()
-            del work  # While this thread waits, nothing must live on that the work referred to.
+            del work  # The waiting thread must keep no reference to the work.
 
 
 def _finish(future: asyncio.Future[Any], result: object) -> None:

@@ -39,7 +39,7 @@ class FileCache(Generic[T]):
         value = load()
         with self._lock:
             if forgotten != self._forgotten:
-                return value  # It may be the old one that was to be forgotten.
+                return value  # It may be the old value that was to be dropped.
             self._values[path] = value
             while len(self._values) > self._count_max:
                 self._values.popitem(last=False)

@@ -158,7 +158,7 @@ def write_all(file: File, position: int, pieces: Sequence[Bytes]) -> int:
             rest = memoryview(b"".join(some))[written:]
             step = file.write_at(position, [rest])
             if step == 0:
-                raise OSError(errno.EIO, "the file takes no more bytes and gives no reason")
+                raise OSError(errno.EIO, "the kernel wrote no bytes and reported no error")
             written += step
             position += step
     return position
@@ -209,7 +209,7 @@ class OsFile:
         return memoryview(mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ))
 
     def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
-        assert position >= 0, "-1 would mean wherever the descriptor stands"
+        assert position >= 0, "-1 would mean the current position of the descriptor"
         return os.pwritev(self._descriptor, pieces, position)
 
     def reserve(self, size: int) -> None:
@@ -300,7 +300,7 @@ class OsFilesystem:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise StoreLocked(f"another process holds {path}") from None
+            raise StoreLocked(f"{path} is locked by another process") from None
         except OSError:
             os.close(descriptor)
             raise

@@ -154,7 +154,7 @@ class MemoryFilesystem:
             if isinstance(node, _Directory):
                 raise os_error(errno.EISDIR, path)
             if node.is_locked:
-                raise StoreLocked(f"another holds {path}")
+                raise StoreLocked(f"{path} is locked")
             node.is_locked = True
             return MemoryLock(node)
 

@@ -58,4 +58,4 @@ class ReadOnlyFilesystem:
 
 
 def _refuse(path: str, target: str | None = None) -> NoReturn:
-    raise OSError(errno.EROFS, "is only looked at", path, None, target)
+    raise OSError(errno.EROFS, "read-only file system", path, None, target)

@@ -86,7 +86,7 @@ class KernelSyncer:
             self._submit(file, group)
 
     def close(self) -> None:
-        assert not self._groups, "what is under way has to end first"
+        assert not self._groups, "syncs in flight must end first"
         if self._loop is not None:
             self._loop.remove_reader(self._event)
         self._calls.destroy(self._context)
@@ -94,7 +94,7 @@ class KernelSyncer:
 
     def probe(self, file: File) -> None:
         """Sync `file` and wait for it; raise `OSError` if the kernel cannot."""
-        assert isinstance(file, OsFile), "the kernel knows descriptors"
+        assert isinstance(file, OsFile), "the kernel needs a descriptor"
         self._calls.submit(self._context, file.descriptor, self._event, 0)
         select.select([self._event], [], [])
         os.eventfd_read(self._event)
@@ -118,13 +118,13 @@ class KernelSyncer:
             self._loop.add_reader(self._event, self.take_completions)
 
     def _submit(self, file: File, group: _Group) -> None:
-        assert isinstance(file, OsFile), "the kernel knows descriptors"
+        assert isinstance(file, OsFile), "the kernel needs a descriptor"
         self._number += 1
         self._groups[self._number] = group
         try:
             self._calls.submit(self._context, file.descriptor, self._event, self._number)
         except OSError:
-            # Not taken up, and not begun either: what is left is to do it here and now.
+            # The kernel did not accept it, so it is synced in this thread.
             del self._groups[self._number]
             group.end(attempt_sync(file))
 
@@ -151,7 +151,7 @@ class _Calls:
     def __init__(self) -> None:
         numbers = _SYSCALLS.get(platform.machine())
         if numbers is None or sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
-            raise OSError(errno.ENOSYS, f"unknown on {sys.platform}, {platform.machine()}")
+            raise OSError(errno.ENOSYS, f"not supported on {sys.platform}, {platform.machine()}")
         self._setup, self._destroy, self._getevents, self._submit = numbers
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
         self._syscall.restype = ctypes.c_long

@@ -44,7 +44,7 @@ class BallastFile:
         path = f"{self._path}.tmp"
         with self._lock:
             try:
-                with contextlib.suppress(FileNotFoundError):  # A crash may have left it.
+                with contextlib.suppress(FileNotFoundError):  # Left by a crash.
                     self._filesystem.remove(path)
                 file = self._filesystem.create(path)
                 try:
@@ -67,7 +67,7 @@ class BallastFile:
             self._filesystem.remove(self._path)
         file = self._filesystem.create(self._path)
         try:
-            # Written, not only reserved: what is written over later needs no room then.
+            # Written, not only reserved: overwriting it later then needs no space.
             write_all(file, 0, [bytes(BALLAST_SIZE)])
             file.sync()
         except OSError:

@@ -47,13 +47,13 @@ def decode_document(data: bytes, kind: str, version: int) -> dict[str, Any]:
         raise CorruptFile(f"not a {kind} document: {error!r}") from error
     wanted = f"{crc32c(_dump(document)):08x}"
     if found != wanted:
-        raise CorruptFile(f"{kind} sums to {wanted}, the file says {found!r}")
+        raise CorruptFile(f"{kind} has checksum {wanted}, the file says {found!r}")
     if encode_document(*written_as, content) != data:
-        raise CorruptFile(f"{kind} is not written as we write it")
+        raise CorruptFile(f"{kind} is not in canonical form")
     if written_as[0] != kind or written_as[1] not in range(1, version + 1):
         known = version if version == 1 else f"1-{version}"
         raise UnknownFormat(
-            f"found {written_as[0]} version {written_as[1]}, known is {kind} {known}"
+            f"expected {kind} version {known}, found {written_as[0]} version {written_as[1]}"
         )
     if not isinstance(content, dict):
         raise CorruptFile(f"content of {kind} is not an object")

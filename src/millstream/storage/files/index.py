@@ -114,16 +114,16 @@ def decode_index(data: memoryview, *, base_offset: int, log_size: int) -> Segmen
         raise CorruptFile(f"index starts with {magic!r}, expected {_MAGIC!r}")
     blank = _HEADER.pack(magic, version, entry_size, base, size, count, 0, 0)
     if (found := crc32c(data[INDEX_HEADER_SIZE:], crc32c(blank))) != crc:
-        raise CorruptFile(f"index sums to {found:08x}, its header says {crc:08x}")
+        raise CorruptFile(f"index has checksum {found:08x}, its header says {crc:08x}")
     if (version, entry_size) != (_VERSION, ENTRY_SIZE):
         raise UnknownFormat(f"index version is {version}, known is {_VERSION}")
     if (base, size) != (base_offset, log_size):
         raise CorruptFile(
-            f"index is of base offset {base} and {size} bytes of log,"
+            f"index has base offset {base} and log size {size},"
             f" expected {base_offset} and {log_size}"
         )
     if len(data) != INDEX_HEADER_SIZE + count * ENTRY_SIZE or (count == 0 and log_size > 0):
-        raise CorruptFile(f"index claims {count} entries, found {len(data)} bytes")
+        raise CorruptFile(f"index header says {count} entries, but the file has {len(data)} bytes")
     return SegmentIndex(_numbers(data[INDEX_HEADER_SIZE:]))
 
 

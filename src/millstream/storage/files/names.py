@@ -39,16 +39,16 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 def check_topic(name: str) -> str:
     """Return `name` if it is a valid topic name; else raise."""
     if not 1 <= len(name) <= TOPIC_NAME_MAX:
-        raise InvalidName(f"topic name has {len(name)} characters, allowed is 1-{TOPIC_NAME_MAX}")
+        raise InvalidName(f"topic name must have 1 to {TOPIC_NAME_MAX} characters, got {len(name)}")
     if not is_topic(name):
-        raise InvalidName(f"topic name {name!r}: allowed are letters, digits, '.', '_' and '-'")
+        raise InvalidName(f"topic name {name!r} may contain only letters, digits, '.', '_' and '-'")
     return name
 
 
 def check_partition(number: int) -> int:
     """Return `number` if it is a valid partition number; else raise."""
     if type(number) is not int or not 0 <= number <= PARTITION_MAX:
-        raise InvalidName(f"partition is {number!r}, allowed is 0-{PARTITION_MAX}")
+        raise InvalidName(f"partition must be between 0 and {PARTITION_MAX}, got {number!r}")
     return number
 
 

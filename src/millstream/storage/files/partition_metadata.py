@@ -159,8 +159,8 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
         raise CorruptFile(f"{path}: no leader epoch")
     if not 0 <= partition.eviction_floor <= partition.start_offset:
         raise CorruptFile(
-            f"{path}: evicted up to {partition.eviction_floor},"
-            f" but starts at {partition.start_offset}"
+            f"{path}: eviction floor {partition.eviction_floor}"
+            f" is beyond start offset {partition.start_offset}"
         )
     return partition
 

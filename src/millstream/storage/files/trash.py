@@ -51,4 +51,4 @@ def remove_trash(filesystem: Filesystem, path: str) -> None:
     try:
         filesystem.remove_tree(path)
     except OSError as error:
-        logger.warning("%s was deleted, but is still there: %s", path, error)
+        logger.warning("%s was deleted, but its files cannot be removed: %s", path, error)

@@ -286,7 +286,7 @@ class ReadOnlyLog:
         if damage is None or damage.position >= attested:
             return tail, None
         return tail, CorruptFile(
-            f"{found.path('log')}: sound up to byte {damage.position},"
+            f"{found.path('log')}: valid up to byte {damage.position},"
             f" synced up to byte {attested}: {damage.reason}"
         )
 

@@ -155,7 +155,7 @@ class _GenerationChooser:
         if found.sealed_end is not None:
             return found.sealed_end
         if found.log_size is None:
-            return found.id.base_offset + 1  # At the least: it has lost its log and its seal.
+            return found.id.base_offset + 1  # At least: it has lost its log and its seal.
         return self.read_end(found.id)
 
     def _sources(self, rewritten: GenerationCandidate) -> list[SegmentId]:

@@ -169,7 +169,7 @@ class _LogRecovery:
                 unsealed.append(self._scan(base, self._attested(base)))
         return unsealed
 
-    # What is there.
+    # Finding files.
 
     def _read_partition(self) -> bool:
         """Read `partition.json`; return whether it exists and is valid."""
@@ -234,14 +234,14 @@ class _LogRecovery:
             found = self._inventory.candidates[segment]
             seal, size = found.seal, found.log_size or 0
             if error := self._inventory.bad_seals.get(segment):
-                self._found.actions.append(f"derived anew: {error}")
+                self._found.actions.append(f"rebuilt:  {error}")
             elif seal is None:
                 continue
             elif found.sealed_end is None:
                 self._outgrown[base] = seal.size
                 path = self._path(segment, "seal")
                 self._found.actions.append(
-                    f"derived anew: {path}: seals {seal.size} bytes, the log has {size}"
+                    f"rebuilt:  {path}: seals {seal.size} bytes, the log has {size}"
                 )
             else:
                 seals[base] = seal
@@ -250,7 +250,7 @@ class _LogRecovery:
                     self._found.damage.append(CorruptFile(f"{self._path(segment)}: {what}"))
         return seals
 
-    # What it means.
+    # Deciding what counts.
 
     def _next_offset(self, unsealed: list[ScannedSegment]) -> int | None:
         """Return the offset at which the next segment has to start, if it is known."""
@@ -284,7 +284,7 @@ class _LogRecovery:
         if size < attested:
             reason = damage.reason if damage else "the file ends there"
             self._found.offline = CorruptFile(
-                f"{self._path(found.id)}: sound up to byte {size},"
+                f"{self._path(found.id)}: valid up to byte {size},"
                 f" synced up to byte {attested}: {reason}"
             )
             self._keep_readable(found.scan)
@@ -361,8 +361,8 @@ class _LogRecovery:
             last = unsealed[-1]
             path = self._path(last.id)
             self._found.offline = CorruptFile(
-                f"{path}: ends at offset {last.scan.stats.next_offset}, but synced is"
-                f" the segment that starts at {self._synced.base_offset}"
+                f"{path}: ends at offset {last.scan.stats.next_offset}, but the segment"
+                f" that starts at {self._synced.base_offset} was synced"
             )
             self._keep_readable(last.scan)
 
@@ -391,7 +391,7 @@ class _LogRecovery:
             return unsealed[-1].scan.stats.next_offset
         return self._found.sealed[-1].next_offset if self._found.sealed else None
 
-    # What is done about it.
+    # Repairing.
 
     def _finish(self, unsealed: list[ScannedSegment]) -> None:
         for name in self._inventory.leftovers:
@@ -493,7 +493,7 @@ class _LogRecovery:
                 self._filesystem, self._log_directory.directory, self._found.partition
             )
             self._found.actions.append(
-                f"derived anew: {self._log_directory.directory}/{PARTITION_FILE}"
+                f"rebuilt:  {self._log_directory.directory}/{PARTITION_FILE}"
             )
 
     def _clamp_partition(self) -> None:

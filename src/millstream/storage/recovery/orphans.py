@@ -119,4 +119,4 @@ class Orphans:
     def _report(self, bad: SegmentId, held: Sequence[SegmentId]) -> CorruptFile:
         names = ", ".join(self._inventory.path(s, "log") for s in held if s != bad)
         path = self._inventory.path(bad, "log")
-        return CorruptFile(f"{path}: is not sound, therefore nothing is removed of {names}")
+        return CorruptFile(f"{path}: is damaged, so nothing is removed of {names}")

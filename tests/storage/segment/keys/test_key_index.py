@@ -388,7 +388,7 @@ def test_every_flipped_bit_of_a_file_is_refused():
 
 
 def test_bytes_behind_the_last_section_are_refused():
-    with pytest.raises(CorruptFile, match="keys sum to"):
+    with pytest.raises(CorruptFile, match="keys have checksum"):
         decode_key_index(build(TINY) + b"!", seal_of(TINY))
     with pytest.raises(CorruptFile, match="keys end at byte 138, found 139"):
         decode_key_index(with_sum(build(TINY) + b"!"), seal_of(TINY))
@@ -400,8 +400,8 @@ def test_bytes_behind_the_last_section_are_refused():
         ({"magic": b"MSIX"}, CorruptFile, "keys start with b'MSIX', expected b'MSKY'"),
         ({"pad": 1}, CorruptFile, "keys start with"),
         ({"version": 2}, UnknownFormat, "keys version is 2, known is 1"),
-        ({"base": 7}, CorruptFile, "of base offset 7, .* expected 1000"),
-        ({"size": 7}, CorruptFile, "7 bytes of log"),
+        ({"base": 7}, CorruptFile, "have base offset 7, .* expected 1000"),
+        ({"size": 7}, CorruptFile, "log size 7"),
         ({"digest": bytes(16)}, CorruptFile, "digest 00000000000000000000000000000000, expected"),
         ({"sections": 2}, CorruptFile, "section of keys needs 12 bytes, found 0"),
         ({"sections": 0}, CorruptFile, "keys end at byte 48, found 138"),
@@ -415,7 +415,7 @@ def test_a_file_with_another_header_is_refused(changes, error, message):
 def test_a_section_that_claims_more_than_there_is_is_refused():
     data = bytearray(build(TINY))
     data[KEYS_HEADER_SIZE + 7] = 0x7F
-    with pytest.raises(CorruptFile, match=r"section of keys claims .* bytes, found 90"):
+    with pytest.raises(CorruptFile, match=r"section of keys has .* bytes, found 90"):
         decode_key_index(with_sum(bytes(data)), seal_of(TINY))
 
 
@@ -638,7 +638,7 @@ def test_a_disk_that_takes_no_index_is_no_error(call, caplog):
     for _ in range(2):
         assert disk.offsets(deletion(b"a")) == [1000, 1003, 1007]
     assert fault.hits
-    assert f"{disk.sealed.keys_path} not written" in caplog.text
+    assert f"{disk.sealed.keys_path} cannot be written" in caplog.text
     assert names(disk) == [disk.path.rpartition("/")[2]]
 
 
@@ -684,7 +684,7 @@ def test_a_log_that_lost_its_last_batches_after_it_was_indexed_is_an_error():
     disk.matches(deletion(b"a"))
     disk.simulated.cut(disk.path, spots_of(SMALL)[2][0].position)
     disk.forget()
-    with pytest.raises(CorruptBatch, match=r"ends at byte .*, only .* are committed"):
+    with pytest.raises(CorruptBatch, match=r"ends at byte .*, but .* are committed"):
         disk.matches(deletion(b"a"))
 
 

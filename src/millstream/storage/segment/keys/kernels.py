@@ -154,8 +154,8 @@ def sort_keys(table: KeyRows, order: Int32s) -> None:
     count = order.size
     chunks = KeyChunks(np.empty(count, np.int64), order)
     ballast = KeyChunks(np.empty(count, np.int64), np.empty(count, np.int32))
-    # Stretches that are still to be sorted: first row, end, and how many bytes are alike in all
-    # of it. They do not overlap, and each but the first of all has two keys or more.
+    # Ranges still to be sorted: first row, end, and how many leading bytes are equal in all
+    # rows. They do not overlap, and each except the very first has two keys or more.
     todo = np.empty((count // 2 + 1, 3), np.int64)
     todo[0, 0], todo[0, 1], todo[0, 2] = 0, count, common_size(table)
     pending = 1
@@ -283,7 +283,7 @@ def write_entries(table: KeyRows, order: Int32s, entries: KeyEntryBuffers) -> tu
     octets, sizes, batches = table.keys
     count = 0
     used = 0
-    before = 0  # What the key shares with the one before it, and then with the one after it.
+    before = 0  # Prefix shared with the key before, and then with the key after.
     end = 0
     while end < order.size:
         first = end

@@ -113,7 +113,7 @@ def check_key_index(data: Bytes) -> None:
     blank = _HEADER.pack(magic, version, pad, *fields, 0)
     found = crc32c(memoryview(data)[KEYS_HEADER_SIZE:], crc32c(blank))
     if found != crc:
-        raise CorruptFile(f"keys sum to {found:08x}, their header says {crc:08x}")
+        raise CorruptFile(f"keys have checksum {found:08x}, their header says {crc:08x}")
     if version != _VERSION:
         raise UnknownFormat(f"keys version is {version}, known is {_VERSION}")
 
@@ -126,7 +126,7 @@ class KeyIndex:
         _, _, _, base_offset, log_size, digest, count, _ = _HEADER.unpack_from(data)
         if (base_offset, log_size, digest) != (seal.base_offset, seal.size, seal.digest):
             raise CorruptFile(
-                f"keys are of base offset {base_offset}, {log_size} bytes of log and digest"
+                f"keys have base offset {base_offset}, log size {log_size} and digest"
                 f" {digest.hex()}, expected {seal.base_offset}, {seal.size} and {seal.digest.hex()}"
             )
         self._sections: list[_Section] = []
@@ -166,7 +166,7 @@ class _Section:
         entries_start = self._restarts_start + self._restart_count * _RESTART.size
         self.size: int = entries_start + entry_size
         if self.size > len(data):
-            raise CorruptFile(f"section of keys claims {self.size} bytes, found {len(data)}")
+            raise CorruptFile(f"section of keys has {self.size} bytes, found {len(data)}")
         self._data = data
         self._entries = data[entries_start : self.size]
 

@@ -151,7 +151,9 @@ def _whole(segment: SealedSegment, size: int) -> memoryview:
     """Return the first `size` bytes of the `.log`; raise if the file is shorter."""
     view = segment.view(0, size)
     if len(view) < size:
-        raise CorruptBatch(f"{segment.path}: ends at byte {len(view)}, committed are {size}")
+        raise CorruptBatch(
+            f"{segment.path}: ends at byte {len(view)}, but {size} bytes are committed"
+        )
     return view
 
 
@@ -178,6 +180,6 @@ def _keep(segment: SealedSegment, data: bytes) -> None:
     try:
         replace_file(log_directory.filesystem, log_directory.directory, name, [data])
     except OSError as error:
-        logger.warning("%s not written: %s", segment.keys_path, error)
+        logger.warning("%s cannot be written: %s", segment.keys_path, error)
         with contextlib.suppress(OSError):
             log_directory.filesystem.remove(join(log_directory.directory, name + TEMPORARY_SUFFIX))
