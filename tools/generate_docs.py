@@ -1,6 +1,6 @@
-"""Writes the pages of docs/reference that are derived from the code.
+"""Generator of the pages of docs/reference that are derived from the code.
 
-`make docs` runs this; `tests/test_docs.py` fails when a page is not what this would write.
+`make docs` runs it; `tests/test_docs.py` fails if a page is not up to date.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ from millstream.spark.write.sink_schema import SINK_TYPES
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by `make docs`. Do not edit. -->\n\n"
 MORE = {
-    "topics": " Where a limit is `none` here, they have the one that Kafka has: seven days for"
-    " `retention_ms`, and none for the others."
+    "topics": " If a limit is `none` here, Kafka's default applies: seven days for"
+    " `retention_ms`, and no limit for the others."
 }
-LOG_NAMES = {one.log_field: one.name for one in TOPIC_CONFIGS.values() if one.log_field}
+LOG_NAMES = {
+    setting.log_field: setting.name for setting in TOPIC_CONFIGS.values() if setting.log_field
+}
 KAFKA_NAMES = {BrokerConfig: BROKER_NAMES, KafkaConfig: KAFKA_SERVER_NAMES, LogConfig: LOG_NAMES}
 
 
@@ -62,7 +64,7 @@ def pages() -> dict[str, str]:
 
 def spark_page() -> str:
     """Return the options and columns of `format("millstream")`."""
-    columns = [(f"`{one.name}`", f"`{one.dataType.simpleString()}`") for one in TABLE]
+    columns = [(f"`{field.name}`", f"`{field.dataType.simpleString()}`") for field in TABLE]
     sink = [
         (f"`{name}`", " or ".join(f"`{kind}`" for kind in kinds))
         for name, kinds in SINK_TYPES.items()
@@ -70,26 +72,26 @@ def spark_page() -> str:
     return (
         '# Spark: `format("millstream")`\n\n'
         + NOTE
-        + "Names are compared without regard to case. An option that is not listed is refused.\n\n"
+        + "Names are not case-sensitive. An option that is not listed is refused.\n\n"
         + "## Reading\n\n"
         + _options(READ_OPTIONS)
-        + "\n## Columns\n\n`headers` is there with `includeHeaders`, typed columns where values"
-        + " have a [schema](../guides/schemas.md).\n\n"
+        + "\n## Columns\n\n`headers` requires `includeHeaders`. If values have a"
+        + " [schema](../guides/schemas.md), there are also typed columns.\n\n"
         + table(("column", "type"), columns)
         + "\n## Writing\n\n"
         + _options(WRITE_OPTIONS)
         + "\n## Columns of a sink\n\n"
-        + "Needed is `value`, or typed columns; and `topic`, or the option of that name.\n\n"
+        + "Required are `value` or typed columns, and `topic` or the option `topic`.\n\n"
         + table(("column", "type"), sink)
     )
 
 
 def _options(options: Mapping[str, OptionHelp]) -> str:
     rows = [
-        (f"`{name}`", one.meaning, ", ".join(f"`{alias}`" for alias in one.aliases))
-        for name, one in options.items()
+        (f"`{name}`", option.meaning, ", ".join(f"`{alias}`" for alias in option.aliases))
+        for name, option in options.items()
     ]
-    return table(("option", "what it says", "also called"), rows)
+    return table(("option", "meaning", "aliases"), rows)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -103,28 +105,28 @@ def _cell(value: object) -> str:
     return text if text == "---" else f" {text} " if text else " "
 
 
-def words_of(thing: object) -> str:
-    """Return the docstring of something, on one line."""
-    return " ".join((inspect.getdoc(thing) or "").split())
+def docstring_of(item: object) -> str:
+    """Return a docstring on one line."""
+    return " ".join((inspect.getdoc(item) or "").split())
 
 
 # The command line.
 
 
 def cli_page() -> str:
-    """Every command, as its help describes it."""
-    words = _field_docstrings(Exit)
-    codes = [(f"`{one.value}`", words[one.name]) for one in Exit]
+    """Return the help of every command."""
+    docstrings = _field_docstrings(Exit)
+    codes = [(f"`{status.value}`", docstrings[status.name]) for status in Exit]
     parts = [
         NOTE,
-        "# Command line\n\nData goes to standard output, everything else to standard error. On a"
-        " terminal data is a table; with `--json` it is JSON, in which names do not change."
-        " [A session](../guides/command-line.md).\n\n## Exit status\n\n"
-        + table(("status", "what it says"), codes)
+        "# Command line\n\nData is written to standard output, everything else to standard error."
+        " On a terminal, data is a table; with `--json` it is JSON with stable names."
+        " [Example session](../guides/command-line.md).\n\n## Exit status\n\n"
+        + table(("status", "meaning"), codes)
         + "\n## Variables\n\n"
-        "`MILLSTREAM_SERVER`, `MILLSTREAM_BOOTSTRAP` and `MILLSTREAM_DATA` stand for `--server`,"
-        " `--bootstrap` and `--data` where these are not given. `NO_COLOR` has tables be without"
-        " colour, as they are where standard output is no terminal.\n",
+        "`MILLSTREAM_SERVER`, `MILLSTREAM_BOOTSTRAP` and `MILLSTREAM_DATA` are the defaults of"
+        " `--server`, `--bootstrap` and `--data`. `NO_COLOR` disables colours in tables. There are"
+        " none if standard output is not a terminal.\n",
     ]
     for name, command in walk(command_line):
         context = click.Context(command, info_name=name, **command.context_settings)
@@ -136,30 +138,30 @@ def cli_page() -> str:
 
 
 def config_page() -> str:
-    """Every key of the configuration, with all that sets it, its default and its limits."""
+    """Return every key of the configuration, with its default, limits and other names."""
     parts = [
         NOTE,
-        "# Settings\n\nWhat a node can be set to: in a file, by a variable, or by an option of"
-        " [`millstream serve`](cli.md), of which the later win."
-        " [Configuring](../operating/configuring.md) tells how. What has no option of its own is"
-        " set by `--set KEY=VALUE`. A wrong value is refused with its key, where it came from and"
-        " what is allowed.\n\n"
+        "# Settings\n\nSettings of a node: from a file, an environment variable, or an option of"
+        " [`millstream serve`](cli.md), in order of increasing precedence. See"
+        " [Configuring](../operating/configuring.md). A setting without an option of its own is set"
+        " with `--set KEY=VALUE`. An invalid value is refused with its key, its origin and the"
+        " allowed values.\n\n"
         "Sizes may have a unit (`"
         + "`, `".join(BYTE_UNITS)
         + "`) and times too (`"
         + "`, `".join(TIME_UNITS)
-        + "`); a bare number is in bytes or in milliseconds, as the name says. `none` is for no"
-        " limit, or no such thing.\n",
+        + "`); a number without a unit is in bytes or milliseconds, as the name says. `none`"
+        " means no limit, or that the feature is off.\n",
     ]
     for name, about in TABLES.items():
         if keys := [key for key in KEYS.values() if key.table == name]:
             more = MORE.get(name, "")
-            parts.append(f"\n## {name}\n\n`[{name}]` is for {about}.{more}\n\n{_key_table(keys)}")
+            parts.append(f"\n## {name}\n\n`[{name}]`: {about}.{more}\n\n{_key_table(keys)}")
     parts.append(_fields_page())
-    parts += _members("Durability", config.Durability, "class", "what an acknowledgement promises")
-    parts += _members("Discard", config.Discard, "discard", "what happens when a log is full")
-    parts += _members("Levels", config.EventLevel, "level", "how much is said")
-    parts += _members("Formats", config.EventFormat, "format", "how it is said")
+    parts += _members("Durability", config.Durability, "class", "guarantee of an acknowledgement")
+    parts += _members("Discard", config.Discard, "discard", "action when a log is full")
+    parts += _members("Levels", config.EventLevel, "level", "logged events")
+    parts += _members("Formats", config.EventFormat, "format", "form of a line")
     return "".join(parts)
 
 
@@ -175,82 +177,87 @@ def _key_table(keys: Sequence[ConfigKey]) -> str:
                 display_value(key, key.default),
                 allowed_briefly(key),
                 _field_docstrings(kind)[key.field]
-                + (f" Kafka clients know it as `{kafka}`." if kafka else ""),
+                + (f" Kafka's name: `{kafka}`." if kafka else ""),
                 ", ".join((f"`{key.variable}`", *others)),
             )
         )
-    return table(["key", "default", "allowed", "what it is for", "also set by"], rows)
+    return table(["key", "default", "allowed", "meaning", "also set by"], rows)
 
 
 def allowed_briefly(key: ConfigKey) -> str:
-    """Return what is allowed, without the units, which are the same for all."""
+    """Return the allowed values, without units, which are the same for all keys."""
     if key.limits is None:
         return describe_allowed(key)
-    least, most = (display_value(key, limit) for limit in key.limits)
-    return f"{least} to {_kept_short(most)}" + ", or `none`" * key.is_optional
+    lowest, highest = (display_value(key, limit) for limit in key.limits)
+    return f"{lowest} to {_abbreviated(highest)}" + ", or `none`" * key.is_optional
 
 
 def _fields_page() -> str:
-    """The same settings, as Python has them."""
+    """Return the settings as fields of Python classes."""
     parts = [
         "\n## In Python\n\nFor an [embedded store](../guides/embedding.md) and a"
         " [broker in tests](../guides/testing.md), the same settings are fields of these classes."
-        " `NodeConfig` holds the others as "
+        " `NodeConfig` contains the others as "
         + ", ".join(f"`{part}`" for part in PARTS if part)
-        + ". Sizes are in bytes, times in milliseconds, and `None` is for no limit.\n"
+        + ". Sizes are in bytes, times in milliseconds, and `None` means no limit.\n"
     ]
     for part, (kind, _) in PARTS.items():
         keys = {key.field: key.path for key in KEYS.values() if key.part == part}
-        words = _field_docstrings(kind)
+        docstrings = _field_docstrings(kind)
         rows = []
         for field in fields(kind):
-            if field.name in words:
+            if field.name in docstrings:
                 key = keys.get(field.name)
-                place = f"`{key}`" if key else f"none: {TOPIC_ONLY_FIELDS[part, field.name]}"
+                location = f"`{key}`" if key else f"none: {TOPIC_ONLY_FIELDS[part, field.name]}"
                 default = getattr(kind(), field.name)
                 default = default.value if isinstance(default, Enum) else default
                 rows.append(
-                    (f"`{field.name}`", f"`{default}`", place, "" if key else words[field.name])
+                    (
+                        f"`{field.name}`",
+                        f"`{default}`",
+                        location,
+                        "" if key else docstrings[field.name],
+                    )
                 )
         has_more = any(row[3] for row in rows)
-        head = ["field", "default", "key", *(["what it is for"] if has_more else [])]
+        head = ["field", "default", "key", *(["meaning"] if has_more else [])]
         rows = rows if has_more else [row[:3] for row in rows]
         parts.append(f"\n### {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n{table(head, rows)}")
     return "".join(parts)
 
 
 def _members(title: str, kind: type[Enum], *head: str) -> list[str]:
-    words = _field_docstrings(kind)
-    rows = [(f"`{member.value}`", words[member.name]) for member in kind]
+    docstrings = _field_docstrings(kind)
+    rows = [(f"`{member.value}`", docstrings[member.name]) for member in kind]
     return [f"\n## {title}\n\n", table(head, rows)]
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
-    """Return the string that stands below each field of a class."""
+    """Return the docstring below each field of a class."""
     body = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    docstrings = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         target = field.target if isinstance(field, ast.AnnAssign) else None
         if isinstance(field, ast.Assign):
             target = field.targets[0]
         if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
             assert isinstance(below.value, ast.Constant)
-            found[target.id] = " ".join(str(below.value.value).split())
-    return found
+            docstrings[target.id] = " ".join(str(below.value.value).split())
+    return docstrings
 
 
 # Errors.
 
 
 def errors_page() -> str:
-    """Every error, indented below the one that it is a kind of."""
+    """Return every error, indented below its base class."""
     rows = _error_rows(errors.MillstreamError, 0)
     return (
-        f"{NOTE}# Errors\n\nCatch a branch to catch all below it. A Kafka client sees the code, an"
-        " HTTP client the status; where there is none, it is that of the nearest error above. [The"
-        " shape of an error over HTTP](http.md#errors).\n\n"
-        + table(["error", "what it means", "Kafka's code", "HTTP status"], rows)
+        f"{NOTE}# Errors\n\nAn `except` clause for an error also catches those below it. A Kafka"
+        " client sees the code, an HTTP client the status. An error without one has that of the"
+        " nearest error above it. [Errors over HTTP](http.md#errors).\n\n"
+        + table(["error", "meaning", "Kafka's code", "HTTP status"], rows)
     )
 
 
@@ -259,24 +266,23 @@ def _error_rows(kind: type[errors.MillstreamError], depth: int) -> list[Sequence
     code = f"`{CODES[kind].name}`" if kind in CODES else ""
     status = str(STATUSES[kind].value) if kind in STATUSES else ""
     name = f"{indent}`{kind.__name__}`"
-    rows: list[Sequence[str]] = [(name, words_of(kind), code, status)]
+    rows: list[Sequence[str]] = [(name, docstring_of(kind), code, status)]
     for below in kind.__subclasses__():
         if below.__module__ == errors.__name__:
             rows += _error_rows(below, depth + 1)
     return rows
 
 
-# The Kafka door.
+# The Kafka protocol.
 
 
 def kafka_page() -> str:
-    """What is spoken: requests, features, topic configs, quotas, error codes."""
+    """Return the supported requests, features, topic configs, quotas and error codes."""
     return "\n".join(
         [
-            f"{NOTE}# Kafka: what is spoken\n\n"
-            "Derived from the code. How it differs from Kafka is told in"
-            " [known differences](kafka-differences.md), how it is used in"
-            " [the guide](../guides/kafka.md).\n",
+            f"{NOTE}# Kafka protocol\n\n"
+            "Derived from the code. See also the [known differences](kafka-differences.md) from"
+            " Kafka and [the guide](../guides/kafka.md).\n",
             _apis(),
             _features(),
             _topic_configs(),
@@ -288,14 +294,14 @@ def kafka_page() -> str:
 
 def _apis() -> str:
     rows = [
-        (key, api.name, _versions(api), words_of(HANDLERS[key]))
+        (key, api.name, _versions(api), docstring_of(HANDLERS[key]))
         for key, api in sorted(APIS.items())
     ]
     return (
-        "## Requests\n\nThe versions are those that ApiVersions announces.\n\n"
-        + table(["key", "API", "versions", "what it does here"], rows)
-        + "\nProduce is announced from version 0 on, and taken from version 3 on: older librdkafka"
-        " looks for version 0 to see whether it may compress.\n"
+        "## Requests\n\nThe versions are those in the ApiVersions response.\n\n"
+        + table(["key", "API", "versions", "behaviour"], rows)
+        + "\nProduce is announced from version 0 and supported from version 3: older versions of"
+        " librdkafka check for version 0 before they compress.\n"
     )
 
 
@@ -305,9 +311,9 @@ def _versions(api: Api) -> str:
 
 
 def _features() -> str:
-    rows = [(f"`{name}`", f"{least}-{most}") for name, (least, most) in FEATURES.items()]
+    rows = [(f"`{name}`", f"{lowest}-{highest}") for name, (lowest, highest) in FEATURES.items()]
     return (
-        "## Features\n\nWhat ApiVersions says is on, at the highest of these levels.\n\n"
+        "## Features\n\nFeatures in the ApiVersions response, finalized at the highest level.\n\n"
         + table(["feature", "levels"], rows)
     )
 
@@ -316,38 +322,38 @@ def _topic_configs() -> str:
     effects = _field_docstrings(SettingEffect)
     rows = [
         (
-            f"`{one.name}`",
-            _kept_short(one.default) or "empty",
-            _kept_short(one.allowed),
-            one.effect.value,
-            one.meaning,
+            f"`{setting.name}`",
+            _abbreviated(setting.default) or "empty",
+            _abbreviated(setting.allowed),
+            setting.effect.value,
+            setting.meaning,
         )
-        for one in TOPIC_CONFIGS.values()
+        for setting in TOPIC_CONFIGS.values()
     ]
     removed = [(f"`{name}`", why) for name, why in sorted(REMOVED_CONFIGS.items())]
     return (
-        "## Topic configs\n\nAll that Kafka 4 knows, and ours. Others are refused with"
-        " `INVALID_CONFIG`, as are values that are not allowed.\n\n"
+        "## Topic configs\n\nAll configs of Kafka 4, and those of Millstream. Others are refused"
+        " with `INVALID_CONFIG`, as are invalid values.\n\n"
         + "".join(f"- **{effect.value}**: {effects[effect.name]}\n" for effect in SettingEffect)
         + "\n"
         + table(["config", "default", "allowed", "effect", "meaning"], rows)
-        + "\nThese went with Kafka 4, and are refused with a word of advice:\n\n"
+        + "\nThese were removed in Kafka 4, and are refused with an explanation:\n\n"
         + table(["config", "why"], removed)
     )
 
 
-def _kept_short(text: str) -> str:
-    """Name the largest numbers by what they are."""
+def _abbreviated(text: str) -> str:
+    """Write the largest numbers as powers."""
     for number, name in ((2**63 - 1, "2^63-1"), (2**31 - 1, "2^31-1")):
         text = text.replace(str(number), name)
     return text
 
 
 def _quotas() -> str:
-    words = _field_docstrings(QuotaKind)
-    rows = [(f"`{kind.value}`", words[kind.name]) for kind in QuotaKind]
+    docstrings = _field_docstrings(QuotaKind)
+    rows = [(f"`{kind.value}`", docstrings[kind.name]) for kind in QuotaKind]
     return "## Quotas\n\nSet with AlterClientQuotas, per user, client id, or both.\n\n" + table(
-        ["quota", "what it limits"], rows
+        ["quota", "limit"], rows
     )
 
 
@@ -356,9 +362,9 @@ def _codes() -> str:
         (code.value, f"`{code.name}`", f"`{kind.__name__}`") for kind, code in CODES.items()
     )
     return (
-        "## Error codes\n\nWhich of [our errors](errors.md) a client sees as what. Requests about"
-        " groups and transactions turn codes that their clients would not survive into such as"
-        " they retry.\n\n" + table(["code", "name", "error"], rows)
+        "## Error codes\n\nKafka's codes for the [errors](errors.md). In responses about groups and"
+        " transactions, codes that would make a client give up are replaced by codes that it"
+        " retries.\n\n" + table(["code", "name", "error"], rows)
     )
 
 
@@ -366,7 +372,7 @@ def _codes() -> str:
 
 
 def metrics_page() -> str:
-    """Every metric, with its kind, its labels and what it counts."""
+    """Return every metric, with its kind, labels and help."""
     rows = [
         (
             f"`{metric.name}`",
@@ -378,11 +384,11 @@ def metrics_page() -> str:
         for metric in section.metrics
     ]
     return (
-        f"{NOTE}# Metrics\n\nA node tells them at `/metrics`, with those of its process"
+        f"{NOTE}# Metrics\n\nA node serves them at `/metrics`, with those of its process"
         " (`process_*`, `python_*`). The first"
         f" {LISTED_MAX:,} partitions that were opened, and the first {LISTED_MAX:,} committed"
-        " offsets, have metrics of their own; the others count in totals.\n\n"
-        + table(["metric", "kind", "labels", "what it is"], rows)
+        " offsets, have metrics of their own; the others are only in the totals.\n\n"
+        + table(["metric", "kind", "labels", "meaning"], rows)
     )
 
 

@@ -1,7 +1,7 @@
-"""Compiles the kernels that Spark's workers use, once, into Numba's cache beside the code.
+"""Compiles the kernels that Spark's workers use into Numba's cache beside the code.
 
-`make setup` runs this. Without it, the first query on a machine compiles while it runs, in each of
-its workers at the same time: that takes long, and Spark does not wait for long.
+`make setup` runs it. Without it, each worker of the first query on a machine compiles them at the
+same time, which takes longer than Spark waits for a worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AVRO = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long
 
 
 def main() -> None:
-    """Use each kernel once."""
+    """Call each kernel once."""
     records = [Record(b"value", key=b"key", headers=(("name", b"value"),))]
     batch = build_batch(records, now_ms=0)
     bodies = list(open_bodies(batch, check=True, size_max=BODY_SIZE_MAX))

@@ -1,4 +1,4 @@
-"""Where Spark looks for the format `millstream` by itself: installed is registered."""
+"""Entry point through which Spark finds the format `millstream` if this package is installed."""
 
 from millstream.spark.source import MillstreamDataSource as DefaultSource
 

@@ -113,12 +113,16 @@ def test_a_topic_that_is_missing_is_made(spark, node, topic):
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
-        (["id"], {}, "column 'id' has no place in a record"),
-        (["CAST(id AS STRING) AS key"], {}, "needed is value"),
-        (["id AS value"], {}, "column value is bigint, allowed is binary or string"),
-        (["'x' AS value"], {"topic": None}, "needed is topic, or the option topic"),
-        (["'x' AS value", "7 AS partition"], {}, "partition 7, topic-.* has 0 to 0"),
-        (["'x' AS value"], {"compresion": "gzip"}, "'compresion' is unknown"),
+        (["id"], {}, "column 'id' is not a part of a record"),
+        (["CAST(id AS STRING) AS key"], {}, "columns must include value"),
+        (["id AS value"], {}, "column value must be of type binary or string, got bigint"),
+        (["'x' AS value"], {"topic": None}, "columns must include topic, or the option topic"),
+        (
+            ["'x' AS value", "7 AS partition"],
+            {},
+            "for topic topic-.* must be between 0 and 0, got 7",
+        ),
+        (["'x' AS value"], {"compresion": "gzip"}, "'compresion' does not exist"),
     ],
 )
 def test_what_cannot_be_written_is_said(spark, node, topic, columns, options, says):
@@ -133,7 +137,7 @@ def test_what_cannot_be_written_is_said(spark, node, topic, columns, options, sa
 def test_a_topic_is_not_overwritten(spark, node, topic):
     create(node, topic)
     writer = numbers(spark, 3).write.format("millstream").mode("overwrite")
-    with pytest.raises(PySparkException, match="a topic only grows"):
+    with pytest.raises(PySparkException, match="a topic cannot be overwritten"):
         writer.option("bootstrap.servers", node.bootstrap).option("topic", topic).save()
 
 

@@ -81,7 +81,9 @@ def test_records_that_retention_took_fail_the_query_with_the_gap(spark, node, to
     produce(node, topic, [b"x"] * 5)
     assert evict(node, topic) == 8
     produce(node, topic, [b"x"] * 2)
-    with pytest.raises(StreamingQueryException, match=f"offsets 3 to 7 of {topic}-0 were evicted"):
+    with pytest.raises(
+        StreamingQueryException, match=f"offsets 3 to 7 of {topic}-0 were deleted by retention"
+    ):
         reading.run()
 
 

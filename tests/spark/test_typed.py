@@ -112,7 +112,7 @@ def test_topics_that_declare_different_values_are_read_together_as_they_are(spar
         produce(node, name, [b"{}"])
     reader = spark.read.format("millstream").option("bootstrap.servers", node.bootstrap)
     reader = reader.option("topics", f"{topic}-a,{topic}-b")
-    with pytest.raises(PySparkException, match="declare different values"):
+    with pytest.raises(PySparkException, match="declare different formats or schemas"):
         reader.load()
     assert reader.option("valueFormat", "raw").load().count() == 2
 

@@ -1,1 +1,1 @@
-"""Topics as Spark tables: a data source, sinks, pipelines and jobs."""
+"""Spark integration: data source, sinks, pipelines and maintenance jobs."""

@@ -1,12 +1,12 @@
-"""The columns of a topic as a Spark table.
+"""Columns of a topic as a Spark table.
 
 topic          STRING
 partition      INT
 offset         BIGINT
 timestamp      TIMESTAMP                                 of the record
 timestampType  INT                                       0 set by the producer, 1 by the broker
-key            BINARY                                    null where the record has none
-value          BINARY                                    null where the record has none
+key            BINARY                                    null if the record has none
+value          BINARY                                    null if the record has none
 headers        ARRAY<STRUCT<key: STRING, value: BINARY>> only with includeHeaders
 """
 
@@ -43,7 +43,7 @@ _TYPES = (
     ArrayType(_HEADER),
 )
 
-TABLE = StructType([StructField(*one) for one in zip(COLUMN_NAMES, _TYPES, strict=True)])
+TABLE = StructType([StructField(*column) for column in zip(COLUMN_NAMES, _TYPES, strict=True)])
 
 TABLE_NAMES = frozenset(COLUMN_NAMES)
 
@@ -51,13 +51,13 @@ TABLE_NAMES = frozenset(COLUMN_NAMES)
 def table_schema(
     *, include_headers: bool, columns: Sequence[str] | None, typed: StructType
 ) -> StructType:
-    """Return the columns of a topic, or those of them that were asked for."""
+    """Return the columns of a topic, or those named in `columns`."""
     if columns is None:
-        usual = [one for one in TABLE if include_headers or one.name != HEADERS]
-        return StructType([*usual, *typed])
+        stored = [field for field in TABLE if include_headers or field.name != HEADERS]
+        return StructType([*stored, *typed])
     known = {field.name: field for field in (*TABLE, *typed)}
     if unknown := [name for name in columns if name not in known]:
-        raise InvalidConfig(f"columns has {unknown}, allowed are {list(known)}")
+        raise InvalidConfig(f"columns must be some of {list(known)}, got {unknown}")
     return StructType([known[name] for name in columns])
 
 
@@ -66,9 +66,11 @@ def check_schema(schema: StructType, known: StructType) -> None:
     types = {field.name: field.dataType for field in known}
     for field in schema:
         if (allowed := types.get(field.name)) is None:
-            raise InvalidConfig(f"column {field.name!r} is unknown, there are {list(types)}")
+            raise InvalidConfig(
+                f"column {field.name!r} does not exist, the columns are {list(types)}"
+            )
         if field.dataType.simpleString() != allowed.simpleString():
             raise InvalidConfig(
-                f"column {field.name} was asked for as {field.dataType.simpleString()}, it is"
-                f" {allowed.simpleString()}"
+                f"column {field.name} must be of type {allowed.simpleString()}, got"
+                f" {field.dataType.simpleString()}"
             )

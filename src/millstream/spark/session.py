@@ -1,4 +1,4 @@
-"""The Spark session that commands run in."""
+"""Spark session for commands."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from millstream.errors import SparkMissing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_QUIET = Path(__file__).with_name("log4j2.properties")
+_LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 _COMMON = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",  # Commands show their own.
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}",
+    "spark.ui.showConsoleProgress": "false",  # Commands show their own progress.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
 _LOCAL = {
-    # Nothing outside this machine has to reach a driver whose executors are its own threads.
+    # The executors are threads of the driver, so nothing connects to it from outside.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
@@ -34,22 +34,22 @@ _LOCAL = {
 def spark_session(
     app_name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session that knows `format("millstream")`; whoever asked for it stops it.
+    """Return a session that has `format("millstream")`. The caller stops it.
 
-    `conf` wins over what is set here: no web interface, only errors are logged, Arrow between Spark
-    and Python; with a local master also the loopback address, and this very Python for the workers.
-    With any other master the workers' Python is the cluster's matter (`PYSPARK_PYTHON`).
+    `conf` overrides the defaults: no web interface, only errors are logged, Arrow between Spark and
+    Python; with a local master also the loopback address, and this Python for the workers. With any
+    other master, the workers' Python is configured in the cluster (`PYSPARK_PYTHON`).
 
-    Where this process has a session already, that one is returned, with those settings changed that
-    can be changed while it runs; its master stays. Raises `SparkMissing` where PySpark is not
-    installed, or no Java to run it on.
+    If this process already has a session, it is returned, with those settings changed that can be
+    changed at run time; its master stays. Raises `SparkMissing` if PySpark or Java is not
+    installed.
     """
     try:
-        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - an extra, and slow.
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - optional, and slow to import.
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise SparkMissing(
-            f"this needs PySpark, found no module {error.name!r}: pip install millstream[spark]"
+            f"PySpark is not installed (no module {error.name!r}): pip install millstream[spark]"
         ) from error
     is_local = master.startswith("local")
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -64,7 +64,7 @@ def spark_session(
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise SparkMissing(
-            "Spark did not start: it needs Java 17 or newer, found by JAVA_HOME or on the PATH"
+            "Spark did not start: it requires Java 17 or newer, in JAVA_HOME or on the PATH"
         ) from error
     _register(spark)
     return spark
@@ -74,7 +74,7 @@ def spark_session(
 def running_session(
     app_name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Give a session as `spark_session` does, and stop it at the end unless it was there before."""
+    """Yield a session from `spark_session`, and stop it at the end unless it existed before."""
     was_running = _is_running()
     spark = spark_session(app_name, master, conf)
     try:
@@ -85,20 +85,21 @@ def running_session(
 
 
 def _is_running() -> bool:
-    """Whether this process has Spark running, in whichever of its threads."""
+    """Whether any thread of this process has a Spark context."""
     if sys.modules.get("pyspark") is None:
         return False
     from pyspark import SparkContext  # noqa: PLC0415
 
-    return SparkContext._active_spark_context is not None  # noqa: SLF001 - nobody else knows.
+    return SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public way to ask.
 
 
 def _register(spark: SparkSession) -> None:
-    """Make `format("millstream")` known where Spark would not find it by itself.
+    """Register `format("millstream")` if Spark would not find it.
 
-    It does where the module `pyspark_millstream` can be imported, as it can after an installation.
+    Spark finds it if the module `pyspark_millstream` can be imported, which an installation
+    provides.
     """
     if importlib.util.find_spec("pyspark_millstream") is None:
-        from millstream.spark.source import MillstreamDataSource  # noqa: PLC0415 - needs Spark.
+        from millstream.spark.source import MillstreamDataSource  # noqa: PLC0415 - requires Spark.
 
         spark.dataSource.register(MillstreamDataSource)

@@ -1,9 +1,9 @@
-"""`format("millstream")`: every topic a Spark table.
+"""Data source `format("millstream")`: topics as Spark tables.
 
     spark.read.format("millstream").option("bootstrap.servers", ...).option("topic", ...).load()
 
-Spark finds it by itself, through the package `pyspark_millstream`. Where Spark runs elsewhere than
-the installation, `spark.dataSource.register(MillstreamDataSource)` brings it along.
+Spark finds it through the package `pyspark_millstream`. If Spark runs without that installation,
+register it with `spark.dataSource.register(MillstreamDataSource)`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ from millstream.spark.columns import TABLE, TABLE_NAMES, check_schema, table_sch
 from millstream.spark.options import ReadOptions, parse_read_options, parse_write_options
 from millstream.spark.topic_values import TopicValues, find_values
 
-# Spark starts a Python process for most steps of a query, and each imports this module: what only
-# one of them needs is imported where it is used.
+# Spark starts a Python process for most steps of a query, and each imports this module. Imports
+# that only some of them need are therefore inside functions.
 
 _PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class MillstreamDataSource(DataSource):
-    """Topics of a node, or of a data directory."""
+    """Topics of a node or a data directory."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "millstream"
 
     def schema(self) -> StructType:
-        """Return the columns of what the options name, with those that its values are typed by."""
-        # Whether it is for a stream is not known here, and makes no difference to the columns.
+        """Return the columns for the options, including typed columns."""
+        # Spark does not say here whether this is a stream; the columns are the same.
         options = parse_read_options(self.options, is_stream=False)
         return table_schema(
             include_headers=options.include_headers,
@@ -49,25 +48,23 @@ class MillstreamDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a batch; `schema` may be a part of the columns, asked for by a user."""
+        """Return a reader of a batch. A user may give a `schema` with some of the columns."""
         from millstream.spark.read.batch_reader import BatchReader, PushdownReader  # noqa: PLC0415
 
-        # With its setting for it on, Spark plans in this module, which pushes; with it off, it
-        # refuses a reader that could.
+        # If Spark's setting for filter pushdown is on, it plans in this worker module. If it is
+        # off, Spark refuses a reader that has `pushFilters`.
         caller = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001
         kind = PushdownReader if caller == _PUSHING_WORKER else BatchReader
         options = parse_read_options(self.options, is_stream=False)
         return kind(options, _checked(options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads a stream."""
         from millstream.spark.read.stream_reader import StreamReader  # noqa: PLC0415
 
         options = parse_read_options(self.options, is_stream=True)
         return StreamReader(options, _checked(options, schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
-        """Return what writes a batch."""
         from millstream.spark.write.writer import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
@@ -77,16 +74,15 @@ class MillstreamDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamWriter:
-        """Return what writes a stream."""
         from millstream.spark.write.writer import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
 
 def _checked(options: ReadOptions, schema: StructType) -> TopicValues:
-    """Return what is known of the values, once the columns that are asked for are ones there are.
+    """Check the columns of `schema`, and return the declarations of values.
 
-    Topics are asked for what they declare only where more is wanted than every topic has.
+    Topics are asked for their declarations only if the schema has columns that not every topic has.
     """
     if TABLE_NAMES.issuperset(schema.fieldNames()):
         check_schema(schema, TABLE)
@@ -100,13 +96,13 @@ def _values(options: ReadOptions) -> TopicValues:
     from millstream.spark.read.plan import find_partitions  # noqa: PLC0415
     from millstream.spark.source_cache import open_source  # noqa: PLC0415
 
-    place = open_source(options.place)
-    topics = {one.topic for one in find_partitions(place, options.selection)}
-    values = find_values(place, sorted(topics), options.value)
-    if options.value.dead_letter_topic is not None and options.place.path is not None:
+    source = open_source(options.source)
+    topics = {partition.topic for partition in find_partitions(source, options.selection)}
+    values = find_values(source, sorted(topics), options.value)
+    if options.value.dead_letter_topic is not None and options.source.path is not None:
         raise InvalidConfig(
-            f"path is {options.place.path!r} and onBadRecord is deadLetter: dead letters need a"
-            " node to go to, with bootstrap.servers"
+            "onBadRecord=deadLetter requires bootstrap.servers: dead letters cannot be written to"
+            f" a data directory, got path {options.source.path!r}"
         )
     return values
 

@@ -1,7 +1,7 @@
-"""Places that this process reads from: opened once, and kept for the tasks that follow.
+"""Cache of record sources that this process has open.
 
 Spark keeps its Python workers, so a connection serves many tasks. It is never shared by two
-processes: where one was forked that had a place open, the copy is left alone.
+processes: after a fork, the child does not use the sources of its parent.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from millstream.clients.partition import RecordSource
 from millstream.spark.options import SourceOptions
 
 SOURCES_MAX = 16
-"""Places that a process keeps open; beyond, the oldest is closed."""
+"""Sources that a process keeps open. Above that, the least recently used is closed."""
 
-_places: dict[tuple[int, SourceOptions], RecordSource] = {}
+_sources: dict[tuple[int, SourceOptions], RecordSource] = {}
 
 
 def open_source(options: SourceOptions) -> RecordSource:
-    """Return the place that the options name, opened at most once in a process."""
+    """Return the source of the options, opened at most once per process."""
     key = (os.getpid(), options)
-    place = _places.pop(key, None) or _open(options)
-    _places[key] = place
-    while len(_places) > SOURCES_MAX:
-        _places.pop(next(iter(_places))).close()
-    return place
+    source = _sources.pop(key, None) or _open(options)
+    _sources[key] = source
+    while len(_sources) > SOURCES_MAX:
+        _sources.pop(next(iter(_sources))).close()
+    return source
 
 
 def close_sources() -> None:
-    """Close all that this process has open."""
-    while _places:
-        (process, _), place = _places.popitem()
+    """Close all sources of this process."""
+    while _sources:
+        (process, _), source = _sources.popitem()
         if process == os.getpid():
-            place.close()
+            source.close()
 
 
 def open_client(options: SourceOptions) -> KafkaClient:
-    """Return the node that the options name: what is written goes to a node."""
-    place = open_source(options)
-    assert isinstance(place, KafkaClient), "options of a sink name a node"
-    return place
+    """Return the client of the node in the options. Writes always go to a node."""
+    source = open_source(options)
+    assert isinstance(source, KafkaClient), "the options of a sink name a node"
+    return source
 
 
 def _open(options: SourceOptions) -> RecordSource:
     match options:
         case SourceOptions(path=str(path)):
-            # It brings all of the storage along, which readers of a node do without.
+            # Imports all of storage, which readers of a node do not need.
             from millstream.spark.read.data_directory import DataDirectory  # noqa: PLC0415
 
             return DataDirectory(path)

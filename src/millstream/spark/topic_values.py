@@ -1,13 +1,12 @@
-"""How values are typed: as the options say, or as the topics declare.
+"""Format of the values of a query, from its options or from the topics' declarations.
 
-What a format needs is loaded by whoever applies one, not by every process of a query.
+Formats are imported only by processes that apply them, not by every process of a query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from millstream.errors import InvalidConfig
@@ -22,55 +21,50 @@ if TYPE_CHECKING:
 
 RAW = "raw"
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class TopicValues:
-    """What is known of the values that are read or written."""
+    """Options and declarations of the values that are read or written."""
 
     options: ValueOptions
     declared: tuple[tuple[str, str], ...] = ()
-    """The configs of the topics that say what values are."""
+    """Topic configs that declare the format and the schema."""
 
     @property
     def is_typed(self) -> bool:
-        """Whether there are typed columns."""
         declared = dict(self.declared).get(VALUE_FORMAT_CONFIG, RAW)
         return (self.options.format or declared) != RAW
 
     def fields(self) -> list[pa.Field]:
-        """Return the columns that typing adds."""
+        """Return the typed columns."""
         from millstream.formats.typed_batch import applied_fields  # noqa: PLC0415
 
         return applied_fields(self.format(), self.options.on_bad, prefix=self.options.prefix)
 
     def format(self) -> ValueFormat:
-        """Return what reads and writes values; raises `InvalidConfig` where a schema is wrong."""
+        """Return the format of the values; raises `InvalidConfig` for an invalid schema."""
         from millstream.formats.declaration import choose_format  # noqa: PLC0415
 
-        return choose_format(self.options.given, dict(self.declared))
+        return choose_format(self.options.format_options, dict(self.declared))
 
 
-def find_values(place: RecordSource, topics: Sequence[str], options: ValueOptions) -> TopicValues:
-    """Return what the options say, and what the topics declare where that matters.
+def find_values(source: RecordSource, topics: Sequence[str], options: ValueOptions) -> TopicValues:
+    """Return the options, with the declarations of the topics unless an option overrides them.
 
-    A data directory tells nothing of what its topics declare. Topics that are read together have
-    to declare the same, unless an option says what they are.
+    A data directory does not have the declarations of its topics. Topics that are read together
+    must declare the same, unless an option sets the format.
     """
     from millstream.clients.kafka.client import KafkaClient  # noqa: PLC0415
 
-    if options.format is not None or not isinstance(place, KafkaClient) or not topics:
+    if options.format is not None or not isinstance(source, KafkaClient) or not topics:
         return TopicValues(options)
     declared: dict[tuple[tuple[str, str], ...], str] = {}
-    for topic, configs in place.topic_configs(topics).items():
-        said = [
-            (name, configs.get(name, "")) for name in (VALUE_FORMAT_CONFIG, VALUE_SCHEMA_CONFIG)
-        ]
-        declared[tuple(one for one in said if one[1])] = topic
+    for topic, configs in source.topic_configs(topics).items():
+        names = (VALUE_FORMAT_CONFIG, VALUE_SCHEMA_CONFIG)
+        declared[tuple((name, configs[name]) for name in names if configs.get(name))] = topic
     if len(declared) > 1:
         raise InvalidConfig(
-            f"topics {sorted(declared.values())} declare different values: they are read together"
-            " with the option valueFormat, for one thing raw"
+            f"topics {sorted(declared.values())} declare different formats or schemas: to read them"
+            " together, set the option valueFormat, for instance to raw"
         )
     return TopicValues(options, next(iter(declared)))

@@ -64,7 +64,7 @@ def test_without_pyspark_a_command_says_what_to_install(monkeypatch, data):
     for name in ("pyspark", "pyspark.errors"):
         monkeypatch.setitem(sys.modules, name, None)
     done = millstream("jobs", "verify", "--data", data, status=1)
-    assert done.stderr.startswith("Error: this needs PySpark")
+    assert done.stderr.startswith("Error: PySpark is not installed")
     assert "pip install millstream[spark]" in done.stderr
 
 
@@ -137,7 +137,7 @@ def test_what_was_finished_before_is_not_done_again(spark, data, tmp_path, comma
     flip(segments_of(data, "a", "log")[0], 200)  # Nobody looks there again,
     assert millstream(*arguments).stdout == first.stdout
     next(state.iterdir()).write_text("{")
-    assert "remove it" in millstream(*arguments, status=1).stderr
+    assert "delete the file" in millstream(*arguments, status=1).stderr
     for path in state.iterdir():
         path.unlink()
     assert "damaged" in millstream(*arguments, status=1).stdout  # unless nothing is noted.
@@ -151,11 +151,11 @@ def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path):
         return [number]
 
     finished, done, failing = CompletedTasks(str(tmp_path), "test", list[int]), [], {2}
-    noted = finished.around(str, work)
+    recorded = finished.recording(str, work)
     with pytest.raises(KeyboardInterrupt):
-        list(map(noted, range(4)))
+        list(map(recorded, range(4)))
     failing.clear()
-    assert [finished.load(str(number)) or noted(number) for number in range(4)] == [
+    assert [finished.load(str(number)) or recorded(number) for number in range(4)] == [
         [0],
         [1],
         [2],
@@ -165,7 +165,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path):
     other = CompletedTasks(str(tmp_path), "another test", list[int])
     assert other.load("0") is None
     finished._path("0").write_bytes(b"?")
-    with pytest.raises(CorruptFile, match="remove it to have that done again"):
+    with pytest.raises(CorruptFile, match="delete the file to repeat its task"):
         finished.load("0")
 
 
@@ -204,7 +204,7 @@ def test_a_range_begins_at_an_offset_or_at_a_time(text, options):
 
 def test_a_range_that_cannot_be_read_is_refused():
     done = millstream("jobs", "replay", "--from", "a", "--to", "b", "--start", "noon", status=1)
-    assert "found 'noon', needed is an offset or a time" in done.stderr
+    assert "must be an offset or a time such as" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "csv", "json"])
@@ -223,12 +223,12 @@ def test_a_table_that_spark_knows_is_found_by_its_name(spark):
     rows.createOrReplaceTempView("known")
     [row] = table_records(spark, "known", key="raw", value="nothing").collect()
     assert (bytes(row.key), row.value) == (b"\xff", None)
-    with pytest.raises(RequestError, match="has no column 'key', but raw, nothing"):
+    with pytest.raises(RequestError, match="has no column 'key', its columns are raw, nothing"):
         table_records(spark, "known", key="key")
 
 
 def test_a_table_of_no_known_format_is_refused(spark, tmp_path):
-    with pytest.raises(RequestError, match="name one of parquet, orc, csv, json"):
+    with pytest.raises(RequestError, match="use one of parquet, orc, csv, json"):
         table_records(spark, str(tmp_path))
 
 

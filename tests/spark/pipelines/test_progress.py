@@ -159,6 +159,6 @@ def test_a_query_whose_python_is_slow_to_come_up_is_started_again_a_few_times(te
 
     query = TargetQuery(TopicTarget(name="t", topic="out"), start)
     for _ in range(STARTS_MAX + 1):
-        query.start_again_if_slow()
+        query.restart_if_slow()
     assert len(started) == starts
     assert query.has_failed() == (text is not None)

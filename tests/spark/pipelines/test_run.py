@@ -245,8 +245,8 @@ def test_a_stop_lets_the_batch_finish_that_runs(spark, tmp_path):
 WRONG = {
     "steps.x: [UNRESOLVED_COLUMN": SqlStep(name="x", sql="SELECT nothing FROM orders"),
     "steps.x: [PARSE_SYNTAX_ERROR]": SqlStep(name="x", sql="SELECT * FROM orders WHERE ("),
-    "steps.x returned 7, needed is a DataFrame": step(lambda orders: 7, name="x"),
-    "targets.x.key is 'nothing', there are the columns id, country, amount": SqlStep(
+    "steps.x must return a DataFrame, got 7": step(lambda orders: 7, name="x"),
+    "targets.x.key must be one of the columns id, country, amount, got 'nothing'": SqlStep(
         name="x", sql="SELECT * FROM orders"
     ),
     "targets.x: [STREAMING_OUTPUT_MODE": SqlStep(

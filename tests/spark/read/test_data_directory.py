@@ -444,6 +444,6 @@ async def test_a_topic_that_was_deleted_meanwhile_is_unknown():
     directory = DataDirectory("/data", filesystem=store_disk(store))
     assert bounds(directory) == OffsetBounds(0, 1)
     await store.delete("t")
-    with pytest.raises(UnknownTopic, match="t-0 is gone"):
+    with pytest.raises(UnknownTopic, match="partition t-0 was deleted"):
         bounds(directory)
     await store.close()

@@ -69,7 +69,7 @@ def test_nothing_is_seen_before_the_driver_has_published(node, topic, write, com
 def test_of_two_attempts_the_one_that_spark_counts_is_seen(node, topic, write, commit):
     first = write("a", "b", attempt=0)
     second = write("a", "b", attempt=1)
-    assert first.share.transactional_id != second.share.transactional_id
+    assert first.transaction.transactional_id != second.transaction.transactional_id
     commit(0, second)
     assert values(node, topic) == [b"a", b"b"]
     commit(1, write("c"))
@@ -134,7 +134,7 @@ def test_what_is_given_up_is_not_seen_and_holds_nobody_up(node, topic, write, co
 def test_tasks_without_rows_write_nothing_and_ask_nothing(node, topic, write, commit):
     published = node.server.broker.transactions.publications.published
     empty = write()
-    assert empty.share is None
+    assert empty.transaction is None
     commit(0, empty)
     assert node.server.broker.transactions.publications.published == published
 
@@ -144,10 +144,10 @@ def test_a_batch_write_leaves_no_transactional_ids_behind(node, options):
     with task(0):
         written = writer.write(iter([pa.record_batch({"value": ["a"]})]))
     names = {one.transactional_id for one in node.server.broker.transactions.all()}
-    assert written.share.transactional_id in names
+    assert written.transaction.transactional_id in names
     writer.commit([written])
     names = {one.transactional_id for one in node.server.broker.transactions.all()}
-    assert written.share.transactional_id not in names
+    assert written.transaction.transactional_id not in names
 
 
 def test_numbered_writes_of_a_job_are_done_once_each(node, topic):
@@ -170,7 +170,7 @@ def test_numbered_writes_of_a_job_are_done_once_each(node, topic):
 
 
 def test_more_tasks_than_can_be_published_are_refused_before_they_write(write):
-    with pytest.raises(InvalidConfig, match=f"more than {TASKS_MAX} tasks"):
+    with pytest.raises(InvalidConfig, match=f"at most {TASKS_MAX} tasks"):
         write("a", partition=TASKS_MAX)
 
 
@@ -179,7 +179,7 @@ def test_rows_are_gathered_to_large_batches(node, options):
     with task(0):
         parts = [pa.record_batch({"value": [str(number)] * 10}) for number in range(100)]
         written = writer.write(iter(parts))
-    assert written.share.records == 1_000
+    assert written.transaction.records == 1_000
     partition = node.server.broker.topics.partition(options.topic, 0)
     assert partition.high_watermark == 1_000
     writer.commit([written])

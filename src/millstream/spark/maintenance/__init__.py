@@ -1,1 +1,1 @@
-"""Maintenance that walks over much data, as Spark jobs: in parallel, and to be repeated safely."""
+"""Maintenance of large data as Spark jobs, which run in parallel and can be repeated safely."""

@@ -1,8 +1,8 @@
-"""What of a job is finished, kept in a directory so that the next run can go on from there.
+"""Completed tasks of a job, stored in a directory so that the next run can skip them.
 
-One small file for each piece of work, written whole under another name first: a run that is killed
-leaves files that are right, or none. They are named after what was worked on and its state, so a
-segment that has changed since is worked on again.
+Each task has one small file, which is written under another name and then renamed: a run that is
+killed leaves complete files or none. Files are named after the input and its state, so a segment
+that has changed is processed again.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ _SUFFIX = ".done.json"
 
 @dataclass(frozen=True, slots=True)
 class CompletedTasks(Generic[R]):
-    """The finished pieces of one kind of job. The directory must be there for all workers."""
+    """Completed tasks of one kind of job. All workers must have access to the directory."""
 
     directory: str
     kind: str
-    """What was done, with all that it depends on: another kind never counts for this one."""
+    """The operation and its parameters. Results of one kind never count for another."""
     result_type: type[R]
 
     def make_directory(self) -> None:
-        """Create the directory if it is not there."""
+        """Create the directory if it does not exist."""
         Path(self.directory).mkdir(parents=True, exist_ok=True)
 
     def load(self, name: str) -> R | None:
-        """Return the result of a piece of work that was finished."""
+        """Return the result of a task, or `None` if it is not completed."""
         path = self._path(name)
         try:
             return msgspec.json.decode(path.read_bytes(), type=self.result_type)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:
-            raise CorruptFile(f"{path}: {error}; remove it to have that done again") from error
+            raise CorruptFile(f"{path}: {error}; delete the file to repeat its task") from error
 
     def save(self, name: str, result: R) -> None:
-        """Take note that a piece of work is finished. A node that dies may forget it."""
+        """Store the result of a task. It is not synced, so a machine that crashes may lose it."""
         path = self._path(name)
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
         unfinished.write_bytes(msgspec.json.encode(result))
         unfinished.replace(path)
 
-    def around(self, name: Callable[[Any], str], work: Callable[[Any], R]) -> Callable[[Any], R]:
-        """Return `work` that takes note of each piece it has finished."""
+    def recording(self, name: Callable[[Any], str], task: Callable[[Any], R]) -> Callable[[Any], R]:
+        """Return a function that calls `task` and stores its result."""
 
-        def noted(item: Any) -> R:
-            result = work(item)
+        def recorded(item: Any) -> R:
+            result = task(item)
             self.save(name(item), result)
             return result
 
-        return noted
+        return recorded
 
     def _path(self, name: str) -> Path:
         digest = hashlib.sha256(f"{self.kind}\n{name}".encode()).hexdigest()

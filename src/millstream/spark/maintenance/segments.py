@@ -1,8 +1,8 @@
-"""`verify` and `reindex` of a data directory on Spark: a task for each segment.
+"""`verify` and `reindex` of a data directory on Spark, one task per group of segments.
 
-What is found, and in which order, is what `millstream segments` finds: the driver lists the
-segments and judges what belongs together, and only the work on a single segment goes to tasks.
-The directory has to be at the same path for the driver and for all workers.
+Findings and their order are those of `millstream segments`: the driver lists the segments and
+checks relations between them; only the work on a single segment runs in tasks. The directory must
+have the same path on the driver and on all workers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ R = TypeVar("R")
 def verify(
     spark: SparkSession, data: str, *, state: str | None = None, progress: VerifyProgress
 ) -> list[Finding]:
-    """Return all that is damaged or unfinished in a data directory, and in what a node keeps there.
+    """Return all damage and unfinished work in a data directory, including the node's own logs.
 
-    With `state`, segments that an earlier run has finished there are not read again.
+    With `state`, segments that an earlier run completed are not read again.
     """
     filesystem = OsFilesystem()
     check_directory(filesystem, data)
@@ -48,9 +48,9 @@ def verify(
         return job.run(segments, work, files_of=lambda files: files, finished=finished)
 
     return [
-        found
+        finding
         for path in store_paths(filesystem, data)
-        for found in verify_store(filesystem, path, checks=checks)
+        for finding in verify_store(filesystem, path, checks=checks)
     ]
 
 
@@ -62,24 +62,26 @@ def reindex(
     state: str | None = None,
     progress: VerifyProgress,
 ) -> ReindexResult:
-    """Derive missing or wrong indexes and seals, or with `is_all` every index.
+    """Rebuild missing or wrong indexes and seals, or with `is_all` every index.
 
-    With `state`, segments that an earlier run has finished there are passed over.
+    With `state`, segments that an earlier run completed are skipped.
     """
     filesystem = OsFilesystem()
     job = _SegmentJob(spark, progress)
     kind = "reindex all" if is_all else "reindex"
     finished = None if state is None else CompletedTasks(state, kind, ReindexResult)
 
-    def repairs(suspects: Sequence[ReindexCandidate]) -> Iterator[ReindexResult]:
+    def repairs(candidates: Sequence[ReindexCandidate]) -> Iterator[ReindexResult]:
         work = partial(reindex_segment, filesystem, is_all=is_all)
-        return job.run(suspects, work, files_of=lambda suspect: suspect.files, finished=finished)
+        return job.run(
+            candidates, work, files_of=lambda candidate: candidate.files, finished=finished
+        )
 
     return reindex_store(filesystem, data, is_all=is_all, repairs=repairs)
 
 
 class _SegmentJob:
-    """Runs work over segments, store after store, and counts the bytes of all."""
+    """Runs work on segments, store by store, and reports progress in bytes over all stores."""
 
     def __init__(self, spark: SparkSession, progress: VerifyProgress) -> None:
         self._spark = spark
@@ -100,11 +102,11 @@ class _SegmentJob:
         known: dict[int, R] = {}
         if finished is not None:
             finished.make_directory()
-            work = finished.around(lambda item: _name(files_of(item)), work)
-            # What still grows, or waits to be removed, is another thing each time.
-            lasting = [number for number, item in enumerate(items) if files_of(item).is_sealed]
-            found = {number: finished.load(names[number]) for number in lasting}
-            known = {number: result for number, result in found.items() if result is not None}
+            work = finished.recording(lambda item: _name(files_of(item)), work)
+            # Results are reused only for sealed segments; others change between runs.
+            sealed = [number for number, item in enumerate(items) if files_of(item).is_sealed]
+            loaded = {number: finished.load(names[number]) for number in sealed}
+            known = {number: result for number, result in loaded.items() if result is not None}
         todo = [number for number in range(len(items)) if number not in known]
         before = self._bytes_before + sum(sizes[number] for number in known)
         total = self._bytes_before + sum(sizes)
@@ -122,5 +124,5 @@ class _SegmentJob:
 
 
 def _name(files: SegmentFiles) -> str:
-    """Return what a segment is called in this state: one that has grown since is another."""
+    """Return the name of a segment in its present state: after it has grown, the name differs."""
     return f"{files.path('log')} {files.size} {files.fate.value}"

@@ -1,4 +1,4 @@
-"""Work on many things as tasks of one Spark job, with progress."""
+"""A function applied to many items as tasks of one Spark job, with progress."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TASK_BYTES = 256 * 1024 * 1024
-"""Things are put together into tasks of about this size: a task costs a few milliseconds, and
-checking so much a few tenths of a second."""
+"""Approximate size of a task: a task costs a few milliseconds, and checking this many bytes a few
+tenths of a second.
+"""
 
-_TELL_SECONDS = 0.2
+_PROGRESS_SECONDS = 0.2
 
 
 def run_tasks(
@@ -29,11 +30,11 @@ def run_tasks(
     *,
     progress: Callable[[int], None],
 ) -> list[R]:
-    """Call `work` for each item, somewhere, and return the results in the order of the items.
+    """Call `work` for each item, and return the results in the order of the items.
 
-    `progress` is told, in this thread, how many of the bytes that `sizes` speaks of are done. A
-    task that fails is tried again as Spark is set to; raises `SparkFailed` where that does not
-    help. So `work` may be called several times for an item.
+    `progress` is called in this thread with the number of bytes completed, of those in `sizes`.
+    Spark repeats a task that fails, as configured, so `work` may be called several times for an
+    item. Raises `SparkFailed` if a task still fails.
     """
     if not items:
         return []
@@ -42,30 +43,30 @@ def run_tasks(
     tasks = list(_tasks(items, sizes))
 
     def run(task: tuple[Sequence[T], int]) -> list[R]:
-        some, size = task
-        results = [work(item) for item in some]
+        group, size = task
+        results = [work(item) for item in group]
         done.add(size)
         return results
 
     collect = context.parallelize(tasks, len(tasks)).map(run).collect
     with one_line_failures(), ThreadPoolExecutor(1) as pool:
         future = pool.submit(collect)
-        while not wait([future], _TELL_SECONDS).done:
-            progress(min(done.value, sum(sizes)))  # A task that ran twice counts twice.
-        found = future.result()
+        while not wait([future], _PROGRESS_SECONDS).done:
+            progress(min(done.value, sum(sizes)))  # A task that Spark repeats is counted twice.
+        results_by_task = future.result()
     progress(sum(sizes))
-    return [result for results in found for result in results]
+    return [result for results in results_by_task for result in results]
 
 
 def _tasks(items: Sequence[T], sizes: Sequence[int]) -> Iterator[tuple[list[T], int]]:
-    """Put items that follow each other together, each group with its size."""
-    some: list[T] = []
+    """Group consecutive items; yield each group with its size."""
+    group: list[T] = []
     size = 0
     for item, item_size in zip(items, sizes, strict=True):
-        if some and size + item_size > TASK_BYTES:
-            yield some, size
-            some, size = [], 0
-        some.append(item)
+        if group and size + item_size > TASK_BYTES:
+            yield group, size
+            group, size = [], 0
+        group.append(item)
         size += item_size
-    if some:
-        yield some, size
+    if group:
+        yield group, size

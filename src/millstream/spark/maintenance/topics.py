@@ -1,7 +1,7 @@
-"""Records into topics, exactly once: out of another topic, or out of a table.
+"""Jobs that write records to topics exactly once, from another topic or from a table.
 
-A job has an id. What it writes becomes visible in one step, and the node remembers the id with it.
-So a run that is repeated with the same id, whatever became of the first, writes nothing twice.
+A job has an id. Its records become visible in one step, and the node stores the id with them. A run
+that is repeated with the same id, whatever happened to the first, writes nothing twice.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 TABLE_FORMATS = ("parquet", "orc", "csv", "json")
 _FORMAT = "millstream"
 _RAW = {"valueFormat": "raw"}
-"""Values go as they are, whatever a topic declares of them."""
+"""Values are copied as bytes, whatever the topic declares."""
 _SOURCE_COLUMNS = ("key", "value", "headers", "timestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTarget:
-    """Where records go, and as which job."""
+    """Target topic and id of a job."""
 
     bootstrap: str
     topic: str
@@ -36,26 +36,26 @@ class JobTarget:
 
 @dataclass(frozen=True, slots=True)
 class RangeEdge:
-    """One end of a range: an offset in every partition, a moment, or an end of the log."""
+    """One end of a range: an offset in every partition, a time, or an end of the log."""
 
     offset: int | None = None
     moment: datetime | None = None
 
     @classmethod
     def parse(cls, text: str) -> RangeEdge:
-        """Read an offset, or a time as ISO 8601 has it, in UTC where it names no zone."""
+        """Parse an offset, or a time in ISO 8601, in UTC if it has no zone."""
         if text.isdecimal():
             return cls(offset=int(text))
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise RequestError(
-                f"found {text!r}, needed is an offset or a time such as 2026-01-31T12:00:00Z"
+                f"must be an offset or a time such as 2026-01-31T12:00:00Z, got {text!r}"
             ) from None
         return cls(moment=moment.replace(tzinfo=moment.tzinfo or UTC))
 
     def options(self, name: str) -> dict[str, str]:
-        """Return what the data source has to be told, `name` being `starting` or `ending`."""
+        """Return the options of the data source for this edge; `name` is `starting` or `ending`."""
         return {f"{name}Timestamp": self.moment.isoformat()} if self.moment else {}
 
 
@@ -69,25 +69,25 @@ def replay(
     end: RangeEdge | None = None,
     keeps_partition: bool = False,
 ) -> None:
-    """Write a range of one topic into another, `end` not included.
+    """Copy a range of one topic to another, excluding `end`.
 
-    Keys, values, headers and timestamps stay. Each record goes to the partition of its number with
-    `keeps_partition`, and else to that of its key.
+    Keys, values, headers and timestamps are kept. With `keeps_partition` a record goes to the
+    partition with the same number, otherwise to the partition of its key.
     """
-    from pyspark.sql import functions  # noqa: PLC0415 - an extra, and slow.
+    from pyspark.sql import functions  # noqa: PLC0415 - optional, and slow to import.
 
     first, last = start or RangeEdge(), end or RangeEdge()
     options = {"topic": source, "includeHeaders": "true", **_RAW}
     options |= first.options("starting") | last.options("ending")
     reader = spark.read.format(_FORMAT).option("bootstrap.servers", target.bootstrap)
-    found = reader.options(**options).load()
+    frame = reader.options(**options).load()
     offset = functions.col("offset")
     if first.offset is not None:
-        found = found.filter(offset >= first.offset)
+        frame = frame.filter(offset >= first.offset)
     if last.offset is not None:
-        found = found.filter(offset < last.offset)
+        frame = frame.filter(offset < last.offset)
     wanted = [*_SOURCE_COLUMNS, "partition"] if keeps_partition else _SOURCE_COLUMNS
-    _write(found.select(*wanted), target)
+    _write(frame.select(*wanted), target)
 
 
 @one_line_failures()
@@ -100,9 +100,9 @@ def backfill(
     key: str | None = None,
     value: str | None = None,
 ) -> None:
-    """Write a table into a topic, a record for each row: see `table_records`."""
-    found = table_records(spark, table, table_format=table_format, key=key, value=value)
-    _write(found, target)
+    """Write the rows of a table to a topic, one record per row: see `table_records`."""
+    frame = table_records(spark, table, table_format=table_format, key=key, value=value)
+    _write(frame, target)
 
 
 def table_records(
@@ -113,28 +113,30 @@ def table_records(
     key: str | None = None,
     value: str | None = None,
 ) -> DataFrame:
-    """Return the rows of a table as records: `key`, where one is wanted, and `value`, in bytes.
+    """Return the rows of a table as records: `value`, and `key` if it is given, as bytes.
 
-    `table` is a path, or the name of a table that Spark knows. The key is that of the column `key`,
-    and the value that of the column `value`, or else all columns as JSON. Bytes and text go as
-    they are, other types as the text that Spark writes them as.
+    `table` is a path, or the name of a table in Spark's catalog. The record's key is the column
+    `key`. The record's value is the column `value`, or without it all columns as JSON. Bytes and
+    strings are written as they are, other types as Spark's text form.
     """
-    from pyspark.sql import functions  # noqa: PLC0415 - an extra, and slow.
+    from pyspark.sql import functions  # noqa: PLC0415 - optional, and slow to import.
 
-    found = _table(spark, table, table_format)
+    frame = _table(spark, table, table_format)
     for name in filter(None, (key, value)):
-        if name not in found.columns:
-            raise RequestError(f"{table} has no column {name!r}, but {', '.join(found.columns)}")
+        if name not in frame.columns:
+            raise RequestError(
+                f"{table} has no column {name!r}, its columns are {', '.join(frame.columns)}"
+            )
     if value is None:
-        content = functions.to_json(functions.struct(*map(_column, found.columns)))
-        # A row of which every column is null is still a row.
+        content = functions.to_json(functions.struct(*map(_column, frame.columns)))
+        # Keep rows in which every column is null.
         values = functions.coalesce(content, functions.lit("{}")).cast("binary")
     else:
-        values = _bytes(found, value)
+        values = _bytes(frame, value)
     columns = [values.alias("value")]
     if key is not None:
-        columns.insert(0, _bytes(found, key).alias("key"))
-    return found.select(*columns)
+        columns.insert(0, _bytes(frame, key).alias("key"))
+    return frame.select(*columns)
 
 
 def _table(spark: SparkSession, table: str, table_format: str | None) -> DataFrame:
@@ -146,18 +148,18 @@ def _table(spark: SparkSession, table: str, table_format: str | None) -> DataFra
 
 
 def _format_of(table: str) -> str | None:
-    """Return the format that a path, or the files in it, are named after; none for a name."""
+    """Return the format in the name of a path or of the files in it; `None` for a table name."""
     names = [table.rstrip("/")]
     if os.path.isdir(table):
         names += sorted(os.listdir(table))
     for name in names:
-        parts = name.rpartition("/")[2].split(".")[1:]  # It may be packed: .csv.gz
-        if found := next((part for part in parts if part in TABLE_FORMATS), None):
-            return found
+        parts = name.rpartition("/")[2].split(".")[1:]  # It may be compressed: .csv.gz
+        if known := next((part for part in parts if part in TABLE_FORMATS), None):
+            return known
     if "/" not in table and not os.path.exists(table):
         return None
     raise RequestError(
-        f"found no format in the name {table!r}, name one of {', '.join(TABLE_FORMATS)}"
+        f"cannot infer the format of {table!r} from its name, use one of {', '.join(TABLE_FORMATS)}"
     )
 
 
@@ -167,13 +169,12 @@ def _column(name: str) -> Column:
     return functions.col("`" + name.replace("`", "``") + "`")
 
 
-def _bytes(found: DataFrame, name: str) -> Column:
-    """Return a column as bytes."""
-    is_binary = found.schema[name].dataType.typeName() == "binary"
+def _bytes(frame: DataFrame, name: str) -> Column:
+    is_binary = frame.schema[name].dataType.typeName() == "binary"
     return _column(name) if is_binary else _column(name).cast("string").cast("binary")
 
 
-def _write(found: DataFrame, target: JobTarget) -> None:
-    writer = found.write.format(_FORMAT).mode("append")
+def _write(frame: DataFrame, target: JobTarget) -> None:
+    writer = frame.write.format(_FORMAT).mode("append")
     writer = writer.option("bootstrap.servers", target.bootstrap).option("topic", target.topic)
     writer.options(jobId=target.job_id, **_RAW).save()

@@ -1,4 +1,4 @@
-"""Pipelines between topics and tables, described in TOML or in Python, run by Spark."""
+"""Pipelines between topics and tables, defined in TOML or Python and run by Spark."""
 
 from millstream.spark.pipelines.definition.load import load
 from millstream.spark.pipelines.definition.pipeline import Pipeline

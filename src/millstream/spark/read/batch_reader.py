@@ -1,4 +1,4 @@
-"""A batch of a topic: planned once on the driver, read range by range in the tasks."""
+"""Reader of a batch: planned once on the driver, read range by range in tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """Reads from where the options say up to what there is when the query is planned."""
+    """Reads from the start in the options up to the end at planning time."""
 
     def __init__(self, options: ReadOptions, values: TopicValues, columns: StructType) -> None:
         self._options = options
@@ -31,55 +31,58 @@ class BatchReader(DataSourceReader):
         self._conditions = NO_CONDITIONS
 
     def partitions(self) -> list[InputPartition]:
-        """Return what each task reads."""
+        """Return the tasks."""
         options = self._options
-        place = open_source(options.place)
-        where = [
-            one for one in find_partitions(place, options.selection) if self._conditions.has(one)
-        ]
-        bounds = place.bounds(where, isolation=options.isolation)
-        start = resolve(options.starting, where, bounds, place, name="startingOffsets")
-        end = resolve(options.ending, where, bounds, place, name="endingOffsets")
-        start, _ = resolve_start(place, start, bounds, options)
-        start, end = self._clipped(place, start, end)
-        # An empty list would be taken for one partition without a value.
-        return [*make_tasks(place, start, end, options)] or [ReadTask(())]
+        source = open_source(options.source)
+        partitions = find_partitions(source, options.selection)
+        where = [partition for partition in partitions if self._conditions.has(partition)]
+        bounds = source.bounds(where, isolation=options.isolation)
+        start = resolve(options.starting, where, bounds, source, name="startingOffsets")
+        end = resolve(options.ending, where, bounds, source, name="endingOffsets")
+        start, _ = resolve_start(source, start, bounds, options)
+        start, end = self._clipped(source, start, end)
+        # Spark takes an empty list for one partition without a value.
+        return [*make_tasks(source, start, end, options)] or [ReadTask(())]
 
     def _clipped(
-        self, place: RecordSource, start: Offsets, end: Offsets
+        self, source: RecordSource, start: Offsets, end: Offsets
     ) -> tuple[Offsets, Offsets]:
-        """Leave out what cannot meet the conditions."""
-        clipped = {one: self._conditions.clip(start[one], end[one]) for one in end}
-        start = {one: bounds[0] for one, bounds in clipped.items()}
-        end = {one: bounds[1] for one, bounds in clipped.items()}
-        if (least := self._conditions.timestamp_ms_min) is not None and least > 0:
-            for one, offset in place.offsets_at(list(end), least).items():
-                start[one] = end[one] if offset is None else max(start[one], offset)
+        """Exclude offsets that cannot meet the conditions."""
+        clipped = {
+            partition: self._conditions.clip(start[partition], end[partition]) for partition in end
+        }
+        start = {partition: bounds[0] for partition, bounds in clipped.items()}
+        end = {partition: bounds[1] for partition, bounds in clipped.items()}
+        if (timestamp_ms := self._conditions.timestamp_ms_min) is not None and timestamp_ms > 0:
+            for partition, offset in source.offsets_at(list(end), timestamp_ms).items():
+                start[partition] = (
+                    end[partition] if offset is None else max(start[partition], offset)
+                )
         return start, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task reads."""
-        # Tasks alone decode: who plans does without what that needs.
+        """Read the records of a task."""
+        # Only tasks decode; processes that plan do not load what decoding needs.
         from millstream.spark.read.row_reader import RowReader  # noqa: PLC0415
 
         assert isinstance(partition, ReadTask)
-        reading = RowReader(
+        reader = RowReader(
             options=self._options,
             values=self._values,
             columns=self._columns,
             conditions=self._conditions,
         )
-        return reading.rows(partition)
+        return reader.rows(partition)
 
 
 class PushdownReader(BatchReader):
-    """The same, with conditions of the query met here.
+    """A `BatchReader` that applies filters of the query itself.
 
-    Spark refuses a reader that knows `pushFilters` as long as its own setting for it is off, so
-    there are two classes, and `source.py` decides which.
+    Spark refuses a reader that has `pushFilters` while its setting for pushdown is off, so there
+    are two classes, and `source.py` chooses.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
-        """Take what can be met here, and return what Spark has to apply."""
-        self._conditions, left = push(filters, self._conditions)
-        return left
+        """Accept the filters that are supported, and return those that Spark has to apply."""
+        self._conditions, remaining = push(filters, self._conditions)
+        return remaining

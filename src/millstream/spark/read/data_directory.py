@@ -1,4 +1,4 @@
-"""Topics read out of the files of a data directory, beside the node that writes them."""
+"""Reader of topics from the files of a data directory, beside the node that writes them."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from millstream.storage.segment.log_state import LogState, committed_size
 from millstream.storage.store import LogName
 
 CHUNK_BYTES = 16 * 1024 * 1024
-"""About how much is read at once: enough to be worth a call, and little beside a task's memory."""
+"""Approximate size of a read: enough to be worth a call, and little beside a task's memory."""
 
 _NO_ID = uuid.UUID(int=0)
-"""Ids are in the node's own database, which nobody else can read without writing to it."""
+"""Topic ids are in the node's database, which cannot be opened without writing to it."""
 
 
 class DataDirectory:
-    """A data directory, as a `Place` to read. A node may be running on it, here or elsewhere.
+    """A data directory as a `RecordSource`. A node may be running on it, here or elsewhere.
 
-    Nothing is locked and nothing is written, so a mounted copy does too. What is seen of a log, by
-    its durability class:
+    Nothing is locked and nothing is written, so a read-only mount is enough. Visible records, by
+    durability class of the log:
 
-    - `fsync`: what is on the disk for certain, which is all that was ever acknowledged. What only
-      sits in a file is not seen; a crash could take it back.
-    - `disk` and `memory`: what is in its file, whole and sound. A power cut could take the end of
-      that back, as these classes say; and of class `memory`, what was acknowledged and is not
-      written yet is not seen.
-    - `ephemeral`: nothing. It has no files, and its topic is unknown here.
+    - `fsync`: records that are certainly on disk, which includes every acknowledged one. Records
+    that
+      are only in the page cache are not visible, because a crash could remove them.
+    - `disk` and `memory`: records in the file that are complete and valid. A power failure could
+    remove
+      the last of them, as these classes allow. With class `memory`, records that were acknowledged
+      and not yet written are not visible.
+    - `ephemeral`: none. It has no files, and its topic is unknown here.
 
-    Deleted records are not seen, whichever way they were deleted. A topic has as many partitions
-    here as are in use, up to the one with the greatest number; one that was never used has none,
-    and is unknown.
+    Deleted records are not visible, however they were deleted. The number of partitions of a topic
+    is that up to the highest one in use; a topic that was never used has none, and is unknown.
 
     With `READ_COMMITTED`, the first call of `bounds` reads the headers of all batches of a
-    partition, and later calls those that are new. `READ_UNCOMMITTED` costs nothing of that.
+    partition, and later calls those of new batches. `READ_UNCOMMITTED` does not.
 
-    Every batch that is returned was checked. Raises `CorruptData`, with file and position, where
-    bytes are damaged or missing; and `StorageFailed` where `path` is no data directory.
+    Every returned batch was verified. Raises `CorruptData`, with file and position, if bytes are
+    damaged or missing, and `StorageFailed` if `path` is not a data directory.
     """
 
     def __init__(self, path: str, *, filesystem: Filesystem | None = None) -> None:
@@ -57,66 +58,69 @@ class DataDirectory:
         self._stable_ends: dict[TopicPartition, StableOffsetTracker] = {}
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicDescription]:
-        """Return the topics of these names, all where `None`; raises `UnknownTopic` for a name."""
+        """Return the named topics, or all if `None`; raises `UnknownTopic`."""
         if names is None:
             listed = self._filesystem.list(join(self._path, TOPICS_DIRECTORY))
             names = [name for name in listed if is_topic(name) and self._partitions(name)]
         found = {name: TopicDescription(name, _NO_ID, self._partitions(name)) for name in names}
         for info in found.values():
             if not info.partitions:
-                raise UnknownTopic(f"{self._path} has no files of a topic {info.name!r}")
+                raise UnknownTopic(
+                    f"data directory {self._path} has no files of topic {info.name!r}"
+                )
         return found
 
     def bounds(
         self, where: Sequence[TopicPartition], *, isolation: Isolation
     ) -> dict[TopicPartition, OffsetBounds]:
-        """Return what can be read now; with `READ_COMMITTED`, up to the last stable offset."""
-        return {each: self._bounds(each, isolation) for each in where}
+        """Return the readable offsets; with `READ_COMMITTED`, up to the last stable offset."""
+        return {partition: self._bounds(partition, isolation) for partition in where}
 
     def offsets_at(
         self, where: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset whose record is that late or later; `None` where none is."""
-        return {each: self._offset_at(each, timestamp_ms) for each in where}
+        """Return the first offset with this timestamp or a later one, or `None`."""
+        return {partition: self._offset_at(partition, timestamp_ms) for partition in where}
 
     def offset_bytes(
         self, where: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, float]:
-        """Return about how much of the log an offset takes, by the files that hold each range."""
-        return {each: self._offset_bytes(each, bounds) for each, bounds in where.items()}
+        """Return the approximate bytes per offset, from the files that contain each range."""
+        return {
+            partition: self._offset_bytes(partition, bounds) for partition, bounds in where.items()
+        }
 
     def stretches(
         self, where: TopicPartition, start: int, end: int, *, isolation: Isolation
     ) -> Iterator[BatchChunk]:
-        """Read whole batches from the one that holds `start` until `end` is reached.
+        """Yield whole batches, from the one that contains `start` until `end` is reached.
 
-        As `Place` says. The files are looked at anew for each stretch, so what is deleted or
-        evicted meanwhile is not returned any more; the latter raises `OffsetOutOfRange`. So does a
-        transaction with records before `end` that is still open, with `READ_COMMITTED`.
+        See `RecordSource`. The files are listed again for each chunk, so records that are deleted
+        meanwhile are not returned, and records that retention removes raise `OffsetOutOfRange`.
+        With `READ_COMMITTED`, so does a transaction with records before `end` that is still open.
         """
         view = self._view(where)
         if view is None:
             if (start, end) != (0, 0):
                 raise OffsetOutOfRange(max(start, end), start=0, end=0)
             return
-        reading = _Reading(end, isolation)
-        contents = _known(where, view.look)
-        if start < contents.eviction_floor:
-            raise OffsetOutOfRange(start, start=contents.start_offset, end=contents.end_offset)
-        if end > contents.end_offset:
-            raise contents.lost or OffsetOutOfRange(
-                end, start=contents.start_offset, end=contents.end_offset
+        chunk_reader = _ChunkReader(end, isolation)
+        state = _existing(where, view.look)
+        if start < state.eviction_floor:
+            raise OffsetOutOfRange(start, start=state.start_offset, end=state.end_offset)
+        if end > state.end_offset:
+            raise state.lost or OffsetOutOfRange(
+                end, start=state.start_offset, end=state.end_offset
             )
-        offset = max(start, contents.start_offset)  # What was deleted on purpose reads silently.
+        offset = max(start, state.start_offset)  # Skip records deleted by a user.
         while offset < end:
-            found = view.answer(partial(reading.stretch, offset))
+            found = view.answer(partial(chunk_reader.chunk, offset))
             yield found
             offset = found.next_offset
             if offset < end:
-                _known(where, view.refresh)
+                _existing(where, view.refresh)
 
     def close(self) -> None:
-        """Give back what it holds."""
         for view in self._views.values():
             view.forget()
         self._views.clear()
@@ -126,48 +130,48 @@ class DataDirectory:
         view = self._view(where)
         if view is None:
             return OffsetBounds(0, 0)
-        _known(where, view.look)
+        _existing(where, view.look)
 
-        def ask(contents: LogState) -> OffsetBounds:
-            if contents.lost is not None:
-                raise contents.lost
+        def bounds_in(state: LogState) -> OffsetBounds:
+            if state.lost is not None:
+                raise state.lost
             if isolation is Isolation.READ_UNCOMMITTED:
-                return OffsetBounds(contents.start_offset, contents.end_offset)
+                return OffsetBounds(state.start_offset, state.end_offset)
             stable = self._stable_ends.setdefault(where, StableOffsetTracker())
-            return OffsetBounds(contents.start_offset, stable.of(contents.snapshot))
+            return OffsetBounds(state.start_offset, stable.of(state.snapshot))
 
-        return view.answer(ask)
+        return view.answer(bounds_in)
 
     def _offset_bytes(self, where: TopicPartition, bounds: OffsetBounds) -> float:
         view = self._view(where)
         if view is None:
             return 1.0
-        state = _known(where, view.look).snapshot
-        held = [
+        snapshot = _existing(where, view.look).snapshot
+        segments = [
             segment
-            for segment in state.segments
+            for segment in snapshot.segments
             if segment.base_offset < bounds.end and segment.next_offset > bounds.start
         ]
-        count = sum(segment.next_offset - segment.base_offset for segment in held)
-        return sum(committed_size(state, segment) for segment in held) / max(1, count)
+        count = sum(segment.next_offset - segment.base_offset for segment in segments)
+        return sum(committed_size(snapshot, segment) for segment in segments) / max(1, count)
 
     def _offset_at(self, where: TopicPartition, timestamp_ms: int) -> int | None:
         view = self._view(where)
         if view is None:
             return None
-        _known(where, view.look)
-        found = view.answer(lambda contents: contents.find_timestamp(timestamp_ms))
+        _existing(where, view.look)
+        found = view.answer(lambda state: state.find_timestamp(timestamp_ms))
         if found is None and (lost := view.state.lost) is not None:
             raise lost
         return None if found is None else found.offset
 
     def _view(self, where: TopicPartition) -> ReadOnlyLog | None:
-        """Return the view of a partition; nothing where it was never used, and has no files."""
+        """Return the log of a partition, or `None` if the partition was never used."""
         if where in self._views:
             return self._views[where]
         numbers = self._numbers(where.topic)
         if not 0 <= where.partition <= max(numbers, default=-1):
-            raise UnknownTopic(f"{self._path} has no files of a partition {where}")
+            raise UnknownTopic(f"data directory {self._path} has no files of partition {where}")
         if where.partition not in numbers:
             return None
         directory = log_directory(self._path, LogName(where.topic, where.partition))
@@ -187,52 +191,50 @@ class DataDirectory:
         return {number for number in map(parse_partition, names) if number is not None}
 
 
-class _Reading:
-    """One walk over a partition, up to `end`."""
+class _ChunkReader:
+    """Reads a partition up to `end`, and keeps the outcomes of transactions between chunks."""
 
     def __init__(self, end: int, isolation: Isolation) -> None:
         self._end = end
         self._isolation = isolation
         self._segments: Sequence[object] = ()
-        self._endings: TransactionOutcomes | None = None
+        self._outcomes: TransactionOutcomes | None = None
 
-    def stretch(self, offset: int, contents: LogState) -> BatchChunk:
-        """Return the batches from the one that holds `offset` on."""
-        data, next_offset = _gather(contents, offset, self._end)
-        return BatchChunk(data, next_offset, self._aborted(contents, data, next_offset))
+    def chunk(self, offset: int, state: LogState) -> BatchChunk:
+        """Return batches from the one that contains `offset`."""
+        data, next_offset = _gather(state, offset, self._end)
+        return BatchChunk(data, next_offset, self._aborted(state, data, next_offset))
 
     def _aborted(
-        self, contents: LogState, data: Bytes, next_offset: int
+        self, state: LogState, data: Bytes, next_offset: int
     ) -> Mapping[int, Sequence[int]]:
         if self._isolation is Isolation.READ_UNCOMMITTED:
             return {}
-        state = contents.snapshot
-        if self._endings is None or self._segments != state.segments:
-            self._segments, self._endings = state.segments, TransactionOutcomes(state)
-        aborted, undecided = self._endings.aborted(data, next_offset)
+        snapshot = state.snapshot
+        if self._outcomes is None or self._segments != snapshot.segments:
+            self._segments, self._outcomes = snapshot.segments, TransactionOutcomes(snapshot)
+        aborted, undecided = self._outcomes.aborted(data, next_offset)
         if undecided is not None:
-            raise OffsetOutOfRange(self._end, start=contents.start_offset, end=undecided)
+            raise OffsetOutOfRange(self._end, start=state.start_offset, end=undecided)
         return aborted
 
 
-def _known(where: TopicPartition, look: Callable[[], LogState]) -> LogState:
+def _existing(where: TopicPartition, look: Callable[[], LogState]) -> LogState:
     try:
         return look()
     except UnknownLog as error:
-        raise UnknownTopic(f"{where} is gone: {error}") from error
+        raise UnknownTopic(f"partition {where} was deleted: {error}") from error
 
 
-def _gather(contents: LogState, offset: int, end: int) -> tuple[Bytes, int]:
-    """Return batches that begin before `end`, about a stretch of them, and where to read on.
+def _gather(state: LogState, offset: int, end: int) -> tuple[Bytes, int]:
+    """Return a chunk of batches that start before `end`, and the next offset.
 
-    What one read finds is passed on as it is; only where that is little, it is put together.
+    The result of one read is returned without a copy; several small ones are joined.
     """
     parts: list[memoryview] = []
     size = 0
     while offset < end and size < CHUNK_BYTES // 4:
-        found = contents.read(
-            offset, size_max=CHUNK_BYTES - size, records_max=None, is_checked=True
-        )
+        found = state.read(offset, size_max=CHUNK_BYTES - size, records_max=None, is_checked=True)
         data, offset = found.data, found.next_offset
         if offset > end:
             data, offset = _before(data, end)
@@ -242,7 +244,7 @@ def _gather(contents: LogState, offset: int, end: int) -> tuple[Bytes, int]:
 
 
 def _before(data: memoryview, end: int) -> tuple[memoryview, int]:
-    """Return the batches of `data` that begin before `end`, and where to read on."""
+    """Return the batches of `data` that start before `end`, and the next offset."""
     size, next_offset = 0, end
     for header, batch in split(data):
         if header.base_offset >= end:

@@ -1,7 +1,7 @@
-"""Sending dead letters: records that could not be read, to the topic that was named for them.
+"""Writer of dead letters to their topic.
 
-A letter is safe before the rows around it count as read. A task that is repeated sends its letters
-again, so a letter may come twice: its header `millstream.origin` says which record it is.
+A dead letter is durable before the rows around it count as read. A task that is repeated writes its
+dead letters again, so one may occur twice: its header `millstream.origin` identifies the record.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from millstream.formats.dead_letters import COLUMNS
 from millstream.spark.write.row_sender import RowSender
 
 DEAD_LETTER_COLUMNS = ("offset", *COLUMNS)
-"""What has to be decoded of records that may become letters."""
+"""Columns to decode of records that may become dead letters."""
 
-_TIMEOUT_MS = 60_000  # Of transactions, of which there are none.
+_TIMEOUT_MS = 60_000  # Of a transaction, which this producer does not use.
 
 
 def send(node: KafkaClient, topic: str, letters: pa.RecordBatch) -> None:
-    """Write letters to a topic; they are safe when this returns."""
+    """Write dead letters to a topic, and return when they are durable."""
     sender = RowSender(node, None, timeout_ms=_TIMEOUT_MS)
     sender.send(topic, letters)
     sender.finish()

@@ -1,12 +1,12 @@
-"""What of a query's conditions the source itself meets, so that less is read and sent to Spark.
+"""Filters of a query that the source applies itself, so that fewer records are read or passed on.
 
     topic, partition   =, IN              other partitions are not read
     offset             =, <, <=, >, >=    other ranges are not read
-    timestamp          =, >, >=           reading begins at the first record that is late enough
-    key                =, IN              other records are read, and not sent
+    timestamp          =, >, >=           reading starts at the first record that is late enough
+    key                =, IN              other records are read, and not passed on
 
-A condition on time is left to Spark as well: timestamps go back and forth, so later records may be
-too early. All others are met exactly.
+Spark also applies a filter on the timestamp: timestamps are not monotonic, so later records may be
+too early. All other filters are applied exactly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a record has to meet; `None` where anything does."""
+    """Conditions on records; `None` means any."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -46,22 +46,22 @@ class Conditions:
     keys: frozenset[bytes] | None = None
 
     def has(self, where: TopicPartition) -> bool:
-        """Whether records of the partition can meet them."""
+        """Whether records of the partition can meet the conditions."""
         return (self.topics is None or where.topic in self.topics) and (
             self.partitions is None or where.partition in self.partitions
         )
 
     def clip(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a range of offsets that can meet them."""
+        """Return the part of a range of offsets that can meet the conditions."""
         start = max(start, self.offset_min)
         end = end if self.offset_end is None else min(end, self.offset_end)
         return start, max(start, end)
 
     def keep(self, decoded: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out records with other keys."""
+        """Remove records with other keys."""
         if self.keys is None:
             return decoded
-        import pyarrow as pa  # noqa: PLC0415 - slow to load, and for tasks alone.
+        import pyarrow as pa  # noqa: PLC0415 - slow to import, and only tasks need it.
         import pyarrow.compute as pc  # noqa: PLC0415
 
         wanted = pa.array(sorted(self.keys), pa.binary())
@@ -72,58 +72,58 @@ NO_CONDITIONS = Conditions()
 
 
 def push(filters: Iterable[Filter], conditions: Conditions) -> tuple[Conditions, list[Filter]]:
-    """Return the conditions with these filters, and which of them Spark still has to apply."""
-    left: list[Filter] = []
-    for one in filters:
-        pushed = _pushed(one, conditions)
+    """Return the conditions with `filters` added, and the filters that Spark still has to apply."""
+    unsupported: list[Filter] = []
+    for filter_ in filters:
+        pushed = _pushed(filter_, conditions)
         if pushed is not None:
             conditions = pushed
-        if pushed is None or one.attribute == ("timestamp",):  # type: ignore[attr-defined]
-            left.append(one)
-    return conditions, left
+        if pushed is None or filter_.attribute == ("timestamp",):  # type: ignore[attr-defined]
+            unsupported.append(filter_)
+    return conditions, unsupported
 
 
-def _pushed(one: Filter, conditions: Conditions) -> Conditions | None:
-    """Return the conditions with a filter; nothing where they cannot express it."""
-    match getattr(one, "attribute", None):
+def _pushed(filter_: Filter, conditions: Conditions) -> Conditions | None:
+    """Return the conditions with a filter added, or `None` if they cannot express it."""
+    match getattr(filter_, "attribute", None):
         case ("topic",):
-            return _one_of(one, conditions, "topics", (str,))
+            return _one_of(filter_, conditions, "topics", (str,))
         case ("partition",):
-            return _one_of(one, conditions, "partitions", (int,))
+            return _one_of(filter_, conditions, "partitions", (int,))
         case ("key",):
-            return _one_of(one, conditions, "keys", (bytes, bytearray))
+            return _one_of(filter_, conditions, "keys", (bytes, bytearray))
         case ("offset",):
-            return _between(one, conditions)
+            return _between(filter_, conditions)
         case ("timestamp",):
-            return _since(one, conditions)
+            return _since(filter_, conditions)
     return None
 
 
 def _one_of(
-    one: Filter, conditions: Conditions, name: str, kinds: tuple[type, ...]
+    filter_: Filter, conditions: Conditions, name: str, kinds: tuple[type, ...]
 ) -> Conditions | None:
     values: list[Any]
-    match one:
+    match filter_:
         case IsNotNull() if name != "keys":  # Every record has a topic and a partition.
             return conditions
         case EqualTo(value=value):
             values = [value]
-        case In(value=given):
-            values = list(given)
+        case In(value=choices):
+            values = list(choices)
         case _:
             return None
     if not all(isinstance(value, kinds) for value in values):
         return None
-    found = frozenset(bytes(value) if name == "keys" else value for value in values)
+    allowed = frozenset(bytes(value) if name == "keys" else value for value in values)
     present = getattr(conditions, name)
-    narrowed: Any = found if present is None else present & found
+    narrowed: Any = allowed if present is None else present & allowed
     return replace(conditions, **{name: narrowed})
 
 
-def _between(one: Filter, conditions: Conditions) -> Conditions | None:
-    if isinstance(one, IsNotNull):
+def _between(filter_: Filter, conditions: Conditions) -> Conditions | None:
+    if isinstance(filter_, IsNotNull):
         return conditions  # Every record has an offset.
-    if not isinstance(value := getattr(one, "value", None), int):
+    if not isinstance(value := getattr(filter_, "value", None), int):
         return None
     start, end = {
         EqualTo: (value, value + 1),
@@ -131,7 +131,7 @@ def _between(one: Filter, conditions: Conditions) -> Conditions | None:
         GreaterThanOrEqual: (value, None),
         LessThan: (0, value),
         LessThanOrEqual: (0, value + 1),
-    }.get(type(one), (None, None))
+    }.get(type(filter_), (None, None))
     if start is None:
         return None
     ends = [end for end in (conditions.offset_end, end) if end is not None]
@@ -142,11 +142,13 @@ def _between(one: Filter, conditions: Conditions) -> Conditions | None:
     )
 
 
-def _since(one: Filter, conditions: Conditions) -> Conditions | None:
-    is_least = isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual)
-    if not is_least or not isinstance(value := getattr(one, "value", None), datetime):
+def _since(filter_: Filter, conditions: Conditions) -> Conditions | None:
+    is_lower_bound = isinstance(filter_, EqualTo | GreaterThan | GreaterThanOrEqual)
+    if not is_lower_bound or not isinstance(value := getattr(filter_, "value", None), datetime):
         return None
-    # What has no zone is in this machine's: that is how Spark hands moments to Python.
-    least = math.floor(value.timestamp() * 1000)
+    # Spark passes timestamps to Python without a zone, in the local time zone.
+    timestamp_ms = math.floor(value.timestamp() * 1000)
     present = conditions.timestamp_ms_min
-    return replace(conditions, timestamp_ms_min=least if present is None else max(least, present))
+    return replace(
+        conditions, timestamp_ms_min=timestamp_ms if present is None else max(timestamp_ms, present)
+    )

@@ -1,4 +1,4 @@
-"""What there is to read, asked of a place: partitions, their bounds, and what was lost."""
+"""Planning of a read: partitions, start offsets, detection of lost records, tasks."""
 
 from __future__ import annotations
 
@@ -17,92 +17,95 @@ from millstream.spark.read.ranges import OffsetRange, ReadTask, gather, split
 logger = logging.getLogger(__name__)
 
 TASK_BYTES_MIN = 4 * MIB
-"""What is worth a task of its own: some milliseconds of decoding, against tens for the task."""
+"""Smallest size that is worth a task: decoding takes some milliseconds, and a task costs tens."""
 
 
-def find_partitions(place: RecordSource, selection: TopicSelection) -> list[TopicPartition]:
-    """Return the partitions that are to be read, in order; at least one where they are named."""
+def find_partitions(source: RecordSource, selection: TopicSelection) -> list[TopicPartition]:
+    """Return the partitions to read, sorted; raises `UnknownTopic` for a name without a topic."""
     if selection.assigned is not None:
-        _check_assigned(place, selection.assigned)
+        _check_assigned(source, selection.assigned)
         return sorted(selection.assigned)
     if selection.pattern is not None:
         pattern = re.compile(selection.pattern)
-        topics = [one for one in place.topics().values() if pattern.fullmatch(one.name)]
+        topics = [topic for topic in source.topics().values() if pattern.fullmatch(topic.name)]
     else:
-        topics = list(place.topics(selection.names).values())
+        topics = list(source.topics(selection.names).values())
     return sorted(
         TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)
     )
 
 
-def _check_assigned(place: RecordSource, assigned: Iterable[TopicPartition]) -> None:
-    topics = place.topics(sorted({one.topic for one in assigned}))
-    for one in assigned:
-        if one.partition >= (count := topics[one.topic].partitions):
+def _check_assigned(source: RecordSource, assigned: Iterable[TopicPartition]) -> None:
+    topics = source.topics(sorted({partition.topic for partition in assigned}))
+    for partition in assigned:
+        if partition.partition >= (count := topics[partition.topic].partitions):
             raise UnknownTopic(
-                f"{one.topic} has {count} partitions, and no partition {one.partition}"
+                f"partition of topic {partition.topic} must be between 0 and {count - 1}, got"
+                f" {partition.partition}"
             )
 
 
 def resolve_start(
-    place: RecordSource,
+    source: RecordSource,
     start: Offsets,
     bounds: Mapping[TopicPartition, OffsetBounds],
     options: ReadOptions,
 ) -> tuple[Offsets, Offsets]:
-    """Return from where each partition can be read, and how many offsets were lost before that.
+    """Return the first readable offset of each partition, and the number of offsets lost before it.
 
-    Raises `DataLost` where something was and the query is to fail then.
+    Raises `DataLost` if offsets were lost and `failOnDataLoss` is set.
     """
     settled, lost = dict(start), {}
-    for one, offset in start.items():
-        if reason := _loss(place, one, offset, bounds[one], options):
+    for partition, offset in start.items():
+        if reason := _loss(source, partition, offset, bounds[partition], options):
             if options.fail_on_data_loss:
-                raise DataLost(f"{reason}; failOnDataLoss=false would go on without")
-            logger.warning("%s: going on without", reason)
-            lost[one] = max(0, bounds[one].start - offset)
-            settled[one] = bounds[one].start
+                raise DataLost(f"{reason}; set failOnDataLoss=false to continue without them")
+            logger.warning("%s; continuing without them", reason)
+            lost[partition] = max(0, bounds[partition].start - offset)
+            settled[partition] = bounds[partition].start
     return settled, lost
 
 
 def _loss(
-    place: RecordSource,
+    source: RecordSource,
     where: TopicPartition,
     start: int,
     bounds: OffsetBounds,
     options: ReadOptions,
 ) -> str | None:
-    """Say what is not there any more, if something is not.
+    """Return a description of the records that were lost, or `None`.
 
-    What was deleted on purpose reads as if it had never been, so a start below the bounds is no
-    loss as such: the place has to be asked.
+    Records deleted by a user are not a loss, so a start below the bounds is not enough: the source
+    has to be asked.
     """
     if start > bounds.end:
         return (
-            f"{where} was read up to offset {start} and ends at {bounds.end}: it was made anew, or"
-            " restored from an older copy"
+            f"{where} was read up to offset {start} and ends at {bounds.end}: it was deleted and"
+            " created again, or restored from an older copy"
         )
     if start >= bounds.start:
         return None
     try:
-        next(place.stretches(where, start, bounds.end, isolation=options.isolation), None)
+        next(source.stretches(where, start, bounds.end, isolation=options.isolation), None)
     except OffsetOutOfRange:
         return (
-            f"offsets {start} to {bounds.start - 1} of {where} were evicted by retention before"
+            f"offsets {start} to {bounds.start - 1} of {where} were deleted by retention before"
             " they were read"
         )
     return None
 
 
 def make_tasks(
-    place: RecordSource, start: Offsets, end: Offsets, options: ReadOptions
+    source: RecordSource, start: Offsets, end: Offsets, options: ReadOptions
 ) -> list[ReadTask]:
-    """Return the tasks that together read all from `start` to `end`."""
+    """Return the tasks that together read all offsets from `start` to `end`."""
     ranges = [
-        OffsetRange(one, start[one], end[one]) for one in sorted(end) if start[one] < end[one]
+        OffsetRange(partition, start[partition], end[partition])
+        for partition in sorted(end)
+        if start[partition] < end[partition]
     ]
-    offset_bytes = place.offset_bytes(
-        {one.where: OffsetBounds(one.start, one.end) for one in ranges}
+    offset_bytes = source.offset_bytes(
+        {range_.where: OffsetBounds(range_.start, range_.end) for range_ in ranges}
     )
     pieces = split(
         ranges,
@@ -110,7 +113,8 @@ def make_tasks(
         partition_bytes=options.partition_bytes,
         partitions_min=options.partitions_min,
     )
-    # Who asks for many tasks has more to do with the records than to read them.
+    # A caller that asks for many tasks does more with the records than read them, so small tasks
+    # are worth their overhead.
     task_bytes_min = 0 if options.partitions_min > 1 else TASK_BYTES_MIN
     return gather(
         pieces,

@@ -1,4 +1,4 @@
-"""Which offsets one task reads, and how much of a log a micro-batch takes."""
+"""Division of offset ranges into tasks, and limits of a micro-batch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from millstream.records.topic_partition import TopicPartition
 from millstream.spark.read.positions import Offsets
 
 RANGES_MAX = 100_000
-"""Tasks of one query: far beyond what a driver plans with pleasure."""
+"""Tasks of one query: far more than a driver can plan quickly."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of one partition, from `start` up to, not including, `end`."""
+    """Offsets of one partition, from `start` to `end`, exclusive."""
 
     where: TopicPartition
     start: int
@@ -25,13 +25,13 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """How many offsets it covers; there may be fewer records."""
+        """Number of offsets. There may be fewer records."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask(InputPartition):
-    """What one task reads: ranges, one after the other."""
+    """Ranges that one task reads, in order."""
 
     ranges: tuple[OffsetRange, ...]
 
@@ -43,19 +43,19 @@ def split(
     partition_bytes: int,
     partitions_min: int,
 ) -> list[OffsetRange]:
-    """Cut ranges into pieces of about `partition_bytes`, and into `partitions_min` at the least.
+    """Split ranges into pieces of about `partition_bytes`, at least `partitions_min` in all.
 
-    `offset_bytes` is about how much of the log an offset takes. Empty ranges go.
+    `offset_bytes` is the approximate number of bytes per offset. Empty ranges are dropped.
     """
-    whole = [one for one in ranges if one.count > 0]
-    sizes = [one.count * offset_bytes.get(one.where, 1.0) for one in whole]
+    nonempty = [range_ for range_ in ranges if range_.count > 0]
+    sizes = [range_.count * offset_bytes.get(range_.where, 1.0) for range_ in nonempty]
     total = sum(sizes)
     size_max = max(1.0, min(float(partition_bytes), total / max(1, partitions_min)))
     size_max = max(size_max, total / RANGES_MAX)
     return [
         piece
-        for one, size in zip(whole, sizes, strict=True)
-        for piece in _cut(one, max(1, round(size / size_max)))
+        for range_, size in zip(nonempty, sizes, strict=True)
+        for piece in _cut(range_, max(1, round(size / size_max)))
     ]
 
 
@@ -65,16 +65,16 @@ def gather(
     offset_bytes: Mapping[TopicPartition, float],
     task_bytes_min: int,
 ) -> list[ReadTask]:
-    """Have one task read several small ranges, until it has about `task_bytes_min`.
+    """Combine small ranges into tasks of about `task_bytes_min`.
 
-    A task costs Spark more than it takes to read a few records.
+    A task costs Spark more than reading a few records.
     """
     tasks: list[ReadTask] = []
     gathered: list[OffsetRange] = []
     total = 0.0
-    for one in ranges:
-        gathered.append(one)
-        total += one.count * offset_bytes.get(one.where, 1.0)
+    for range_ in ranges:
+        gathered.append(range_)
+        total += range_.count * offset_bytes.get(range_.where, 1.0)
         if total >= task_bytes_min:
             tasks.append(ReadTask(tuple(gathered)))
             gathered, total = [], 0.0
@@ -83,38 +83,42 @@ def gather(
     return tasks
 
 
-def _cut(one: OffsetRange, pieces: int) -> list[OffsetRange]:
-    pieces = min(pieces, one.count)
-    edges = [one.start + one.count * number // pieces for number in range(pieces + 1)]
-    return [OffsetRange(one.where, start, end) for start, end in pairwise(edges)]
+def _cut(range_: OffsetRange, pieces: int) -> list[OffsetRange]:
+    pieces = min(pieces, range_.count)
+    edges = [range_.start + range_.count * number // pieces for number in range(pieces + 1)]
+    return [OffsetRange(range_.where, start, end) for start, end in pairwise(edges)]
 
 
 def limit_records(start: Offsets, end: Offsets, records_max: int) -> Offsets:
-    """Return where to end so that no more than `records_max` offsets lie between.
+    """Return end offsets so that at most `records_max` offsets are read.
 
-    Each partition gets its share of the limit by what it has; what is left over goes to those with
-    the smallest share, and among them to who has come least far, so that none starves.
+    Each partition gets a share in proportion to its backlog. The remainder goes to the partitions
+    with the smallest share, and among those to the one with the lowest offset, so that none
+    starves.
     """
-    waiting = {one: end[one] - start[one] for one in end}
+    waiting = {partition: end[partition] - start[partition] for partition in end}
     total = sum(waiting.values())
     if total <= records_max:
         return dict(end)
-    shares = {one: count * records_max // total for one, count in waiting.items()}
-    left = records_max - sum(shares.values())
-    for one in sorted(waiting, key=lambda one: (shares[one], start[one])):
-        if left and shares[one] < waiting[one]:
-            shares[one] += 1
-            left -= 1
-    return {one: start[one] + shares[one] for one in end}
+    shares = {partition: count * records_max // total for partition, count in waiting.items()}
+    remaining = records_max - sum(shares.values())
+    for partition in sorted(waiting, key=lambda partition: (shares[partition], start[partition])):
+        if remaining and shares[partition] < waiting[partition]:
+            shares[partition] += 1
+            remaining -= 1
+    return {partition: start[partition] + shares[partition] for partition in end}
 
 
 def limit_bytes(
     start: Offsets, end: Offsets, bytes_max: int, offset_bytes: Mapping[TopicPartition, float]
 ) -> Offsets:
-    """Return where to end so that about `bytes_max` of the log lie between, one record at least."""
-    sizes = {one: (end[one] - start[one]) * offset_bytes.get(one, 1.0) for one in end}
+    """Return end offsets so that about `bytes_max` bytes are read, and at least one record."""
+    sizes = {
+        partition: (end[partition] - start[partition]) * offset_bytes.get(partition, 1.0)
+        for partition in end
+    }
     total = sum(sizes.values())
     if total <= bytes_max:
         return dict(end)
-    count = sum(end[one] - start[one] for one in end)
+    count = sum(end[partition] - start[partition] for partition in end)
     return limit_records(start, end, max(1, int(count * bytes_max / total)))

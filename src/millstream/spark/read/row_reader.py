@@ -1,4 +1,4 @@
-"""What a task does: ranges of offsets in, parts of the table out."""
+"""Reader of a task: ranges of offsets to Arrow batches of table rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """How records become rows: what all tasks of a query have in common."""
+    """Converts records to rows, with settings common to all tasks of a query."""
 
     options: ReadOptions
     values: TopicValues
@@ -38,83 +38,85 @@ class RowReader:
     conditions: Conditions = NO_CONDITIONS
 
     def rows(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """Read the records of a task that meet the conditions, with the columns asked for."""
-        place = open_source(self.options.place)
+        """Yield the records of a task that meet the conditions, with the selected columns."""
+        source = open_source(self.options.source)
         schema = arrow_schema(self.columns)
-        typing = self._typing(place, schema)
+        typing = self._typing(source, schema)
         names = {*stored_columns(schema.names)}
         if self.conditions.keys is not None:
             names.add("key")
         if typing is not None:
             names |= typing.needed
-        for wanted in task.ranges:
-            for decoded in _decoded(place, wanted, self.options, sorted(names)):
+        for range_ in task.ranges:
+            for decoded in _decoded(source, range_, self.options, sorted(names)):
                 kept = self.conditions.keep(decoded)
                 if typing is not None and kept.num_rows:
-                    kept = typing.typed(kept, wanted.where)
+                    kept = typing.typed(kept, range_.where)
                 if kept.num_rows:
-                    yield make_table(kept, wanted.where, schema)
+                    yield make_table(kept, range_.where, schema)
 
-    def _typing(self, place: RecordSource, schema: pa.Schema) -> ValueTyper | None:
-        """Return what types values, where a typed column was asked for."""
+    def _typing(self, source: RecordSource, schema: pa.Schema) -> ValueTyper | None:
+        """Return a typer of values if a typed column was selected."""
         if all(name in TABLE_NAMES for name in schema.names):
             return None
-        return ValueTyper(place, self.values)
+        return ValueTyper(source, self.values)
 
 
 class ValueTyper:
-    """Types values, and sends those that do not fit where they are to go."""
+    """Adds typed columns, and writes bad records to the dead letter topic."""
 
-    def __init__(self, place: RecordSource, values: TopicValues) -> None:
-        self._place = place
+    def __init__(self, source: RecordSource, values: TopicValues) -> None:
+        self._source = source
         self._options = values.options
         self._format = values.format()
 
     @property
     def needed(self) -> frozenset[str]:
-        """What has to be decoded of the records."""
-        is_kept_elsewhere = self._options.on_bad is OnBadRecord.DEAD_LETTER
-        return frozenset(DEAD_LETTER_COLUMNS if is_kept_elsewhere else ("offset", "value"))
+        """Columns of the records that must be decoded."""
+        has_dead_letters = self._options.on_bad is OnBadRecord.DEAD_LETTER
+        return frozenset(DEAD_LETTER_COLUMNS if has_dead_letters else ("offset", "value"))
 
     def typed(self, decoded: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
-        """Add the typed columns; dead letters are safe when this returns."""
+        """Add the typed columns. Dead letters are durable when this returns."""
         applied = apply_format(
             decoded, self._format, self._options.on_bad, origin=where, prefix=self._options.prefix
         )
         if applied.dead_letters is not None:
-            assert isinstance(self._place, KafkaClient), "checked when the query was planned"
+            assert isinstance(self._source, KafkaClient), "checked when the query was planned"
             assert self._options.dead_letter_topic is not None
-            send(self._place, self._options.dead_letter_topic, applied.dead_letters)
+            send(self._source, self._options.dead_letter_topic, applied.dead_letters)
         return applied.records
 
 
 def _decoded(
-    place: RecordSource, wanted: OffsetRange, options: ReadOptions, columns: Sequence[str]
+    source: RecordSource, range_: OffsetRange, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range, and go on with what is left of it where losing the rest is allowed."""
-    start, end = wanted.start, wanted.end
+    """Yield the records of a range. If records were lost and that is allowed, skip them."""
+    start, end = range_.start, range_.end
     while start < end:
-        voids = AbortedFilter()
+        aborted = AbortedFilter()
         try:
-            for stretch in place.stretches(wanted.where, start, end, isolation=options.isolation):
-                voids.add(stretch.aborted)
+            for chunk in source.stretches(range_.where, start, end, isolation=options.isolation):
+                aborted.add(chunk.aborted)
                 yield from arrow_batches(
-                    stretch.data,
+                    chunk.data,
                     columns=columns,
-                    is_wanted=lambda header: not voids.is_void(header),  # noqa: B023 - at once.
+                    is_wanted=lambda header: not aborted.is_void(header),  # noqa: B023 - called at once.
                     start=start,
                     end=end,
                 )
-                start = stretch.next_offset
+                start = chunk.next_offset
         except OffsetOutOfRange as error:
-            left = max(start, error.start), min(end, error.end)
+            remaining = max(start, error.start), min(end, error.end)
             reason = (
-                f"offsets {start} to {end - 1} of {wanted.where} were to be read, and it has"
+                f"cannot read offsets {start} to {end - 1} of {range_.where}, which has offsets"
                 f" {error.start} to {error.end - 1}"
             )
-            if options.fail_on_data_loss or left == (start, end):
-                raise DataLost(f"{reason}; failOnDataLoss=false would go on without") from error
-            logger.warning("%s: going on without", reason)
-            start, end = left
+            if options.fail_on_data_loss or remaining == (start, end):
+                raise DataLost(
+                    f"{reason}; set failOnDataLoss=false to continue without the others"
+                ) from error
+            logger.warning("%s; continuing without the others", reason)
+            start, end = remaining
         else:
             return

@@ -1,11 +1,11 @@
-"""A stream of topics: which offsets each micro-batch has.
+"""Reader of a stream: the offsets of each micro-batch.
 
-The position of a stream is kept by Spark in the checkpoint, as JSON:
+Spark stores the position of a stream in its checkpoint, as JSON:
 
     {"orders": {"0": 1500, "1": 230}, "(lost)": {"orders-0": 17}}
 
-For each partition the offset to read next. `(lost)`, which can be no topic's name, counts the
-offsets that retention took before they were read, since the query began, once there are any.
+For each partition, the offset to read next. `(lost)`, which is not a valid topic name, counts the
+offsets that retention deleted before they were read, since the query started, if there are any.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ StreamPosition = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on from where the last micro-batch ended; new partitions from their beginning."""
+    """Reads from the end of the last micro-batch; new partitions from their start."""
 
     def __init__(self, options: ReadOptions, values: TopicValues, columns: StructType) -> None:
         self._options = options
         self._values = values
         self._columns = columns
         self._target: Offsets | None = None
-        """Where everything ends, if only what is there now is to be read."""
+        """End of the last micro-batch, for a query that reads only the present records."""
 
     @property
-    def _place(self) -> RecordSource:
-        return open_source(self._options.place)
+    def _source(self) -> RecordSource:
+        return open_source(self._options.source)
 
-    def initialOffset(self) -> StreamPosition:  # noqa: N802 - Spark's name, as all that follow.
-        """Return where a query begins that has no checkpoint."""
+    def initialOffset(self) -> StreamPosition:  # noqa: N802 - Spark's name, as below.
+        """Return the start position of a query that has no checkpoint."""
         bounds = self._bounds()
         start = resolve(
-            self._options.starting, list(bounds), bounds, self._place, name="startingOffsets"
+            self._options.starting, list(bounds), bounds, self._source, name="startingOffsets"
         )
         return encode_position(start, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a micro-batch may have."""
+        """Return the maximum size of a micro-batch."""
         if (records_max := self._options.records_per_trigger_max) is not None:
             return ReadMaxRows(records_max)
         if (bytes_max := self._options.bytes_per_trigger_max) is not None:
@@ -77,62 +77,67 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: StreamPosition, limit: ReadLimit) -> StreamPosition:  # noqa: N802
-        """Return where the next micro-batch ends."""
+        """Return the end position of the next micro-batch."""
         read, lost = decode_position(start)
         bounds = self._bounds()
         begin = self._begin(read, bounds)
-        begin, newly_lost = resolve_start(self._place, begin, bounds, self._options)
+        begin, newly_lost = resolve_start(self._source, begin, bounds, self._options)
         end = self._limited(begin, self._end(begin, bounds), limit)
         return encode_position(end, Counter(lost) + Counter(newly_lost))
 
     def reportLatestOffset(self) -> StreamPosition:  # noqa: N802
-        """Return how far the topics reach: what Spark shows beside how far it has read."""
-        return encode_position({one: its.end for one, its in self._bounds().items()}, {})
+        """Return the ends of the topics, which Spark shows beside the position of the query."""
+        return encode_position(
+            {partition: bound.end for partition, bound in self._bounds().items()}, {}
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take note of what there is now; what comes later is not read."""
-        self._target = {one: its.end for one, its in self._bounds().items()}
+        """Store the current ends; later records are not read."""
+        self._target = {partition: bound.end for partition, bound in self._bounds().items()}
 
     def partitions(self, start: StreamPosition, end: StreamPosition) -> list[InputPartition]:
-        """Return what each task of a micro-batch reads.
+        """Return the tasks of a micro-batch.
 
-        What was lost since the batch was bounded is for the tasks to find out.
+        Offsets that are lost after the batch was bounded are detected by the tasks.
         """
         begin, _ = decode_position(start)
         ends, _ = decode_position(end)
-        if new := [one for one in ends if one not in begin]:
-            bounds = self._place.bounds(new, isolation=self._options.isolation)
-            begin |= {one: its.start for one, its in bounds.items()}
-        return [*make_tasks(self._place, begin, ends, self._options)]
+        if new := [partition for partition in ends if partition not in begin]:
+            bounds = self._source.bounds(new, isolation=self._options.isolation)
+            begin |= {partition: bound.start for partition, bound in bounds.items()}
+        return [*make_tasks(self._source, begin, ends, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task reads."""
-        # Tasks alone decode: who plans does without what that needs.
+        """Read the records of a task."""
+        # Only tasks decode; processes that plan do not load what decoding needs.
         from millstream.spark.read.row_reader import RowReader  # noqa: PLC0415
 
         assert isinstance(partition, ReadTask)
-        reading = RowReader(options=self._options, values=self._values, columns=self._columns)
-        return reading.rows(partition)
+        reader = RowReader(options=self._options, values=self._values, columns=self._columns)
+        return reader.rows(partition)
 
     def _bounds(self) -> dict[TopicPartition, OffsetBounds]:
-        where = find_partitions(self._place, self._options.selection)
-        return self._place.bounds(where, isolation=self._options.isolation)
+        where = find_partitions(self._source, self._options.selection)
+        return self._source.bounds(where, isolation=self._options.isolation)
 
     def _begin(self, read: Offsets, bounds: Mapping[TopicPartition, OffsetBounds]) -> Offsets:
-        """Return where to read on in each partition that there is."""
-        if gone := sorted(str(one) for one in read if one not in bounds):
-            reason = f"{', '.join(gone)} were read, and are not there any more"
+        """Return the offset to read next in each partition that exists."""
+        if gone := sorted(str(partition) for partition in read if partition not in bounds):
+            reason = f"partitions that were read do not exist any more: {', '.join(gone)}"
             if self._options.fail_on_data_loss:
-                raise DataLost(f"{reason}; failOnDataLoss=false would go on without")
-            logger.warning("%s: going on without", reason)
-        return {one: read.get(one, its.start) for one, its in bounds.items()}
+                raise DataLost(f"{reason}; set failOnDataLoss=false to continue without them")
+            logger.warning("%s; continuing without them", reason)
+        return {partition: read.get(partition, bound.start) for partition, bound in bounds.items()}
 
     def _end(self, begin: Offsets, bounds: Mapping[TopicPartition, OffsetBounds]) -> Offsets:
-        """Return how far can be read; never back, and not beyond what was there at the start."""
-        ends = {one: its.end for one, its in bounds.items()}
+        """Return the end of each partition, not before `begin` and not after the target."""
+        ends = {partition: bound.end for partition, bound in bounds.items()}
         if self._target is not None:
-            ends = {one: min(end, self._target.get(one, begin[one])) for one, end in ends.items()}
-        return {one: max(end, begin[one]) for one, end in ends.items()}
+            ends = {
+                partition: min(end, self._target.get(partition, begin[partition]))
+                for partition, end in ends.items()
+            }
+        return {partition: max(end, begin[partition]) for partition, end in ends.items()}
 
     def _limited(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadAllAvailable):
@@ -146,22 +151,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if bytes_max is None:
             return end
-        waiting = {one: OffsetBounds(begin[one], end[one]) for one in end if begin[one] < end[one]}
-        return limit_bytes(begin, end, bytes_max, self._place.offset_bytes(waiting))
+        waiting = {
+            partition: OffsetBounds(begin[partition], end[partition])
+            for partition in end
+            if begin[partition] < end[partition]
+        }
+        return limit_bytes(begin, end, bytes_max, self._source.offset_bytes(waiting))
 
 
 def encode_position(offsets: Offsets, lost: Mapping[TopicPartition, int]) -> StreamPosition:
-    """Return a position as Spark keeps it."""
-    found: StreamPosition = {}
-    for one in sorted(offsets):
-        found.setdefault(one.topic, {})[str(one.partition)] = offsets[one]
+    """Return a position in the form that Spark stores."""
+    position: StreamPosition = {}
+    for partition in sorted(offsets):
+        position.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
     if lost:
-        found[LOST] = {str(one): lost[one] for one in sorted(lost)}
-    return found
+        position[LOST] = {str(partition): lost[partition] for partition in sorted(lost)}
+    return position
 
 
 def decode_position(position: StreamPosition) -> tuple[Offsets, dict[TopicPartition, int]]:
-    """Return the offsets of a position, and how many were lost before them."""
+    """Return the offsets of a position, and the numbers of lost offsets."""
     offsets = {
         TopicPartition(topic, int(number)): offset
         for topic, partitions in position.items()
@@ -176,9 +185,9 @@ def decode_position(position: StreamPosition) -> tuple[Offsets, dict[TopicPartit
 
 
 def lag(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many offsets each partition is behind, of the `source` part of a progress.
+    """Return the lag of each partition in offsets, from a source in a progress report of Spark.
 
-    `query.lastProgress["sources"][0]` is one; Spark gives its positions as JSON or as text.
+    `query.lastProgress["sources"][0]` is such a source. Positions in it are JSON or text.
     """
 
     def offsets(name: str) -> Offsets:
@@ -187,5 +196,6 @@ def lag(progress: Mapping[str, Any]) -> dict[str, int]:
 
     read = offsets("endOffset")
     return {
-        str(one): max(0, end - read.get(one, 0)) for one, end in offsets("latestOffset").items()
+        str(partition): max(0, end - read.get(partition, 0))
+        for partition, end in offsets("latestOffset").items()
     }

@@ -1,4 +1,4 @@
-"""How parts of the table are made of decoded records, in Arrow."""
+"""Conversion of decoded records to rows of the table, in Arrow."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _STORED = {
     "value": "value",
     "headers": "headers",
 }
-"""Which columns come from the records, and what `records.columns` calls them."""
+"""Columns that come from the records, with their names in `records.columns`."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return what Spark wants Arrow batches of this schema to look like, to the last detail."""
+    """Return the exact Arrow schema that Spark expects for `schema`."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def stored_columns(names: Sequence[str]) -> list[str]:
-    """Return what has to be decoded of the records for the columns of these names."""
+    """Return the columns of the records that must be decoded for these columns of the table."""
     return [_STORED[name] for name in names if name in _STORED]
 
 
 def make_table(decoded: pa.RecordBatch, where: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
-    """Return decoded records as a part of the table."""
+    """Return decoded records as rows of the table."""
     arrays = [_column(decoded, where, field) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -42,15 +42,15 @@ def _column(decoded: pa.RecordBatch, where: TopicPartition, field: pa.Field) -> 
         return pa.repeat(pa.scalar(where.topic, field.type), decoded.num_rows)
     if field.name == "partition":
         return pa.repeat(pa.scalar(where.partition, field.type), decoded.num_rows)
-    found = decoded.column(_STORED.get(field.name, field.name))
+    column = decoded.column(_STORED.get(field.name, field.name))
     if field.name == "timestamp":
-        return _moments(found, field.type)
-    return found if found.type == field.type else found.cast(field.type)
+        return _timestamps(column, field.type)
+    return column if column.type == field.type else column.cast(field.type)
 
 
-def _moments(milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return moments of Spark, which counts in microseconds; what is beyond it becomes null."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - slow to load, and needed for times alone.
+def _timestamps(milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return timestamps in microseconds, as Spark has them; null if they do not fit."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - slow to import, and only timestamps need it.
 
     try:
         return pc.multiply_checked(milliseconds, 1000).cast(kind)

@@ -1,7 +1,7 @@
-"""Rows to records: each to its partition, in batches that kernels build.
+"""Sender of rows as records: assigns partitions and builds batches with kernels.
 
-A partition is the one that the row says; else what Kafka's own clients would choose for its key;
-else each in turn.
+The partition of a row is its column `partition`; without one, the partition that Kafka's clients
+choose for its key; without a key, the partitions take turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.spark.options import BATCH_BYTES
 
 
 class RowSender:
-    """Sends rows through one producer: in a transaction, if it has an id for that."""
+    """Sends rows through one producer, in a transaction if it has a transactional id."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class RowSender:
         self._clock = clock or SystemClock()
         self.producer = TransactionalProducer(node, transactional_id, timeout_ms=timeout_ms)
         self.count = 0
-        """How many rows were sent."""
+        """Number of rows sent."""
 
     def send(self, topic: str, table: pa.RecordBatch) -> None:
-        """Send rows to a topic; returns before they are acknowledged."""
+        """Send rows to a topic, without waiting for acknowledgement."""
         count = self._node.ensure_topic(topic).partitions
         columns = _columns(table)
-        places = _partitions(table, columns, topic, count, first_turn=self.count)
-        rows = rows_by_partition(places, count)
-        for partition in np.unique(places):
+        partitions = _partitions(table, columns, topic, count, first_turn=self.count)
+        rows = rows_by_partition(partitions, count)
+        for partition in np.unique(partitions):
             self._send(topic, int(partition), columns, rows.of(partition))
         self.count += table.num_rows
 
@@ -71,20 +71,20 @@ class RowSender:
             self.producer.send(topic, partition, batch.data, batch.record_count)
 
     def finish(self) -> None:
-        """Return when all rows are safe. A transaction stays open."""
+        """Wait until all rows are acknowledged. A transaction stays open."""
         self.producer.flush()
         self.producer.close()
 
 
 def _columns(table: pa.RecordBatch) -> RecordColumns:
-    found = {name: table.column(name) for name in table.schema.names}
-    timestamps = found.get("timestamp")
+    columns = {name: table.column(name) for name in table.schema.names}
+    timestamps = columns.get("timestamp")
     if timestamps is not None and pa.types.is_timestamp(timestamps.type):
         timestamps = pc.divide(timestamps.cast(pa.int64()), 1000)
     return RecordColumns(
-        key=found.get("key"),
-        value=found.get("value"),
-        headers=found.get("headers"),
+        key=columns.get("key"),
+        value=columns.get("value"),
+        headers=columns.get("headers"),
         timestamp=timestamps,
     )
 
@@ -92,15 +92,16 @@ def _columns(table: pa.RecordBatch) -> RecordColumns:
 def _partitions(
     table: pa.RecordBatch, columns: RecordColumns, topic: str, count: int, *, first_turn: int
 ) -> NDArray[np.int32]:
-    """Return where each row goes: where it says, else by its key, else to all in turn."""
+    """Return the partition of each row: as given, else by key, else in turn."""
     chosen = np.full(table.num_rows, -1, np.int32)
     if "partition" in table.schema.names:
-        said = table.column("partition")
-        chosen = said.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-        is_said = said.is_valid().to_numpy(zero_copy_only=False)
-        if (wrong := is_said & ((chosen < 0) | (chosen >= count))).any():
+        given_partitions = table.column("partition")
+        chosen = given_partitions.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+        is_given = given_partitions.is_valid().to_numpy(zero_copy_only=False)
+        if (invalid := is_given & ((chosen < 0) | (chosen >= count))).any():
             raise InvalidRecord(
-                f"a row goes to partition {chosen[wrong.argmax()]}, {topic} has 0 to {count - 1}"
+                f"partition of a row for topic {topic} must be between 0 and {count - 1}, got"
+                f" {chosen[invalid.argmax()]}"
             )
     if columns.key is not None:
         chosen = np.where(chosen < 0, partitions_of(columns.key, count), chosen)

@@ -1,8 +1,8 @@
-"""Which columns a sink takes, checked when a write is planned and before anything is written.
+"""Columns that a sink accepts, checked at planning time before anything is written.
 
-value       BINARY or STRING                           needed
+value       BINARY or STRING                           required
 key         BINARY or STRING
-topic       STRING                                     needed where the option topic is not set
+topic       STRING                                     required if the option topic is not set
 partition   INT
 timestamp   TIMESTAMP, or BIGINT in milliseconds
 headers     ARRAY<STRUCT<key: STRING, value: BINARY>>
@@ -35,7 +35,7 @@ SINK_TYPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def check_sink(schema: StructType, options: WriteOptions, *, is_typed: bool = False) -> None:
     """Raise `InvalidConfig` unless rows of this schema can be written.
 
-    Where values are typed, they are made of all columns that have no other place in a record.
+    If values are typed, they are encoded from all columns that are not another part of a record.
     """
     for field in schema:
         allowed = SINK_TYPES.get(field.name)
@@ -43,16 +43,18 @@ def check_sink(schema: StructType, options: WriteOptions, *, is_typed: bool = Fa
             continue
         if allowed is None:
             raise InvalidConfig(
-                f"column {field.name!r} has no place in a record, allowed are {list(SINK_TYPES)};"
-                " to_json(struct(...)) makes one value of several columns, as does a topic that"
+                f"column {field.name!r} is not a part of a record, which has {list(SINK_TYPES)}; to"
+                " write several columns as one value, use to_json(struct(...)), a topic that"
                 " declares a schema, or the option valueFormat"
             )
-        if (found := field.dataType.simpleString()) not in allowed:
+        if (kind := field.dataType.simpleString()) not in allowed:
             raise InvalidConfig(
-                f"column {field.name} is {found}, allowed is {' or '.join(allowed)}"
+                f"column {field.name} must be of type {' or '.join(allowed)}, got {kind}"
             )
     names = schema.fieldNames()
     if "value" not in names and not is_typed:
-        raise InvalidConfig(f"columns are {names}, needed is value")
+        raise InvalidConfig(f"columns must include value, got {names}")
     if "topic" not in names and options.topic is None:
-        raise InvalidConfig(f"columns are {names}, needed is topic, or the option topic")
+        raise InvalidConfig(
+            f"columns must include topic, or the option topic must be set, got {names}"
+        )

@@ -1,7 +1,7 @@
-"""What a task of a sink does: rows in, batches of its own transaction out.
+"""Task of a sink: writes rows as batches of a transaction of its own.
 
-Nothing that a task writes is seen by readers of committed records before the driver has published
-it, and of a task that was repeated only the attempt that Spark counts is published (`writer.py`).
+Readers of committed records do not see a task's records before the driver has published them. Of a
+repeated task, only the attempt that Spark reports is published (`writer.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millstream.spark.write.row_sender import RowSender
 from millstream.spark.write.task_transaction import TaskTransaction
 
 GATHERED_BYTES_MAX = 16 * MIB
-"""Rows encoded in one go: so many that each partition of a topic gets full batches of them."""
+"""Bytes of rows encoded together: enough that each partition of a topic gets full batches."""
 
 
 def write_rows(
@@ -32,7 +32,7 @@ def write_rows(
     options: WriteOptions,
     values: TopicValues,
 ) -> TaskTransaction | None:
-    """Write rows as one transaction and leave it open; `None` where there are no rows."""
+    """Write rows in one transaction and leave it open; return `None` if there are no rows."""
     sender: RowSender | None = None
     value_format = values.format() if values.is_typed else None
     for table in merge_batches(rows):
@@ -56,19 +56,19 @@ def write_rows(
 
 
 def merge_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches of rows to large ones."""
-    held: list[pa.RecordBatch] = []
+    """Join small batches of rows."""
+    pending: list[pa.RecordBatch] = []
     size = 0
     for batch in rows:
         if not batch.num_rows:
             continue
-        held.append(batch)
+        pending.append(batch)
         size += batch.nbytes
         if size >= GATHERED_BYTES_MAX:
-            yield pa.concat_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_batches(held)
+            yield pa.concat_batches(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def _by_topic(table: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -81,7 +81,7 @@ def _by_topic(table: pa.RecordBatch, default: str | None) -> Iterator[tuple[str,
     if topics.null_count:
         if default is None:
             raise InvalidRecord(
-                f"{topics.null_count} rows have no topic, and the option topic names none for them"
+                f"{topics.null_count} rows have no topic, and the option topic is not set"
             )
         topics = topics.fill_null(default)
     for topic in topics.unique().to_pylist():

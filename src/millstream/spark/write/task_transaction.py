@@ -1,4 +1,4 @@
-"""What a task of a sink tells the driver; apart, since a driver that commits needs no Arrow."""
+"""Result of a sink's task, separate because a driver that commits does not need Arrow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskTransaction:
-    """What a task wrote, for the driver to publish: a transaction that is still open."""
+    """The open transaction of a task, which the driver publishes."""
 
     transactional_id: str
     identity: ClientProducerId

@@ -1,24 +1,24 @@
-"""The sinks: exactly once, for batches and for streams.
+"""Batch and stream writers with exactly-once semantics.
 
-    task attempt   a transactional producer of its own, `<publisher>/<partition>/<attempt>`, writes
-                   straight into the target partitions and leaves its transaction open
-    driver         one request: commit the transactions of the attempts that Spark counts, abort
-                   the other ones of this publisher, and remember that (publisher, sequence) is done
+    task attempt   its own transactional producer, `<publisher>/<partition>/<attempt>`, writes to
+                   the target partitions and leaves its transaction open
+    driver         one request: commit the transactions of the attempts that Spark reports, abort
+                   the other ones of this publisher, and store that (publisher, sequence) is done
 
-The node decides all of that with one durable write, so there is no moment at which a part is done.
-Whatever dies, and whenever:
+The node decides all of this with one durable write, so there is no intermediate state. If one of
+them crashes:
 
     a task                 its transaction is not chosen: aborted with the decision, or by the next
                            attempt under the same id, or by its timeout
-    the driver, before     nothing was published. The batch is run again by the restarted query,
-                           under the same ids, which ends what was left
-    the driver, after      the batch is run again, and its publication is answered as done: what it
-                           wrote the second time is aborted
-    the node               what it had answered is durable; the rest is asked again
+    the driver, before     nothing was published. The restarted query runs the batch again, under
+                           the same ids, which ends the transactions left open
+    the driver, after      the batch runs again, and its publication is answered as already done:
+                           the second copy is aborted
+    the node               its answers are durable; requests without an answer are sent again
 
-A stream's publisher is the id that its checkpoint holds, its sequence the micro-batch's number. A
-batch write is a publisher of its own, by the option `jobId` or a new name, with the one sequence 0
-or that of the option `jobSequence`.
+The publisher of a stream is the query id in its checkpoint, its sequence the number of the
+micro-batch. The publisher of a batch write is the option `jobId` or a new id, with sequence 0 or
+the option `jobSequence`.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ from millstream.spark.write.task_transaction import TaskTransaction
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Spark has a Python process for each step of a write: to make a writer, to write, to commit. What
-# one of them alone needs is imported where it is used.
+# Spark starts a Python process for each step of a write: to create a writer, to write, to commit.
+# Imports that only one of them needs are inside functions.
 
 QUERY_ID = "sql.streaming.queryId"
-"""The property of a task that holds the id of its query: the same over restarts."""
+"""Property of a task with the id of its query, which stays the same over restarts."""
 
 
 TASKS_MAX = 10_000
-"""Tasks of one write: the transactions that a node takes in one publication."""
+"""Tasks of one write: the maximum number of transactions in one publication."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkCommitMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver."""
 
     publisher: str
-    share: TaskTransaction | None
-    """`None` where it had no rows."""
+    transaction: TaskTransaction | None
+    """`None` if the task had no rows."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch: all of it is seen, or nothing."""
+    """Writes a batch atomically."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
         self._values = _checked(options, schema, overwrite=overwrite)
-        # Quoted, so that no job's prefix covers another's ids.
+        # Quoted, so that the prefix of one job never matches the ids of another.
         self._publisher = f"spark-job/{quote(options.job_id, safe='')}"
         self._sequence = options.job_sequence or 0
         self._is_final = options.job_sequence is None
@@ -81,14 +81,18 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._options, self._values, self._publisher, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks wrote."""
-        if shares := _shares(messages):
+        """Publish the transactions of the tasks."""
+        if transactions := _transactions(messages):
             _publish(
-                self._options, self._publisher, self._sequence, shares, is_final=self._is_final
+                self._options,
+                self._publisher,
+                self._sequence,
+                transactions,
+                is_final=self._is_final,
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """Give up what the tasks wrote."""
+        """Abort the transactions of the tasks."""
         _publish(
             self._options,
             self._publisher,
@@ -100,7 +104,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream: all of each micro-batch is seen, once, or nothing of it yet."""
+    """Writes each micro-batch of a stream atomically and once."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
@@ -109,50 +113,50 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write the rows of a task of a micro-batch."""
         query_id = _task().getLocalProperty(QUERY_ID)
-        assert query_id, "Spark tells the tasks of a stream which query they are of"
+        assert query_id, "Spark sets this property for the tasks of a stream"
         return _write(self._options, self._values, f"spark-query/{query_id}", iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what the tasks wrote."""
-        shares = _shares(messages)
-        for publisher in _publishers(messages) if shares else ():
-            _publish(self._options, publisher, batchId, shares)
+        """Publish the transactions of the tasks."""
+        transactions = _transactions(messages)
+        for publisher in _publishers(messages) if transactions else ():
+            _publish(self._options, publisher, batchId, transactions)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give up what the tasks wrote, as far as it is known whose they were."""
+        """Abort the transactions of the tasks, as far as their publisher is known."""
         for publisher in _publishers(messages):
             _publish(self._options, publisher, batchId, [], committed=False)
 
 
 def _checked(options: WriteOptions, schema: StructType, *, overwrite: bool) -> TopicValues:
-    """Return what is known of the values, once rows of this schema can be written."""
+    """Check the schema of the rows, and return the declarations of values."""
     if overwrite:
-        raise InvalidConfig("mode is overwrite, and a topic only grows: allowed is append")
+        raise InvalidConfig("mode must be append, got overwrite: a topic cannot be overwritten")
     if "value" in schema.fieldNames():
         check_sink(schema, options)
         return TopicValues(options.value)
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
 
-    values = find_values(open_client(options.place), _declaring(options), options.value)
+    values = find_values(open_client(options.source), _declaring(options), options.value)
     check_sink(schema, options, is_typed=values.is_typed)
     return values
 
 
 def _declaring(options: WriteOptions) -> list[str]:
-    """Return the topics whose declarations count: rows may go to others, and none is made here."""
+    """Return the topics whose declarations apply. A topic is not created here."""
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
 
     if options.topic is None:
         return []
     try:
-        return list(open_client(options.place).topics([options.topic]))
+        return list(open_client(options.source).topics([options.topic]))
     except UnknownTopic:
         return []
 
 
 def _task() -> TaskContext:
     task = TaskContext.get()
-    assert task is not None, "a sink writes in tasks of Spark"
+    assert task is not None, "a sink writes in a Spark task"
     return task
 
 
@@ -165,25 +169,25 @@ def _write(
     task = _task()
     if task.partitionId() >= TASKS_MAX:
         raise InvalidConfig(
-            f"the write has more than {TASKS_MAX} tasks, which are published at once: coalesce"
-            " makes it fewer"
+            f"a write must have at most {TASKS_MAX} tasks, because they are published together:"
+            " use coalesce to reduce them"
         )
     transactional_id = f"{publisher}/{task.partitionId()}/{task.attemptNumber()}"
-    share = write_rows(
-        open_client(options.place),
+    transaction = write_rows(
+        open_client(options.source),
         rows,
         transactional_id=transactional_id,
         options=options,
         values=values,
     )
-    return SinkCommitMessage(publisher, share)
+    return SinkCommitMessage(publisher, transaction)
 
 
 def _publish(
     options: WriteOptions,
     publisher: str,
     sequence: int,
-    shares: Sequence[TaskTransaction],
+    transactions: Sequence[TaskTransaction],
     *,
     is_final: bool = False,
     committed: bool = True,
@@ -192,11 +196,14 @@ def _publish(
     from millstream.spark.source_cache import open_client  # noqa: PLC0415
 
     publish(
-        open_client(options.place),
+        open_client(options.source),
         publisher=publisher,
         sequence=sequence,
         prefix=f"{publisher}/",
-        chosen=[TransactionToPublish(share.transactional_id, share.identity) for share in shares],
+        chosen=[
+            TransactionToPublish(transaction.transactional_id, transaction.identity)
+            for transaction in transactions
+        ],
         is_final=is_final,
         committed=committed,
     )
@@ -206,10 +213,12 @@ def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit
     return [message for message in messages if isinstance(message, SinkCommitMessage)]
 
 
-def _shares(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransaction]:
-    return [one.share for one in _messages(messages) if one.share is not None]
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransaction]:
+    return [
+        message.transaction for message in _messages(messages) if message.transaction is not None
+    ]
 
 
 def _publishers(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
-    """Return who published: one, or nobody where no task has come to its end."""
-    return {one.publisher for one in _messages(messages)}
+    """Return the publisher; none if no task was completed."""
+    return {message.publisher for message in _messages(messages)}

@@ -1,4 +1,4 @@
-"""How sources, steps and targets hang together."""
+"""Dependencies between the sources, steps and targets of a pipeline."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def inputs_of(step: Step) -> frozenset[str]:
 
 
 def read_by(target: Target) -> str:
-    """Return what goes to a target, in lower case: what it says, or what is called as it is."""
+    """Return the input of a target, in lower case: `from`, or the source or step of its name."""
     return (target.reads or target.name).lower()
 
 
 def in_order(steps: Sequence[Step]) -> list[Step]:
-    """Return steps so that each comes after those that it reads.
+    """Return the steps in topological order.
 
-    Raises `InvalidPipeline` where that cannot be, with the steps that need each other.
+    Raises `InvalidPipeline` with the steps of a cycle.
     """
     known = {step.name.lower(): step for step in steps}
     order = graphlib.TopologicalSorter(
@@ -38,19 +38,19 @@ def in_order(steps: Sequence[Step]) -> list[Step]:
     try:
         return [known[name] for name in order.static_order()]
     except graphlib.CycleError as error:
-        circle = " -> ".join(reversed(error.args[1]))
-        raise InvalidPipeline(f"steps need their own results: {circle}") from None
+        cycle = " -> ".join(reversed(error.args[1]))
+        raise InvalidPipeline(f"steps depend on themselves: {cycle}") from None
 
 
 def check_graph(
     sources: Sequence[Source], steps: Sequence[Step], targets: Sequence[Target]
 ) -> None:
-    """Refuse what does not fit together, with the place, what was found and what is allowed."""
+    """Check that the parts of a pipeline fit together; raises `InvalidPipeline`."""
     if not targets:
-        raise InvalidPipeline("there are no targets, needed is one or more: nothing would run")
-    _check_once("sources and steps", [one.name for one in (*sources, *steps)])
-    _check_once("targets", [one.name for one in targets])
-    known = {one.name.lower(): one.name for one in (*sources, *steps)}
+        raise InvalidPipeline("a pipeline must have at least one target, got none")
+    _check_once("sources and steps", [part.name for part in (*sources, *steps)])
+    _check_once("targets", [target.name for target in targets])
+    known = {part.name.lower(): part.name for part in (*sources, *steps)}
     for step in steps:
         _check_step(step, known)
     in_order(steps)
@@ -62,76 +62,76 @@ def check_graph(
 
 
 def _check_once(what: str, names: Iterable[str]) -> None:
-    """Refuse a name that is there twice: views and directories may not tell cases apart."""
+    """Refuse a duplicate name. Case is ignored, as it is in views and in some file systems."""
     for name, count in Counter(name.lower() for name in names).items():
         if count > 1:
-            raise InvalidPipeline(f"{count} {what} are called {name!r}, needed is a name for each")
+            raise InvalidPipeline(f"names of {what} must be distinct, got {name!r} {count} times")
 
 
 def _check_step(step: Step, known: dict[str, str]) -> None:
     if isinstance(step, SqlStep):
         for name in sorted(step.relations.given & known.keys()):
             raise InvalidPipeline(
-                f"steps.{step.name}.sql gives the name {name!r} with WITH, which is that of a"
-                " source or step: needed is another"
+                f"steps.{step.name}.sql defines {name!r} with WITH, which is the name of a source"
+                " or step: use another name"
             )
     for name in sorted(inputs_of(step)):
         _check_known(f"steps.{step.name}", name, known)
 
 
-def _check_known(place: str, name: str, known: dict[str, str]) -> None:
+def _check_known(key: str, name: str, known: dict[str, str]) -> None:
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f", perhaps {known[near[0]]!r}" if near else ""
+    similar = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {known[similar[0]]!r}?" if similar else ""
     raise InvalidPipeline(
-        f"{place} reads {name!r}, which is no source and no step; there are"
-        f" {', '.join(sorted(known.values())) or 'none'}{meant}"
+        f"{key} reads {name!r}, which is neither a source nor a step; there are"
+        f" {', '.join(sorted(known.values())) or 'none'}{hint}"
     )
 
 
 def upstream(name: str, steps: Sequence[Step]) -> set[str]:
-    """Return what a source or step rests on, itself included, in lower case."""
+    """Return the transitive inputs of a source or step, including itself, in lower case."""
     known = {step.name.lower(): step for step in steps}
-    found: set[str] = set()
-    left = [name]
-    while left:
-        one = left.pop()
-        if one not in found:
-            found.add(one)
-            left += inputs_of(known[one]) if one in known else ()
-    return found
+    visited: set[str] = set()
+    pending = [name]
+    while pending:
+        part = pending.pop()
+        if part not in visited:
+            visited.add(part)
+            pending += inputs_of(known[part]) if part in known else ()
+    return visited
 
 
 def _check_streams(target: Target, sources: Sequence[Source], steps: Sequence[Step]) -> None:
-    """Refuse a target that would be written once and never again.
+    """Refuse a target that does not depend on a stream, and so would be written only once.
 
-    A function that takes the session may read streams that are not among the sources: Spark tells.
+    A function that takes the session may read streams that are not sources: Spark checks those.
     """
     names = upstream(read_by(target), steps)
-    is_stream = any(one.is_stream for one in sources if one.name.lower() in names)
-    is_open = any(
-        isinstance(one, FunctionStep) and SESSION in one.parameters
-        for one in steps
-        if one.name.lower() in names
+    is_stream = any(source.is_stream for source in sources if source.name.lower() in names)
+    may_read_streams = any(
+        isinstance(step, FunctionStep) and SESSION in step.parameters
+        for step in steps
+        if step.name.lower() in names
     )
-    if not is_stream and not is_open:
+    if not is_stream and not may_read_streams:
         raise InvalidPipeline(
-            f"targets.{target.name}.from is {read_by(target)!r}, which rests on no stream:"
-            " needed is a topic, or a table with stream = true"
+            f"targets.{target.name}.from must depend on a stream (a topic, or a table with"
+            f" stream = true), got {read_by(target)!r}"
         )
 
 
 def _check_tables(targets: Sequence[Target]) -> None:
-    """Refuse two queries that write one table: the log of its files has room for one."""
-    places = [
-        one.table.rstrip("/") if is_path(one.table) else one.table.lower()
-        for one in targets
-        if isinstance(one, TableTarget)
+    """Refuse two queries that write one table: its file log supports one writer."""
+    tables = [
+        target.table.rstrip("/") if is_path(target.table) else target.table.lower()
+        for target in targets
+        if isinstance(target, TableTarget)
     ]
-    for place, count in Counter(places).items():
+    for table, count in Counter(tables).items():
         if count > 1:
-            raise InvalidPipeline(f"{count} targets write the table {place!r}, allowed is one")
+            raise InvalidPipeline(f"at most one target may write table {table!r}, got {count}")
 
 
 def _check_loops(
@@ -149,5 +149,5 @@ def _check_loops(
             ):
                 raise InvalidPipeline(
                     f"targets.{target.name}.topic is {target.topic!r}, which its source"
-                    f" {source.name!r} reads: what it writes would come back for ever"
+                    f" {source.name!r} reads: the records would go around in a loop"
                 )

@@ -1,4 +1,4 @@
-"""Pipelines from files, in TOML or in Python."""
+"""Loader of pipeline files, in TOML or Python."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from millstream.spark.pipelines.definition.pipeline import Pipeline
 from millstream.spark.pipelines.definition.toml import parse
 
 FILE_SIZE_MAX = 1024 * 1024
-"""Far above what anybody writes; keeps a wrong name from reading a whole data file."""
+"""Far above any real pipeline; prevents reading a data file because of a wrong name."""
 
 _VARIABLE = "pipeline"
-"""What the pipeline is called in a Python file."""
+"""Variable of a Python file that has the pipeline."""
 
 
 def load(path: str) -> Pipeline:
-    """Return the pipeline that a file describes, by its suffix: `.toml` or `.py`.
+    """Return the pipeline in a file, by its suffix: `.toml` or `.py`.
 
-    A Python file is run. Relative paths of the pipeline start from the directory of the file.
-    Raises `InvalidPipeline` with the file and what is wrong in it.
+    A Python file is executed. Relative paths of the pipeline start at the directory of the file.
+    Raises `InvalidPipeline` with the file and the error.
     """
     suffix = os.path.splitext(path)[1]
     if suffix not in (".toml", ".py"):
-        raise InvalidPipeline(f"{path} ends in {suffix!r}, allowed are .toml and .py")
+        raise InvalidPipeline(f"a pipeline file must end in .toml or .py, got {path}")
     if (size := os.path.getsize(path)) > FILE_SIZE_MAX:
-        raise InvalidPipeline(f"{path} has {size} bytes, allowed are {FILE_SIZE_MAX}")
+        raise InvalidPipeline(f"{path} must have at most {FILE_SIZE_MAX} bytes, got {size}")
     try:
         return _load_toml(path) if suffix == ".toml" else _load_python(path)
     except InvalidPipeline as error:
@@ -39,7 +39,7 @@ def load(path: str) -> Pipeline:
 
 
 def home_of(path: str) -> str:
-    """Return the directory that relative paths in a file start from."""
+    """Return the directory at which relative paths in a file start."""
     return os.path.dirname(os.path.abspath(path))
 
 
@@ -49,19 +49,19 @@ def _load_toml(path: str) -> Pipeline:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise InvalidPipeline(f"it is no UTF-8: {error}") from error
+        raise InvalidPipeline(f"not valid UTF-8: {error}") from error
     return parse(text, home_of(path))
 
 
 def _load_python(path: str) -> Pipeline:
-    found = getattr(_run(path), _VARIABLE, None)
-    if not isinstance(found, Pipeline):
-        raise InvalidPipeline(f"its `{_VARIABLE}` is {found!r}, needed is a Pipeline")
-    return found if found.home else dataclasses.replace(found, home=home_of(path))
+    pipeline = getattr(_run(path), _VARIABLE, None)
+    if not isinstance(pipeline, Pipeline):
+        raise InvalidPipeline(f"`{_VARIABLE}` must be a Pipeline, got {pipeline!r}")
+    return pipeline if pipeline.home else dataclasses.replace(pipeline, home=home_of(path))
 
 
 def _run(path: str) -> ModuleType:
-    """Run a file as a module of its own, whose functions reach the workers by value."""
+    """Execute a file as a module of its own, whose functions are pickled by value."""
     name = f"millstream_pipeline_{os.path.splitext(os.path.basename(path))[0]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a file that ends in .py has a loader"
@@ -80,7 +80,7 @@ def _run(path: str) -> ModuleType:
 
 
 def _line_in(path: str, error: Exception) -> str:
-    """Return the line of a file in which an error came up."""
+    """Return the line of the file at which an error was raised."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -90,7 +90,7 @@ def _line_in(path: str, error: Exception) -> str:
 
 
 def _send_by_value(module: ModuleType) -> None:
-    """Have functions of the module sent whole to Spark's workers, which cannot import it."""
+    """Pickle functions of the module by value: Spark's workers cannot import it."""
     if importlib.util.find_spec("pyspark") is None:
         return
     cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")

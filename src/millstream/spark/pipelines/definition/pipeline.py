@@ -1,7 +1,7 @@
-"""A pipeline: one value, whichever way it was described.
+"""A pipeline as a value, however it was defined.
 
-Where everything fits together is checked when it is made, before Spark is started: every name is
-known, no step needs its own result, nothing is written by two, and something streams.
+It is checked when it is created, before Spark starts: every name exists, there is no cycle, no
+table has two writers, and every target depends on a stream.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from millstream.spark.pipelines.definition.target import (
 )
 
 BOOTSTRAP = "127.0.0.1:9092"
-"""Where a node listens that was started without saying where."""
+"""Default address of a node."""
 
 AVAILABLE_NOW = "available-now"
 
 DEFAULT_DIRECTORY = "millstream-pipelines"
-"""Where checkpoints are, beside the file of the pipeline, unless it says otherwise."""
+"""Default directory of checkpoints, beside the pipeline's file."""
 
 
-def _several(*kinds: type) -> SettingKind:
+def _list_of(*kinds: type) -> SettingKind:
     return SettingKind(
-        f"some of {', '.join(kind.__name__ for kind in kinds)}",
+        f"a list of {' or '.join(kind.__name__ for kind in kinds)}",
         lambda value: (
-            isinstance(value, list | tuple) and all(isinstance(one, kinds) for one in value)
+            isinstance(value, list | tuple) and all(isinstance(item, kinds) for item in value)
         ),
         tuple,
     )
@@ -64,33 +64,32 @@ class Pipeline:
     steps: tuple[Step, ...] = ()
     targets: tuple[Target, ...] = ()
     home: str = ""
-    """The directory that relative paths start from: that of the pipeline's file, or where the
-    process is."""
+    """Start of relative paths: the directory of the pipeline's file, or the working directory."""
 
     def __post_init__(self) -> None:
         check_settings(self, "pipeline")
         for part, kind in _PARTS.items():
-            if not kind.is_allowed(found := getattr(self, part)):
-                raise InvalidPipeline(f"{part} are {found!r}, needed is {kind.needed}")
-            object.__setattr__(self, part, tuple(found))
+            if not kind.is_allowed(value := getattr(self, part)):
+                raise InvalidPipeline(f"{part} must be {kind.expected}, got {value!r}")
+            object.__setattr__(self, part, tuple(value))
         check_graph(self.sources, self.steps, self.targets)
 
     @property
     def checkpoint_directory(self) -> str:
-        """Where the checkpoints of all targets are."""
+        """Directory of the checkpoints of all targets."""
         return resolved(self.checkpoint or os.path.join(DEFAULT_DIRECTORY, self.name), self.home)
 
     def checkpoint_of(self, target: Target) -> str:
-        """Return where Spark keeps how far the query of a target came."""
+        """Return the directory of Spark's checkpoint for a target."""
         return os.path.join(self.checkpoint_directory, target.name)
 
     def path(self, table: str) -> str:
-        """Return where the files of a table are that is named by its path."""
+        """Return the absolute path of a table that is named by a path."""
         return resolved(table, self.home)
 
 
 _PARTS = {
-    "sources": _several(TopicSource, TableSource),
-    "steps": _several(SqlStep, FunctionStep),
-    "targets": _several(TopicTarget, TableTarget, FunctionTarget),
+    "sources": _list_of(TopicSource, TableSource),
+    "steps": _list_of(SqlStep, FunctionStep),
+    "targets": _list_of(TopicTarget, TableTarget, FunctionTarget),
 }

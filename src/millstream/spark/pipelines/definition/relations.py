@@ -1,8 +1,7 @@
-"""The tables that a query names, found without Spark.
+"""Names of tables in a SQL query, found without Spark.
 
-Enough of SQL is understood to say in which order steps have to run, and that a name is wrong,
-before Spark is started: what stands after FROM and JOIN, and the names that WITH gives. Spark has
-the last word.
+This understands enough of SQL to order steps and to report wrong names before Spark starts: the
+names after FROM and JOIN, and the names that WITH defines. Spark checks the query itself.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ _FOLLOWS_A_LIST = frozenset(
     {"WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET"}
     | {"WINDOW", "QUALIFY", "UNION", "EXCEPT", "MINUS", "INTERSECT", "SELECT", "VIEW", "|"}
 )
-"""What ends the list of tables after FROM; a comma behind it separates something else. `VIEW` is
-that of LATERAL VIEW, the bar that of `|>`."""
+"""Words that end the list of tables after FROM; a comma after them separates something else.
+`VIEW` is that of LATERAL VIEW, the bar that of `|>`. """
 
 
 class Relations(NamedTuple):
-    """What a query reads, by the names that it uses, in lower case."""
+    """Names in a query, in lower case."""
 
     read: frozenset[str]
     """Tables named by one word."""
     given: frozenset[str]
-    """Names that the query itself gives with WITH."""
+    """Names that the query defines with WITH."""
 
 
 def relations(sql: str) -> Relations:
-    """Return the tables that a query names, and the names that it gives itself.
+    """Return the tables that a query reads, and the names that it defines.
 
-    Names of several parts (`shop.orders`) belong to Spark's catalog and are not among them.
+    Names with several parts (`shop.orders`) are tables of Spark's catalog and are not included.
     """
     words = [*_words(sql), "", "", ""]
     given = frozenset(_given(words))
@@ -56,7 +55,7 @@ def relations(sql: str) -> Relations:
 
 
 def _words(sql: str) -> Iterator[str]:
-    """Cut a query into names, in the form in which they compare, and other signs."""
+    """Split a query into names, in a form that can be compared, and other tokens."""
     for match in _WORD.finditer(sql):
         if match.lastgroup == "name":
             name = match[0]
@@ -74,9 +73,9 @@ def _plain(word: str) -> str:
 
 
 def _given(words: list[str]) -> Iterator[str]:
-    """Walk over the names that stand before AS and a bracket, in a query that has a WITH.
+    """Yield the names before AS and a parenthesis, in a query that has a WITH.
 
-    Where columns are listed between them, the name is the one before their bracket.
+    If columns are listed between them, the name is the one before their parenthesis.
     """
     if "WITH" not in words:
         return
@@ -92,7 +91,7 @@ def _given(words: list[str]) -> Iterator[str]:
 
 
 def _read(words: list[str]) -> Iterator[str]:
-    """Walk over the names that stand where a table is expected."""
+    """Yield the names where a table is expected."""
     brackets: list[tuple[bool, bool]] = []
     is_function = is_list = is_expected = False
     for number, word in enumerate(words[:-3]):

@@ -1,4 +1,4 @@
-"""What a pipeline reads: topics, and tables."""
+"""Sources of a pipeline: topics and tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from millstream.spark.pipelines.definition.table import TABLE, check_table, is_p
 
 @settings
 class Watermark:
-    """How late rows may come: those more than `delay` behind the latest `column` are left out."""
+    """Limit for late rows: those more than `delay` behind the latest `column` are dropped."""
 
     column: str = setting(TEXT)
     delay: str = setting(INTERVAL)
@@ -38,10 +38,11 @@ class Watermark:
 
 @settings
 class TopicSource:
-    """A topic as a stream of rows, or without `stream` as a table that each batch reads anew.
+    """A topic as a stream of rows, or with `stream=False` as a table that each batch reads again.
 
-    With a schema, given here or declared by the topic, its columns are those of the schema, and of
-    the record's own those in `record_columns`. Without one they are the record's own.
+    With a schema, given here or declared by the topic, its columns are those of the schema and the
+    columns of the record that `record_columns` names. Without a schema they are those of the
+    record.
     """
 
     name: str = setting(VIEW_NAME, key=NAME)
@@ -60,30 +61,31 @@ class TopicSource:
     options: Mapping[str, str] = setting(OPTIONS, default_factory=dict)
 
     def __post_init__(self) -> None:
-        place = f"sources.{self.name}"
-        check_settings(self, place)
+        section = f"sources.{self.name}"
+        check_settings(self, section)
         if self.schema and self.format == "raw":
-            raise InvalidPipeline(f"{place} has a schema and format 'raw', which has none")
+            raise InvalidPipeline(f"{section} must not have a schema with format 'raw'")
         if self.dead_letter and self.bad_records != "fail":
             raise InvalidPipeline(
-                f"{place} has dead_letter and bad_records {self.bad_records!r}: needed is one"
+                f"{section} must have either dead_letter or bad_records, got both (bad_records"
+                f" {self.bad_records!r})"
             )
         if self.dead_letter == self.topic:
             raise InvalidPipeline(
-                f"{place}.dead_letter is {self.topic!r}, the topic that it reads: it would read"
-                " its own dead letters for ever"
+                f"{section}.dead_letter must not be the topic that the source reads, got"
+                f" {self.topic!r}: it would read its own dead letters"
             )
         if not self.stream:
-            self._check_whole(place)
+            self._check_table_mode(section)
 
-    def _check_whole(self, place: str) -> None:
-        """Refuse what has no meaning where the whole topic is read each time."""
+    def _check_table_mode(self, section: str) -> None:
+        """Refuse settings that have no meaning if the whole topic is read each time."""
         for name in ("watermark", "batch_records_max", "batch_bytes_max", "dead_letter"):
             if getattr(self, name) is not None:
-                raise InvalidPipeline(f"{place} has {name} and stream = false: it is for streams")
+                raise InvalidPipeline(f"{section}.{name} requires stream = true")
         if self.start != "earliest":
             raise InvalidPipeline(
-                f"{place}.start is {self.start!r} and stream = false: all of it is read"
+                f"{section}.start must be 'earliest' with stream = false, got {self.start!r}"
             )
 
     @property
@@ -94,7 +96,7 @@ class TopicSource:
 
 @settings
 class TableSource:
-    """A table: rows that are there when the pipeline starts, or with `stream` a stream of files."""
+    """A table: its rows when the pipeline starts, or with `stream` a stream of its files."""
 
     name: str = setting(VIEW_NAME, key=NAME)
     table: str = setting(TABLE)
@@ -105,17 +107,15 @@ class TableSource:
     options: Mapping[str, str] = setting(OPTIONS, default_factory=dict)
 
     def __post_init__(self) -> None:
-        place = f"sources.{self.name}"
-        check_settings(self, place)
-        check_table(self.table, self.format, place)
+        section = f"sources.{self.name}"
+        check_settings(self, section)
+        check_table(self.table, self.format, section)
         if self.schema and not is_path(self.table):
             raise InvalidPipeline(
-                f"{place} has a schema, and Spark's catalog has one for its table"
+                f"{section} must not have a schema: Spark's catalog has the schema of its table"
             )
         if self.watermark and not self.stream:
-            raise InvalidPipeline(
-                f"{place} has a watermark, and no stream: nothing comes late there"
-            )
+            raise InvalidPipeline(f"{section}.watermark requires stream = true")
 
     @property
     def is_stream(self) -> bool:

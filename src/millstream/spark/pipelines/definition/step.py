@@ -1,4 +1,4 @@
-"""What a pipeline computes: steps in SQL, and steps that are Python functions."""
+"""Steps of a pipeline: SQL queries and Python functions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from millstream.spark.pipelines.definition.setting import (
 from millstream.spark.pipelines.definition.source import Watermark
 
 SESSION = "spark"
-"""The parameter of a function that takes the session itself."""
+"""Name of the parameter that receives the session."""
 
 
 @settings
 class SqlStep:
-    """A query over sources and other steps, in Spark's SQL."""
+    """A query over sources and other steps, in Spark SQL."""
 
     name: str = setting(VIEW_NAME, key=NAME)
     sql: str = setting(TEXT)
@@ -37,7 +37,7 @@ class SqlStep:
 
     @property
     def relations(self) -> Relations:
-        """The tables that it names."""
+        """Tables that the query names."""
         return relations(self.sql)
 
 
@@ -45,8 +45,8 @@ class SqlStep:
 class FunctionStep:
     """A function from DataFrames to a DataFrame.
 
-    Its parameters are named after the sources and steps that it gets; one named `spark` gets the
-    session. It is called once, when the pipeline starts.
+    Its parameters are named after the sources and steps that it reads; a parameter `spark` receives
+    the session. It is called once, when the pipeline starts.
     """
 
     name: str = setting(VIEW_NAME, key=NAME)
@@ -58,13 +58,12 @@ class FunctionStep:
         for parameter in inspect.signature(self.function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise InvalidPipeline(
-                    f"steps.{self.name} takes *{parameter.name}, needed is a parameter for each"
-                    " source and step that it reads"
+                    f"steps.{self.name} must have one parameter for each source and step that it"
+                    f" reads, got *{parameter.name}"
                 )
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What the function asks for, by name."""
         return tuple(inspect.signature(self.function).parameters)
 
 
@@ -84,5 +83,5 @@ def step(
         return orders.where("amount > 1000")
     """
     if function is None:
-        return lambda given: step(given, name=name, watermark=watermark)
+        return lambda decorated: step(decorated, name=name, watermark=watermark)
     return FunctionStep(name=name or function.__name__, function=function, watermark=watermark)

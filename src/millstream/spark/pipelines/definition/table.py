@@ -1,4 +1,4 @@
-"""Where tables are: files at a path, or a name in Spark's catalog; and in what format."""
+"""Names of tables: a path of files, or a name in Spark's catalog; and their formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUFFIXES = {
     ".ndjson": "json",
     ".csv": "csv",
 }
-"""What Spark reads and writes by itself. Others (delta, iceberg, avro) are named by `format`."""
+"""Formats that Spark has built in. Others (delta, iceberg, avro) are set with `format`."""
 
 FILE_FORMATS = frozenset(_SUFFIXES.values())
 
@@ -24,12 +24,12 @@ _NAME = re.compile(r"\w+(\.\w+){0,2}")
 
 
 def is_path(table: str) -> bool:
-    """Whether a table is named by where its files are: such a name has a slash in it."""
+    """Whether a table is named by a path, which has a slash."""
     return "/" in table
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is in a file system that it names itself."""
+    """Whether a path names its file system."""
     return "://" in path
 
 
@@ -43,20 +43,20 @@ TABLE = SettingKind(
 )
 
 
-def check_table(table: str, format_: str | None, place: str) -> None:
-    """Refuse a format for a table whose format the catalog knows."""
+def check_table(table: str, format_: str | None, section: str) -> None:
+    """Refuse a format for a table of the catalog, which has the format."""
     if format_ and not is_path(table):
         raise InvalidPipeline(
-            f"{place}.format is {format_!r}, and Spark's catalog has one for {table!r}:"
-            " it is for paths"
+            f"{section}.format is for tables that are named by a path, got {format_!r} for"
+            f" {table!r}, whose format is in Spark's catalog"
         )
 
 
 def table_format(table: str, format_: str | None) -> str:
-    """Return the format of the files at a path: the given one, or by its suffix, or Parquet."""
+    """Return the format of the files at a path: as given, else by suffix, else Parquet."""
     return format_ or _SUFFIXES.get(os.path.splitext(table)[1], "parquet")
 
 
 def resolved(path: str, home: str) -> str:
-    """Return a path that is relative to `home` as an absolute one."""
+    """Return the absolute path of one that is relative to `home`."""
     return path if is_url(path) else os.path.abspath(os.path.join(home, os.path.expanduser(path)))

@@ -1,4 +1,4 @@
-"""Where the rows of a pipeline go: topics, tables, and Python functions."""
+"""Targets of a pipeline: topics, tables and Python functions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from millstream.spark.pipelines.definition.table import TABLE, check_table
 
 @settings
 class TopicTarget:
-    """Rows become records of a topic, each batch exactly once.
+    """A topic: rows become records, each batch exactly once.
 
-    With format `json` the value is the row as JSON, and the key is the text of the column that
-    `key` names; with `raw` the rows have a column `value` and may have `key`, `topic`, `partition`,
-    `timestamp` and `headers`; with `declared` the topic itself says how columns become values.
-    Without a format it is `raw` where rows are like that, else `json`.
+    With format `json` the value is the row as JSON, and the key is the text of the column `key`.
+    With `raw` the rows have a column `value` and may have `key`, `topic`, `partition`, `timestamp`
+    and `headers`. With `declared` the topic's declaration determines how columns become values. The
+    default is `raw` if the rows have those columns, else `json`.
     """
 
     name: str = setting(FILE_NAME, key=NAME)
@@ -45,14 +45,14 @@ class TopicTarget:
         check_settings(self, f"targets.{self.name}")
         if self.key and self.format == "raw":
             raise InvalidPipeline(
-                f"targets.{self.name}.key is {self.key!r} with format 'raw', whose key is the"
-                " column key"
+                f"targets.{self.name}.key must not be set with format 'raw', which takes the column"
+                f" key; got {self.key!r}"
             )
 
 
 @settings
 class TableTarget:
-    """Rows go into a table: added to it, or with mode `complete` in place of all that was there."""
+    """A table: rows are appended, or with mode `complete` replace all rows."""
 
     name: str = setting(FILE_NAME, key=NAME)
     reads: str | None = setting(VIEW_NAME, key="from", default=None)
@@ -69,10 +69,10 @@ class TableTarget:
 
 @settings
 class FunctionTarget:
-    """Each batch goes to a function, with its number.
+    """A function that is called with each batch and its number.
 
-    A batch whose end was not recorded is handed over again, with the same rows and the same number:
-    the function has to see to it that this does no harm.
+    A batch whose completion was not recorded is passed again, with the same rows and the same
+    number: the function must be idempotent.
     """
 
     name: str = setting(FILE_NAME, key=NAME)
@@ -86,8 +86,8 @@ class FunctionTarget:
             inspect.signature(self.function).bind(None, 0)
         except TypeError:
             raise InvalidPipeline(
-                f"targets.{self.name} is a function of {inspect.signature(self.function)},"
-                " needed is one of (batch, batch_id)"
+                f"targets.{self.name} must be a function of (batch, batch_id), got"
+                f" {inspect.signature(self.function)}"
             ) from None
 
 
@@ -95,7 +95,7 @@ Target: TypeAlias = TopicTarget | TableTarget | FunctionTarget
 
 
 def place_of(target: Target) -> str:
-    """Return where a target is, as people say it."""
+    """Return a description of a target's location."""
     if isinstance(target, TopicTarget):
         return f"topic {target.topic}"
     if isinstance(target, TableTarget):
@@ -117,5 +117,5 @@ def target(
         ...
     """
     if function is None:
-        return lambda given: target(given, name=name, reads=reads, mode=mode)
+        return lambda decorated: target(decorated, name=name, reads=reads, mode=mode)
     return FunctionTarget(name=name or function.__name__, function=function, reads=reads, mode=mode)

@@ -1,4 +1,4 @@
-"""What runs pipelines from a command: a session of Spark's, with what the command line said."""
+"""Spark session and settings for commands that run pipelines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def with_overrides(
     pipeline: Pipeline, *, master: str | None, bootstrap: str | None, conf: Mapping[str, str]
 ) -> Pipeline:
-    """Return a pipeline with what was said elsewhere than in its file, which wins."""
+    """Return a pipeline with settings of the command line, which override its file."""
     return dataclasses.replace(
         pipeline,
         master=master or pipeline.master,
@@ -30,7 +30,7 @@ def with_overrides(
 
 @contextmanager
 def pipeline_session(pipeline: Pipeline, *, log_level: str) -> Iterator[SparkSession]:
-    """Give a session to run a pipeline in, which says no more than `log_level` by itself."""
+    """Yield a session for a pipeline, with Spark's log level."""
     with running_session(
         f"millstream pipeline {pipeline.name}",
         pipeline.master,
@@ -43,7 +43,7 @@ def pipeline_session(pipeline: Pipeline, *, log_level: str) -> Iterator[SparkSes
 
 
 def _silence_python() -> None:
-    """Keep PySpark from logging errors of queries and functions, which it raises as well."""
+    """Keep PySpark from logging errors that it also raises."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - Spark is slow to import.
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
@@ -52,9 +52,9 @@ def _silence_python() -> None:
 
 
 def _defaults(master: str) -> dict[str, str]:
-    """Return settings that fit pipelines better than Spark's, which are made for large batches."""
+    """Return settings for small batches; Spark's defaults are for large ones."""
     if not master.startswith("local"):
         return {}
-    # A task for each processor: 200, as Spark has it, would be mostly start-up for small batches.
-    # A query that has state keeps the number that it was first run with.
+    # One task per processor: with Spark's default of 200, small batches are mostly overhead. A
+    # stateful query keeps the number of its first run.
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)}

@@ -1,4 +1,4 @@
-"""What Spark would do, in words."""
+"""Spark's plans of a pipeline, as text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from millstream.spark.pipelines.run.views import make_views
 
 
 def plans(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
-    """Walk over the targets, each with what Spark plans for it; nothing is read or written."""
+    """Yield Spark's plan for each target, without reading or writing records."""
     views = make_views(spark.newSession(), pipeline)
     for target in pipeline.targets:
         out = io.StringIO()
         try:
-            # Of a plain SQL query Spark does not see in time that it is a stream, and refuses.
+            # Without the select, Spark refuses to explain a plain SQL query over a stream.
             rows = rows_of(target, views).select("*")
-            with contextlib.redirect_stdout(out):  # Spark prints it, and returns nothing.
+            with contextlib.redirect_stdout(out):  # Spark prints the plan.
                 rows.explain(mode="extended")
         except PySparkException as error:
             raise InvalidPipeline(f"targets.{target.name}: {cause_of(str(error))}") from error

@@ -1,4 +1,4 @@
-"""How a query gets on: Spark's report about a batch as a value."""
+"""Progress of a query: Spark's report of a batch as a value."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from typing import Any
 
 LOST = "(lost)"
-"""Where a position of the source counts what retention took; it is no topic."""
+"""Key of lost offsets in a position of the source; not a topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """One batch of one target, done."""
+    """A completed batch of one target."""
 
     target: str
     batch: int
     at: str
-    """When it began, as Spark writes it: ISO 8601 in UTC."""
+    """Start time in Spark's format: ISO 8601 in UTC."""
     seconds: float
     rows_in: int
     rows_out: int | None
-    """How many rows were written; `None` where Spark does not count them."""
+    """Rows written; `None` if Spark does not count them."""
     rows_per_second_in: float
-    """How many rows arrived in a second since the batch before."""
+    """Rows that arrived per second since the previous batch."""
     rows_per_second_out: float
-    """How many rows were worked off in a second of this batch."""
+    """Rows processed per second of this batch."""
     lag: Mapping[str, int]
-    """For each topic, how many offsets were not read yet when the batch ended."""
+    """For each topic, the offsets not yet read at the end of the batch."""
     watermark: str | None
-    """Rows before it are too late; `None` where there is none."""
+    """Rows before it are late; `None` without a watermark."""
 
 
 def batch_of(target: str, report: Mapping[str, Any]) -> BatchProgress | None:
-    """Return the batch that a report of Spark is about; nothing where it says that none ran."""
+    """Return the batch of one of Spark's reports; `None` if it reports that no batch ran."""
     durations = report["durationMs"]
     if "addBatch" not in durations:
         return None
@@ -54,28 +54,28 @@ def batch_of(target: str, report: Mapping[str, Any]) -> BatchProgress | None:
 
 
 def _rate(value: Any) -> float:
-    """Return a rate that is a number: Spark has none for the first batch, or for one of no time."""
-    found = float(value or 0)
-    return found if 0 <= found < float("inf") else 0.0
+    """Return a finite rate: Spark has none for the first batch, or for one that took no time."""
+    rate = float(value or 0)
+    return rate if 0 <= rate < float("inf") else 0.0
 
 
 def lag_of(sources: list[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how far each topic is ahead of what was read of it.
+    """Return the number of offsets of each topic that were not read yet.
 
     A source whose positions are not offsets by topic and partition, such as a table, has no lag.
     """
-    found: dict[str, int] = {}
+    lags: dict[str, int] = {}
     for source in sources:
         read, latest = (_position(source.get(name)) for name in ("endOffset", "latestOffset"))
         for topic, partitions in latest.items():
             ends = read.get(topic, {})
-            behind = (max(0, end - ends.get(one, 0)) for one, end in partitions.items())
-            found[topic] = max(found.get(topic, 0), sum(behind))
-    return found
+            behind = (max(0, end - ends.get(partition, 0)) for partition, end in partitions.items())
+            lags[topic] = max(lags.get(topic, 0), sum(behind))
+    return lags
 
 
 def _position(value: Any) -> dict[str, dict[str, int]]:
-    """Return a position that is offsets by topic and partition; nothing where it is another."""
+    """Return a position of offsets by topic and partition; empty for any other form."""
     try:
         parsed = json.loads(value) if isinstance(value, str) else value
     except ValueError:

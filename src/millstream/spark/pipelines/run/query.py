@@ -1,4 +1,4 @@
-"""The query of a target: which rows, to where, how often."""
+"""Streaming query of a target."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from millstream.spark.pipelines.definition.target import (
 from millstream.spark.pipelines.run.records import as_records
 
 _QUERY_ID = "sql.streaming.queryId"
-"""The property under which Spark tells the jobs of a batch which query they belong to."""
+"""Property with the query id, which Spark sets for the jobs of a batch."""
 
 
 def rows_of(target: Target, views: dict[str, DataFrame]) -> DataFrame:
-    """Return what goes to a target, in the form in which it is written."""
+    """Return the rows of a target, in the form in which they are written."""
     rows = views[read_by(target)]
     if not rows.isStreaming:
         raise InvalidPipeline(
-            f"targets.{target.name}.from is {read_by(target)!r}, which is no stream; needed is one"
+            f"targets.{target.name}.from must be a stream, got {read_by(target)!r}, which is not"
         )
     return as_records(rows, target) if isinstance(target, TopicTarget) else rows
 
@@ -36,7 +36,7 @@ def rows_of(target: Target, views: dict[str, DataFrame]) -> DataFrame:
 def start_query(
     pipeline: Pipeline, target: Target, views: dict[str, DataFrame], *, is_once: bool
 ) -> StreamingQuery:
-    """Start the query of a target, from where its checkpoint says that it stopped."""
+    """Start the query of a target from its checkpoint."""
     rows = rows_of(target, views)
     writer = (
         rows.writeStream.queryName(f"{pipeline.name}/{target.name}")
@@ -55,10 +55,10 @@ def start_query(
 
 
 def _to_topic(writer: DataStreamWriter, pipeline: Pipeline, target: TopicTarget) -> StreamingQuery:
-    """Write through the sink, which keeps by query and batch what it has published.
+    """Write through the sink, which stores the batches of a query that it has published.
 
-    Spark does not let sinks in Python take updates; those are written batch by batch, each under a
-    name that the sink publishes once.
+    Spark does not support update mode for sinks in Python. Those batches are written one by one,
+    each under an id that the sink publishes once.
     """
     options = {
         "bootstrap.servers": pipeline.bootstrap,
@@ -71,7 +71,7 @@ def _to_topic(writer: DataStreamWriter, pipeline: Pipeline, target: TopicTarget)
 
     def write(batch: DataFrame, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        assert query is not None, "Spark tells every batch its query"
+        assert query is not None, "Spark sets this property for every batch"
         sink = batch.write.format("millstream").options(**options)
         sink.options(jobId=query, jobSequence=number).mode("append").save()
 

@@ -1,4 +1,4 @@
-"""Rows as records of a topic."""
+"""Conversion of rows to records of a topic."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from millstream.spark.pipelines.definition.target import TopicTarget
 
 _VALUE = "value"
 _RECORD = frozenset({_VALUE, "key", "topic", "partition", "timestamp", "headers"})
-"""The columns of rows that are records already."""
+"""Columns of rows that are already records."""
 
 
 def as_records(rows: DataFrame, target: TopicTarget) -> DataFrame:
-    """Return rows in the columns that the sink takes."""
+    """Return rows with the columns that the sink accepts."""
     if target.format == "raw" or (target.format is None and _are_records(rows, target)):
         if _VALUE not in rows.columns or not _RECORD.issuperset(rows.columns):
             raise InvalidPipeline(
-                f"targets.{target.name} has format 'raw' and the columns {', '.join(rows.columns)};"
-                f" needed is value, allowed are {', '.join(sorted(_RECORD))}"
+                f"targets.{target.name} has format 'raw', so columns must be value and some of"
+                f" {', '.join(sorted(_RECORD))}, got {', '.join(rows.columns)}"
             )
         return rows
     if target.format == "declared":
@@ -39,24 +39,24 @@ def _are_records(rows: DataFrame, target: TopicTarget) -> bool:
 
 
 def _key(rows: DataFrame, target: TopicTarget) -> Column:
-    """Return the column that becomes the key: bytes as they are, all else as text."""
+    """Return the key column: bytes unchanged, other types as text."""
     assert target.key is not None
     types = {field.name: field.dataType for field in rows.schema}
     if target.key not in types:
         raise InvalidPipeline(
-            f"targets.{target.name}.key is {target.key!r}, there are the columns"
-            f" {', '.join(rows.columns)}"
+            f"targets.{target.name}.key must be one of the columns {', '.join(rows.columns)}, got"
+            f" {target.key!r}"
         )
     kind = types[target.key]
     if not isinstance(kind, AtomicType):
         raise InvalidPipeline(
-            f"targets.{target.name}.key is {target.key!r} of type {kind.simpleString()}, needed is"
-            " a column of one value, such as a number or a text"
+            f"targets.{target.name}.key must be a column of a simple type, such as a number or a"
+            f" string, got {target.key!r} of type {kind.simpleString()}"
         )
     column = _column(target.key)
     return (column if isinstance(kind, BinaryType) else column.cast("string")).alias("key")
 
 
 def _column(name: str) -> Column:
-    """Return the column of exactly that name, dots and all."""
+    """Return the column with exactly this name, which may have dots."""
     return col("`" + name.replace("`", "``") + "`")

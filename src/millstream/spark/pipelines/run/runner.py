@@ -1,4 +1,4 @@
-"""A pipeline that runs: a query for each target, watched until all end or are told to."""
+"""Runner of a pipeline: one query per target, observed until all end or are stopped."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from millstream.spark.pipelines.run.query import start_query
 from millstream.spark.pipelines.run.views import make_views
 from millstream.storage.disk.filesystem import OsFilesystem
 
-LOOK_SECONDS = 0.2
-"""How often queries are looked at: often enough for eyes, and far below what Spark keeps of reports
-(the last 100 batches of a query)."""
+POLL_SECONDS = 0.2
+"""Interval between polls of the queries: short for a user, and far below the time in which
+Spark drops reports (it keeps the last 100 batches of a query). """
 
-STOP_SECONDS = 0.02
-"""How often queries are looked at that are to stop between two batches."""
+STOP_POLL_SECONDS = 0.02
+"""Interval between polls of queries that are to stop between two batches."""
 
 STARTS_MAX = 4
-"""How often a query is started whose Python did not come up in time."""
+"""Starts of a query whose Python process did not come up in time."""
 
 _SLOW_START = "Python worker failed to connect back"
-"""How a query fails whose Python process takes longer than Spark's ten seconds to come up, as on a
-machine that has far too much to do. Nothing has happened yet, or nothing that is not repeated."""
+"""Error of a query whose Python process takes longer than Spark's ten seconds to start, as on an
+overloaded machine. Nothing was done yet, or only work that is repeated.
+"""
 
 _NO_BATCH = ("Initializing", "Getting offsets", "Waiting")
-"""How the status of a query begins while it looks for something to do. All else is a batch."""
+"""Prefixes of a query's status while it looks for new records. Any other status is a batch."""
 
 
 def run(
@@ -51,18 +52,18 @@ def run(
 ) -> None:
     """Run a pipeline until all its queries end, or until `stop` is set.
 
-    `observe` is told of each batch, after it is done. With `is_once`, what is there now is worked
-    off and no more. When `stop` is set, batches that run are finished first. Raises
-    `SparkFailed` where a query fails; the others are stopped the same way.
+    `observe` is called with each completed batch. With `is_once`, the queries process the present
+    records and end. When `stop` is set, running batches are finished first. Raises `SparkFailed` if
+    a query fails; the others are stopped in the same way.
     """
-    # Views are of a session: in one of its own, no other pipeline can take their names.
+    # Views belong to a session: in its own one, their names cannot collide with others.
     session = spark.newSession()
     queries = _Queries(observe)
     with _locked(pipeline):
         try:
             queries.start(session, pipeline, is_once=is_once)
             while not stop.is_set() and queries.are_running():
-                stop.wait(LOOK_SECONDS)
+                stop.wait(POLL_SECONDS)
                 queries.report()
             queries.finish()
         finally:
@@ -71,7 +72,7 @@ def run(
 
 @contextmanager
 def _locked(pipeline: Pipeline) -> Iterator[None]:
-    """Keep others from running the same checkpoints, where they are on this machine's disks."""
+    """Lock the checkpoints against other runs, if they are on a local disk."""
     if is_url(directory := pipeline.checkpoint_directory):
         yield
         return
@@ -84,7 +85,7 @@ def _locked(pipeline: Pipeline) -> Iterator[None]:
 
 
 class TargetQuery:
-    """The query of one target, and which of its batches were told of."""
+    """The query of one target, and the last batch that was reported."""
 
     def __init__(self, target: Target, start: Callable[[], StreamingQuery]) -> None:
         self.target = target
@@ -94,7 +95,7 @@ class TargetQuery:
         self._last = -1
 
     def new_batches(self) -> list[BatchProgress]:
-        """Return the batches that are done and were not returned before."""
+        """Return completed batches that were not returned before."""
         found = []
         for report in self.query.recentProgress:
             batch = batch_of(self.target.name, json.loads(report.json))
@@ -103,19 +104,19 @@ class TargetQuery:
                 found.append(batch)
         return found
 
-    def is_in_a_batch(self) -> bool:
-        """Whether a batch runs now, and is not only looked for."""
+    def is_processing(self) -> bool:
+        """Whether a batch is running. Looking for new records does not count."""
         if not self.query.isActive:
             return False
         status = self.query.status
         return bool(status["isTriggerActive"]) and not status["message"].startswith(_NO_BATCH)
 
     def has_failed(self) -> bool:
-        """Whether it has ended, and not because it was told to or was done."""
+        """Whether the query ended with an error."""
         return not self.query.isActive and self.query.exception() is not None
 
-    def start_again_if_slow(self) -> None:
-        """Start it again if it failed only because its Python did not come up in time."""
+    def restart_if_slow(self) -> None:
+        """Restart the query if it failed only because its Python process did not start in time."""
         if (
             self._starts < STARTS_MAX
             and self.has_failed()
@@ -126,7 +127,7 @@ class TargetQuery:
 
 
 class _Queries:
-    """All queries of a pipeline, started together and stopped together."""
+    """All queries of a pipeline, which start and stop together."""
 
     def __init__(self, observe: Callable[[BatchProgress], None]) -> None:
         self._observe = observe
@@ -143,48 +144,48 @@ class _Queries:
                 raise InvalidPipeline(f"targets.{target.name}: {cause_of(str(error))}") from error
 
     def are_running(self) -> bool:
-        """Whether there is something to wait for, and nothing has failed."""
-        for one in self._queries:
-            one.start_again_if_slow()
-        return any(one.query.isActive for one in self._queries) and not any(
-            one.has_failed() for one in self._queries
+        """Whether a query is running and none has failed."""
+        for query in self._queries:
+            query.restart_if_slow()
+        return any(query.query.isActive for query in self._queries) and not any(
+            query.has_failed() for query in self._queries
         )
 
     def report(self) -> None:
-        """Tell of the batches that are done."""
-        for one in self._queries:
-            for batch in one.new_batches():
+        """Report completed batches."""
+        for query in self._queries:
+            for batch in query.new_batches():
                 self._observe(batch)
 
     def finish(self) -> None:
-        """Stop each query between two batches, and raise what has failed.
+        """Stop each query between two batches, and raise the error of one that failed.
 
-        Where one batch follows the other without a pause, the next may have begun: it is broken
-        off, and will be run again from its beginning.
+        If batches follow each other without a pause, the next one may have started: it is
+        interrupted, and the next run repeats it from its start.
         """
         self.report()
-        left = self._queries
+        running = self._queries
         pause = threading.Event()
-        while left := [one for one in left if not self._is_stopped(one)]:
-            pause.wait(STOP_SECONDS)
-        for one in self._queries:
-            if (error := one.query.exception()) is not None:
+        while running := [query for query in running if not self._is_stopped(query)]:
+            pause.wait(STOP_POLL_SECONDS)
+        for query in self._queries:
+            if (error := query.query.exception()) is not None:
                 cause = cause_of(str(error))
-                raise SparkFailed(f"target {one.target.name} failed: {cause}") from error
+                raise SparkFailed(f"target {query.target.name} failed: {cause}") from error
 
-    def _is_stopped(self, one: TargetQuery) -> bool:
+    def _is_stopped(self, query: TargetQuery) -> bool:
         """Stop a query if it is between two batches; return whether it is stopped."""
-        batches = one.new_batches()
+        batches = query.new_batches()
         for batch in batches:
             self._observe(batch)
-        if one.is_in_a_batch() and not batches:
+        if query.is_processing() and not batches:
             return False
-        one.query.stop()
-        for batch in one.new_batches():
+        query.query.stop()
+        for batch in query.new_batches():
             self._observe(batch)
         return True
 
     def abandon(self) -> None:
         """Stop all queries at once."""
-        for one in self._queries:
-            one.query.stop()
+        for query in self._queries:
+            query.query.stop()

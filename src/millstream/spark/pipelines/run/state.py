@@ -1,4 +1,4 @@
-"""How far the queries of a pipeline came, read from their checkpoints without Spark."""
+"""Progress of a pipeline's queries, read from their checkpoints without Spark."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from millstream.spark.pipelines.definition.table import is_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """What the checkpoint of a target says."""
+    """State in the checkpoint of a target."""
 
     target: str
     planned: int | None
-    """The last batch that was begun; `None` where none was."""
+    """The last batch that was started, or `None`."""
     committed: int | None
-    """The last batch that is done; the next run begins with the one after it."""
+    """The last completed batch; the next run starts with the one after it."""
     at: float | None
-    """When that was, in seconds since 1970."""
+    """Time of its completion, in seconds since 1970."""
 
 
 def states_of(pipeline: Pipeline) -> list[TargetState] | None:
-    """Return how far each target came; nothing where the checkpoints are not on this machine."""
+    """Return the state of each target; `None` if the checkpoints are not on this machine."""
     if is_url(pipeline.checkpoint_directory):
         return None
     return [_state(target.name, pipeline.checkpoint_of(target)) for target in pipeline.targets]
@@ -47,7 +47,7 @@ def _last(directory: str) -> int | None:
 
 
 def _time(path: str) -> float | None:
-    """Return when a file was written; nothing where a running pipeline has removed it since."""
+    """Return the modification time of a file; `None` if a running pipeline has removed it."""
     try:
         return os.stat(path).st_mtime
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""A topic as a table that is read anew whenever it is used.
+"""A topic as a table that is read again whenever it is used.
 
-Spark plans a batch of a Python source once for each query: beside a stream, every micro-batch would
-see the topic as it was when the query began. So the tasks plan here, each for its part of the
-partitions, when they run.
+Spark plans a batch of a Python source once per query: beside a stream, every micro-batch would see
+the topic as it was when the query started. Here the tasks plan when they run, each for its share of
+the partitions.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from millstream.spark.source import MillstreamDataSource
 
 
 def read_topic_table(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Return all of a topic, as of when it is read.
+    """Return all records of a topic, as of the time of reading.
 
-    There is a task for each partition that has records now; the others are dealt out to them.
+    There is one task for each partition that has records now; other partitions are distributed
+    among these tasks.
     """
-    given = dict(options)
-    schema = spark.read.format("millstream").options(**given).load().schema
-    parts = MillstreamDataSource(given).reader(schema).partitions()
-    task_count = max(1, len({one.where for one in _ranges(parts)}))
+    reader_options = dict(options)
+    schema = spark.read.format("millstream").options(**reader_options).load().schema
+    parts = MillstreamDataSource(reader_options).reader(schema).partitions()
+    task_count = max(1, len({range_.where for range_ in _ranges(parts)}))
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = MillstreamDataSource(given).reader(schema)
+        reader = MillstreamDataSource(reader_options).reader(schema)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for one in _ranges(reader.partitions()):
-                    if one.where.partition % task_count == number:
-                        yield from reader.read(ReadTask((one,)))
+                for range_ in _ranges(reader.partitions()):
+                    if range_.where.partition % task_count == number:
+                        yield from reader.read(ReadTask((range_,)))
 
     return spark.range(0, task_count, 1, task_count).mapInArrow(read, schema)
 
 
 def _ranges(tasks: Sequence[InputPartition]) -> list[OffsetRange]:
-    return [one for task in tasks if isinstance(task, ReadTask) for one in task.ranges]
+    return [range_ for task in tasks if isinstance(task, ReadTask) for range_ in task.ranges]

@@ -1,4 +1,4 @@
-"""Sources and steps as views that Spark knows by name."""
+"""Sources and steps as temporary views of Spark."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from millstream.spark.pipelines.run.topic_table import read_topic_table
 
 
 def make_views(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
-    """Register sources, then steps, as temporary views of `spark`; return them by lower-case name.
+    """Register sources, then steps, as temporary views; return them by lower-case name.
 
-    Nothing runs yet. Raises `InvalidPipeline` with what Spark does not accept.
+    Nothing is executed yet. Raises `InvalidPipeline` with Spark's error.
     """
     views: dict[str, DataFrame] = {}
     for source in pipeline.sources:
@@ -37,9 +37,9 @@ def make_views(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     return views
 
 
-def _add(views: dict[str, DataFrame], one: Source | Step, frame: DataFrame) -> None:
-    frame.createOrReplaceTempView(one.name)
-    views[one.name.lower()] = frame
+def _add(views: dict[str, DataFrame], part: Source | Step, frame: DataFrame) -> None:
+    frame.createOrReplaceTempView(part.name)
+    views[part.name.lower()] = frame
 
 
 def _with_watermark(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
@@ -49,11 +49,13 @@ def _with_watermark(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
 def _compute(spark: SparkSession, step: Step, views: dict[str, DataFrame]) -> DataFrame:
     if not isinstance(step, FunctionStep):
         return spark.sql(step.sql)
-    given = {name: spark if name == SESSION else views[name.lower()] for name in step.parameters}
-    found = step.function(**given)
-    if not isinstance(found, DataFrame):
-        raise InvalidPipeline(f"steps.{step.name} returned {found!r}, needed is a DataFrame")
-    return found
+    arguments = {
+        name: spark if name == SESSION else views[name.lower()] for name in step.parameters
+    }
+    result = step.function(**arguments)
+    if not isinstance(result, DataFrame):
+        raise InvalidPipeline(f"steps.{step.name} must return a DataFrame, got {result!r}")
+    return result
 
 
 def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
@@ -66,7 +68,7 @@ def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
 
 
 def topic_options(source: TopicSource, bootstrap: str) -> dict[str, str]:
-    """Return the options of `format("millstream")` that read a topic."""
+    """Return the options of `format("millstream")` for a source."""
     bad_records = "deadLetter" if source.dead_letter else source.bad_records
     options = {
         "bootstrap.servers": bootstrap,
@@ -91,7 +93,7 @@ def _read_topic(spark: SparkSession, source: TopicSource, bootstrap: str) -> Dat
     options = topic_options(source, bootstrap)
     columns = spark.read.format("millstream").options(**options).load().columns
     if any(name not in COLUMN_NAMES for name in columns):
-        # What is not wanted is not even decoded.
+        # Columns that are not selected are not decoded.
         wanted = [
             name for name in columns if name not in COLUMN_NAMES or name in source.record_columns
         ]
@@ -114,7 +116,7 @@ def _read_table(spark: SparkSession, source: TableSource, pipeline: Pipeline) ->
     if source.schema:
         reader = reader.schema(source.schema)
     elif source.stream and format_ in FILE_FORMATS:
-        # A stream of files does not look into them; what is there now tells how they are.
-        there = spark.read.options(**source.options).format(format_).load(path)
-        reader = reader.schema(there.schema)
+        # Spark does not infer the schema of a stream of files: infer it from the present files.
+        present = spark.read.options(**source.options).format(format_).load(path)
+        reader = reader.schema(present.schema)
     return reader.format(format_).load(path)
