@@ -71,7 +71,7 @@ class MemoryMetadata:
             else:
                 self.entries[key] = MetadataEntry(key, value, self.revision)
             for watch in self._watches:
-                watch.tell(MetadataChange(key, value, self.revision))
+                watch.notify(MetadataChange(key, value, self.revision))
         return self.revision
 
     def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
@@ -96,7 +96,7 @@ class MemoryWatch:
     def cancel(self) -> None:
         self._callback = None
 
-    def tell(self, change: MetadataChange) -> None:
+    def notify(self, change: MetadataChange) -> None:
         if self._callback is not None and change.key.startswith(self._prefix):
             self._callback(change)
 

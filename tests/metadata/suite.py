@@ -236,12 +236,12 @@ class MetadataSuite:
     @pytest.mark.parametrize(
         ("puts", "deletes", "message"),
         [
-            ({"": b""}, [], "0 characters, allowed is 1-8192"),
-            ({"x" * (KEY_SIZE_MAX + 1): b""}, [], "8193 characters, allowed is 1-8192"),
+            ({"": b""}, [], "key must have 1 to 8192 characters, got 0"),
+            ({"x" * (KEY_SIZE_MAX + 1): b""}, [], "key must have 1 to 8192 characters, got 8193"),
             ({"a b": b""}, [], "printable ASCII"),
             ({}, ["ä"], "printable ASCII"),
             ({}, ["a\n"], "printable ASCII"),
-            ({"a": b"x" * (VALUE_SIZE_MAX + 1)}, [], "1048577 bytes, limit is 1048576"),
+            ({"a": b"x" * (VALUE_SIZE_MAX + 1)}, [], "at most 1048576 bytes, got 1048577"),
             ({"a": b""}, ["a"], "a cannot be put and deleted"),
         ],
     )

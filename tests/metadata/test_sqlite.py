@@ -92,7 +92,7 @@ def no_program(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (newer_version, "found version 2, known is 1"),
+        (newer_version, "version must be 1, got 2"),
         (other_program, "a database of another program"),
         (no_program, "a database of another program"),
     ],
@@ -124,7 +124,7 @@ def test_a_newer_file_whose_writer_died_stays_as_it_is(tmp_path):
     assert dying.wait(30) == -signal.SIGKILL
     before = {file.name: file.read_bytes() for file in tmp_path.glob("meta.db*")}
     assert before["meta.db-wal"]
-    with pytest.raises(UnknownFormat, match="found version 9"):
+    with pytest.raises(UnknownFormat, match="version must be 1, got 9"):
         asyncio.run(opened(path))
     assert path.read_bytes() == before["meta.db"]
     assert (tmp_path / "meta.db-wal").read_bytes() == before["meta.db-wal"]
@@ -211,7 +211,7 @@ def test_after_a_failing_disk_no_change_is_taken_until_it_was_opened_again(
         metadata = await failing(path, statement, sqlite3.SQLITE_IOERR)
         with pytest.raises(StorageFailed, match="on purpose"):
             await metadata.transact(puts={"b": b"2"}, deletes=["a"])
-        with pytest.raises(StorageFailed, match=r"takes no changes: .*on purpose"):
+        with pytest.raises(StorageFailed, match=r"accepts no changes: .*on purpose"):
             await metadata.transact(puts={"c": b"3"})
         assert await metadata.get("c") is None
         await metadata.close()
@@ -243,7 +243,7 @@ def test_a_file_in_use_by_another_program_is_unavailable(tmp_path, monkeypatch):
         metadata._connection.execute("PRAGMA busy_timeout = 1")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Unavailable, match="another program has it"):
+        with pytest.raises(Unavailable, match="locked by another program"):
             await put(metadata, a=b"1")
         other.execute("ROLLBACK")
         other.close()
@@ -257,7 +257,7 @@ def test_before_opening_nothing_can_be_done(tmp_path):
     @in_loop
     async def run() -> None:
         metadata = SqliteMetadata(str(tmp_path / "meta.db"))
-        with pytest.raises(StorageFailed, match="not opened"):
+        with pytest.raises(StorageFailed, match="is not open"):
             await metadata.get("a")
         await metadata.close()
 

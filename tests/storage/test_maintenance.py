@@ -342,7 +342,7 @@ async def test_trouble_with_one_log_is_counted_and_the_others_are_looked_after(c
     store = make_store(FaultyFilesystem(disk, fault), config=FOUR_KEPT)
     await store.maintenance.run_once()
     assert store.maintenance.counters.failures == 1
-    assert "upkeep of b/0: " in caplog.text
+    assert "maintenance of b/0: " in caplog.text
     starts = {topic: (await store.log(topic)).start_offset for topic in "ac"}
     assert starts == {"a": 6, "c": 6}
 
@@ -361,7 +361,7 @@ async def test_even_a_bug_in_one_log_leaves_the_others_looked_after(caplog) -> N
     store.maintenance.opener = open_log
     await store.maintenance.run_once()
     assert store.maintenance.counters.failures == 1
-    assert "upkeep of a/0 failed" in caplog.text
+    assert "maintenance of a/0 failed" in caplog.text
     assert (await store.log("b")).start_offset == 6
 
 
@@ -398,7 +398,7 @@ async def test_a_log_that_rejects_takes_more_when_age_has_made_room() -> None:
     store = make_store(config=config, clock=clock)
     log = await store.log("a")
     await fill(log, 4)
-    with pytest.raises(LogFull, match="a/0 holds 4 records, limit is 4 and it rejects"):
+    with pytest.raises(LogFull, match="at most 4 records, has 4"):
         await log.append_records([Record(b"one too many")])
     await store.maintenance.run_once()
     assert (log.start_offset, log.end_offset) == (0, 4)

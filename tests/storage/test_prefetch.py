@@ -49,9 +49,9 @@ async def test_what_lies_near_the_head_is_read_at_once(tmp_path):
             log.segments[-1].base_offset,
             log.segments[-2].base_offset,
         ):
-            assert store.prefetcher.cold(log.segments, offset, 1_000) == []
+            assert store.prefetcher.cold_ranges(log.segments, offset, 1_000) == []
         assert disk.asked == [], "nobody even asks"
-        assert store.prefetcher.cold(log.segments[-2:], 0, 1_000) == []
+        assert store.prefetcher.cold_ranges(log.segments[-2:], 0, 1_000) == []
 
 
 @in_loop
@@ -61,7 +61,7 @@ async def test_what_is_old_and_in_memory_is_read_at_once(tmp_path):
         log = await filled(store)
         log.read(0)  # Its index is at hand from here on.
         disk.is_warm = True
-        assert store.prefetcher.cold(log.segments, 0, 1_000) == []
+        assert store.prefetcher.cold_ranges(log.segments, 0, 1_000) == []
         assert disk.asked == [1_000]
 
 
@@ -70,9 +70,9 @@ async def test_what_is_old_and_not_in_memory_is_brought_in(tmp_path):
     disk = Disk()
     async with Store(str(tmp_path), page_cache_probe=disk) as store:
         log = await filled(store)
-        [stretch] = store.prefetcher.cold(log.segments, 1, 1_000)
+        [stretch] = store.prefetcher.cold_ranges(log.segments, 1, 1_000)
         assert (stretch.segment, stretch.offset) == (log.segments[0], 1)
-        await store.prefetcher.bring_in([stretch])
+        await store.prefetcher.prefetch([stretch])
         assert store.prefetcher.reads == 1
         assert store.prefetcher.bytes >= log.segments[0].size, "its index too, and what follows"
 
@@ -82,9 +82,9 @@ async def test_a_read_over_several_segments_is_brought_in_whole_up_to_the_hot_on
     disk = Disk()
     async with Store(str(tmp_path), page_cache_probe=disk) as store:
         log = await filled(store)
-        found = store.prefetcher.cold(log.segments, 0, 10**9)
+        found = store.prefetcher.cold_ranges(log.segments, 0, 10**9)
         assert [one.segment for one in found] == list(log.segments[:-2])
-        two = store.prefetcher.cold(log.segments, 0, log.segments[0].size + 1)
+        two = store.prefetcher.cold_ranges(log.segments, 0, log.segments[0].size + 1)
         assert [one.segment for one in two] == list(log.segments[:2])
 
 
@@ -96,7 +96,7 @@ async def test_while_something_is_brought_in_the_loop_goes_on(tmp_path):
         log = await filled(store)
         warming = Prefetcher(background, Disk())
         bringing = asyncio.ensure_future(
-            warming.bring_in(warming.cold(log.segments, 0, COLD_RANGE_BYTES_MIN))
+            warming.prefetch(warming.cold_ranges(log.segments, 0, COLD_RANGE_BYTES_MIN))
         )
         await turns()
         assert not bringing.done()
@@ -110,9 +110,9 @@ async def test_while_something_is_brought_in_the_loop_goes_on(tmp_path):
 async def test_a_segment_that_went_meanwhile_is_no_error(tmp_path):
     async with Store(str(tmp_path), page_cache_probe=Disk()) as store:
         log = await filled(store)
-        stretches = store.prefetcher.cold(log.segments, 0, 1_000)
+        stretches = store.prefetcher.cold_ranges(log.segments, 0, 1_000)
         await log.evict_before(log.segments[2].base_offset)
-        await store.prefetcher.bring_in(stretches)
+        await store.prefetcher.prefetch(stretches)
         assert store.prefetcher.reads == 1
 
 
@@ -120,7 +120,7 @@ async def test_a_segment_that_went_meanwhile_is_no_error(tmp_path):
 async def test_where_nothing_tells_what_is_in_memory_nothing_is_cold(tmp_path):
     async with Store(str(tmp_path)) as store:
         log = await filled(store)
-        assert Prefetcher(HeldExecutor(), None).cold(log.segments, 0, 10**9) == []
+        assert Prefetcher(HeldExecutor(), None).cold_ranges(log.segments, 0, 10**9) == []
 
 
 # The kernel.

@@ -1,1 +1,1 @@
-"""What a cluster agrees on; alone, a node keeps it in SQLite."""
+"""Metadata store: state that a cluster agrees on; a single node keeps it in SQLite."""

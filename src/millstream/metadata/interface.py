@@ -1,8 +1,8 @@
-"""What the nodes agree on, behind one small interface.
+"""Interface of the metadata store, on which the nodes agree.
 
-A lone node keeps it in SQLite, a cluster in etcd; both pass the suite in `tests/metadata`. The
-interface is the part of etcd that we need: keys with revisions, a transaction that happens only
-if revisions are what the caller believes, and a way to hear of changes.
+A single node keeps it in SQLite, a cluster in etcd; both pass the suite in `tests/metadata`. The
+interface is the part of etcd that we need: keys with revisions, a transaction that is applied only
+if revisions are what the caller expects, and notification of changes.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import NamedTuple, Protocol
 from millstream.errors import InvalidRequest, StorageFailed
 
 KEY_SIZE_MAX = 8 * 1024
-"""Room for a user and a client id in one key, escaped; far below what etcd takes."""
+"""Enough for a user and a client id in one key, escaped; far below the limit of etcd."""
 
 VALUE_SIZE_MAX = 1024 * 1024
-"""As much as etcd takes in one request by default, less what surrounds it."""
+"""The default request limit of etcd, minus the overhead of a request."""
 
 ABSENT = 0
-"""The revision of a key that is not there."""
+"""The revision of a key that does not exist."""
 
 _KEY = re.compile(r"[!-~]+")
 
 
 class MetadataEntry(NamedTuple):
-    """A key, what is kept under it, and when that was put there."""
+    """A key, its value, and the revision of its last change."""
 
     key: str
     value: bytes
     revision: int
-    """Counts transactions, from 1 on: all that one of them put have the same."""
+    """Counts transactions, from 1 on: all entries put by one transaction have the same."""
 
 
 class Compare(NamedTuple):
-    """A transaction happens only if `key` has `revision`; `ABSENT`: only if it is not there."""
+    """Condition of a transaction: `key` has `revision`, or with `ABSENT` does not exist."""
 
     key: str
     revision: int
@@ -48,39 +48,39 @@ class MetadataChange:
 
     key: str
     value: bytes | None
-    """What it has now; `None` where it was deleted."""
+    """The new value; `None` if it was deleted."""
     revision: int
 
 
 class Watch(Protocol):
-    """Someone who hears of changes."""
+    """A subscription to changes."""
 
     def cancel(self) -> None:
-        """Hear of no more. Repeating it does nothing."""
+        """End the subscription. Further calls have no effect."""
         ...
 
 
 class Metadata(Protocol):
-    """Keys and values that survive, and on which all nodes agree.
+    """Durable keys and values on which all nodes agree.
 
     Keys are printable ASCII without spaces. Every method may be called at any time from the event
-    loop; calls take effect one after the other, each as a whole. Where the disk is full or the
-    store cannot be reached, a call raises `Unavailable`, and nothing was changed; where it raises
-    `StorageFailed`, a change may or may not have been made, and no more are taken until it was
-    closed and opened again. Someone who stops waiting for a call does not stop the call.
+    loop; calls take effect one at a time, each atomically. If the disk is full or the store cannot
+    be reached, a call raises `Unavailable`, and nothing was changed; if it raises `StorageFailed`,
+    a change may or may not have been made, and no more are accepted until the store is closed and
+    opened again. Cancelling a caller does not cancel the call.
     """
 
     @property
     def failure(self) -> StorageFailed | None:
-        """Why no changes are taken until it is opened again, if they are not."""
+        """The error after which no changes are accepted until the store is opened again."""
         ...
 
     async def get(self, key: str) -> MetadataEntry | None:
-        """Return what is kept under `key`; `None` where there is nothing."""
+        """Return the entry of `key`; `None` if there is none."""
         ...
 
     async def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose keys begin with `prefix`, sorted by key, of one moment."""
+        """Return a consistent list of all entries whose keys start with `prefix`, sorted by key."""
         ...
 
     async def transact(
@@ -93,30 +93,30 @@ class Metadata(Protocol):
         """Put and delete all of these, or none of them.
 
         Returns the revision of the change once it is durable. Returns `None`, and changes nothing,
-        where one of `compares` does not hold. A key may be put or deleted, not both. Deleting what
-        is not there is no error, and takes a revision like everything else.
+        if one of `compares` does not hold. A key may be put or deleted, not both. Deleting a key
+        that does not exist is not an error, and takes a revision like any other change.
         """
         ...
 
     def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> Watch:
-        """Call back on the loop for each change from now on whose key begins with `prefix`.
+        """Call back on the loop for each later change whose key starts with `prefix`.
 
-        Changes come in the order of their revisions and none is left out, whoever made them; none
-        comes before it is durable. A callback must not raise.
+        Changes arrive in the order of their revisions and completely, regardless of who made them,
+        and never before they are durable. A callback must not raise.
         """
         ...
 
     async def close(self) -> None:
-        """Let go. Changes that were begun are made; whoever calls later gets `StorageFailed`."""
+        """Close the store. Changes in flight are completed; later calls raise `StorageFailed`."""
         ...
 
 
 def check_key(key: str) -> str:
-    """Return `key` if something may be kept under it."""
+    """Return `key` if it is valid."""
     if not 1 <= len(key) <= KEY_SIZE_MAX:
-        raise InvalidRequest(f"key has {len(key)} characters, allowed is 1-{KEY_SIZE_MAX}")
+        raise InvalidRequest(f"key must have 1 to {KEY_SIZE_MAX} characters, got {len(key)}")
     if not _KEY.fullmatch(key):
-        raise InvalidRequest(f"key {key!r}: allowed is printable ASCII without spaces")
+        raise InvalidRequest(f"key must be printable ASCII without spaces, got {key!r}")
     return key
 
 
@@ -126,6 +126,8 @@ def check_transaction(puts: Mapping[str, bytes], deletes: Collection[str]) -> No
         check_key(key)
     for key, value in puts.items():
         if len(value) > VALUE_SIZE_MAX:
-            raise InvalidRequest(f"{key}: value has {len(value)} bytes, limit is {VALUE_SIZE_MAX}")
+            raise InvalidRequest(
+                f"value of {key} must have at most {VALUE_SIZE_MAX} bytes, got {len(value)}"
+            )
     if both := puts.keys() & set(deletes):
-        raise InvalidRequest(f"{min(both)} cannot be put and deleted at once")
+        raise InvalidRequest(f"{min(both)} cannot be put and deleted in one transaction")

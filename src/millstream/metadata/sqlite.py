@@ -1,4 +1,4 @@
-"""Metadata of a lone node, in one SQLite file.
+"""Metadata store of a single node, in one SQLite file.
 
 One connection, used by one thread: calls queue up there and take effect in that order. Every
 transaction is synced before it is acknowledged (write-ahead log, `synchronous=FULL`).
@@ -42,7 +42,7 @@ _SELECT = "SELECT key, value, revision, crc32c FROM entries"
 
 
 class SqliteMetadata:
-    """Metadata in a file that only this process uses; it is made where there is none."""
+    """Metadata in a file that only this process uses; it is created if it does not exist."""
 
     def __init__(self, path: str, *, background: Executor | None = None) -> None:
         self.path = path
@@ -57,8 +57,8 @@ class SqliteMetadata:
     async def open(self) -> None:
         """Open the file and check all of it.
 
-        A file of an unknown version raises `UnknownFormat` and stays as it is; a damaged one
-        raises `CorruptFile`.
+        A file of an unknown version raises `UnknownFormat` and is not changed; a damaged one raises
+        `CorruptFile`.
         """
         try:
             await self._background.run(self._open)
@@ -76,7 +76,7 @@ class SqliteMetadata:
             raise StorageFailed(f"{self.path} cannot be opened: {error}") from error
 
     async def close(self) -> None:
-        """Let go of the file, once all that was begun is done."""
+        """Close the file, after all calls in flight."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -99,13 +99,13 @@ class SqliteMetadata:
 
     @property
     def failure(self) -> StorageFailed | None:
-        """Why no changes are taken until it is opened again, if they are not."""
+        """The error after which no changes are accepted until the store is opened again."""
         return self._failed
 
     # Reading.
 
     async def get(self, key: str) -> MetadataEntry | None:
-        """Return what is kept under `key`; `None` where there is nothing."""
+        """Return the entry of `key`; `None` if there is none."""
         return await self._run(partial(self._get, key))
 
     def _get(self, key: str) -> MetadataEntry | None:
@@ -113,7 +113,7 @@ class SqliteMetadata:
         return checked_entry(row, self.path) if row else None
 
     async def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose keys begin with `prefix`, sorted by key."""
+        """Return all entries whose keys start with `prefix`, sorted by key."""
         return await self._run(partial(self._list, prefix))
 
     def _list(self, prefix: str) -> Sequence[MetadataEntry]:
@@ -131,7 +131,7 @@ class SqliteMetadata:
         puts: Mapping[str, bytes] | None = None,
         deletes: Collection[str] = (),
     ) -> int | None:
-        """Put and delete all of these, or none; `None` where one of `compares` does not hold."""
+        """Put and delete all of these, or none; `None` if one of `compares` does not hold."""
         puts = dict(puts or {})
         deletes = frozenset(deletes)
         check_transaction(puts, deletes)
@@ -156,34 +156,34 @@ class SqliteMetadata:
         except BaseException:
             self._roll_back()
             raise
-        # From this thread, so that it happens whether or not someone still waits for the answer,
-        # and before that someone goes on.
-        loop.call_soon_threadsafe(self._tell, changes)
+        # From this thread, so that watchers are called even if the caller was cancelled, and
+        # before the caller resumes.
+        loop.call_soon_threadsafe(self._notify, changes)
         return revision
 
     def _apply(
         self, puts: Mapping[str, bytes], deletes: Collection[str]
     ) -> tuple[Sequence[MetadataChange], int]:
         """Make the changes within a transaction; return them, and their revision."""
-        tally = read_totals(self._connected(), self.path)
-        tally.revision += 1
+        totals = read_totals(self._connected(), self.path)
+        totals.revision += 1
         changes = []
         for key in sorted({*puts, *deletes}):
             old, value = self._get(key), puts.get(key)
             if old is not None:
-                tally.remove(old)
+                totals.remove(old)
             if value is not None:
-                entry = MetadataEntry(key, value, tally.revision)
-                tally.add(entry)
+                entry = MetadataEntry(key, value, totals.revision)
+                totals.add(entry)
                 self._execute(
                     "REPLACE INTO entries VALUES (?, ?, ?, ?)", *entry, entry_checksum(entry)
                 )
             else:
                 self._execute("DELETE FROM entries WHERE key = ?", key)
             if old is not None or value is not None:
-                changes.append(MetadataChange(key, value, tally.revision))
-        write_totals(self._connected(), tally)
-        return changes, tally.revision
+                changes.append(MetadataChange(key, value, totals.revision))
+        write_totals(self._connected(), totals)
+        return changes, totals.revision
 
     def _revision(self, key: str) -> int:
         entry = self._get(key)
@@ -198,18 +198,18 @@ class SqliteMetadata:
     # Watching.
 
     def watch(self, prefix: str, callback: Callable[[MetadataChange], None]) -> _Watch:
-        """Call back on the loop for each change from now on whose key begins with `prefix`."""
+        """Call back on the loop for each later change whose key starts with `prefix`."""
         watch = _Watch(prefix, callback)
         self._watches.append(watch)
         return watch
 
-    def _tell(self, changes: Sequence[MetadataChange]) -> None:
+    def _notify(self, changes: Sequence[MetadataChange]) -> None:
         self._watches = [watch for watch in self._watches if not watch.is_cancelled]
         for watch in list(self._watches):
             for change in changes:
-                watch.tell(change)
+                watch.notify(change)
 
-    # The one thread.
+    # The worker thread.
 
     async def _run(self, work: Callable[[], T], *, is_change: bool = False) -> T:
         if self._is_closed:
@@ -218,13 +218,13 @@ class SqliteMetadata:
 
     def _translated(self, work: Callable[[], T], *, is_change: bool) -> T:
         if is_change and self._failed is not None:
-            raise StorageFailed(f"{self.path} takes no changes: {self._failed}")
+            raise StorageFailed(f"{self.path} accepts no changes: {self._failed}")
         try:
             return work()
         except sqlite3.Error as error:
             translated = translate(error, self.path)
             if is_change and isinstance(translated, StorageFailed):
-                self._failed = translated  # What a failed sync left on the disk, no one knows.
+                self._failed = translated  # After a failed sync the content of the disk is unknown.
             raise translated from error
 
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
@@ -232,12 +232,12 @@ class SqliteMetadata:
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise StorageFailed(f"{self.path} was not opened")
+            raise StorageFailed(f"{self.path} is not open")
         return self._connection
 
 
 class _Watch:
-    """Someone who hears of changes."""
+    """A subscription to changes."""
 
     def __init__(self, prefix: str, callback: Callable[[MetadataChange], None]) -> None:
         self.is_cancelled = False
@@ -245,16 +245,15 @@ class _Watch:
         self._callback = callback
 
     def cancel(self) -> None:
-        """Hear of no more."""
         self.is_cancelled = True
 
-    def tell(self, change: MetadataChange) -> None:
+    def notify(self, change: MetadataChange) -> None:
         if not self.is_cancelled and change.key.startswith(self._prefix):
             self._callback(change)
 
 
 def _make_file(path: str) -> None:
-    """Make the file, for its owner alone, where there is none; SQLite's own take its rights."""
+    """Create the file with access for its owner only, which SQLite's other files inherit."""
     filesystem = OsFilesystem()
     try:
         filesystem.create(path).close()

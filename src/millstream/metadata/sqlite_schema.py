@@ -1,14 +1,14 @@
-"""The SQLite file of a lone node: its tables, its version, its sums.
+"""SQLite file of a single node: tables, version, checksums.
 
     entries   key TEXT, value BLOB, revision INTEGER, crc32c INTEGER     one row per key
     tally     revision INTEGER, entries INTEGER, sums INTEGER            one row
 
-SQLite notices a page that it cannot make sense of, and not a byte that became another byte. So each
-row carries the sum of its key, revision and value, and the tally says how many rows there are
-and what their sums come to, combined by exclusive or: a row that is damaged, lost, or back from an
-older time is found when the file is opened.
+SQLite detects a malformed page, but not a byte that changed. So each row has the checksum of its
+key, revision and value, and the tally has the number of rows and the exclusive or of their
+checksums: a row that is damaged, lost, or back from an older state is found when the file is
+opened.
 
-The file says what it is by SQLite's `application_id` and its version by `user_version`.
+The file is identified by SQLite's `application_id`, and its version is in `user_version`.
 """
 
 from __future__ import annotations
@@ -56,34 +56,34 @@ _TABLES = (
 
 @dataclass(slots=True)
 class EntryTotals:
-    """What all entries come to."""
+    """Totals of all entries: the row of the tally."""
 
     revision: int
-    """That of the last transaction, whether or not anything of it is left."""
+    """Revision of the last transaction, even if none of its entries is left."""
     entries: int = 0
-    sums: int = 0
+    checksum: int = 0
 
     def add(self, entry: MetadataEntry) -> None:
         """Count an entry that was put."""
         self.entries += 1
-        self.sums ^= entry_checksum(entry)
+        self.checksum ^= entry_checksum(entry)
 
     def remove(self, entry: MetadataEntry) -> None:
         """Count an entry that was replaced or deleted."""
         self.entries -= 1
-        self.sums ^= entry_checksum(entry)
+        self.checksum ^= entry_checksum(entry)
 
 
 def entry_checksum(entry: MetadataEntry) -> int:
-    """Return the sum that is kept beside an entry."""
+    """Return the checksum of an entry."""
     return crc32c(b"%s\0%d\0%s" % (entry.key.encode(), entry.revision, entry.value))
 
 
 def open_connection(path: str) -> sqlite3.Connection:
     """Open the file, which must exist and may be empty; every commit is synced.
 
-    It is looked at first by a connection that can only read, so that a file which we do not
-    know, or which is damaged, stays as it is.
+    A read-only connection checks it first, so that a damaged file, or one of an unknown format, is
+    not changed.
     """
     with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as reading:
         is_new = check_format(reading, path)
@@ -103,7 +103,7 @@ def open_connection(path: str) -> sqlite3.Connection:
 
 
 def check_format(connection: sqlite3.Connection, path: str) -> bool:
-    """Return whether the file is new; raise `UnknownFormat` if it is neither that nor ours."""
+    """Return whether the file is new; raise `UnknownFormat` if it is neither new nor ours."""
     version = _number(connection, "PRAGMA user_version")
     application = _number(connection, "PRAGMA application_id")
     is_empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
@@ -112,12 +112,12 @@ def check_format(connection: sqlite3.Connection, path: str) -> bool:
     if application != APPLICATION_ID:
         raise UnknownFormat(f"{path}: a database of another program (application id {application})")
     if version != SCHEMA_VERSION:
-        raise UnknownFormat(f"{path}: found version {version}, known is {SCHEMA_VERSION}")
+        raise UnknownFormat(f"{path}: version must be {SCHEMA_VERSION}, got {version}")
     return False
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file, all at once."""
+    """Create the tables of a new file in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     for statement in _TABLES:
         connection.execute(statement)
@@ -125,57 +125,57 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def check_integrity(connection: sqlite3.Connection, path: str) -> None:
-    """Raise `CorruptFile` unless every entry is what was put, and none is missing."""
+    """Raise `CorruptFile` unless all entries are present and intact."""
     found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise CorruptFile(f"{path}: {found}")
-    wanted = read_totals(connection, path)
-    tally = EntryTotals(wanted.revision)
+    expected = read_totals(connection, path)
+    totals = EntryTotals(expected.revision)
     for row in connection.execute("SELECT key, value, revision, crc32c FROM entries"):
-        tally.add(checked_entry(row, path))
-    if tally != wanted:
+        totals.add(checked_entry(row, path))
+    if totals != expected:
         raise CorruptFile(
-            f"{path}: {tally.entries} entries sum to {tally.sums:08x},"
-            f" {wanted.entries} that sum to {wanted.sums:08x} were kept"
+            f"{path}: {expected.entries} entries with checksum {expected.checksum:08x} must exist,"
+            f" got {totals.entries} with {totals.checksum:08x}"
         )
 
 
 def read_totals(connection: sqlite3.Connection, path: str) -> EntryTotals:
-    """Return what the file says that its entries come to."""
+    """Return the totals that the file has."""
     row = connection.execute("SELECT revision, entries, sums FROM tally").fetchone()
     if row is None or not all(isinstance(number, int) for number in row):
-        raise CorruptFile(f"{path}: its tally is {row!r}")
+        raise CorruptFile(f"{path}: the tally must have three numbers, got {row!r}")
     return EntryTotals(*row)
 
 
-def write_totals(connection: sqlite3.Connection, tally: EntryTotals) -> None:
-    """Replace what the file says that its entries come to."""
+def write_totals(connection: sqlite3.Connection, totals: EntryTotals) -> None:
+    """Replace the totals of the file."""
     connection.execute(
         "UPDATE tally SET revision = ?, entries = ?, sums = ?",
-        (tally.revision, tally.entries, tally.sums),
+        (totals.revision, totals.entries, totals.checksum),
     )
 
 
 def checked_entry(row: tuple[object, ...], path: str) -> MetadataEntry:
-    """Return the entry of a row, once its sum was checked."""
-    key, value, revision, written_sum = row
+    """Return the entry of a row, after a check of its checksum."""
+    key, value, revision, stored = row
     if not (isinstance(key, str) and isinstance(value, bytes) and isinstance(revision, int)):
-        raise CorruptFile(f"{path}: the row of {key!r} is not as we write it")
+        raise CorruptFile(f"{path}: the row of {key!r} has columns of wrong types")
     entry = MetadataEntry(key, value, revision)
-    if (found := entry_checksum(entry)) != written_sum:
-        raise CorruptFile(f"{path}: {key} sums to {found:08x}, its row says {written_sum!r}")
+    if (computed := entry_checksum(entry)) != stored:
+        raise CorruptFile(f"{path}: checksum of {key} is {computed:08x}, its row says {stored!r}")
     return entry
 
 
 def translate(error: sqlite3.Error, path: str) -> MillstreamError:
-    """Return what an error of SQLite is called here."""
+    """Convert an error of SQLite to ours."""
     match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return CorruptFile(f"{path}: {error}")
         case sqlite3.SQLITE_FULL:
             return DiskFull(f"{path}: {error}")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return Unavailable(f"{path}: another program has it: {error}")
+            return Unavailable(f"{path}: locked by another program: {error}")
         case _:
             return StorageFailed(f"{path}: {error}")
 

@@ -1,7 +1,7 @@
-"""Which logs of a store cannot be written at present: what a node tells of its health.
+"""Health of the logs of a store: those that cannot be written at present.
 
-A log is noted when its writer meets trouble, so asking costs nothing where all is well, however
-many logs there are.
+A log is added when its writer fails, so a check costs nothing while all is well, regardless of the
+number of logs.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 class LogHealth:
-    """The logs that are offline, or met a full disk. Asked on the event loop of the store."""
+    """The logs that are offline, or met a full disk. Used on the event loop of the store."""
 
     def __init__(self) -> None:
         self._logs: dict[LogName, Log] = {}
 
-    def note(self, name: LogName, log: Log) -> None:
-        """Remember a log that went offline, or that the disk had no room for."""
+    def add(self, name: LogName, log: Log) -> None:
+        """Add a log that went offline, or whose disk was full."""
         self._logs[name] = log
 
-    def forget(self, name: LogName) -> None:
-        """Forget a log that is closed or gone."""
+    def remove(self, name: LogName) -> None:
+        """Remove a log that was closed or deleted."""
         self._logs.pop(name, None)
 
     def offline(self) -> list[Log]:
-        """Return the logs that take no appends until they are opened again."""
-        return [log for log in self._present() if log.offline is not None]
+        """Return the logs that accept no appends until they are reopened."""
+        return [log for log in self._current() if log.offline is not None]
 
     def full(self) -> list[Log]:
-        """Return the logs whose last write the disk had no room for."""
-        return [log for log in self._present() if log.offline is None and log.disk_full is not None]
+        """Return the logs whose last write failed because the disk was full."""
+        return [log for log in self._current() if log.offline is None and log.disk_full is not None]
 
-    def _present(self) -> list[Log]:
-        """Return the logs that are still in trouble, and forget the others."""
+    def _current(self) -> list[Log]:
+        """Return the logs that are still unhealthy, and remove the others."""
         for name, log in list(self._logs.items()):
             if log.offline is None and log.disk_full is None:
                 del self._logs[name]

@@ -441,7 +441,7 @@ class Log:
             committed=snapshot.committed.offset,
             config=self.config,
             now_ms=self._retention_now_ms(),
-            needed=self.needed_offset,
+            needed_offset=self.needed_offset,
         )
 
     @property

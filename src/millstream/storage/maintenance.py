@@ -1,16 +1,15 @@
-"""Upkeep: what happens to the logs of a store though nobody asks for it.
+"""Maintenance: periodic work on all logs of a store.
 
-    every interval   close growing segments that are too old   one log after the other,
-                     evict what has to go                       open or not
-                     keep the clock and the spare file
+    every interval   seal growing segments that are too old   one log at a time,
+                     evict expired segments                    open or not
+                     save the retention clock, keep the ballast file
 
-    beside that      clean: compact, reclaim what was deleted   one log after the other
+    concurrently     clean: compact, reclaim deleted records   one log at a time
 
-Eviction never waits for cleaning, which may take hours: a full disk has to be cleared now. What
-goes wrong with one log is logged and counted, and the others are looked after all the same.
+Eviction never waits for cleaning, which may take hours: a full disk has to be cleared now.
+Failures of one log are logged and counted, and the others are maintained all the same.
 
-A log that is not open is judged by what recovery found of it, and opened only if there is something
-to do.
+A log that is not open is judged by what recovery found, and opened only if there is work to do.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOGS_PER_TURN = 100
-"""How many logs are looked at before the event loop may do something else: about a millisecond."""
+"""Number of logs that are checked before the event loop gets a turn: about a millisecond."""
 
 
 @dataclass(slots=True)
@@ -55,13 +54,13 @@ class MaintenanceCounters:
     """Running totals since the store was opened."""
 
     runs: int = 0
-    """How often all logs were looked at."""
+    """Number of rounds over all logs."""
     failures: int = 0
-    """How often something went wrong with one of them."""
+    """Number of failures of single logs."""
 
 
 class MaintenanceView(NamedTuple):
-    """What there is to know of a log, open or not."""
+    """State of a log that maintenance needs, open or not."""
 
     segments: Sequence[Segment]
     start: int
@@ -69,12 +68,12 @@ class MaintenanceView(NamedTuple):
     config: LogConfig
     partition: PartitionMetadata
     is_open: bool
-    needed: int | None = None
-    """The first offset that must stay. Of a log that is not open, evicting it asks for that."""
+    needed_offset: int | None = None
+    """The first offset that must stay. If the log is not open, evicting from it finds out."""
 
 
 class Maintenance:
-    """Looks after the logs of one store. Belongs to its event loop."""
+    """Maintains the logs of one store. Belongs to its event loop."""
 
     def __init__(
         self,
@@ -90,10 +89,9 @@ class Maintenance:
         self._random_seed = random_seed
         self.counters = MaintenanceCounters()
         self.opener: Callable[[LogName], Awaitable[Log]] = store.borrow
-        """Returns a log, opened as whoever uses it needs it: who knows its settings, or guards it,
-        may set another."""
+        """Opens a log. The broker, which knows its settings and its hooks, sets its own."""
         self.config_of: Callable[[LogName], LogConfig | None] = store.config_of
-        """The settings of a log that is not open; `None` where it is to be left alone."""
+        """Returns the settings of a log that is not open; `None` if it must be left alone."""
         self._tasks = BackgroundTasks()
         self._trimming = asyncio.Lock()
         self._cleaning = asyncio.Lock()
@@ -101,17 +99,17 @@ class Maintenance:
         self._timer: Timer | None = None
         self._is_stopping = False
 
-    # When.
+    # Schedule.
 
     def start(self, timers: Timers) -> None:
-        """Look after all logs every interval from here on, unless the store is set not to."""
+        """Start periodic runs, unless the store is configured without."""
         if self.interval_seconds and self._timers is None:
             self._timers = timers
             self._set_timer()
 
     @property
     def interval_seconds(self) -> float:
-        """How long from one run to the next; 0 is for ever."""
+        """Time between two runs; 0 means never."""
         return self._store.config.upkeep_interval_ms / 1000
 
     def _set_timer(self) -> None:
@@ -119,7 +117,7 @@ class Maintenance:
         self._timer = self._timers.call_later(self.interval_seconds, self._begin)
 
     def _begin(self) -> None:
-        """Begin what is not still under way from the last time."""
+        """Start the work that is not still in progress from the last interval."""
         self._set_timer()
         if not self._trimming.locked():
             self._tasks.start(self._trim_all())
@@ -127,9 +125,9 @@ class Maintenance:
             self._tasks.start(self._clean_all(is_forced=False))
 
     async def run_once(self, *, is_forced: bool = False) -> None:
-        """Look after all logs, and return when that is done.
+        """Maintain all logs once, and return when that is done.
 
-        `is_forced` cleans whatever can be cleaned, worth it or not.
+        `is_forced` cleans whatever can be cleaned, worthwhile or not.
         """
         if self._is_stopping:
             raise LogClosed(f"{self._store.path} is closed")
@@ -140,7 +138,7 @@ class Maintenance:
         await self._clean_all(is_forced=is_forced)
 
     async def stop(self) -> None:
-        """Begin nothing more, cut short what can be, and wait for the rest."""
+        """Start nothing more, interrupt what can be interrupted, and wait for the other tasks."""
         self._is_stopping = True
         self._throttle.stop()
         if self._timer is not None:
@@ -148,15 +146,15 @@ class Maintenance:
         while not self._tasks.is_idle:
             await self._tasks.changed()
 
-    # What.
+    # Work on all logs.
 
     def plan_evictions(self) -> list[tuple[LogName, Eviction]]:
-        """Say what would go if all logs were looked after now. Nothing is touched."""
+        """Return what a run would evict now, without a change."""
         plans = ((name, self._plan(self._view(name))) for name in self._store.names())
         return [(name, plan) for name, plan in plans if plan is not None]
 
     async def _trim_all(self) -> None:
-        """Close segments and evict, in all logs."""
+        """Seal old segments and evict expired ones, in all logs."""
         async with self._trimming:
             async for name in self._names():
                 view = self._view(name)
@@ -176,7 +174,7 @@ class Maintenance:
                     await self._attempt(name, partial(self.clean, is_forced=is_forced))
 
     async def _names(self) -> AsyncIterator[LogName]:
-        """Go over all logs, and let others have the event loop now and then."""
+        """Yield the names of all logs, and give the event loop a turn now and then."""
         for number, name in enumerate(self._store.unsorted_names(), start=1):
             if self._is_stopping:
                 return
@@ -185,28 +183,30 @@ class Maintenance:
                 await asyncio.sleep(0)
 
     async def _attempt(self, name: LogName, work: Callable[[Log], Awaitable[object]]) -> None:
-        """Do something with a log; what goes wrong is its own trouble."""
+        """Run work on a log; failures are logged and counted."""
         try:
             await work(await self.opener(name))
         except (Stopping, LogClosed, Busy):
-            pass  # It closes, alone or with the whole store, or someone else cleans it just now.
+            pass  # The log or the store is closing, or another run cleans it already.
         except MillstreamError as error:
             self.counters.failures += 1
-            logger.warning("upkeep of %s: %s", name, error)
-        except Exception:  # One log must not keep the disk from being cleared of the others.
+            logger.warning("maintenance of %s: %s", name, error)
+        except Exception:  # A failure of one log must not stop the eviction of others.
             self.counters.failures += 1
-            logger.exception("upkeep of %s failed", name)
+            logger.exception("maintenance of %s failed", name)
 
     # One log.
 
     def _view(self, name: LogName) -> MaintenanceView | None:
-        """Return what is known of a log; nothing where it cannot be used, or be written."""
+        """Return the state of a log; `None` if it is unusable or not writable."""
         if (log := self._store.find(name)) is not None:
             if log.offline is not None:
                 return None
             state = (log.segments, log.start_offset, log.end_offset)
-            needed = log.needed_offset
-            return MaintenanceView(*state, log.config, log.partition, is_open=True, needed=needed)
+            needed_offset = log.needed_offset
+            return MaintenanceView(
+                *state, log.config, log.partition, is_open=True, needed_offset=needed_offset
+            )
         found, config = self._store.recovered_log(name), self.config_of(name)
         if found is None or found.offline is not None or config is None:
             return None
@@ -229,14 +229,14 @@ class Maintenance:
             committed=view.committed,
             config=view.config,
             now_ms=self._store.now_ms(),
-            needed=view.needed,
+            needed_offset=view.needed_offset,
         )
 
     def _may_need_cleaning(self, name: LogName, *, is_forced: bool) -> bool:
-        """Whether it is worth asking a log what there is to clean, and opening it for that."""
+        """Whether a log may have something to clean, so that opening it for that is worthwhile."""
         if (view := self._view(name)) is None:
             return False
-        is_cut = any(one.base_offset < view.start < one.next_offset for one in view.segments)
+        is_cut = any(s.base_offset < view.start < s.next_offset for s in view.segments)
         if is_forced or is_cut or view.partition.deletions:
             return True
         if not view.config.is_compacted:
@@ -256,13 +256,13 @@ class Maintenance:
     async def clean(
         self, log: Log, *, is_forced: bool = False, throttle: IoThrottle | None = None
     ) -> CleanerResult | None:
-        """Clean one log that is open, and return what that did; see `Cleaning.clean`.
+        """Clean one open log, and return the result; see `LogCleaner.clean`.
 
-        It is held up by the `throttle` that is given, or else by that of all logs.
+        Its I/O is limited by `throttle`, by default the one that all logs share.
         """
         config = self._store.config
         if self._has_masked_growing(log, is_forced=is_forced):
-            await log.roll()  # Only closed segments are rewritten.
+            await log.roll()  # Only sealed segments are rewritten.
         return await log.clean(
             background=self._background,
             throttle=throttle or self._throttle,
@@ -272,7 +272,7 @@ class Maintenance:
         )
 
     def _has_masked_growing(self, log: Log, *, is_forced: bool) -> bool:
-        """Whether so much was deleted by key from the growing segment that it is to be closed."""
+        """Whether enough was deleted by key from the growing segment to seal it."""
         last = log.segments[-1] if log.segments else None
         if not isinstance(last, GrowingSegment) or last.base_offset not in log.masks:
             return False

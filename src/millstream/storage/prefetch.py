@@ -1,16 +1,16 @@
-"""Cold reads: what a reader far behind the head wants is brought into memory by threads.
+"""Prefetch of cold data, which threads load into the page cache before it is read.
 
-    far behind the head? ──► in memory? ──► read at once
+    far behind the end? ──► in memory? ──► read at once
             │ no: read at once   │ no
-            └                    └──► threads of idle disk priority read it ──► read
+            └                    └──► threads of idle disk priority load it ──► read
 
-A sealed segment is read through its map. Where its bytes are not in memory, whoever touches them
-waits for the disk; if that were the event loop, everybody would. The threads read the file and
-throw away what they read: it is in memory then. They let go of the interpreter meanwhile, which
-touching the map would not.
+A sealed segment is read through a memory map. If its bytes are not in memory, the thread that
+touches them waits for the disk; on the event loop, everything would wait. So other threads read
+the file and discard the data, which is in the page cache then. They release the interpreter lock
+meanwhile, which touching the map would not.
 
-It is a hint and no more: whoever reads then finds what there is, rewritten, gone, or not in memory
-any more.
+This is only a hint: by the time of the read, the data may be rewritten, deleted, or evicted from
+memory again.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from millstream.storage.disk.page_cache import PageCacheProbe
 from millstream.storage.segment.segment import SealedSegment, Segment
 
 HOT_SEGMENTS = 2
-"""The newest segments, which were written a short while ago and are taken to be in memory: nobody
-asks. One is growing; the other may have been sealed just now."""
+"""The newest segments, which were written recently and are assumed to be in memory. One is
+growing; the other may have been sealed just now.
+"""
 
 COLD_RANGE_BYTES_MIN = 4 * 1024 * 1024
-"""What is brought in at least: who reads what is old wants what follows it next, and does not have
-to wait again for each piece."""
+"""Least size of a prefetch: a reader of old data wants what follows next, and should not wait for
+each piece.
+"""
 
 COLD_RANGE_BYTES_MAX = 64 * 1024 * 1024
-"""What is brought in at the most for one read: more than a fetch may return."""
+"""Greatest size of a prefetch for one read: more than a fetch may return."""
 
 PIECE_BYTES = 1024 * 1024
-"""How much is read at once, and thrown away."""
+"""Bytes per read call."""
 
 
 class ColdRange(NamedTuple):
-    """A part of a segment that is wanted and not in memory."""
+    """A range of a segment that is not in memory."""
 
     segment: SealedSegment
     offset: int
@@ -50,26 +52,28 @@ class ColdRange(NamedTuple):
 
 
 class Prefetcher:
-    """Finds out what is cold, and brings it in. Belongs to the event loop."""
+    """Finds cold ranges and loads them. Belongs to the event loop."""
 
-    def __init__(self, background: Executor, residency: PageCacheProbe | None) -> None:
-        """Where nothing tells what is in memory, nothing is ever found to be cold."""
+    def __init__(self, background: Executor, page_cache_probe: PageCacheProbe | None) -> None:
+        """Without a probe of the page cache, nothing is ever considered cold."""
         self._background = background
-        self._residency = residency
+        self._page_cache_probe = page_cache_probe
         self.reads = 0
-        """How often something had to be brought in."""
+        """Number of ranges that were loaded."""
         self.bytes = 0
-        """What was read for that."""
+        """Number of bytes read for that."""
 
-    def cold(self, segments: Sequence[Segment], offset: int, size_max: int) -> list[ColdRange]:
-        """Return what a read of `size_max` bytes from `offset` on would have to wait for."""
-        residency = self._residency
+    def cold_ranges(
+        self, segments: Sequence[Segment], offset: int, size_max: int
+    ) -> list[ColdRange]:
+        """Return the ranges that a read of `size_max` bytes from `offset` on would wait for."""
+        page_cache_probe = self._page_cache_probe
         is_hot = len(segments) <= HOT_SEGMENTS or offset >= segments[-HOT_SEGMENTS].base_offset
-        if is_hot or residency is None:
+        if is_hot or page_cache_probe is None:
             return []
         found: list[ColdRange] = []
         room = min(size_max, COLD_RANGE_BYTES_MAX)
-        first = max(0, bisect_right(segments, offset, key=lambda one: one.base_offset) - 1)
+        first = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
         for segment in segments[first:-HOT_SEGMENTS]:
             if room <= 0 or not isinstance(segment, SealedSegment):
                 break
@@ -78,28 +82,28 @@ class Prefetcher:
             start = 0 if index is None else index.for_offset(offset).position
             end = min(segment.size, start + room)
             try:
-                if index is None or not residency.is_resident(segment.view(start, end)):
+                if index is None or not page_cache_probe.is_resident(segment.view(start, end)):
                     found.append(ColdRange(segment, offset, room))
-            except OSError:  # It is gone, or cannot be read: whoever reads it finds out.
+            except OSError:  # Removed, or unreadable: the read itself will report it.
                 break
             room -= end - start
         return found
 
-    async def bring_in(self, stretches: Sequence[ColdRange]) -> None:
-        """Return when all of it is in memory, or cannot be."""
-        for stretch in stretches:
+    async def prefetch(self, ranges: Sequence[ColdRange]) -> None:
+        """Load all ranges, as far as they can be read."""
+        for cold_range in ranges:
             self.reads += 1
-            self.bytes += await self._background.run(partial(_prefetch, stretch))
+            self.bytes += await self._background.run(partial(_prefetch, cold_range))
 
 
-def _prefetch(stretch: ColdRange) -> int:
-    """Read a stretch, and the index that leads to it; return how many bytes that were."""
-    segment, size = stretch.segment, 0
-    with contextlib.suppress(OSError, MillstreamError):  # Whoever reads it finds the same.
+def _prefetch(cold_range: ColdRange) -> int:
+    """Read a range, and the index that leads to it; return the number of bytes."""
+    segment, size = cold_range.segment, 0
+    with contextlib.suppress(OSError, MillstreamError):  # The read itself will report it.
         if segment.cached_index() is None:
             size += _read_through(segment, segment.index_path, 0, COLD_RANGE_BYTES_MAX)
-        start = segment.index().for_offset(stretch.offset).position
-        wanted = max(stretch.size, COLD_RANGE_BYTES_MIN)
+        start = segment.index().for_offset(cold_range.offset).position
+        wanted = max(cold_range.size, COLD_RANGE_BYTES_MIN)
         size += _read_through(segment, segment.path, start, min(segment.size, start + wanted))
     return size
 

@@ -448,7 +448,7 @@ class Store:
             if log := self._logs.pop(name, None):
                 self._configs[name] = log.config
                 await self._close_log(log)
-                self.health.forget(name)
+                self.health.remove(name)
             config = self._configs.get(name)
             recovering = partial(self._recover, name, config or self.log_config)
             await self._background.run(recovering)
@@ -516,7 +516,7 @@ class Store:
             self._failed.pop(name, None)
             self._damaged.pop(name, None)
             self._configs.pop(name, None)
-            self.health.forget(name)
+            self.health.remove(name)
             self._borrowed.discard(name)
         if moved is not None:
             self._remove_trash(moved)
@@ -577,7 +577,7 @@ class Store:
             retention_now_ms=self.now_ms,
             deletions_max=self.config.deletions_max,
             on_open=self._limit_open_files,
-            on_unhealthy=partial(self.health.note, name),
+            on_unhealthy=partial(self.health.add, name),
         )
 
     def _limit_open_files(self, log: Log) -> None:

@@ -43,7 +43,7 @@ def at_once(_: int) -> None:
 def rewrite_all(
     place: LogDirectory, inputs: list[SealedSegment], rules: FilterRules
 ) -> RewriteResult:
-    found = rewrite(place, inputs, rules, pace=at_once)
+    found = rewrite(place, inputs, rules, throttle=at_once)
     if found.output is not None:
         check_sound(place, found.output.segment, found.output.index)
     return found
@@ -64,7 +64,7 @@ def deleted(*offsets: int) -> FilterRules:
 def table_of(*segments: SealedSegment) -> KeyTable:
     table = KeyTable(memory_bytes_max=2**24, seed=3)
     for segment in segments:
-        noted = fill_key_table(table, segment, FilterRules(aborted=[]), start=0, pace=at_once)
+        noted = fill_key_table(table, segment, FilterRules(aborted=[]), start=0, throttle=at_once)
         assert noted == segment.next_offset
     return table
 
@@ -267,7 +267,7 @@ def test_markers_stay_where_they_are_needed():
         marker(1, is_commit=True),
     ]
     segment = make_segment(place, batches)
-    found = rewrite(place, [segment], FilterRules(aborted=[]), keeps_markers=True, pace=at_once)
+    found = rewrite(place, [segment], FilterRules(aborted=[]), keeps_markers=True, throttle=at_once)
     assert found.output is not None
     assert [end for _, end, _ in headers_of(found.output.segment)] == [1, 2, 3, 4]
     found.output.segment.forget()  # The next one overwrites it.
@@ -330,8 +330,8 @@ def test_what_is_too_large_for_a_segment_is_not_written(monkeypatch):
     second = make_segment(place, [data(*pairs(b"a"))], base_offset=1)
     monkeypatch.setattr(output, "OUTPUT_SIZE_MAX", 150)
     before = files(place)
-    with pytest.raises(StorageFailed, match="cannot be rewritten: more than 150 bytes"):
-        rewrite(place, [first, second], FilterRules(), pace=at_once)
+    with pytest.raises(StorageFailed, match="at most 150 bytes"):
+        rewrite(place, [first, second], FilterRules(), throttle=at_once)
     assert files(place) == before
 
 
@@ -344,12 +344,12 @@ def test_memory_that_does_not_last_ends_at_the_start_of_a_batch(monkeypatch):
     batches = [data(*((b"%8d" % (100 * n + i), b"v") for i in range(100))) for n in range(100)]
     segment = make_segment(place, batches)
     table = KeyTable(memory_bytes_max=2**17, seed=3)
-    noted = fill_key_table(table, segment, FilterRules(), start=0, pace=at_once)
+    noted = fill_key_table(table, segment, FilterRules(), start=0, throttle=at_once)
     assert 0 < noted < segment.next_offset
     assert noted % 100 == 0
     assert table.count >= noted
     table = KeyTable(memory_bytes_max=2**24, seed=3)
-    assert fill_key_table(table, segment, FilterRules(), start=noted, pace=at_once) == 10_000
+    assert fill_key_table(table, segment, FilterRules(), start=noted, throttle=at_once) == 10_000
     assert table.count == 10_000 - noted
 
 
@@ -378,7 +378,7 @@ def test_a_damaged_input_is_named_and_nothing_is_left_behind(damage, number):
     DAMAGES[damage](disk, segments[number].path)
     before = files(place)
     with pytest.raises(DamagedSegment) as caught:
-        rewrite(place, segments, deleted(0), pace=at_once)
+        rewrite(place, segments, deleted(0), throttle=at_once)
     assert caught.value.segment is segments[number]
     assert segments[number].path in str(caught.value)
     assert files(place) == before
@@ -388,8 +388,8 @@ def test_a_segment_that_ends_before_its_seal_says_so_is_damaged():
     place = make_log_directory()
     segment = make_segment(place, [data(*pairs(b"a", b"b"))])
     longer = SealedSegment(place, replace(segment.seal, next_offset=3))
-    with pytest.raises(DamagedSegment, match="ends at offset 2, its seal says 3"):
-        rewrite(place, [longer], deleted(0), pace=at_once)
+    with pytest.raises(DamagedSegment, match="end offset must be 3, as its seal says, got 2"):
+        rewrite(place, [longer], deleted(0), throttle=at_once)
 
 
 def test_what_is_written_in_place_of_a_batch_is_checked_before_that_goes(monkeypatch):
@@ -401,7 +401,7 @@ def test_what_is_written_in_place_of_a_batch_is_checked_before_that_goes(monkeyp
     segment = make_segment(place, [data(*pairs(b"a", b"b"))])
     before = files(place)
     with pytest.raises(CorruptBatch, match="batch checksum is"):
-        rewrite(place, [segment], deleted(0), pace=at_once)
+        rewrite(place, [segment], deleted(0), throttle=at_once)
     assert files(place) == before
 
 
@@ -411,7 +411,7 @@ def test_what_a_disk_refuses_for_now_is_nobodys_damage():
     fault = Fault(call=1, error=errno.EMFILE, only={"open_readonly"})
     place = make_log_directory(FaultyFilesystem(inner, fault))
     with pytest.raises(OSError, match="Too many open files"):
-        rewrite(place, [SealedSegment(place, segment.seal)], deleted(0), pace=at_once)
+        rewrite(place, [SealedSegment(place, segment.seal)], deleted(0), throttle=at_once)
 
 
 @pytest.mark.parametrize("kind", ["create", "write_at", "sync", "close", "rename"])
@@ -422,7 +422,7 @@ def test_a_full_disk_leaves_nothing_behind(kind):
     fault = Fault(call=1, error=errno.ENOSPC, only={kind}, path=".1.log")
     place = make_log_directory(FaultyFilesystem(inner, fault))
     with pytest.raises(OSError, match="No space left"):
-        rewrite(place, [SealedSegment(place, segment.seal)], deleted(0), pace=at_once)
+        rewrite(place, [SealedSegment(place, segment.seal)], deleted(0), throttle=at_once)
     assert fault.hits
     assert set(inner.paths()) == before
 
@@ -433,9 +433,9 @@ def test_what_cannot_be_removed_is_overwritten_the_next_time(caplog):
     fault = Fault(call=2, forever=True, only={"sync", "remove"}, path=".1.log")
     place = make_log_directory(FaultyFilesystem(inner, fault))
     with pytest.raises(OSError, match="Input/output error"):
-        rewrite(place, [SealedSegment(place, segment.seal)], deleted(0), pace=at_once)
+        rewrite(place, [SealedSegment(place, segment.seal)], deleted(0), throttle=at_once)
     assert "/log/00000000000000000000.1.log.tmp" in inner.paths()
-    assert "is left until the log is opened" in caplog.text
+    assert "could not be removed; it is removed when the log is opened next" in caplog.text
     place = make_log_directory(inner)
     assert offsets_of(rewritten(place, [SealedSegment(place, segment.seal)], deleted(0))) == [1]
     assert not any(path.endswith(".tmp") for path in inner.paths())
@@ -448,13 +448,13 @@ def test_it_stops_between_any_two_chunks_and_leaves_nothing_behind(monkeypatch, 
     segment = make_segment(place, [data(*pairs(b"a", b"b")) for _ in range(3)])
     before, steps = files(place), []
 
-    def pace(size: int) -> None:
+    def throttle(size: int) -> None:
         steps.append(size)
         if len(steps) == step + 1:
             raise Stopping("enough")
 
     try:
-        found = rewrite(place, [segment], deleted(4), pace=pace)
+        found = rewrite(place, [segment], deleted(4), throttle=throttle)
     except Stopping:
         assert files(place) == before
     else:

@@ -523,12 +523,12 @@ def heal(filesystem: FaultyFilesystem) -> None:
 async def test_with_a_seal_in_doubt_both_sets_stay_and_nothing_is_cleaned(kind, caplog):
     disk, _, log, _ = await doubtful(kind)
     assert log._cleaner.is_stopped
-    assert "no more cleaning until it is opened again" in caplog.text
+    assert "cleaning is off until the log is reopened" in caplog.text
     before = disk.contents()
     assert len(offsets(log)) == 60
     for _ in range(3):
         assert await clean(log, is_forced=True) is None
-    assert len([r for r in caplog.records if "no more cleaning" in r.message]) == 1
+    assert len([r for r in caplog.records if "cleaning is off" in r.message]) == 1
     assert {path for path in before if ".log" in path} == {
         path for path in disk.contents() if ".log" in path
     }

@@ -69,7 +69,7 @@ async def test_without_a_spare_a_full_disk_stays_full(caplog) -> None:
     store, log = await full_store(SimulatedFilesystem(), has_spare=False)
     await store.maintenance.run_once()
     assert log.start_offset == 0
-    assert "upkeep of a/0: a/0: the disk is full: " in caplog.text
+    assert "maintenance of a/0: a/0: the disk is full: " in caplog.text
     assert store.maintenance.counters.failures == 1
 
 

@@ -143,7 +143,7 @@ def test_what_was_rewritten_into_something_damaged_is_said_to_stay() -> None:
     flip(disk, path_of(X, "log"))
     notes = [f for f in found_in(disk) if not f.is_damage]
     assert len(notes) == 3
-    assert all(f.what.endswith("; is kept, because not all are sound") for f in notes)
+    assert all(f.what.endswith("; is kept, because some are damaged") for f in notes)
     assert damaged(disk) == {path_of(X, "log")}
 
 
@@ -155,7 +155,7 @@ def test_an_unfinished_rewrite_says_what_becomes_of_it() -> None:
     assert (note.path, note.kind) == (path_of(X, "index"), FindingKind.UNFINISHED)
     names = ", ".join(path_of(segment, "log") for segment in INPUTS)
     assert note.what == (
-        f"was to take the place of {names}, and has no seal; will be removed at the next start"
+        f"was to replace {names}, and has no seal; will be removed at the next start"
     )
 
 
@@ -252,7 +252,7 @@ def test_bad_keys_of_a_segment_that_grows_are_no_damage() -> None:
     path = put_keys(disk, D, b"noise")
     (note,) = found_in(disk)
     assert (note.path, note.kind) == (path, FindingKind.UNFINISHED)
-    assert note.what.endswith("; will be written anew")
+    assert note.what.endswith("; will be written again")
 
 
 # Beside a running node.

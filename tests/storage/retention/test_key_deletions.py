@@ -186,7 +186,7 @@ async def test_what_was_acknowledged_before_it_is_on_the_disk_is_hit_too():
 @in_loop
 async def test_what_is_given_as_the_end_must_be_committed():
     _, _, log = await filled()
-    with pytest.raises(OffsetOutOfRange, match=r"offset 37 is outside \[0, 36\]"):
+    with pytest.raises(OffsetOutOfRange, match=r"offset must be between 0 and 36, got 37"):
         await log.delete_keys(key=b"k1", before=37)
     assert offsets(log) == list(range(36))
 
@@ -236,11 +236,11 @@ async def test_who_watches_the_log_is_woken():
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({}, "a key or a prefix, and not both"),
-        ({"key": b"a", "prefix": b"a"}, "a key or a prefix, and not both"),
-        ({"prefix": b""}, "a prefix of 0 bytes hits every key"),
-        ({"key": b"x" * 65_537}, "pattern has 65537 bytes, limit is 65536"),
-        ({"prefix": b"x" * 65_537}, "pattern has 65537 bytes, limit is 65536"),
+        ({}, "either a key or a prefix"),
+        ({"key": b"a", "prefix": b"a"}, "either a key or a prefix"),
+        ({"prefix": b""}, "an empty prefix matches every key"),
+        ({"key": b"x" * 65_537}, "must have at most 65536 bytes, got 65537"),
+        ({"prefix": b"x" * 65_537}, "must have at most 65536 bytes, got 65537"),
     ],
 )
 @in_loop
@@ -267,7 +267,7 @@ async def test_only_so_many_deletions_may_wait_to_be_reclaimed():
     disk, store, log = await filled(store_config=StoreConfig(deletions_max=2))
     await log.delete_keys(key=b"k0")
     await log.delete_keys(key=b"k1")
-    with pytest.raises(Unavailable, match=r"2 deletions wait .*, limit is 2"):
+    with pytest.raises(Unavailable, match=r"at most 2 deletions .*, 2 are"):
         await log.delete_keys(key=b"k2")
     assert len(offsets(log)) == 36 - 8 - 7
     await fill(log, 9)
@@ -284,7 +284,7 @@ async def test_deletions_that_wait_may_take_only_so_many_bytes(monkeypatch):
     _, _, log = await filled()
     await log.delete_keys(key=b"k0")
     await log.delete_keys(key=b"k1")
-    with pytest.raises(Unavailable, match="would take 132 bytes, limit is 100"):
+    with pytest.raises(Unavailable, match="at most 100 bytes, got 132"):
         await log.delete_keys(key=b"k2")
 
 

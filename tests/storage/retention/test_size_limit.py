@@ -94,7 +94,7 @@ async def test_records_on_their_way_count_too():
 async def test_the_error_says_how_much_there_is_and_how_much_may_be():
     log = await make_store(config=rejecting(retention_bytes=3 * SIZE)).log("a")
     await append_until_full(log)
-    with pytest.raises(LogFull, match=f"a/0 holds {3 * SIZE} bytes, limit is {3 * SIZE}"):
+    with pytest.raises(LogFull, match=f"at most {3 * SIZE} bytes, has {3 * SIZE}"):
         await log.append(BATCH)
 
 

@@ -65,11 +65,11 @@ class PartitionReader:
         A caller on the event loop has them prefetched first.
         """
         log = self._log
-        return self._prefetcher.cold(log.segments, max(offset, log.start_offset), size_max)
+        return self._prefetcher.cold_ranges(log.segments, max(offset, log.start_offset), size_max)
 
     async def prefetch(self, ranges: Sequence[ColdRange]) -> None:
         """Load old data into memory without blocking the event loop."""
-        await self._prefetcher.bring_in(ranges)
+        await self._prefetcher.prefetch(ranges)
 
     def read(
         self, offset: int, *, size_max: int, is_committed_only: bool = False, is_first: bool = True

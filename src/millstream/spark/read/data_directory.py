@@ -105,7 +105,7 @@ class DataDirectory:
                 raise OffsetOutOfRange(max(start, end), start=0, end=0)
             return
         chunk_reader = _ChunkReader(end, isolation)
-        state = _existing(where, view.look)
+        state = _existing(where, view.reload)
         if start < state.eviction_floor:
             raise OffsetOutOfRange(start, start=state.start_offset, end=state.end_offset)
         if end > state.end_offset:
@@ -114,7 +114,7 @@ class DataDirectory:
             )
         offset = max(start, state.start_offset)  # Skip records deleted by a user.
         while offset < end:
-            found = view.answer(partial(chunk_reader.chunk, offset))
+            found = view.query(partial(chunk_reader.chunk, offset))
             yield found
             offset = found.next_offset
             if offset < end:
@@ -130,7 +130,7 @@ class DataDirectory:
         view = self._view(where)
         if view is None:
             return OffsetBounds(0, 0)
-        _existing(where, view.look)
+        _existing(where, view.reload)
 
         def bounds_in(state: LogState) -> OffsetBounds:
             if state.lost is not None:
@@ -138,15 +138,15 @@ class DataDirectory:
             if isolation is Isolation.READ_UNCOMMITTED:
                 return OffsetBounds(state.start_offset, state.end_offset)
             stable = self._stable_ends.setdefault(where, StableOffsetTracker())
-            return OffsetBounds(state.start_offset, stable.of(state.snapshot))
+            return OffsetBounds(state.start_offset, stable.update(state.snapshot))
 
-        return view.answer(bounds_in)
+        return view.query(bounds_in)
 
     def _offset_bytes(self, where: TopicPartition, bounds: OffsetBounds) -> float:
         view = self._view(where)
         if view is None:
             return 1.0
-        snapshot = _existing(where, view.look).snapshot
+        snapshot = _existing(where, view.reload).snapshot
         segments = [
             segment
             for segment in snapshot.segments
@@ -159,8 +159,8 @@ class DataDirectory:
         view = self._view(where)
         if view is None:
             return None
-        _existing(where, view.look)
-        found = view.answer(lambda state: state.find_timestamp(timestamp_ms))
+        _existing(where, view.reload)
+        found = view.query(lambda state: state.find_timestamp(timestamp_ms))
         if found is None and (lost := view.state.lost) is not None:
             raise lost
         return None if found is None else found.offset

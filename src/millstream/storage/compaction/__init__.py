@@ -1,1 +1,1 @@
-"""The log cleaner: compaction, reclaiming, merging."""
+"""Cleaning of logs: compaction, reclaim of deleted records, and merging of small segments."""

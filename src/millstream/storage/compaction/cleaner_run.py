@@ -1,6 +1,6 @@
-"""What the parts of a run of cleaning share: what is there, what to rewrite, what was done.
+"""State that the passes of one cleaner run share.
 
-See `cleaning.py` for the rules that a run keeps.
+See `cleaner.py` for the rules that a run keeps.
 """
 
 from __future__ import annotations
@@ -29,57 +29,57 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CleanerResult:
-    """What a run of cleaning did."""
+    """Result of a cleaner run."""
 
     segments_before: int = 0
-    """Segments that were replaced, and below, how many took their place."""
+    """Number of segments that were replaced; `segments_after` is the number that replaced them."""
     segments_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     removed_records: int = 0
     compacted_offset: int | None = None
-    """Up to which offset the log was compacted, if it was."""
+    """Offset up to which the log was compacted, if it was."""
     seconds: float = 0.0
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there was nothing to do."""
         return self.segments_before == 0 and self.compacted_offset is None
 
 
 class CleanerMemory:
-    """What is remembered from one run to the next, as long as the log is open."""
+    """State kept from one run to the next, as long as the log is open."""
 
     def __init__(self) -> None:
         self.damaged: set[str] = set()
-        """Segments that cannot be read, by path."""
+        """Paths of segments that cannot be read."""
         self.cleaned_offset = 0
-        """How far compaction came, where a wall keeps that from being durable."""
+        """Offset up to which compaction is done, if a wall keeps it from being made durable."""
         self.walls: tuple[SealedSegment, ...] = ()
-        """The damaged segments that it went around then."""
+        """The damaged segments that were left out then."""
         self.front_since_ms: dict[str, int] = {}
-        """Since when segments are known to have a dead front, by path."""
+        """By path: since when a segment is known to have a dead front."""
         self.front_tried = ("", 0)
-        """The segment whose dead front cannot be made smaller, and the first offset then."""
+        """The segment whose dead front cannot be made smaller, and the start offset then."""
 
 
 RunStart: TypeAlias = tuple[CleanerResult, float]
-"""What had been done at some time, and when that was."""
+"""Copy of the results so far, and the time of the copy."""
 
 
 class CleanerRun:
-    """One run of cleaning."""
+    """One run of the cleaner."""
 
     def __init__(
         self,
         context: LogContext,
-        switching: SegmentSwap,
+        swap: SegmentSwap,
         memory: CleanerMemory,
         *,
         config: LogConfig,
         removal_hooks: RemovalHooks | None,
         background: Executor,
-        pace: ThrottleCallback,
+        throttle: ThrottleCallback,
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
         memory_bytes_max: int,
@@ -87,12 +87,12 @@ class CleanerRun:
         is_forced: bool,
     ) -> None:
         self.context = context
-        self._switching = switching
+        self._swap = swap
         self.memory = memory
         self.config = config
         self.removal_hooks = removal_hooks
         self.background = background
-        self.pace = pace
+        self.throttle = throttle
         self.now_ms = now_ms
         self.monotonic = monotonic
         self.memory_bytes_max = memory_bytes_max
@@ -101,8 +101,8 @@ class CleanerRun:
         self._are_hooks_notified = False
         self.done = CleanerResult()
 
-    async def look(self) -> tuple[LogSnapshot, int]:
-        """Return what there is, with no change half done, and the end of what is settled."""
+    async def snapshot(self) -> tuple[LogSnapshot, int]:
+        """Return a snapshot without half-done changes, and the end of the settled records."""
         snapshot = await self.context.metadata_file.run_exclusive(self._snapshot())
         end = snapshot.committed.offset
         hooks = self.removal_hooks
@@ -112,10 +112,10 @@ class CleanerRun:
         return self.context.state.snapshot
 
     def cleaned_offset(self, snapshot: LogSnapshot) -> int:
-        """Return how far the log is compacted.
+        """Return the offset up to which the log is compacted.
 
-        What is remembered beyond what is durable holds only while the segments that were left out
-        are still damaged, or are gone: otherwise their keys would never be compared.
+        The value in memory may be beyond the durable one. It is valid only while the segments that
+        were left out are still damaged, or gone: otherwise their keys would never be compared.
         """
         durable, memory = self.context.metadata_file.partition.cleaned_offset, self.memory
         present = [segment for segment in memory.walls if segment in snapshot.segments]
@@ -125,7 +125,7 @@ class CleanerRun:
     async def rewrite(
         self, inputs: SegmentGroup, rules: FilterRules, *, keeps_markers: bool = False
     ) -> RewriteResult:
-        """Rewrite some segments as one, and put that in their place."""
+        """Rewrite segments as one, and swap it in."""
         counters, done = self.context.counters, self.done
         rewritten = await self.background.run(
             partial(
@@ -134,16 +134,16 @@ class CleanerRun:
                 inputs,
                 rules,
                 keeps_markers=keeps_markers,
-                pace=self.pace,
+                throttle=self.throttle,
             )
         )
         counters.cleaned_bytes_read += rewritten.bytes_read
         if rewritten.output is None:
             if rules.deleted:
-                await self._switching.unmask(inputs[0], rules.deleted)
+                await self._swap.unmask(inputs[0], rules.deleted)
             return rewritten
         counters.cleaned_bytes_written += rewritten.bytes_written
-        await self._switch(inputs, rewritten.output, rules.deleted)
+        await self._swap_in(inputs, rewritten.output, rules.deleted)
         counters.removed_records += rewritten.removed_records
         done.removed_records += rewritten.removed_records
         done.segments_before += len(inputs)
@@ -153,35 +153,35 @@ class CleanerRun:
         return rewritten
 
     async def wait_for_removals(self) -> None:
-        """Return when what was rewritten is gone from the disk, as far as it lets it go."""
-        await self._switching.wait_for_removals()
+        """Wait until the files of replaced segments are removed, as far as the disk allows."""
+        await self._swap.wait_for_removals()
 
-    async def _switch(
+    async def _swap_in(
         self, inputs: SegmentGroup, output: RewriteOutput, removed: array[int]
     ) -> None:
-        """Put what was written in the place of what it was made from."""
+        """Replace the inputs by the output."""
         if self.removal_hooks is not None and not self._are_hooks_notified:
-            # Not in turn with the changes of the log: the hooks may need one of these themselves.
-            await self._switching.or_withdraw(output, self.removal_hooks.before_removal())
+            # Outside the exclusive section: the hooks may need to change the log themselves.
+            await self._swap.withdraw_on_failure(output, self.removal_hooks.before_removal())
             self._are_hooks_notified = True
-        await self._switching.switch(inputs, output, removed)
+        await self._swap.swap(inputs, output, removed)
 
     def is_damaged(self, segment: SealedSegment, snapshot: LogSnapshot) -> bool:
-        """Whether a segment is known to be damaged, or it is not known what was deleted in it."""
+        """Whether a segment is known to be damaged, or its deleted records are unknown."""
         mask = snapshot.masks.get(segment.base_offset)
         return segment.path in self.memory.damaged or (mask is not None and mask.damage is not None)
 
     def begin(self) -> RunStart:
-        """Take note of what was done so far, for `tell`."""
+        """Return the results so far, for `log_result`."""
         return replace(self.done), self.monotonic()
 
-    def tell(self, what: str, first: int, end: int, begun: RunStart) -> None:
-        """Tell the operator what was done since `begun`."""
+    def log_result(self, what: str, first: int, end: int, begun: RunStart) -> None:
+        """Log what was done since `begun`."""
         before, began = begun
         done = self.done
         logger.info(
             "%s: %s offsets %d to %d: %d segments with %d bytes became %d with %d bytes,"
-            " %d records went, in %.3f s",
+            " %d records removed, in %.3f s",
             *(self.context.name, what, first, end - 1),
             done.segments_before - before.segments_before,
             done.bytes_before - before.bytes_before,
@@ -193,7 +193,7 @@ class CleanerRun:
 
 
 def deleted_offsets_in(segments: Sequence[SealedSegment], snapshot: LogSnapshot) -> array[int]:
-    """Return the offsets of all records in some segments that are masked, in order."""
+    """Return the masked offsets of all records in some segments, in order."""
     masked = array("q")
     for segment in segments:
         if segment.base_offset in snapshot.masks:

@@ -1,4 +1,4 @@
-"""Compaction of one log, in a run of cleaning: see `cleaning.py` for the rules that it keeps."""
+"""Compaction pass of a cleaner run: see `cleaner.py` for the rules that it keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millstream.storage.segment.log_state import LogSnapshot
 
 
 class KeyMemoryExceeded(Unavailable):
-    """The memory does not last for the keys of a single batch."""
+    """The memory is not enough for the keys of a single batch."""
 
 
 class CompactionPass:
@@ -32,8 +32,8 @@ class CompactionPass:
         self._run = run
 
     async def compact(self) -> None:
-        """Compact what is worth it."""
-        snapshot, settled_end = await self._run.look()
+        """Compact what is worthwhile."""
+        snapshot, settled_end = await self._run.snapshot()
         segments = rewritable_segments(snapshot.segments, start=snapshot.start, end=settled_end)
         walls = tuple(segment for segment in segments if self._run.is_damaged(segment, snapshot))
         wall = first_unreadable_offset(
@@ -52,7 +52,7 @@ class CompactionPass:
             return
         begun = self._run.begin()
         table = KeyTable(memory_bytes_max=self._run.memory_bytes_max, seed=self._run.seed)
-        end, torn = await self._take_note(table, plan, snapshot, cleaned)
+        end, torn = await self._fill_key_table(table, plan, snapshot, cleaned)
         if end <= max(cleaned, plan.segments[0].base_offset) and plan.dirty:
             return
         due_ms = NEVER_MS
@@ -68,28 +68,28 @@ class CompactionPass:
         )
         self._run.memory.cleaned_offset, self._run.memory.walls = end, walls
         self._run.done.compacted_offset = end
-        self._run.tell("compacted", plan.segments[0].base_offset, end, begun)
+        self._run.log_result("compacted", plan.segments[0].base_offset, end, begun)
 
     async def _compact_group(
         self, inputs: SegmentGroup, table: KeyTable, snapshot: LogSnapshot, end: int, wall: int
     ) -> int:
-        """Rewrite a group without what the rules drop; return when its next tombstone may go.
+        """Rewrite a group without the removed records; return when its next tombstone expires.
 
-        Tombstones and markers stay where something is not known that they speak of.
+        Tombstones and markers stay if some of the records that they refer to are unknown.
         """
         is_known = inputs[-1].next_offset <= wall
-        may_bury = is_known and inputs[-1].next_offset <= end
+        may_remove_tombstones = is_known and inputs[-1].next_offset <= end
         rules = replace(
             self._rules(inputs, snapshot),
             key_table=table,
             now_ms=self._run.now_ms(),
-            tombstone_ms=self._run.config.tombstone_ms if may_bury else None,
+            tombstone_ms=self._run.config.tombstone_ms if may_remove_tombstones else None,
         )
         rewritten = await self._run.rewrite(inputs, rules, keeps_markers=not is_known)
         return rewritten.tombstones_due_ms
 
     def _rules(self, inputs: SegmentGroup, snapshot: LogSnapshot) -> FilterRules:
-        """Return what goes from some segments whatever their keys."""
+        """Return the rules that remove records of some segments regardless of their keys."""
         removal_hooks, aborted = self._run.removal_hooks, None
         if removal_hooks is not None:
             aborted = removal_hooks.aborted(inputs[0].base_offset, inputs[-1].next_offset)
@@ -99,39 +99,44 @@ class CompactionPass:
             aborted=aborted,
         )
 
-    async def _take_note(
+    async def _fill_key_table(
         self, table: KeyTable, plan: CompactionPlan, snapshot: LogSnapshot, cleaned: int
     ) -> tuple[int, int]:
-        """Fill the table from the dirty segments; return E, and the segment that E lies inside of.
+        """Fill the table from the dirty segments; return E, and the segment that contains E, or -1.
 
-        Where the memory does not last for all of a segment, E is the start of that, and what is
-        known of its keys does no harm. Only where it is the first, E lies inside. A segment with
-        transactions of which nobody knows how they ended is not compacted, nor what follows it.
+        If the memory is not enough for all of a segment, E is the start of that segment, and the
+        keys of it in the table are harmless. Only if it is the first, E is inside it. A segment
+        with transactions of unknown outcome is not compacted, nor what follows it.
         """
         for segment in plan.dirty:
             rules = self._rules((segment,), snapshot)
             try:
-                noted = await self._run.background.run(
+                added_until = await self._run.background.run(
                     partial(
-                        fill_key_table, table, segment, rules, start=cleaned, pace=self._run.pace
+                        fill_key_table,
+                        table,
+                        segment,
+                        rules,
+                        start=cleaned,
+                        throttle=self._run.throttle,
                     )
                 )
             except UnsettledTransaction:
                 return segment.base_offset, -1
-            if noted == segment.next_offset:
+            if added_until == segment.next_offset:
                 continue
             if segment is not plan.dirty[0]:
                 return segment.base_offset, -1
-            if noted <= max(cleaned, segment.base_offset):
+            if added_until <= max(cleaned, segment.base_offset):
                 raise KeyMemoryExceeded(
-                    f"the keys of the batch at offset {noted} need more memory than the"
-                    f" {self._run.memory_bytes_max} bytes that compaction may use"
+                    f"the key table must have at most {self._run.memory_bytes_max} bytes, and the"
+                    f" keys of the batch at offset {added_until} need more"
                 )
-            return noted, segment.base_offset
+            return added_until, segment.base_offset
         return plan.segments[-1].next_offset, -1
 
     async def _write_cleaned(self, offset: int, due_ms: int) -> None:
-        """Write down how far the log is compacted, and when the next tombstone may go."""
+        """Save the compacted offset, and the time at which the next tombstone expires."""
         metadata_file = self._run.context.metadata_file
         partition = replace(
             metadata_file.partition,

@@ -1,6 +1,6 @@
-"""Reclaiming what was deleted, and merging, in a run of cleaning: no key is compared here.
+"""Merge pass of a cleaner run: reclaims deleted records and merges segments.
 
-Transactions are left as they are. See `cleaning.py` for the rules.
+It does not compare keys. Transactions are left as they are. See `cleaner.py` for the rules.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from millstream.storage.segment.segment import SealedSegment
 
 
 class MergePass:
-    """Takes deleted records out of the files, and makes few segments of many."""
+    """Removes deleted records from the files, and merges small segments."""
 
     def __init__(self, run: CleanerRun) -> None:
         self._run = run
 
-    async def tidy(self) -> None:
-        """Reclaim and merge what is worth it."""
-        snapshot, _ = await self._run.look()
+    async def merge(self) -> None:
+        """Reclaim and merge what is worthwhile."""
+        snapshot, _ = await self._run.snapshot()
         segments = [
             segment
             for segment in rewritable_segments(
@@ -38,9 +38,9 @@ class MergePass:
             )
             if not self._run.is_damaged(segment, snapshot)
         ]
-        wanted = await self._wanted(segments, snapshot)
+        reclaimable = await self._reclaimable(segments, snapshot)
         for each in self._groups(segments, self._run.cleaned_offset(snapshot)):
-            if len(each) > 1 or each[0] in wanted:
+            if len(each) > 1 or each[0] in reclaimable:
                 begun = self._run.begin()
                 rules = FilterRules(
                     start_offset=snapshot.start, deleted=deleted_offsets_in(each, snapshot)
@@ -50,13 +50,13 @@ class MergePass:
                     self._run.memory.front_tried = (each[0].path, snapshot.start)
                     continue
                 what = "merged" if len(each) > 1 else "reclaimed"
-                self._run.tell(what, each[0].base_offset, each[-1].next_offset, begun)
+                self._run.log_result(what, each[0].base_offset, each[-1].next_offset, begun)
 
     def _groups(self, segments: Sequence[SealedSegment], cleaned: int) -> list[SegmentGroup]:
-        """Divide segments into those that become one.
+        """Divide segments into groups, each of which becomes one segment.
 
-        Merging what is still to be compacted would only make it wait longer, since a segment is as
-        young as the youngest in it; so only clean segments are merged, unless all shall be.
+        Merging segments that are still to be compacted would only delay that, since a segment is as
+        young as the youngest in it; so only clean segments are merged, unless the run is forced.
         """
         clean = [segment for segment in segments if segment.next_offset <= cleaned]
         dirty, config, is_forced = segments[len(clean) :], self._run.config, self._run.is_forced
@@ -65,13 +65,13 @@ class MergePass:
             *group_segments(dirty, config=config, is_merging=is_forced, is_forced=is_forced),
         ]
 
-    async def _wanted(
+    async def _reclaimable(
         self, segments: Sequence[SealedSegment], snapshot: LogSnapshot
     ) -> set[SealedSegment]:
-        """Return the segments that are to be rewritten without what was deleted from them."""
+        """Return the segments to rewrite without their deleted records."""
         since, now_ms = self._run.memory.front_since_ms, self._run.now_ms()
         rules = self._run.context.metadata_file.partition.deletions
-        wanted: set[SealedSegment] = set()
+        reclaimable: set[SealedSegment] = set()
         touched: dict[str, int] = {}
         for segment in segments:
             mask = snapshot.masks.get(segment.base_offset)
@@ -87,22 +87,22 @@ class MergePass:
                 waited_ms=now_ms - min(touched[segment.path], *made_ms, now_ms),
                 is_pressing=self._run.is_forced or len(rules) > RULES_WAITING_MAX,
             ):
-                wanted.add(segment)
+                reclaimable.add(segment)
         self._run.memory.front_since_ms = touched
-        return wanted
+        return reclaimable
 
     async def _front_bytes(self, segment: SealedSegment, start: int) -> int:
-        """Return how much of a segment lies before the first offset of the log; about so much."""
+        """Return about how many bytes of a segment are before the start offset of the log."""
         is_tried = self._run.memory.front_tried == (segment.path, start)
         if segment.base_offset >= start or is_tried:
             return 0
         return await self._run.background.run(lambda: segment.index().for_offset(start).position)
 
     async def drop_rules(self) -> None:
-        """Forget deletions of which nothing is left in any file.
+        """Remove the rules of deletions whose records are gone from all files.
 
-        Not before the files are gone that held it: should what took their place be damaged before
-        that, people may want to go back to them, and must not find there what was deleted.
+        Not before the replaced files are removed: if the new segment is damaged before that, an
+        operator may want to go back to the old ones, and must not find deleted records there.
         """
         await self._run.wait_for_removals()
         if self._run.context.metadata_file.partition.deletions:

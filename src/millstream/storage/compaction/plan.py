@@ -1,4 +1,4 @@
-r"""What of a log is worth cleaning: which segments, when, and which of them together.
+r"""Cleaning plans: which segments are worth cleaning, when, and which of them together.
 
     start        cleaned_offset                      stable, committed
     |            |                                   |
@@ -7,14 +7,13 @@ r"""What of a log is worth cleaning: which segments, when, and which of them tog
     +-----+ +----+ +------------+ +------------+ +---|-------+ +--------
      \____________ take part in compaction ____/
 
-Compaction compares everything with the keys of the dirty part. That costs reading all of it, so it
-waits until the dirty part is large, or has waited for long. Segments that are small together become
-one. Pure: told what there is, it says what to do.
+Compaction compares all records with the keys of the dirty part. That means reading everything, so
+it waits until the dirty part is large, or has waited for long. Small adjacent segments are merged.
+Pure functions of the state of a log.
 
-Two things about merging. A group never takes more than one segment may hold, going by what goes in,
-which is at least what comes out. And a large segment is not written again because a small one came
-along: what is added to the largest of a group has to be as large as that, so each byte is merged at
-most as often as sizes double.
+Two rules for merging. A group never has more input than one segment may hold, so its output fits.
+And a large segment is not written again because of a small one: what is added to the largest of a
+group has to be as large as that, so the number of times that a byte is merged is logarithmic.
 """
 
 from __future__ import annotations
@@ -29,39 +28,39 @@ from millstream.storage.segment.log_state import DeletedOffsets
 from millstream.storage.segment.segment import SealedSegment, Segment
 
 RECLAIM_RATIO_MIN = 0.05
-"""A segment is rewritten at once when so much of it was deleted by key."""
+"""A segment is rewritten at once when this share of it was deleted by key."""
 
 RECLAIM_FRONT_RATIO_MIN = 0.5
-"""And when so much of it lies before the first offset: there, all of it will soon be gone."""
+"""Or when this share of it is before the start offset: the other part will soon be dead too."""
 
 RECLAIM_MS_MAX = DAY_MS
-"""What was deleted leaves the disk after so long, however little it is."""
+"""Deleted records are removed from the disk after this time at the latest, however few they are."""
 
 RULES_WAITING_MAX = 1_000
-"""With more rules than this, whatever they hit is rewritten at once: rules are few by design."""
+"""With more rules than this, all segments that they match are rewritten at once."""
 
 OFFSET_INFINITY = 2**63 - 1
-"""Past every offset."""
+"""Greater than every offset."""
 
 SegmentGroup: TypeAlias = tuple[SealedSegment, ...]
-"""Segments that follow each other and are rewritten as one."""
+"""Adjacent segments that are rewritten as one."""
 
 
 class CompactionPlan(NamedTuple):
-    """A compaction that is worth it."""
+    """A compaction that is worthwhile."""
 
     segments: SegmentGroup
-    """All that takes part."""
+    """All segments that take part."""
     dirty: SegmentGroup
-    """The last of these: what has not been compared yet."""
+    """The last of these: those not compared yet."""
 
 
 def rewritable_segments(
     segments: Sequence[Segment], *, start: int, end: int
 ) -> list[SealedSegment]:
-    """Return the segments that can be rewritten: sealed, with live records, all before `end`.
+    """Return the segments that can be rewritten: sealed, with live records, and before `end`.
 
-    They are the front of the log: none follows one that cannot.
+    They are the front of the log: none follows one that cannot be rewritten.
     """
     live = (segment for segment in segments if segment.next_offset > start)
     found: list[SealedSegment] = []
@@ -80,7 +79,7 @@ def first_unreadable_offset(
 ) -> int:
     """Return the first offset in a damaged or missing segment, or `OFFSET_INFINITY`.
 
-    What is stored from there on is not known.
+    The records from there on are unknown.
     """
     expected = start
     for number, segment in enumerate(segments):
@@ -102,10 +101,10 @@ def plan_compaction(
     tombstones_due_ms: int | None = None,
     is_forced: bool = False,
 ) -> CompactionPlan | None:
-    """Return what to compact of the rewritable segments, or None if it is not worth the cost.
+    """Return what to compact of the rewritable segments; `None` if it is not worth the cost.
 
-    `tombstones_due_ms` is when tombstones may go that are known of. `is_forced` compacts all that
-    is old enough.
+    `tombstones_due_ms` is when the first known tombstone expires. `is_forced` compacts everything
+    that is old enough.
     """
 
     def is_old_enough(segment: SealedSegment) -> bool:
@@ -142,9 +141,9 @@ def is_worth_reclaiming(
     waited_ms: int,
     is_pressing: bool,
 ) -> bool:
-    """Whether a segment is to be rewritten without what was deleted from it.
+    """Whether a segment is to be rewritten without its deleted records.
 
-    `front_bytes` of it lie before the first offset of the log. `is_pressing` where every byte
+    `front_bytes` of it are before the start offset of the log. `is_pressing` means that every byte
     counts.
     """
     masked_bytes = mask.bytes if mask is not None else 0
@@ -159,7 +158,7 @@ def is_worth_reclaiming(
 
 
 def first_deleted_offset(masks: Mapping[int, DeletedOffsets]) -> int:
-    """Return the first offset that a rule may still be needed for; `OFFSET_INFINITY` if none is."""
+    """Return the first offset for which a rule is still needed; `OFFSET_INFINITY` if none is."""
     firsts = (
         base if mask.damage is not None else mask.offsets[0]
         for base, mask in masks.items()
@@ -176,10 +175,10 @@ def group_segments(
     is_merging: bool = True,
     is_forced: bool = False,
 ) -> list[SegmentGroup]:
-    """Divide segments into those that become one; each is in exactly one group, in order.
+    """Divide segments into groups, each of which becomes one segment; order is kept.
 
     Groups end at `breaks`, at a new leader epoch and where a segment is missing. `is_forced` merges
-    all that may be merged, also where it hardly gains anything.
+    everything that may be merged, even with little gain.
     """
     if not is_merging:
         return [(segment,) for segment in segments]
@@ -218,8 +217,8 @@ class _OpenGroup:
     def has_room_for(self, segment: SealedSegment) -> bool:
         """Whether a segment may be added.
 
-        Where records go by age they go whole segments at a time; so that none stays much longer
-        than it has to, no group spans more time than a segment may.
+        Records expire by age in whole segments. So that none stays much longer than it has to, no
+        group spans more time than a segment may.
         """
         if not self.segments:
             return True
@@ -243,7 +242,7 @@ class _OpenGroup:
 
 
 def _split_unprofitable(run: SegmentGroup) -> Iterator[SegmentGroup]:
-    """Divide a group further where it would be written for the sake of too little."""
+    """Split a group that would be written for the sake of too little."""
     largest = max(run, key=lambda segment: segment.size)
     if len(run) == 1 or _size(run) - largest.size >= largest.size:
         yield run

@@ -1,16 +1,16 @@
-"""Rewriting segments: fewer of them, or fewer records in them. Blocking work for a thread.
+"""Rewrite of segments into one with fewer records. Blocks; runs in a thread.
 
-    inputs, one after the other          output
+    inputs, adjacent                     output
     +------+------+------+ +------+      +------+--+------+
-    | keep | goes | keep | | keep |  ->  | keep |f | keep | ...    f: a filler for the offsets
-    +------+------+------+ +------+      +------+--+------+           that nothing covers any more
+    | keep | drop | keep | | keep |  ->  | keep |f | keep | ...    f: a filler for the offsets
+    +------+------+------+ +------+      +------+--+------+           that no batch covers any more
 
 The output starts where the first input does and ends where the last one does, and covers every
-offset in between. It is written beside them under a name of its own, of a generation one greater,
-and nobody sees it: that is for `switching.py`, once it is on the disk.
+offset in between. It is written beside them under a name of its own, with the next generation
+number, and is invisible until `segment_swap.py` swaps it in, once it is durable.
 
-For each producer the last batch of an input, and its last marker, stay as headers though no record
-of them is left: after a crash they tell which sequence and epoch come next.
+For each producer, the last batch of an input, and its last marker, stay as headers even if no
+record of them is left: after a crash they tell which sequence and epoch come next.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ NEVER_MS = 2**63 - 1
 
 
 class UnsettledTransaction(Exception):
-    """A segment holds records of a transaction, and nobody knows how that ended."""
+    """A segment has records of a transaction whose outcome is unknown."""
 
 
 ThrottleCallback: TypeAlias = Callable[[int], None]
-"""Told how many bytes were read and written; returns when work may go on, or raises `Stopping`."""
+"""Takes the number of bytes read and written; returns when work may go on, or raises `Stopping`."""
 
 
 class RewriteResult(NamedTuple):
-    """What became of some segments."""
+    """Result of a rewrite."""
 
     output: RewriteOutput | None
-    """Nothing where a single segment would have come out as it is."""
+    """`None` if a single segment would not change."""
     removed_records: int
     bytes_read: int
     bytes_written: int
     tombstones_due_ms: int
-    """When the next tombstone in it may go; `NEVER_MS` where none waits."""
+    """When its next tombstone expires; `NEVER_MS` if there is none."""
 
 
 def rewrite(
@@ -60,27 +60,31 @@ def rewrite(
     rules: FilterRules,
     *,
     keeps_markers: bool = False,
-    pace: ThrottleCallback,
+    throttle: ThrottleCallback,
 ) -> RewriteResult:
-    """Write the records of `inputs` that `rules` leave into one segment, durable but for its name.
+    """Write the records of `inputs` that `rules` keep to one segment, durable except for its name.
 
-    The inputs follow each other and bear one leader epoch. `keeps_markers` has all markers stay,
-    though the rules settle transactions. Raises `Damaged` for an input that cannot be read,
-    `Stopping` where `pace` does, and `OSError`; then nothing is left behind, save what a full or
-    broken disk does not let go of, which goes when the log is opened.
+    The inputs are adjacent and have one leader epoch. `keeps_markers` keeps all markers, though the
+    rules settle transactions. Raises `DamagedSegment` for an input that cannot be read, `Stopping`
+    if `throttle` does, and `OSError`; then nothing is left behind, except what a full or broken
+    disk does not let us remove, which is removed when the log is opened.
     """
     needed: set[int] = set()
     for segment in inputs:
-        needed |= _needed_headers(segment, keeps_markers=keeps_markers, pace=pace)
+        needed |= _needed_headers(segment, keeps_markers=keeps_markers, throttle=throttle)
     rules = replace(rules, producers=frozenset(needed))
     try:
-        return _SegmentRewrite(log_directory, inputs, rules, pace).run()
+        return _SegmentRewrite(log_directory, inputs, rules, throttle).run()
     except RewriteTooLarge:
-        # A tombstone that waits makes all records beside it larger; then it has to wait elsewhere.
-        logger.warning("%s: left without a date for its tombstones: too large", inputs[0].path)
+        # A horizon changes the timestamp deltas of its batch and can make its records larger.
+        # Without one the tombstones stay until a later run.
+        logger.warning(
+            "%s: tombstones are kept without an expiry time: the segment would be too large",
+            inputs[0].path,
+        )
         rules = replace(rules, tombstone_ms=None)
     try:
-        return _SegmentRewrite(log_directory, inputs, rules, pace).run()
+        return _SegmentRewrite(log_directory, inputs, rules, throttle).run()
     except RewriteTooLarge as error:
         raise StorageFailed(f"{inputs[0].path} cannot be rewritten: {error}") from error
 
@@ -91,31 +95,31 @@ def fill_key_table(
     rules: FilterRules,
     *,
     start: int,
-    pace: ThrottleCallback,
+    throttle: ThrottleCallback,
 ) -> int:
-    """Fill a table with the keys of a segment, from the batch that holds `start` on.
+    """Add the keys of a segment to a table, from the batch that contains `start` on.
 
-    Returns the offset up to which it took note: the end of the segment, or, where the memory is
-    used up, the start of a batch. Raises `UnsettledTransaction` if there is a transaction and the
-    rules do not know of any: a record that was aborted must not take the place of one that was not.
+    Returns the offset up to which keys were added: the end of the segment, or the start of a batch
+    if the memory is used up. Raises `UnsettledTransaction` if there is a transaction and the rules
+    have no list of aborted ones: an aborted record must not supersede a committed one.
     """
     for chunk in read_chunks(segment, start=start):
         if rules.aborted is None and any(header.is_transactional for header in chunk.headers):
             raise UnsettledTransaction
         with reporting_damage(segment, chunk.position):
-            noted = table.add(chunk.data, rules)
-        pace(len(chunk.data))
-        if noted < chunk.headers[-1].next_offset:
-            return noted
+            added_until = table.add(chunk.data, rules)
+        throttle(len(chunk.data))
+        if added_until < chunk.headers[-1].next_offset:
+            return added_until
     return segment.next_offset
 
 
 def _needed_headers(
-    segment: SealedSegment, *, keeps_markers: bool, pace: ThrottleCallback
+    segment: SealedSegment, *, keeps_markers: bool, throttle: ThrottleCallback
 ) -> set[int]:
     """Return the base offsets of each producer's last batch and last marker in a segment.
 
-    Of all markers, where these stay.
+    With `keeps_markers`, those of all markers.
     """
     last: dict[tuple[int, bool], int] = {}
     markers: set[int] = set()
@@ -125,24 +129,24 @@ def _needed_headers(
                 last[header.producer_id, header.is_control] = header.base_offset
             if header.is_control and keeps_markers:
                 markers.add(header.base_offset)
-        pace(len(chunk.data) // 2)  # It will be read again, and counts once.
+        throttle(len(chunk.data) // 2)  # Half: the same bytes are read again by the rewrite.
     return markers.union(last.values())
 
 
 class _SegmentRewrite:
-    """One rewrite. The output is begun when the first difference is found."""
+    """One rewrite. The output file is created at the first difference."""
 
     def __init__(
         self,
         log_directory: LogDirectory,
         inputs: Sequence[SealedSegment],
         rules: FilterRules,
-        pace: ThrottleCallback,
+        throttle: ThrottleCallback,
     ) -> None:
         self._log_directory = log_directory
         self._inputs = inputs
         self._rules = rules
-        self._pace = pace
+        self._throttle = throttle
         self._file: RewriteFile | None = None
         self._removed_records = 0
         self._bytes_read = 0
@@ -153,7 +157,7 @@ class _SegmentRewrite:
             if len(self._inputs) > 1:
                 self._begin()
             for segment in self._inputs:
-                self._sift(segment)
+                self._filter(segment)
             output = self._file.finish() if self._file is not None else None
         except BaseException:
             if self._file is not None:
@@ -167,21 +171,21 @@ class _SegmentRewrite:
             self._due_ms,
         )
 
-    def _sift(self, segment: SealedSegment) -> None:
+    def _filter(self, segment: SealedSegment) -> None:
         for chunk in read_chunks(segment):
             with reporting_damage(segment, chunk.position):
-                sifted = filter_batches(chunk.data, self._rules)
-            self._removed_records += sifted.removed_records
-            if self._file is None and sifted.changed_batches:
+                filtered = filter_batches(chunk.data, self._rules)
+            self._removed_records += filtered.removed_records
+            if self._file is None and filtered.changed_batches:
                 self._begin()
                 self._copy(segment, chunk.position)
-            self._put(sifted.pieces, chunk)
+            self._put(filtered.pieces, chunk)
 
     def _begin(self) -> None:
         self._file = RewriteFile(self._log_directory, self._inputs)
 
     def _copy(self, segment: SealedSegment, end_position: int) -> None:
-        """Copy what was found to stay as it is. Its sums were verified."""
+        """Copy the unchanged batches before the first difference. Their checksums were verified."""
         if end_position > 0:
             for chunk in read_chunks(segment, end_position=end_position):
                 self._put([chunk.data], chunk)
@@ -189,15 +193,15 @@ class _SegmentRewrite:
     def _put(self, pieces: Sequence[Bytes], chunk: SegmentChunk) -> None:
         written = 0
         if self._file is None:
-            self._note_tombstones(chunk.headers)
+            self._track_tombstones(chunk.headers)
         else:
             written = self._file.write(pieces)
-            self._note_tombstones(self._file.headers)
+            self._track_tombstones(self._file.headers)
         self._bytes_read += len(chunk.data)
-        self._pace(len(chunk.data) // 2 + written)
+        self._throttle(len(chunk.data) // 2 + written)
 
-    def _note_tombstones(self, headers: Sequence[BatchHeader]) -> None:
-        """Take note of tombstones that wait; those whose time was over before have gone."""
+    def _track_tombstones(self, headers: Sequence[BatchHeader]) -> None:
+        """Update the next expiry time of tombstones; those that had expired were removed."""
         for header in headers:
             if header.has_horizon and header.base_timestamp >= self._rules.now_ms:
                 self._due_ms = min(self._due_ms, header.base_timestamp)

@@ -1,4 +1,4 @@
-"""A segment that a rewrite is writing: its `.log`, and what its index and its seal will say."""
+"""Output of a rewrite: its `.log` file, and the content of its index and its seal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from millstream.storage.segment.segment import LogDirectory, SealedSegment
 logger = logging.getLogger(__name__)
 
 OUTPUT_SIZE_MAX = 2**31 - 1
-"""A segment's positions fit 31 bits, as Kafka's tools expect of a `.log` file."""
+"""Positions in a segment fit into 31 bits, as Kafka's tools expect of a `.log` file."""
 
 
 SYNC_BYTES = 2 * 1024 * 1024
-"""Synced a little at a time: a large sync at the end would hold up the commits of others."""
+"""Bytes between syncs: one large sync at the end would delay the commits of others."""
 
 
 class RewriteTooLarge(Exception):
@@ -39,7 +39,7 @@ class RewriteOutput:
 
 
 class RewriteFile:
-    """The `.log` that is written, and what its seal and its index will say."""
+    """The `.log` file being written, and the content of its seal and its index."""
 
     def __init__(self, log_directory: LogDirectory, inputs: Sequence[SealedSegment]) -> None:
         first = inputs[0].seal
@@ -57,7 +57,7 @@ class RewriteFile:
         )
         self._synced = 0
         self.headers: list[BatchHeader] = []
-        """Of the batches that the last write added."""
+        """Headers of the batches that the last write added."""
         with contextlib.suppress(FileNotFoundError):
             log_directory.filesystem.remove(self._temporary)
         self._file = log_directory.filesystem.create(self._temporary)
@@ -68,30 +68,30 @@ class RewriteFile:
         return self._stats.size
 
     def write(self, pieces: Sequence[Bytes]) -> int:
-        """Add batches, and before each a filler for offsets that are missing; returns the size."""
+        """Append batches, each after a filler for missing offsets; return the bytes written."""
         position = self._stats.size
         self.headers = []
-        covered: list[Bytes] = []
+        written: list[Bytes] = []
         for piece in pieces:
-            is_view = isinstance(piece, memoryview)  # Then it was verified when it was sifted.
+            is_view = isinstance(piece, memoryview)  # Unchanged: the filter verified it already.
             for header, batch in split(piece):
-                self._cover(header.base_offset, covered)
+                self._fill_gap(header.base_offset, written)
                 if not is_view:
                     check_batch(header, batch)
                 self._add(header, batch)
-                covered.append(batch)
-        write_all(self._file, position, covered)
+                written.append(batch)
+        write_all(self._file, position, written)
         if self._stats.size - self._synced >= SYNC_BYTES:
             self._file.sync()
             self._synced = self._stats.size
         return self._stats.size - position
 
     def finish(self) -> RewriteOutput:
-        """Cover the rest and make it durable, save for the name, which the seal takes care of."""
+        """Fill the remaining offsets and sync the file; the seal will make its name durable."""
         position = self._stats.size
-        covered: list[Bytes] = []
-        self._cover(self._inputs[-1].next_offset, covered)
-        write_all(self._file, position, covered)
+        written: list[Bytes] = []
+        self._fill_gap(self._inputs[-1].next_offset, written)
+        write_all(self._file, position, written)
         self._file.sync()
         self._file.close()
         self._log_directory.filesystem.rename(
@@ -101,7 +101,7 @@ class RewriteFile:
         return RewriteOutput(segment, self._index)
 
     def abandon(self) -> None:
-        """Remove what was written so far, as far as the disk lets it go."""
+        """Remove what was written so far, as far as the disk allows."""
         with contextlib.suppress(OSError):
             self._file.close()
         try:
@@ -109,27 +109,30 @@ class RewriteFile:
         except FileNotFoundError:
             pass
         except OSError as error:
-            logger.warning("%s is left until the log is opened: %s", self._temporary, error)
+            logger.warning(
+                "%s could not be removed; it is removed when the log is opened next: %s",
+                *(self._temporary, error),
+            )
 
     def _seal(self) -> Seal:
         """Return the seal. Its dates are those of the inputs: records do not get younger."""
         return self._stats.seal(max(segment.seal.sealed_ms for segment in self._inputs))
 
-    def _cover(self, offset: int, covered: list[Bytes]) -> None:
-        """Add a filler up to `offset`, if any is missing."""
+    def _fill_gap(self, offset: int, written: list[Bytes]) -> None:
+        """Add a filler up to `offset`, if offsets are missing."""
         stats = self._stats
         if offset < stats.next_offset:
-            raise CorruptBatch(f"batch has base offset {offset}, expected {stats.next_offset}")
+            raise CorruptBatch(f"base offset must be at least {stats.next_offset}, got {offset}")
         if offset > stats.next_offset:
             missing = filler_batches(stats.next_offset, offset, leader_epoch=stats.leader_epoch)
             for header, batch in split(missing):
                 self._add(header, batch)
-                covered.append(batch)
+                written.append(batch)
 
     def _add(self, header: BatchHeader, batch: Bytes) -> None:
         stats = self._stats
         if stats.size + len(batch) > OUTPUT_SIZE_MAX:
-            raise RewriteTooLarge(f"more than {OUTPUT_SIZE_MAX} bytes")
+            raise RewriteTooLarge(f"a segment must have at most {OUTPUT_SIZE_MAX} bytes")
         if stats.size - self._indexed >= self._log_directory.index_interval_bytes:
             self._index.add(stats.next_offset, stats.size, stats.timestamp_max)
             self._indexed = stats.size

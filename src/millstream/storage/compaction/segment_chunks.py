@@ -1,7 +1,7 @@
-"""Reading segments that are to be cleaned, some batches at a time. Blocking work for a thread.
+"""Reader of segments to be cleaned, a chunk of batches at a time. Blocks; runs in a thread.
 
-By positional reads rather than through a map: a read lets other threads run while the disk is
-waited for; touching a map does not, and all of the process would wait.
+It uses positional reads, not a memory map: a read releases the interpreter lock while it waits for
+the disk; touching a map does not, and the whole process would wait.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from millstream.storage.segment.scan import check_stamped_fields
 from millstream.storage.segment.segment import SealedSegment
 
 CHUNK_SIZE = 1024 * 1024
-"""How much is worked on at a time. Others get their turn in between, so it takes some milliseconds
-and not more; a batch that is larger comes alone."""
+"""Bytes processed at a time. Others get their turn in between, so it should take a few
+milliseconds; a larger batch is a chunk of its own.
+"""
 
 
 class DamagedSegment(Exception):
-    """A segment that was to be cleaned cannot be read, or not all of it."""
+    """A segment to be cleaned cannot be read, or only in part."""
 
     def __init__(self, segment: SealedSegment, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -32,7 +33,7 @@ class DamagedSegment(Exception):
 
 
 class SegmentChunk(NamedTuple):
-    """Some batches of a segment, one after the other."""
+    """Adjacent batches of a segment."""
 
     position: int
     data: memoryview
@@ -42,9 +43,9 @@ class SegmentChunk(NamedTuple):
 def read_chunks(
     segment: SealedSegment, *, start: int = 0, end_position: int | None = None
 ) -> Iterator[SegmentChunk]:
-    """Go over the batches of a segment that end after offset `start`, some at a time.
+    """Yield the batches of a segment that end after offset `start`, in chunks.
 
-    Their sums are not verified yet, their order is. Raises `DamagedSegment`.
+    Their order is checked, their checksums are not. Raises `DamagedSegment`.
     """
     end = segment.size if end_position is None else end_position
     position, offset = 0, segment.base_offset
@@ -53,12 +54,14 @@ def read_chunks(
             with reporting_damage(segment, position):
                 view = memoryview(_read(file, position, min(CHUNK_SIZE, end - position)))
                 headers, size = _headers(segment, view, offset)
-                if not headers:  # One batch that is larger than a chunk.
-                    wanted = decode_header(view).size
-                    view = memoryview(_read(file, position, min(wanted, end - position)))
+                if not headers:  # The next batch is larger than a chunk.
+                    batch_size = decode_header(view).size
+                    view = memoryview(_read(file, position, min(batch_size, end - position)))
                     headers, size = _headers(segment, view, offset)
                 if not headers:
-                    raise CorruptBatch(f"batch of {wanted} bytes, the file has {len(view)}")
+                    raise CorruptBatch(
+                        f"batch is cut short: it has {batch_size} bytes, the file {len(view)} more"
+                    )
             skipped = [header for header in headers if header.next_offset <= start]
             first = sum(header.size for header in skipped)
             if first < size:
@@ -66,7 +69,7 @@ def read_chunks(
             position += size
             offset = headers[-1].next_offset
     if end_position is None and offset != segment.next_offset:
-        reason = f"ends at offset {offset}, its seal says {segment.next_offset}"
+        reason = f"end offset must be {segment.next_offset}, as its seal says, got {offset}"
         raise DamagedSegment(segment, CorruptFile(f"{segment.path}: {reason}"))
 
 
@@ -84,16 +87,16 @@ def _open_log(segment: SealedSegment) -> Iterator[File]:
 def _read(file: File, position: int, size: int) -> bytes:
     data = file.read_at(position, size)
     if not data:
-        raise CorruptFile("the file ends there")
+        raise CorruptFile("the file is cut short")
     return data
 
 
 def _headers(
     segment: SealedSegment, view: memoryview, offset: int
 ) -> tuple[list[BatchHeader], int]:
-    """Return the headers of the whole batches at the start of `view`, and how many bytes they are.
+    """Return the headers of the complete batches at the start of `view`, and their size in bytes.
 
-    The first must start with `offset`.
+    The first must start at `offset`.
     """
     headers: list[BatchHeader] = []
     position = 0
@@ -112,7 +115,7 @@ def _headers(
 
 @contextlib.contextmanager
 def reporting_damage(segment: SealedSegment, position: int) -> Iterator[None]:
-    """Say which segment it was that could not be read. What passes by itself is nobody's fault."""
+    """Convert errors to `DamagedSegment`, which names the segment, unless they are transient."""
     try:
         yield
     except (CorruptData, BatchTooLarge) as error:

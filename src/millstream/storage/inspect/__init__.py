@@ -1,1 +1,1 @@
-"""Read-only tools over a data directory."""
+"""Inspection of stores on disk: verification, read-only access, repair of indexes."""

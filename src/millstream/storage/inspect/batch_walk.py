@@ -1,8 +1,8 @@
-"""Walking over the batches of a log on disk, past what is damaged.
+"""Walk over the batches of a log on disk that continues past damage.
 
-Behind a damaged batch it goes on with the one that follows, if that is sound where it should
-start; else with the next that the index names; else with the next segment. Where a running node
-has rewritten a segment meanwhile, it goes on in what has taken its place.
+After a damaged batch it continues with the one that follows, if that is intact at its expected
+position; else with the next that the index names; else with the next segment. If a running node
+has rewritten a segment meanwhile, it continues in the new one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDEXED_SIZE = struct.Struct("<16xq")
 
 @dataclass(frozen=True, slots=True)
 class WalkedBatch:
-    """A batch, and where it lies. Its header can be believed only if it is sound."""
+    """A batch and its position. Its header is reliable only if `is_sound`."""
 
     segment: int
     generation: int
@@ -44,7 +44,7 @@ class WalkedBatch:
 def walk_batches(
     filesystem: Filesystem, files: PartitionFiles, start: int
 ) -> Iterator[tuple[SegmentFiles, WalkedBatch | Finding]]:
-    """Yield the batches from the one that holds `start` on, and what is wrong between them."""
+    """Yield the batches from the one that contains `start` on, and the findings between them."""
     logs = _logs_from(files, start)
     while logs:
         segment = logs.pop(0)
@@ -65,7 +65,7 @@ def walk_batches(
 
 
 def _logs_from(files: PartitionFiles, start: int) -> list[SegmentFiles]:
-    """Return the segments from the one that holds `start` on."""
+    """Return the segments from the one that contains `start` on."""
     logs = [segment for segment in files.segments if segment.has_log]
     first = max((n for n, log in enumerate(logs) if log.base_offset <= start), default=0)
     return logs[first:]
@@ -100,13 +100,15 @@ class _SegmentWalk:
             offset = batch.header.next_offset if batch.is_sound else None
 
     def _batch(self, position: int, offset: int | None) -> WalkedBatch:
-        """Read the batch at `position`; one without an offset to expect must prove itself."""
+        """Read the batch at `position`; without an expected offset, its checksum must match."""
         header = decode_header(self._file.read_at(position, HEADER_SIZE))
         expected = header.base_offset if offset is None else offset
         check_stamped_fields(header, expected, self._files.leader_epoch)
         data = self._file.read_at(position, header.size)
         if len(data) < header.size:
-            raise CorruptBatch(f"batch claims {header.size} bytes, found {len(data)}")
+            raise CorruptBatch(
+                f"batch is cut short: it has {header.size} bytes, the file {len(data)} more"
+            )
         try:
             check_batch(header, data)
         except CorruptBatch:
@@ -114,8 +116,8 @@ class _SegmentWalk:
         return WalkedBatch(*self._files.id, position, header, data, is_sound=True)
 
     def _next_indexed(self, position: int, size: int) -> int:
-        places = (self._index[number].position for number in range(len(self._index)))
-        return next((log_directory for log_directory in places if log_directory > position), size)
+        positions = (self._index[number].position for number in range(len(self._index)))
+        return next((indexed for indexed in positions if indexed > position), size)
 
     def _finding(self, position: int, error: CorruptBatch) -> Finding:
         is_torn = self._files.may_be_torn(position)
@@ -124,7 +126,7 @@ class _SegmentWalk:
 
 
 def _read_index(filesystem: Filesystem, files: SegmentFiles) -> SegmentIndex:
-    """Return the index of a segment, late or not; an empty one where it cannot be used."""
+    """Return the index of a segment, even an outdated one; an empty one if it is unusable."""
     try:
         data = read_file(filesystem, files.path("index"), size_max=INDEX_SIZE_MAX)
         size = _INDEXED_SIZE.unpack_from(data)[0] if len(data) >= INDEX_HEADER_SIZE else 0

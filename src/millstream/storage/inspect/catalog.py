@@ -1,11 +1,11 @@
-"""What lies in a data directory, seen without touching it.
+"""Catalog of the files in a data directory, without changes to it.
 
 `segments list`, `dump`, `verify` and `reindex` all start here. Nothing is created, removed,
-written or locked, so a running node may own the directory at the same time. Its checkpoint is
-read before the names and its epochs after them: then every segment that the checkpoint speaks of
-is listed, and every epoch that a listed segment bears is known.
+written or locked, so a running node may own the directory at the same time. The checkpoint is read
+before the names and the epochs after them: then every segment that the checkpoint names is listed,
+and every epoch of a listed segment is known.
 
-Where there are several generations of a segment, it is said of each what recovery would make of it.
+If there are several generations of a segment, each has the fate that recovery would give it.
 """
 
 from __future__ import annotations
@@ -53,67 +53,66 @@ from millstream.storage.segment.scan import SegmentScan, scan
 from millstream.storage.store import LogName
 
 UNSEALED_MAX = 2
-"""The writer's rule: a third segment is not begun before the first is sealed."""
+"""Rule of the writer: a third segment is not started before the first is sealed."""
 
 
 class FindingKind(enum.Enum):
-    """What a finding means."""
+    """Severity of a finding."""
 
     DAMAGED = "damaged"
-    """Data, or what describes it, is lost."""
+    """Data or metadata is lost."""
 
     UNKNOWN = "unknown format"
     """Written by another version: it can be neither checked nor used."""
 
     UNFINISHED = "unfinished"
-    """What a crash leaves, or someone else: the next start sets it right or passes over it."""
+    """Left by a crash, or foreign: the next start repairs or ignores it."""
 
     ABSENT = "absent"
-    """Offsets that nothing holds, of which a node tells no more: a deletion explains it, or not."""
+    """Offsets without records; a node does not know whether a deletion explains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a file that is not as it should be."""
+    """A problem of a file."""
 
     path: str
     position: int | None
-    """Byte where it starts; `None` where it concerns the file as a whole."""
+    """Byte where it starts; `None` if it concerns the whole file."""
     what: str
     kind: FindingKind = FindingKind.DAMAGED
 
     @property
     def is_damage(self) -> bool:
-        """Whether the data directory is not sound because of it."""
+        """Whether it makes the data directory count as damaged."""
         return self.kind in (FindingKind.DAMAGED, FindingKind.UNKNOWN)
 
 
 class SegmentFate(enum.Enum):
-    """What recovery would make of the files of a segment."""
+    """What recovery would do with the files of a segment."""
 
     LIVE = "live"
     """They are part of the log, or should be."""
 
     ORPHANED = "orphaned"
-    """They belong to a log that is gone, and describe it only: they are removed."""
+    """Their log is gone, and they only describe it: they are removed."""
 
     DELETED = "deleted"
-    """They lie before the segment that holds the first offset: they are removed."""
+    """They precede the segment with the start offset: they are removed."""
 
     SUPERSEDED = "superseded"
-    """A rewritten segment has taken their place: they are removed, if that is sound."""
+    """A rewritten segment replaced them: they are removed, if that one is intact."""
 
     UNFINISHED = "unfinished"
-    """They are of a rewrite that never counted: they are removed, if what they were made from is
-    sound."""
+    """They belong to an unfinished rewrite: they are removed, if its inputs are intact."""
 
     OVERLAPPING = "overlapping"
-    """They share offsets with a rewritten segment that holds not all of them: nothing is done."""
+    """They share offsets with a rewritten segment that lacks some of theirs: nothing is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFiles:
-    """The files of one generation of a segment, and what must be true of its log."""
+    """The files of one generation of a segment, and what must hold for its log."""
 
     directory: str
     base_offset: int
@@ -122,22 +121,22 @@ class SegmentFiles:
     size: int
     """Bytes of the log when it was listed."""
     leader_epoch: int | None
-    """What `partition.json` says that its batches bear; `None` where that cannot be read."""
+    """Leader epoch of its batches by `partition.json`; `None` if that cannot be read."""
     is_whole: bool
     """Whether all of it was synced, so that no bad byte can be an unfinished write."""
     synced: int
-    """Where it is not whole: how many of its bytes were synced."""
+    """If not `is_whole`: number of its bytes that were synced."""
     is_sealed: bool
     """Whether it has a seal, or must have had one."""
     is_attested: bool
-    """Whether it is known that all before it was synced, and its name too."""
+    """Whether everything before it is known to have been synced, and its name too."""
     fate: SegmentFate = SegmentFate.LIVE
     rivals: tuple[SegmentId, ...] = ()
-    """What holds the same offsets, for fates that depend on others."""
+    """Segments with the same offsets, for fates that depend on others."""
 
     @property
     def id(self) -> SegmentId:
-        """The segment, and which generation of it."""
+        """Base offset and generation."""
         return SegmentId(self.base_offset, self.generation)
 
     @property
@@ -155,7 +154,7 @@ class SegmentFiles:
         return segment_path(self.directory, self.id, suffix)
 
     def may_be_torn(self, position: int) -> bool:
-        """Whether a bad byte there can be what an unfinished write left."""
+        """Whether a bad byte at `position` can be the result of an unfinished write."""
         return not self.is_whole and position >= self.synced
 
 
@@ -166,34 +165,34 @@ class PartitionFiles:
     directory: str
     names: Sequence[str]
     segments: Sequence[SegmentFiles]
-    """In the order of the log, with those that are not part of it, or not any more."""
+    """In log order, including those that are not, or no longer, part of the log."""
     synced: SyncPoint
     partition: PartitionMetadata | None
-    """What `partition.json` says; `None` where that cannot be read, or is not there."""
+    """Content of `partition.json`; `None` if it is missing or unreadable."""
     start_offset: int | None
-    """The first offset, which the first segment holds; `None` where that cannot be read."""
+    """The start offset, which the first segment contains; `None` if it cannot be read."""
     is_start_attested: bool
-    """Whether all before the first offset was synced: the class of the log is `fsync`."""
+    """Whether everything before the start offset was synced: the log has class `fsync`."""
     deletions: Sequence[DeletionRule]
-    """Which records were deleted by their keys, and may still be in the files."""
+    """Rules of deletions by key, whose records may still be in the files."""
     findings: Sequence[Finding]
-    """What is wrong with `partition.json` and the checkpoint."""
+    """Problems of `partition.json` and the checkpoint."""
 
 
 def check_directory(filesystem: Filesystem, path: str) -> None:
-    """Raise `StorageFailed` unless `path` is a data directory, sound or not."""
+    """Raise `StorageFailed` unless `path` is a data directory, damaged or not."""
     try:
         names = set(filesystem.list(path))
     except NotADirectoryError:
         raise StorageFailed(f"{path} is not a directory") from None
     known = {NODE_FILE, NODE_FILE + TEMPORARY_SUFFIX, TOPICS_DIRECTORY, LOCK_FILE}
     if not names & known:
-        why = f"it has no {NODE_FILE}" if names else "it does not exist or is empty"
-        raise StorageFailed(f"{path} is not a data directory: {why}")
+        reason = f"it has no {NODE_FILE}" if names else "it does not exist or is empty"
+        raise StorageFailed(f"{path} is not a data directory: {reason}")
 
 
 def store_paths(filesystem: Filesystem, path: str) -> list[str]:
-    """Return the stores of a data directory: itself, and what a node keeps of its own in it."""
+    """Return the stores of a data directory: itself, and the internal state of a node in it."""
     state = join(path, STATE_DIRECTORY)
     return [path, state] if NODE_FILE in filesystem.list(state) else [path]
 
@@ -222,9 +221,9 @@ def segment_path(directory: str, segment: SegmentId, suffix: str) -> str:
 
 
 def survey_partition(filesystem: Filesystem, directory: str) -> PartitionFiles:
-    """Look at the directory of a partition: its names and its small files.
+    """Read the directory of a partition: its names and its small files.
 
-    Logs are read only where several generations of a segment are there and one has no sound seal.
+    Logs are read only if there are several generations of a segment and one has no valid seal.
     """
     synced, checkpoint_findings = _read_checkpoint(filesystem, join(directory, CHECKPOINT_FILE))
     names = filesystem.list(directory)
@@ -232,11 +231,11 @@ def survey_partition(filesystem: Filesystem, directory: str) -> PartitionFiles:
     for found in filter(None, map(parse_segment_file, names)):
         suffixes.setdefault(found.id, set()).add(found.suffix)
     partition, partition_findings = _read_partition(filesystem, directory, has_data=bool(suffixes))
-    look = _PartitionSurvey(filesystem, directory, suffixes, partition, synced)
+    survey = _PartitionSurvey(filesystem, directory, suffixes, partition, synced)
     return PartitionFiles(
         directory=directory,
         names=names,
-        segments=list(look.segments()),
+        segments=list(survey.segments()),
         synced=synced,
         partition=partition,
         start_offset=partition.start_offset if partition else None,
@@ -248,7 +247,7 @@ def survey_partition(filesystem: Filesystem, directory: str) -> PartitionFiles:
 
 @dataclass(frozen=True, slots=True)
 class _PartitionSurvey:
-    """A look at the segments of a partition, with what seals and checkpoint attest of each."""
+    """The segments of a partition, with what seals and checkpoint attest of each."""
 
     filesystem: Filesystem
     directory: str
@@ -257,10 +256,10 @@ class _PartitionSurvey:
     synced: SyncPoint
 
     def segments(self) -> Iterator[SegmentFiles]:
-        """Yield the segments in their order.
+        """Yield the segments in log order.
 
-        They are sealed in their order. So one without a seal that lies before a sealed one, or
-        before the last two without a seal, has lost it; and so has a rewritten one.
+        They are sealed in log order. So a segment without a seal before a sealed one, or before the
+        last two without a seal, has lost it; and so has a rewritten one.
         """
         choice = self._choose()
         fates = _fates(self.suffixes, choice, self._start_offset)
@@ -299,7 +298,7 @@ class _PartitionSurvey:
     def _candidate(
         self, segment: SegmentId, found: Collection[str], *, is_seal_read: bool
     ) -> GenerationCandidate:
-        """Return a segment to choose from; where there is no choice, no one asks for seals."""
+        """Return a segment to choose from; without a choice, seals are not needed."""
         log = self._path(segment, "log")
         return GenerationCandidate(
             id=segment,
@@ -313,7 +312,7 @@ class _PartitionSurvey:
         try:
             return _decode_seal(self.filesystem, path, segment.base_offset)
         except (MillstreamError, OSError):
-            return None  # Whoever needs it will say what is wrong.
+            return None  # The check of the seal reports what is wrong.
 
     def _read_end(self, segment: SegmentId) -> int:
         base = segment.base_offset
@@ -363,7 +362,7 @@ def _size(filesystem: Filesystem, path: str) -> int:
     try:
         return filesystem.size(path)
     except OSError:
-        return 0  # Whoever opens it will say what is wrong.
+        return 0  # Opening it reports what is wrong.
 
 
 def _read_partition(
@@ -383,7 +382,7 @@ def _read_partition(
 
 
 def _read_checkpoint(filesystem: Filesystem, path: str) -> tuple[SyncPoint, list[Finding]]:
-    """Return how far the log was synced. Slots that were never written are blank, not bad."""
+    """Return how far the log was synced. Slots that were never written are blank, not damaged."""
     try:
         data = read_file(filesystem, path, size_max=CHECKPOINT_SIZE)
         synced = decode_checkpoint(data)
@@ -394,7 +393,7 @@ def _read_checkpoint(filesystem: Filesystem, path: str) -> tuple[SyncPoint, list
     if synced != NOTHING_SYNCED or not any(data):
         return synced, []
     # It is never synced by itself, so a power cut may tear both of its records.
-    what = "none of its records is sound; the next commit writes it again"
+    what = "none of its records is intact; the next commit writes it again"
     return synced, [Finding(path, 0, what, FindingKind.UNFINISHED)]
 
 
@@ -407,7 +406,7 @@ def unusable_file_finding(path: str, error: Exception) -> Finding:
 
 
 def read_file(filesystem: Filesystem, path: str, *, size_max: int) -> bytes:
-    """Return the bytes of a small file."""
+    """Return the content of a small file."""
     file = filesystem.open_readonly(path)
     try:
         data = file.read_at(0, size_max + 1)
@@ -419,7 +418,7 @@ def read_file(filesystem: Filesystem, path: str, *, size_max: int) -> bytes:
 
 
 def read_segment_seal(filesystem: Filesystem, files: SegmentFiles) -> Seal:
-    """Read the seal of a segment, and check that it is its own."""
+    """Read the seal of a segment, and check that it belongs to it."""
     return _decode_seal(filesystem, files.path("seal"), files.base_offset)
 
 
@@ -433,7 +432,7 @@ def _decode_seal(filesystem: Filesystem, path: str, base_offset: int) -> Seal:
 
 
 def read_unsealed_log(filesystem: Filesystem, files: SegmentFiles) -> memoryview:
-    """Return a copy of a log that may be written meanwhile: such a one must not be mapped."""
+    """Return a copy of a log that may be written meanwhile, which must not be mapped."""
     return _read_log(filesystem, files.path("log"))
 
 
@@ -446,19 +445,19 @@ def _read_log(filesystem: Filesystem, path: str) -> memoryview:
 
 
 def summarize_segment(filesystem: Filesystem, files: SegmentFiles) -> Seal:
-    """Return what a segment holds, by its seal or, where it has none, by its sound batches."""
+    """Return the statistics of a segment, from its seal or else from its intact batches."""
     if "seal" in files.suffixes:
         try:
             return read_segment_seal(filesystem, files)
         except (MillstreamError, FileNotFoundError):
-            pass  # Damaged, or taken away to write on.
+            pass  # Damaged, or removed because the segment was reopened.
     view = read_unsealed_log(filesystem, files)
     found = _scan_all(view, base_offset=files.base_offset, leader_epoch=files.leader_epoch)
     return found.stats.seal(sealed_ms=0)
 
 
 def _scan_all(view: memoryview, *, base_offset: int, leader_epoch: int | None) -> SegmentScan:
-    """Walk over a log of which no one wants to know the index or the dates."""
+    """Scan a log, without index and dates."""
     return scan(
         view,
         base_offset=base_offset,

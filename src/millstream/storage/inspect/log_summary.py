@@ -1,7 +1,7 @@
-"""What a log holds, told without opening it: for those who look, and change nothing.
+"""Summary of a log, without opening it.
 
-Opening a store reads the seals of all logs, so segments, sizes and the end are known of each. Only
-what was deleted by key has to be looked for in the records, which is done when a log is opened.
+Opening a store reads the seals of all logs, so segments, sizes and end offsets are known. Only
+deletions by key have to be searched in the records, which happens when a log is opened.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class SegmentSummary(NamedTuple):
     end_offset: int
     bytes: int
     records: int
-    """In its file, with those that were deleted by key and are not reclaimed yet."""
+    """In its file, including records that were deleted by key and not reclaimed yet."""
     timestamp_min: int | None
     timestamp_max: int | None
     is_sealed: bool
     deleted_records: int | None
-    """`None` where it is not known without opening the log; so with the next."""
+    """`None` if unknown without opening the log; the same for `reclaimable_bytes`."""
     reclaimable_bytes: int | None
 
 
@@ -39,23 +39,23 @@ class LogSummary(NamedTuple):
     segments: Sequence[Segment]
     end_offset: int
     masks: Mapping[int, DeletedOffsets] | None
-    """What was deleted by key, by base offset; `None` where that is not known."""
+    """Records deleted by key, by base offset; `None` if unknown."""
 
     @property
     def bytes(self) -> int:
-        """Of all segments."""
+        """Size of all segments."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def records(self) -> int | None:
-        """In all segments, without those that were deleted by key; `None` where not known."""
+        """Records in all segments, without those deleted by key; `None` if unknown."""
         if self.masks is None:
             return None
         hidden = sum(len(mask.offsets) for mask in self.masks.values())
         return sum(map(record_count, self.segments)) - hidden
 
     def page(self, after: int, count_max: int) -> list[SegmentSummary]:
-        """Return the segments whose base offset comes after `after`, some at the most."""
+        """Return at most `count_max` segments whose base offset is greater than `after`."""
         begin = bisect_right(self.segments, after, key=lambda segment: segment.base_offset)
         return [self._segment(one) for one in self.segments[begin : begin + count_max]]
 
@@ -81,11 +81,11 @@ class LogSummary(NamedTuple):
 
 
 EMPTY_SUMMARY = LogSummary((), 0, {})
-"""A log that nobody has used yet: it has no file."""
+"""Summary of a log that was never used, which has no file."""
 
 
 def summarize_log(store: Store, name: LogName) -> LogSummary | None:
-    """Return what a log holds; `None` where it cannot be told, because its files are damaged."""
+    """Return the summary of a log; `None` if its files are damaged."""
     if (log := store.find(name)) is not None:
         return LogSummary(log.segments, log.end_offset, log.masks)
     found = store.recovered_log(name)

@@ -1,23 +1,23 @@
-"""A log seen through its files, while someone else may be writing it.
+"""Read-only view of a log through its files, while another process may be writing it.
 
-Nothing is locked and nothing is written. What is shown is what its owner could not take back:
+Nothing is locked and nothing is written. It shows what the owner cannot take back:
 
-- Sealed segments, whole. They were synced before they got their seal.
-- Of what has no seal in a log of class `fsync`: what the checkpoint attests, which its owner writes
-  after each commit and before anybody is told of it. After a crash that may be less than what the
-  owner finds sound and keeps; that is seen once the next commit, or a seal, attests it.
-- Of what has no seal in a log of class `disk` or `memory`: what the kernel has, up to the first
-  batch that is not sound. That is what readers of the owner see, and a power cut may take it back.
+- Sealed segments, completely. They were synced before they were sealed.
+- Unsealed data in a log of class `fsync`: what the checkpoint attests, which the owner writes after
+  each commit and before it is acknowledged. After a crash that may be less than what the owner
+  finds intact and keeps; that is visible once the next commit, or a seal, attests it.
+- Unsealed data in a log of class `disk` or `memory`: what the kernel has, up to the first batch
+  that is not intact. Readers of the owner see the same, and a power cut may take it back.
 - A log of class `ephemeral` has no files.
 
-The owner may seal, delete and rewrite meanwhile. It removes a file only when another has taken its
-place or nobody may see what was in it, and rules about deleted records only when no file holds
-any. So names that are the same before and after everything else was read belong together; and who
-finds a file gone looks again. Offsets are dense in every generation of a segment, so a reader goes
-on in another one where it stood in the first, without a gap and without seeing anything twice.
+The owner may seal, delete and rewrite meanwhile. It removes a file only when another has replaced
+it or its records are invisible, and deletion rules only when no file holds their records. So names
+that are the same before and after everything else was read belong together; if a file is missing,
+everything is read again. Offsets are dense in every generation of a segment, so a reader continues
+in another one where it was in the first, without a gap and without duplicates.
 
-**What is damaged** is reported, never passed over: where a reader comes to it, or, at the end of
-the log, when it asks where that is.
+**Damage** is reported, never skipped: when a reader reaches it, or, at the end of the log, when it
+asks for the end.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ from millstream.storage.segment.segment import LogDirectory, SealedSegment, Segm
 T = TypeVar("T")
 
 INDEX_INTERVAL_BYTES = 4096
-"""How far apart the places are that are remembered of a segment without a seal."""
+"""Distance of index entries in a segment without a seal."""
 
 _MAPS_MAX = 16
-"""How many segments of a log are mapped at once: it is read from the front to the back."""
+"""Number of segments of a log mapped at once: it is read from front to back."""
 
 _TRIES_MAX = 100
-"""How often files may be found changed while they are looked at: far more than can happen."""
+"""How often files may change while they are read: far more than can happen."""
 
 _ANY_TIME = 2**63 - 1
-"""Later than every record: what is said of a segment whose records cannot all be read."""
+"""Later than every record: the greatest timestamp of a segment that cannot be read completely."""
 
 
 class ReadOnlyLog:
-    """The log in one directory. Not for several threads at once."""
+    """The log in one directory. Not thread-safe."""
 
     def __init__(self, filesystem: Filesystem, directory: str) -> None:
         map_cache: FileCache[memoryview] = FileCache(_MAPS_MAX)
@@ -89,35 +89,35 @@ class ReadOnlyLog:
         self._rules: Sequence[DeletionRule] = ()
         self._state: LogState | None = None
         self._seen_names: list[str] = []
-        self._seen_as = b""
+        self._seen_metadata = b""
 
     @property
     def state(self) -> LogState:
-        """What was seen last; its owner may have more by now. It never changes."""
-        return self._state or self.look()
+        """The state loaded last; its owner may have more by now. It is immutable."""
+        return self._state or self.reload()
 
-    def look(self) -> LogState:
-        """Look at the files anew, and return what can be read.
+    def reload(self) -> LogState:
+        """Read the files again, and return the new state.
 
-        Where its end is damaged, `lost` says so. Raises `UnknownLog` where the directory is gone,
-        and `CorruptData` where it cannot be told which records were deleted.
+        If the end is damaged, `lost` says so. Raises `UnknownLog` if the directory does not exist,
+        and `CorruptData` if the deleted records cannot be determined.
         """
         for _ in range(_TRIES_MAX):
             try:
-                self._state = self._look()
+                self._state = self._reload()
             except FileNotFoundError as error:
-                gone = error  # Sealed, opened again, removed or replaced since it was listed.
+                gone = error  # Sealed, reopened, removed or replaced since it was listed.
             else:
                 return self._state
         raise StorageFailed(f"{self._log_directory.directory} cannot be read: {gone}") from gone
 
-    def _look(self) -> LogState:
-        described = self._metadata_file()
+    def _reload(self) -> LogState:
+        metadata = self._metadata_file()
         files = self._survey()
-        if not files.names and not self._is_there():
+        if not files.names and not self._exists():
             raise UnknownLog(f"{self._log_directory.directory} does not exist")
         partition = _partition_of(files)
-        segments, lost = self._take_up(files, partition)
+        segments, lost = self._load_segments(files, partition)
         end = _end_of(segments, partition)
         state = LogState(
             self._log_directory.directory,
@@ -128,20 +128,22 @@ class ReadOnlyLog:
             masks=self._masks_of(segments, partition, end),
         )
         state.lost = lost or _lost(files, segments, partition)
-        self._seen_names, self._seen_as = _segment_names(files.names), described
+        self._seen_names, self._seen_metadata = _segment_names(files.names), metadata
         return state
 
     def refresh(self) -> LogState:
-        """Return what was seen last, unless anything went or was replaced since: then look anew.
+        """Return the state loaded last; reload if anything was removed or replaced since.
 
-        What was added behind the end does not count. So this costs little where nothing happened,
-        and what was deleted is not seen any more.
+        Appended data does not count. So this is cheap if nothing happened, and deleted records are
+        not visible any more.
         """
-        is_current = self._names() == self._seen_names and self._metadata_file() == self._seen_as
-        return self.state if is_current else self.look()
+        is_current = (
+            self._names() == self._seen_names and self._metadata_file() == self._seen_metadata
+        )
+        return self.state if is_current else self.reload()
 
-    def answer(self, question: Callable[[LogState], T]) -> T:
-        """Ask a question of what was seen last, and of what is there now where a file went."""
+    def query(self, question: Callable[[LogState], T]) -> T:
+        """Call `question` with the state loaded last; reload and repeat if a file is gone."""
         for _ in range(_TRIES_MAX):
             try:
                 return question(self.state)
@@ -149,15 +151,15 @@ class ReadOnlyLog:
                 if not isinstance(error.__cause__ or error, FileNotFoundError):
                     raise
                 gone = error
-                self.look()
+                self.reload()
         raise StorageFailed(f"{self._log_directory.directory} cannot be read: {gone}") from gone
 
     def forget(self) -> None:
-        """Let go of what was mapped, as far as no slice is left of it."""
+        """Unmap the files, as far as no slice of them is in use."""
         for segment in self._sealed.values():
             segment.forget()
 
-    # Which files there are.
+    # Files.
 
     def _survey(self) -> PartitionFiles:
         directory = self._log_directory.directory
@@ -166,42 +168,42 @@ class ReadOnlyLog:
             found = survey_partition(self._log_directory.filesystem, directory)
             if before == _segment_names(found.names) == self._names():
                 return found
-        raise StorageFailed(f"{directory}: its files changed {_TRIES_MAX} times while looked at")
+        raise StorageFailed(f"{directory}: files changed {_TRIES_MAX} times while being listed")
 
     def _names(self) -> list[str]:
         return _segment_names(self._log_directory.filesystem.list(self._log_directory.directory))
 
     def _metadata_file(self) -> bytes:
-        """Return `partition.json` as it lies, to see whether it is another one."""
+        """Return the bytes of `partition.json`, to detect changes."""
         path = join(self._log_directory.directory, PARTITION_FILE)
         try:
             return read_file(self._log_directory.filesystem, path, size_max=DOCUMENT_SIZE_MAX)
         except FileNotFoundError:
             return b""
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         above, _, name = self._log_directory.directory.rpartition("/")
         return name in self._log_directory.filesystem.list(
             above or parent(self._log_directory.directory)
         )
 
-    # What they hold.
+    # Their content.
 
-    def _take_up(
+    def _load_segments(
         self, files: PartitionFiles, partition: PartitionMetadata
     ) -> tuple[list[Segment], CorruptData | None]:
-        """Return the segments that can be read, in order, and why there are no more of them."""
+        """Return the readable segments, in order, and the damage that ends them, if any."""
         live = [found for found in files.segments if found.has_log]
-        self._keep({found.id for found in live})
+        self._drop_stale({found.id for found in live})
         segments: list[Segment] = []
         for number, found in enumerate(live):
             if segments and found.base_offset != segments[-1].next_offset and not found.is_attested:
-                break  # What follows a gap that nothing attests was never acknowledged.
+                break  # Data after a gap that nothing attests was never acknowledged.
             if found.is_sealed:
                 following = live[number + 1].base_offset if number + 1 < len(live) else None
                 known = self._sealed.get(found.id)
                 if known and number > 0 and following is not None and known.size == found.size:
-                    segments.append(known)  # Only the last is ever opened again.
+                    segments.append(known)  # Unchanged: only the last is ever reopened.
                     continue
                 try:
                     segments.append(self._sealed_segment(found, following))
@@ -215,8 +217,8 @@ class ReadOnlyLog:
                 return segments, damage
         return segments, None
 
-    def _keep(self, live: set[SegmentId]) -> None:
-        """Forget what is known of segments that are gone."""
+    def _drop_stale(self, live: set[SegmentId]) -> None:
+        """Drop cached segments that are gone."""
         for segment in self._sealed.keys() - live:
             self._sealed.pop(segment).forget()
         bases = {segment.base_offset for segment in live}
@@ -227,7 +229,7 @@ class ReadOnlyLog:
         known = self._sealed.get(found.id)
         seal = self._read_seal(found)
         if known is not None and seal in (known.seal, None):
-            return known  # One that has lost its seal was read through before.
+            return known  # A segment without its seal was scanned before.
         if known is not None:
             known.forget()
         seal = seal or self._derive_seal(found, following)
@@ -236,7 +238,7 @@ class ReadOnlyLog:
         return self._sealed[found.id]
 
     def _read_seal(self, found: SegmentFiles) -> Seal | None:
-        """Return the seal of a segment; nothing where it has lost it, or it is damaged."""
+        """Return the seal of a segment; `None` if it is lost or damaged."""
         if "seal" not in found.suffixes:
             return None
         try:
@@ -245,9 +247,9 @@ class ReadOnlyLog:
             return None
 
     def _derive_seal(self, found: SegmentFiles, following: int | None) -> Seal:
-        """Return what the seal of a segment said that has lost it.
+        """Return a seal for a segment that has lost its own.
 
-        Where it is damaged and others follow it, it reaches to the next, and reading finds out.
+        If it is damaged and others follow, it extends to the next, and reading reports the damage.
         """
         file = self._log_directory.filesystem.open_readonly(found.path("log"))
         view = file.map(file.size())
@@ -270,7 +272,7 @@ class ReadOnlyLog:
     def _tail(
         self, found: SegmentFiles, partition: PartitionMetadata
     ) -> tuple[UnsealedTail, CorruptData | None]:
-        """Read a segment without a seal as far as it counts; say what is damaged before that."""
+        """Read a segment without a seal as far as it counts; return damage before that."""
         file = self._log_directory.filesystem.open_readonly(found.path("log"))
         size = file.size()
         attested = size if found.is_whole else found.synced
@@ -293,7 +295,7 @@ class ReadOnlyLog:
     def _masks_of(
         self, segments: Sequence[Segment], partition: PartitionMetadata, end: LogPosition
     ) -> dict[int, DeletedOffsets]:
-        """Return what was deleted by key; looked up once where nothing can come in any more."""
+        """Return the records deleted by key; cached for segments in which they are final."""
         rules = partition.deletions
         known = self._masks if rules == self._rules else {}
         self._rules, self._masks = rules, {}
@@ -318,7 +320,7 @@ def _segment_names(names: Sequence[str]) -> list[str]:
 
 
 def _partition_of(files: PartitionFiles) -> PartitionMetadata:
-    """Return what `partition.json` says, which nothing can be shown without."""
+    """Return the content of `partition.json`, without which nothing can be shown."""
     for found in files.findings:
         if found.is_damage:
             error = UnknownFormat if found.kind is FindingKind.UNKNOWN else CorruptFile
@@ -337,13 +339,13 @@ def _end_of(segments: Sequence[Segment], partition: PartitionMetadata) -> LogPos
 def _lost(
     files: PartitionFiles, segments: Sequence[Segment], partition: PartitionMetadata
 ) -> CorruptData | None:
-    """Say what of the end of the log should be there and is not; recovery would say the same."""
+    """Return what is missing at the end of the log, by the rules of recovery."""
     last = segments[-1] if segments else None
     for found in files.segments:
         if found.fate is SegmentFate.OVERLAPPING:
             return CorruptFile(
-                f"{found.path('log')}: shares offsets with another segment, and neither holds all"
-                " of the other"
+                f"{found.path('log')}: shares offsets with another segment, and neither contains"
+                " the other"
             )
         is_seal_alone = found.is_live and found.suffixes & {"log", "seal"} == {"seal"}
         if is_seal_alone and (last is None or found.base_offset >= last.next_offset):

@@ -1,12 +1,12 @@
-"""Deriving indexes and seals anew from the logs that they describe, while no node runs.
+"""Reindexing: derives indexes and seals from the logs, while no node runs.
 
-An index is written for every sealed segment whose own is missing or wrong, and an index of keys
-where it is wrong: it is made when it is needed, so it may be missing. A seal is written for
-a segment that has lost its own or has an old one, by the rule of recovery: only where a later
-segment goes on where it ends, and only if its every byte is sound. A damaged log is reported and
-never touched, and so is what another version wrote. The end of the log belongs to recovery: a
-segment that no other follows, or that waits for its first seal, is left to the next start. So are
-files that a rewrite has replaced or not finished.
+An index is written for every sealed segment whose own is missing or wrong. A key index is written
+only if it is wrong: it is built on demand, so it may be missing. A seal is written for a segment
+that has lost its own or has an outdated one, by the rule of recovery: only if a later segment
+continues where it ends, and only if every byte is intact. A damaged log is reported and never
+touched, and so are files of another version. The end of the log belongs to recovery: a segment
+that no other follows, or that waits for its first seal, is left to the next start. So are files
+that a rewrite has replaced or not finished.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from millstream.storage.store import STORE_KIND, STORE_VERSION
 
 @dataclass(frozen=True, slots=True)
 class ReindexResult:
-    """What was done, and what could not be."""
+    """Files written, and remaining damage."""
 
     written: list[str] = field(default_factory=list)
     """Paths of the indexes and seals that were written."""
     findings: list[Finding] = field(default_factory=list)
-    """What is still damaged."""
+    """Remaining damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReindexCandidate:
-    """A segment whose index and seal are looked at, and what follows it."""
+    """A segment to check, and the one that follows it."""
 
     files: SegmentFiles
     following: SegmentFiles | None
@@ -61,8 +61,7 @@ class ReindexCandidate:
 
 
 ReindexRunner = Callable[[Sequence[ReindexCandidate]], Iterator[ReindexResult]]
-"""Calls `reindex_segment` for each of some segments, wherever that is done, and keeps their order.
-"""
+"""Calls `reindex_segment` for each segment, possibly in other processes, and keeps their order."""
 
 
 def reindex_store(
@@ -75,10 +74,10 @@ def reindex_store(
     index_interval_bytes: int = LogConfig().index_interval_bytes,
     repairs: ReindexRunner | None = None,
 ) -> ReindexResult:
-    """Derive what is missing or wrong, or with `is_all` every index; durable when this returns.
+    """Derive missing and wrong files, or with `is_all` every index; durable when this returns.
 
-    Raises `StoreLocked` where a node has the directory, and touches nothing in one of another
-    version. Where `repairs` is given, that has the segments looked at, with the lock held here.
+    Raises `StoreLocked` if a node owns the directory, and changes nothing in one of another
+    version. If `repairs` is given, it processes the segments, with the lock held here.
     """
     check_directory(filesystem, path)
     try:
@@ -104,37 +103,37 @@ def reindex_store(
 def _reindex(
     partitions: Sequence[PartitionFiles], repairs: ReindexRunner, progress: VerifyProgress
 ) -> ReindexResult:
-    """Have all segments looked at that a node of this version wrote."""
+    """Process all segments that a node of this version wrote."""
     done = ReindexResult()
-    suspects: list[ReindexCandidate] = []
+    candidates: list[ReindexCandidate] = []
     for partition in partitions:
         done.findings.extend(found for found in partition.findings if found.is_damage)
         if not any(found.kind is FindingKind.UNKNOWN for found in partition.findings):
             segments = [files for files in partition.segments if files.is_live]
-            suspects += map(ReindexCandidate, segments, [*segments[1:], None])
-    total, size = sum(each.files.size for each in suspects), 0
-    for suspect, found in zip(suspects, repairs(suspects), strict=True):
+            candidates += map(ReindexCandidate, segments, [*segments[1:], None])
+    total, size = sum(each.files.size for each in candidates), 0
+    for candidate, found in zip(candidates, repairs(candidates), strict=True):
         done.written.extend(found.written)
         done.findings.extend(found.findings)
-        size += suspect.files.size
+        size += candidate.files.size
         progress(size, total)
     return done
 
 
 def reindex_segment(
     filesystem: Filesystem,
-    suspect: ReindexCandidate,
+    candidate: ReindexCandidate,
     *,
     is_all: bool = False,
     clock: Clock | None = None,
     index_interval_bytes: int = LogConfig().index_interval_bytes,
 ) -> ReindexResult:
-    """Derive what is missing or wrong of one segment; durable when this returns.
+    """Derive missing and wrong files of one segment; durable when this returns.
 
-    Somebody must have the lock of its store. The result can be pickled.
+    The caller must hold the lock of the store. The result can be pickled.
     """
     work = _Reindex(filesystem, clock or SystemClock(), index_interval_bytes, is_all=is_all)
-    work.run(suspect)
+    work.run(candidate)
     return work.done
 
 
@@ -148,9 +147,9 @@ class _Reindex:
         self._is_all = is_all
         self.done = ReindexResult()
 
-    def run(self, suspect: ReindexCandidate) -> None:
-        result = verify_segment(self._filesystem, suspect.files)
-        self._repair(suspect.files, suspect.following, result)
+    def run(self, candidate: ReindexCandidate) -> None:
+        result = verify_segment(self._filesystem, candidate.files)
+        self._repair(candidate.files, candidate.following, result)
         self.done.findings.extend(
             found
             for found in result.findings
@@ -204,7 +203,7 @@ class _Reindex:
         self.done.written.extend((files.path("index"), files.path("seal")))
 
     def _has_rival_seal(self, files: SegmentFiles, size: int) -> bool:
-        """Whether a sound seal speaks of another log of this size; which is right, no one knows."""
+        """Whether a valid seal of the same size contradicts the log; either may be right."""
         try:
             return read_segment_seal(self._filesystem, files).size == size
         except (CorruptFile, FileNotFoundError):

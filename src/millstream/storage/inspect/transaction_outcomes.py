@@ -1,16 +1,16 @@
-"""How the transactions of a log ended, found in its batches.
+"""Outcomes of transactions, from the batches of a log.
 
-A log does not follow transactions, and its files have no list of them. What a reader of committed
-records has to know is found in headers and markers. What that costs:
+A log does not track transactions, and its files have no list of them. A reader of committed
+records finds the outcomes in headers and markers. The cost:
 
-- The last stable offset needs every header of the log, once, and then those that are new. A page
-  of the disk is read for each batch, and no record.
-- Which batches of a stretch were aborted needs the headers behind it up to the markers that end
-  its transactions. That is as far as those transactions lasted, and nothing where there are none.
+- The last stable offset needs every header of the log, once, and then the new ones. One disk page
+  is read for each batch, and no record.
+- The aborted batches of a range need the headers after it up to the markers that end its
+  transactions: as far as those transactions lasted, and none if there are none.
 
-Compaction takes commit markers away, and the word "transactional" from the batches before them in
-the same step or an earlier one. So what is found is right only within one state of the files; who
-looks at another one begins anew.
+Compaction removes commit markers, and clears the transactional bit of the batches before them in
+the same step or an earlier one. So the result is valid only for one state of the files; for
+another one it has to be computed again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millstream.storage.segment.segment import SealedSegment
 
 
 class StableOffsetTracker:
-    """Where readers of committed records have to stop, in one state of a log after the other."""
+    """The last stable offset, tracked over successive snapshots of a log."""
 
     def __init__(self) -> None:
         self._begin(0, frozenset())
@@ -38,10 +38,10 @@ class StableOffsetTracker:
         self._next = start
         self._rewritten = rewritten
 
-    def of(self, snapshot: LogSnapshot) -> int:
-        """Return the last stable offset: all before it is decided.
+    def update(self, snapshot: LogSnapshot) -> int:
+        """Return the last stable offset: all transactions before it are decided.
 
-        Goes on from the state before, unless that has changed where it was looked at, or beyond.
+        Continues from the previous snapshot, unless the part that was read has changed since.
         """
         rewritten = frozenset(
             SegmentId(s.base_offset, s.generation)
@@ -60,7 +60,7 @@ class StableOffsetTracker:
 
 
 class TransactionOutcomes:
-    """How transactions ended, in one state of a log, asked from its front to its back."""
+    """Outcomes of transactions in one snapshot of a log, for queries in ascending order."""
 
     def __init__(self, snapshot: LogSnapshot) -> None:
         self._snapshot = snapshot
@@ -69,10 +69,10 @@ class TransactionOutcomes:
         """By producer id: where it has markers, and whether each is a commit."""
 
     def aborted(self, data: Bytes, next_offset: int) -> tuple[dict[int, list[int]], int | None]:
-        """Return what was aborted among some batches that end before `next_offset`.
+        """Return the aborted transactions of batches that end before `next_offset`.
 
-        By producer id: where aborted transactions begin among them. And the first offset of those
-        that nothing has ended yet, if there are any.
+        By producer id: the first offsets of its aborted transactions in these batches. And the
+        first offset of a transaction that has not ended yet, if there is one.
         """
         opened = OpenTransactions()
         aborted: dict[int, list[int]] = {}
@@ -82,15 +82,15 @@ class TransactionOutcomes:
                 aborted.setdefault(header.producer_id, []).append(first)
         undecided: list[int] = []
         for producer_id, first in opened.firsts().items():
-            is_commit = self._ending(producer_id, next_offset)
+            is_commit = self._is_committed(producer_id, next_offset)
             if is_commit is None:
                 undecided.append(first)
             elif not is_commit:
                 aborted.setdefault(producer_id, []).append(first)
         return aborted, min(undecided, default=None)
 
-    def _ending(self, producer_id: int, offset: int) -> bool | None:
-        """Whether the first marker of a producer from `offset` on is a commit."""
+    def _is_committed(self, producer_id: int, offset: int) -> bool | None:
+        """Whether the first marker of a producer from `offset` on is a commit; `None` if none."""
         if self._ahead is None:
             self._ahead = transactional_headers(self._snapshot, offset)
         while True:
@@ -102,8 +102,8 @@ class TransactionOutcomes:
                 return None
 
     def _walk_to_marker(self) -> bool:
-        """Read on up to the next marker; returns whether there was one."""
-        assert self._ahead is not None, "someone asked for it"
+        """Read on to the next marker; return whether there was one."""
+        assert self._ahead is not None, "set by _is_committed"
         for header, marker in self._ahead:
             if marker is not None:
                 offsets, commits = self._markers.setdefault(header.producer_id, ([], []))
@@ -116,7 +116,7 @@ class TransactionOutcomes:
 def transactional_headers(
     snapshot: LogSnapshot, offset: int
 ) -> Iterator[tuple[BatchHeader, Marker | None]]:
-    """Go over the committed batches from `offset` on that have to do with transactions."""
+    """Yield the committed transactional batches and markers from `offset` on."""
     for segment in visible_segments(snapshot):
         if segment.next_offset > offset:
             yield from reader.transactional_batches(

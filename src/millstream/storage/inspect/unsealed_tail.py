@@ -1,7 +1,7 @@
-"""The end of a log that someone else writes: the batches of a segment that has no seal.
+"""Tail of a log that another process writes: the batches of a segment without a seal.
 
-It is read as far as it counts, each batch checked, and can be read on from there when there is
-more. By positional reads: what is still written must not be mapped.
+It is read as far as it counts, each batch checked, and reading continues from there when there is
+more. It uses positional reads: a file that is being written must not be mapped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from millstream.storage.segment.scan import ScanDamage, check_stamped_fields
 from millstream.storage.segment.segment import GrowingSegment, LogDirectory
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-"""How much is read at once; more where a batch is larger."""
+"""Bytes per read; more if a batch is larger."""
 
 
 class UnsealedTail:
-    """A segment without a seal, read up to some place."""
+    """A segment without a seal, read up to some position."""
 
     def __init__(self, log_directory: LogDirectory, *, base_offset: int, leader_epoch: int) -> None:
         self._log_directory = log_directory
@@ -33,18 +33,18 @@ class UnsealedTail:
 
     @property
     def size(self) -> int:
-        """Bytes of the batches that were read."""
+        """Size of the batches that were read."""
         return self._stats.size
 
     def continues_in(self, file: File) -> bool:
-        """Whether the last batch that was read is still where it was.
+        """Whether the last batch that was read is still at its position.
 
-        Not if the log lost its end in a crash and grew again, or another one lies in its place.
+        It is not if the log lost its end in a crash and grew again, or if another log replaced it.
         """
         return file.read_at(self._last_position, len(self._last_header)) == self._last_header
 
     def read_on(self, file: File, *, limit: int) -> ScanDamage | None:
-        """Read on up to `limit`, or to the first batch that is not sound, and say why there."""
+        """Read on up to `limit`; return the damage if a batch before it is not intact."""
         chunk = _Chunk(file, limit)
         while self.size < limit:
             try:
@@ -76,7 +76,7 @@ class _Chunk:
         self._data = memoryview(b"")
 
     def bytes(self, start: int, size: int) -> memoryview:
-        """Return so many bytes from `start` on; fewer where the file or the limit ends."""
+        """Return `size` bytes from `start` on; fewer at the end of the file or the limit."""
         at, end = start - self._start, min(start + size, self._limit)
         if at < 0 or end > self._start + len(self._data):
             wanted = min(max(size, _CHUNK_BYTES), self._limit - start)

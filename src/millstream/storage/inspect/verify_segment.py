@@ -1,4 +1,4 @@
-"""Checking one segment: its log byte by byte, and its seal and its index against the log."""
+"""Verification of one segment: its log byte by byte, its seal and its index against the log."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ _SEAL_FIELDS = {
     "digest": 80,
     "leader_epoch": 96,
 }
-"""What a seal says that the log says too, and where it stands. When it was made and sealed is
-known to the seal alone."""
+"""Fields of a seal that the log has too, and their positions. The times of creation and sealing
+are only in the seal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """What was found in one segment."""
+    """Result of the verification of one segment."""
 
     id: SegmentId
     size: int
     next_offset: int | None
-    """Where the next segment has to start; `None` where that cannot be told."""
+    """Where the next segment has to start; `None` if unknown."""
     findings: Sequence[Finding]
     end_offset: int | None = None
-    """The offset after the last sound record; `None` where its log cannot be read."""
+    """The offset after the last intact record; `None` if its log cannot be read."""
 
     def is_damaged(self, *suffixes: str) -> bool:
-        """Whether one of these files is damaged or missing; without any, whether anything is."""
+        """Whether one of these files is damaged or missing; without suffixes, whether any is."""
         ends = tuple(f".{suffix}" for suffix in suffixes) or ("",)
         return any(found.is_damage and found.path.endswith(ends) for found in self.findings)
 
@@ -80,7 +81,7 @@ class _SegmentCheck:
             return self._result(0, None)
         seal = self._seal()
         if "log" not in files.suffixes:
-            self._damage("log", None, "is missing, though its seal is there")
+            self._damage("log", None, "is missing, though its seal exists")
             return self._result(0, seal.next_offset if seal else None)
         log = self._scan(seal)
         self._check_index(seal, log)
@@ -104,12 +105,12 @@ class _SegmentCheck:
             Finding(self.files.path(suffix), position, what, FindingKind.UNFINISHED)
         )
 
-    # What is not part of the log.
+    # Files that are not part of the log.
 
     def _check_leftover(self) -> None:
-        """Say what becomes of files that are only waiting to be removed.
+        """Report files that wait for their removal.
 
-        What depends on other segments is left to whoever has looked at those.
+        Findings that depend on other segments are left to the check of the partition.
         """
         some = min(self.files.suffixes)
         if self.files.fate is SegmentFate.DELETED:
@@ -117,7 +118,7 @@ class _SegmentCheck:
         elif self.files.fate is SegmentFate.ORPHANED:
             self._note(some, None, "has no log; will be removed at the next start")
         elif self.files.fate is SegmentFate.UNFINISHED:
-            self._scan(None)  # It was synced before it got its name.
+            self._scan(None)  # It was synced before it was renamed, so it must be intact.
 
     # The seal.
 
@@ -126,7 +127,7 @@ class _SegmentCheck:
             if self.files.generation > 0:
                 self._damage("seal", None, "is missing, though the segment was rewritten")
             elif self.files.is_sealed:
-                self._damage("seal", None, "is missing, though later segments are there")
+                self._damage("seal", None, "is missing, though later segments exist")
             return None
         try:
             return read_segment_seal(self.filesystem, self.files)
@@ -135,7 +136,7 @@ class _SegmentCheck:
             return None
 
     def _compare(self, seal: Seal, log: SegmentScan) -> None:
-        """Check that a seal says what a sound log says."""
+        """Check that a seal agrees with an intact log."""
         found = log.stats.seal(seal.sealed_ms)
         if found.size < seal.size:
             self._damage("log", found.size, f"ends here, its seal says at byte {seal.size}")
@@ -143,7 +144,8 @@ class _SegmentCheck:
         wrong = [name for name in _SEAL_FIELDS if getattr(seal, name) != getattr(found, name)]
         if wrong:
             words = (
-                f"{name} is {_plain(getattr(seal, name))}, by log {_plain(getattr(found, name))}"
+                f"{name} is {_plain(getattr(seal, name))}, in the log"
+                f" {_plain(getattr(found, name))}"
                 for name in wrong
             )
             self._damage("seal", _SEAL_FIELDS[wrong[0]], "; ".join(words))
@@ -163,7 +165,7 @@ class _SegmentCheck:
             view,
             base_offset=self.files.base_offset,
             created_ms=seal.created_ms if seal else 0,
-            index_interval_bytes=1,  # Every batch, because any may be one that the index names.
+            index_interval_bytes=1,  # Every batch: the index may point to any of them.
             leader_epoch=self._leader_epoch(seal, view),
         )
         self._check_log(view, log)
@@ -172,7 +174,7 @@ class _SegmentCheck:
         return log
 
     def _view(self, seal: Seal | None) -> memoryview:
-        """Return the bytes of the log: a map where no one writes, else a copy."""
+        """Return the bytes of the log: a map if nothing writes it, else a copy."""
         file = self.filesystem.open_readonly(self.files.path("log"))
         try:
             if seal is None or (size := file.size()) > seal.size:
@@ -182,7 +184,7 @@ class _SegmentCheck:
             file.close()
 
     def _leader_epoch(self, seal: Seal | None, view: memoryview) -> int | None:
-        """Return the epoch that the batches have to bear: what two of three witnesses say."""
+        """Return the epoch that the batches must have: what two of three sources say."""
         expected = self.files.leader_epoch
         if seal is None or expected == seal.leader_epoch:
             return expected
@@ -195,7 +197,7 @@ class _SegmentCheck:
             return expected
         path = join(self.files.directory, PARTITION_FILE)
         base, epoch = self.files.base_offset, seal.leader_epoch
-        what = f"epoch at offset {base} is {expected}, the segment there bears {epoch}"
+        what = f"epoch at offset {base} is {expected}, in the segment {epoch}"
         self.findings.append(Finding(path, 0, what))
         return seal.leader_epoch
 
@@ -206,8 +208,7 @@ class _SegmentCheck:
         elif size < self.files.synced:
             self._damage("log", size, f"ends here, but {self.files.synced} bytes were synced")
         elif damage:
-            rest = len(view) - size
-            what = f"{rest} bytes after {size} will be cut off at the next start"
+            what = f"{len(view) - size} bytes after {size} will be cut off at the next start"
             self._note("log", size, what)
 
     # The index.
@@ -236,7 +237,7 @@ class _SegmentCheck:
         return Finding(path, position, f"entry {number} points at no such batch")
 
     def _read_index(self, seal: Seal | None, log: SegmentScan | None) -> SegmentIndex:
-        """Read the index, which covers all of a sealed log and may be late on another."""
+        """Read the index, which covers all of a sealed log and may lag behind on another."""
         path = self.files.path("index")
         data = read_file(self.filesystem, path, size_max=INDEX_SIZE_MAX)
         sizes = [seal.size] if seal else []
@@ -252,12 +253,12 @@ class _SegmentCheck:
     # The keys.
 
     def _check_keys(self) -> None:
-        """Check the keys, where there are any: they are made when they are needed."""
+        """Check the key index, if there is one: it is built on demand."""
         if "keys" in self.files.suffixes and (found := self._keys_problem()):
             self.findings.append(self._derivable(found))
 
     def _keys_problem(self) -> Finding | None:
-        """Check their sum. Those of an earlier log, or another version, are only made anew."""
+        """Check its checksum. One of an earlier log, or another version, is simply built again."""
         path = self.files.path("keys")
         try:
             file = self.filesystem.open_readonly(path)
@@ -274,16 +275,16 @@ class _SegmentCheck:
         return None
 
     def _derivable(self, found: Finding) -> Finding:
-        """Return a finding about a file that recovery does not look at before it is sealed."""
+        """Return a finding about a file that recovery ignores until the segment is sealed."""
         if self.files.is_sealed:
             return found
         return replace(
-            found, what=f"{found.what}; will be written anew", kind=FindingKind.UNFINISHED
+            found, what=f"{found.what}; will be written again", kind=FindingKind.UNFINISHED
         )
 
 
 class _Unreadable(Exception):
-    """The disk does not give bytes of a file back."""
+    """The disk fails to return bytes of a file."""
 
     def __init__(self, position: int, error: OSError) -> None:
         super().__init__(f"cannot be read: {error.strerror}")
@@ -291,7 +292,7 @@ class _Unreadable(Exception):
 
 
 def _map(file: File, size: int) -> memoryview:
-    """Map a file after reading all of it: where the disk fails, a map would end the process."""
+    """Map a file after reading all of it: if the disk fails, a map would kill the process."""
     for position in range(0, size, _CHUNK):
         try:
             file.read_at(position, _CHUNK)
@@ -301,7 +302,7 @@ def _map(file: File, size: int) -> memoryview:
 
 
 def _bears_other_epoch(view: memoryview, log: SegmentScan) -> bool:
-    """Whether all is right with the batch at the damage but its epoch. No torn write is so."""
+    """Whether only the epoch of the batch at the damage is wrong, which no torn write causes."""
     try:
         check_batch_at(view, log.stats.size, log.stats.next_offset, None)
     except CorruptBatch:
@@ -312,7 +313,7 @@ def _bears_other_epoch(view: memoryview, log: SegmentScan) -> bool:
 def _wrong_entry(index: SegmentIndex, log: SegmentScan, *, end: int | None) -> int | None:
     """Return the number of the first wrong entry of an index, if there is one.
 
-    Nothing can be said of entries that point behind `end`, where a damaged log stops.
+    Entries that point beyond `end`, where a damaged log stops, cannot be checked.
     """
     before = -1
     for number in range(len(index)):

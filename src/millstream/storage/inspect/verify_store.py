@@ -1,16 +1,16 @@
-"""Checking a data directory, byte by byte, without touching it.
+"""Verification of a data directory, byte by byte, without changes to it.
 
-Every batch is summed, every offset, epoch and seal is compared with its neighbours, and every
-entry of every index with the batch that it points at. Torn is not corrupt, here as in recovery:
-bytes that no seal, checkpoint or later segment attests may be an unfinished write, which the next
-start cuts off, so they are noted and are no damage.
+The checksum of every batch is verified, every offset, epoch and seal is compared with its
+neighbours, and every entry of every index with the batch that it points to. Torn is not corrupt,
+here as in recovery: bytes that no seal, checkpoint or later segment attests may be an unfinished
+write, which the next start cuts off, so they are reported but are not damage.
 
 A directory without the seal of its last segment, or without a checkpoint, looks like one after a
-crash and is taken for that; it has lost no data. Nothing tells that the last segments of a log are
-gone if all their files are. Of a damaged log only the first bad batch is reported.
+crash and is treated as such; it has lost no data. If all files of the last segments of a log are
+gone, that cannot be detected. Of a damaged log only the first bad batch is reported.
 
-A running node may own the directory. Whatever looks damaged is therefore looked at a second time,
-from a fresh list of names, and only what is still wrong there is believed.
+A running node may own the directory. So everything that looks damaged is checked a second time,
+from a fresh list of names, and only what is still wrong then is reported.
 """
 
 from __future__ import annotations
@@ -59,17 +59,16 @@ from millstream.storage.retention.retention_clock import read_retention_clock
 from millstream.storage.store import STORE_KIND, STORE_VERSION
 
 VerifyProgress = Callable[[int, int], None]
-"""Told how many bytes are done, and of how many."""
+"""Called with the number of bytes done, and the total."""
 
 SegmentChecks = Callable[[Sequence[SegmentFiles]], Iterator[SegmentResult]]
-"""Calls `verify_segment` for each of some segments, wherever that is done, and keeps their order.
-"""
+"""Calls `verify_segment` for each segment, possibly in other processes, and keeps their order."""
 
 POOL_BYTES_MIN = 512 * 1024 * 1024
-"""Below this, starting processes takes longer than the work."""
+"""With less data, starting processes takes longer than the work."""
 
 _NOTHING = SegmentId(-1, 0)
-"""What comes last in a log without segments."""
+"""The last segment of a log without segments."""
 
 
 # A store.
@@ -83,11 +82,11 @@ def verify_store(
     processes: int | None = None,
     checks: SegmentChecks | None = None,
 ) -> Iterator[Finding]:
-    """Yield all that is damaged or unfinished in a data directory, in the order of its names.
+    """Yield all damaged and unfinished files of a data directory, ordered by name.
 
-    It is worked on by `processes` at once, or by as many as there are processors for it where
-    there is enough to do. A file system other than that of the machine stays in this process.
-    Where `checks` is given, that has the segments checked instead.
+    The work is done by `processes` processes, by default one for each processor if there is enough
+    to do. A file system other than that of the machine stays in this process. If `checks` is given,
+    it checks the segments instead.
     """
     check_directory(filesystem, path)
     try:
@@ -119,7 +118,7 @@ def _verify_node(filesystem: Filesystem, path: str) -> Iterator[Finding]:
     try:
         read_document(filesystem, node, STORE_KIND, STORE_VERSION)
     except FileNotFoundError:
-        # It is durable before the first topic can be.
+        # The file is durable before the first topic can be.
         if TOPICS_DIRECTORY in names:
             yield Finding(node, None, "is missing")
         else:
@@ -131,7 +130,7 @@ def _verify_node(filesystem: Filesystem, path: str) -> Iterator[Finding]:
 
 
 def _verify_clock(filesystem: Filesystem, path: str) -> Iterator[Finding]:
-    """Check how old data is said to be. Where that was never said, the next start says it."""
+    """Check the retention clock. The next start writes the file if it is missing."""
     try:
         read_retention_clock(filesystem, path)
     except FileNotFoundError:
@@ -141,7 +140,7 @@ def _verify_clock(filesystem: Filesystem, path: str) -> Iterator[Finding]:
 
 
 def _unknown_directories(filesystem: Filesystem, topics: str) -> Iterator[Finding]:
-    """Note what no log will be looked for in."""
+    """Report directories that cannot be logs."""
     for topic in filesystem.list(topics):
         directory = join(topics, topic)
         try:
@@ -150,12 +149,12 @@ def _unknown_directories(filesystem: Filesystem, topics: str) -> Iterator[Findin
             yield Finding(directory, None, "is not a directory", FindingKind.UNFINISHED)
             continue
         if not is_topic(topic):
-            yield Finding(directory, None, "no topic can be called so", FindingKind.UNFINISHED)
+            yield Finding(directory, None, "is not a valid topic name", FindingKind.UNFINISHED)
             continue
         for name in names:
             if parse_partition(name) is None:
                 yield Finding(
-                    join(directory, name), None, "is no partition", FindingKind.UNFINISHED
+                    join(directory, name), None, "is not a partition", FindingKind.UNFINISHED
                 )
 
 
@@ -166,7 +165,7 @@ def _verify_segments(
     processes: int | None,
     total: int,
 ) -> Iterator[SegmentResult]:
-    """Yield the results in the order of `segments`, worked out by several processes."""
+    """Yield the results in the order of `segments`, computed by several processes."""
     if processes is None:
         processes = len(os.sched_getaffinity(0)) if total >= POOL_BYTES_MIN else 1
     processes = min(processes, len(segments))
@@ -179,7 +178,7 @@ def _verify_segments(
         try:
             yield from pool.map(work, segments)
         except BrokenProcessPool as error:
-            raise StorageFailed(f"a process that verified segments was ended: {error}") from error
+            raise StorageFailed(f"a worker process of the verification died: {error}") from error
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -188,7 +187,7 @@ def _verify_segments(
 
 
 def verify_partition(filesystem: Filesystem, directory: str) -> list[Finding]:
-    """Return all that is damaged or unfinished in the directory of a partition."""
+    """Return all damaged and unfinished files in the directory of a partition."""
     files = survey_partition(filesystem, directory)
     return _confirm_damage(filesystem, files, _results(filesystem, files, {}))
 
@@ -205,7 +204,7 @@ def _results(
 def _confirm_damage(
     filesystem: Filesystem, files: PartitionFiles, results: Mapping[SegmentId, SegmentResult]
 ) -> list[Finding]:
-    """Return what was found, once damage was seen a second time."""
+    """Return the findings, after a second look at those that are damage."""
     first = list(_judge(files, results))
     suspects = {found.path for found in first if found.is_damage}
     if not suspects:
@@ -237,23 +236,21 @@ def _judge(files: PartitionFiles, results: Mapping[SegmentId, SegmentResult]) ->
 def _check_rivals(
     files: SegmentFiles, results: Mapping[SegmentId, SegmentResult]
 ) -> Iterator[Finding]:
-    """Say what becomes of a segment whose offsets others have: by recovery's rules."""
+    """Report what recovery does with a segment whose offsets others have too."""
     path = files.path(min(files.suffixes))
     others = ", ".join(segment_path(files.directory, rival, "log") for rival in files.rivals)
     is_unsound = any(results[s].is_damaged("log") for s in (files.id, *files.rivals))
     removal = (
-        "is kept, because not all are sound" if is_unsound else "will be removed at the next start"
+        "is kept, because some are damaged" if is_unsound else "will be removed at the next start"
     )
     if files.fate is SegmentFate.SUPERSEDED:
         what = f"was rewritten into {others}; {removal}"
         yield Finding(path, None, what, FindingKind.UNFINISHED)
     elif files.fate is SegmentFate.UNFINISHED:
-        what = f"was to take the place of {others}, and has no seal; {removal}"
+        what = f"was to replace {others}, and has no seal; {removal}"
         yield Finding(path, None, what, FindingKind.UNFINISHED)
     elif files.fate is SegmentFate.OVERLAPPING:
-        yield Finding(
-            path, None, f"shares offsets with {others}, and neither holds all of the other"
-        )
+        yield Finding(path, None, f"shares offsets with {others}, and neither contains the other")
 
 
 def _temporaries(directory: str, names: Iterable[str]) -> Iterator[Finding]:
@@ -270,7 +267,7 @@ def _temporaries(directory: str, names: Iterable[str]) -> Iterator[Finding]:
 def _check_start(
     files: PartitionFiles, chain: Sequence[SegmentFiles], results: Mapping[SegmentId, SegmentResult]
 ) -> Iterator[Finding]:
-    """Check that the log holds the offset that it starts with, or ends there."""
+    """Check that the log contains its start offset, or ends there."""
     start = files.start_offset
     if start is None or not chain:
         return
@@ -310,14 +307,14 @@ def _hole(start: int, after: SegmentFiles) -> Finding:
 
 
 def _never_synced(files: SegmentFiles) -> Finding:
-    what = "lies behind an unfinished write; will be removed at the next start"
+    what = "follows an unfinished write; will be removed at the next start"
     return Finding(files.path("log"), None, what, FindingKind.UNFINISHED)
 
 
 def _check_synced(files: PartitionFiles, chain: Sequence[SegmentResult]) -> Iterator[Finding]:
-    """Check that the segment of which the checkpoint speaks is there, or nothing of it is lost.
+    """Check that the segment in the checkpoint exists, or that nothing of it is lost.
 
-    Or one that it was rewritten into, which holds the offset that it started with.
+    A segment that it was rewritten into, which contains its base offset, will do as well.
     """
     synced = files.synced
     last = chain[-1] if chain else SegmentResult(_NOTHING, 0, files.start_offset or 0, ())

@@ -1,15 +1,15 @@
-r"""Which segments of a log have to go, and whether there is room for more.
+r"""Eviction: which segments of a log expire, and whether a batch fits.
 
     +---------+ +---------+ +---------+ +---------
     | oldest  | |         | |         | | growing
     +---------+ +---------+ +---------+ +---------
-     \_ goes _/ \_____ stay: young enough, and without
-                        them less than the limit would be left
+     \evicted_/ \_____ stay: young enough, and without
+                       them less than the limit would be left
 
-Segments go whole and from the front: a prefix of the log, up to the first that has to stay. Ages
-are differences of steady time, so neither the wall clock nor a record's timestamp decides anything.
-A segment is as old as its seal: its youngest record was appended no later, so no record goes before
-it is as old as it may become.
+Segments are evicted whole and from the front: a prefix of the log, up to the first that has to
+stay. Ages are measured by the retention clock, so neither the wall clock nor the timestamp of a
+record matters. A segment is as old as its seal: its youngest record was appended no later, so no
+record is evicted before it has reached its retention time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDS = "records"
 
 
 class Eviction(NamedTuple):
-    """What has to go from a log, and why."""
+    """Segments to evict from a log, and why."""
 
     before_offset: int
     """The first offset that stays."""
@@ -37,13 +37,13 @@ class Eviction(NamedTuple):
     bytes: int
     records: int
     reasons: tuple[str, ...]
-    """Of `AGE`, `BYTES` and `RECORDS`, those that at least one segment goes for."""
+    """Those of `AGE`, `BYTES` and `RECORDS` that apply to at least one segment."""
 
     def __str__(self) -> str:
-        why = ", ".join(self.reasons)
+        reasons = ", ".join(self.reasons)
         return (
             f"{self.segments} segments with {self.records} records in {self.bytes} bytes,"
-            f" all before offset {self.before_offset}, by {why}"
+            f" all before offset {self.before_offset}, by {reasons}"
         )
 
 
@@ -54,47 +54,48 @@ def plan_eviction(
     committed: int,
     config: LogConfig,
     now_ms: int,
-    needed: int | None = None,
+    needed_offset: int | None = None,
 ) -> Eviction | None:
-    """Return what has to go from a log by its settings; `None` where that is nothing.
+    """Return what the settings of a log evict; `None` if that is nothing.
 
-    `start` is its first offset, `committed` the end of what is committed; from `needed` on, nothing
-    goes. By size, segments go
-    while those that remain still hold as much as the limit: a limit is what is kept at the least.
-    Of segments that were in part deleted, all counts that their files hold.
+    `start` is its first offset, `committed` the end of the committed records; records from
+    `needed_offset` on stay. By size, segments are evicted while the remaining ones still reach the
+    limit: a limit is the minimum that is kept. Segments of which a part was deleted count with the
+    whole size of their files.
     """
     if config.retention_ms is config.retention_bytes is config.retention_records is None:
         return None
-    end = committed if needed is None else min(committed, needed)
+    end = committed if needed_offset is None else min(committed, needed_offset)
     live = [segment for segment in segments if start < segment.next_offset]
-    gone: list[SealedSegment] = []
+    evicted: list[SealedSegment] = []
     reasons: dict[str, None] = {}
     bytes_left = sum(segment.size for segment in live)
     records_left = sum(map(record_count, live))
-    for segment in takewhile(lambda one: _may_go(one, end), live):
+    for segment in takewhile(lambda segment: _is_evictable(segment, end), live):
         assert isinstance(segment, SealedSegment)
         bytes_left -= segment.size
         records_left -= segment.seal.record_count
-        why = _why(segment.seal, bytes_left, records_left, config, now_ms)
-        if not why:
+        segment_reasons = _reasons(segment.seal, bytes_left, records_left, config, now_ms)
+        if not segment_reasons:
             break
-        gone.append(segment)
-        reasons |= dict.fromkeys(why)
-    if not gone:
+        evicted.append(segment)
+        reasons |= dict.fromkeys(segment_reasons)
+    if not evicted:
         return None
     return Eviction(
-        before_offset=gone[-1].next_offset,
-        segments=len(gone),
-        bytes=sum(segment.size for segment in gone),
-        records=sum(map(record_count, gone)),
-        reasons=tuple(why for why in (AGE, BYTES, RECORDS) if why in reasons),
+        before_offset=evicted[-1].next_offset,
+        segments=len(evicted),
+        bytes=sum(segment.size for segment in evicted),
+        records=sum(map(record_count, evicted)),
+        reasons=tuple(reason for reason in (AGE, BYTES, RECORDS) if reason in reasons),
     )
 
 
 def is_roll_due(segments: Sequence[Segment], *, config: LogConfig, now_ms: int) -> bool:
-    """Whether the growing segment is so old that it has to be closed, though nobody appends.
+    """Whether the growing segment is so old that it has to be sealed, even without appends.
 
-    Only closed segments go and are cleaned, so it is closed as soon as any limit of age asks.
+    Only sealed segments are evicted and cleaned, so it is sealed as soon as it reaches any age
+    limit.
     """
     last = segments[-1] if segments else None
     if not isinstance(last, GrowingSegment) or last.size == 0:
@@ -103,7 +104,7 @@ def is_roll_due(segments: Sequence[Segment], *, config: LogConfig, now_ms: int) 
 
 
 def segment_age_ms_max(config: LogConfig) -> int:
-    """Return how old the first batch of a segment may become before that is closed."""
+    """Return the age of its first batch at which a segment is sealed."""
     ages = [config.segment_age_ms_max, config.retention_ms]
     if config.is_compacted:
         ages.append(config.compaction_lag_ms_max)
@@ -119,25 +120,25 @@ def check_capacity(
     batch_bytes: int,
     batch_records: int,
 ) -> None:
-    """Raise `LogFull` if log `name` refuses what does not fit, and a batch does not.
+    """Raise `LogFull` if log `name` is set to reject records at its limit, and a batch exceeds it.
 
-    `bytes` and `records` are what it holds already, with what was admitted and is not written yet.
+    `bytes` and `records` are the present size, including batches admitted but not written yet.
     """
     if config.discard is not Discard.REJECT:
         return
-    for held, added, limit, what in (
+    for held, added, limit, unit in (
         (bytes, batch_bytes, config.retention_bytes, BYTES),
         (records, batch_records, config.retention_records, RECORDS),
     ):
         if limit is not None and held + added > limit:
             raise LogFull(
-                f"{name} holds {held} {what}, limit is {limit} and it rejects what does not fit:"
-                f" {added} more"
+                f"{name} is full: it must hold at most {limit} {unit}, has {held}, and the batch"
+                f" has {added}"
             )
 
 
 def record_count(segment: Segment) -> int:
-    """Return how many records a segment holds in its file."""
+    """Return the number of records in the file of a segment."""
     if isinstance(segment, SealedSegment):
         return segment.seal.record_count
     assert isinstance(segment, GrowingSegment)
@@ -145,24 +146,24 @@ def record_count(segment: Segment) -> int:
 
 
 def sealed_since(seal: Seal) -> int:
-    """Return the steady time since when no record was added.
+    """Return the time of the retention clock since which no record was added.
 
-    A seal that was derived from a damaged log has no date; then it is that of the derivation.
+    A seal that was derived from a damaged log has no date; then it is the time of the derivation.
     """
     return max(seal.created_ms, seal.sealed_ms)
 
 
-def _may_go(segment: Segment, end: int) -> bool:
+def _is_evictable(segment: Segment, end: int) -> bool:
     return isinstance(segment, SealedSegment) and segment.next_offset <= end
 
 
-def _why(
+def _reasons(
     seal: Seal, bytes_left: int, records_left: int, config: LogConfig, now_ms: int
 ) -> list[str]:
-    """Say for what reasons a segment goes, given what would be left without it."""
+    """Return the reasons to evict a segment, given what would remain without it."""
     age, size, count = config.retention_ms, config.retention_bytes, config.retention_records
-    why = [AGE] if age is not None and now_ms - sealed_since(seal) > age else []
+    reasons = [AGE] if age is not None and now_ms - sealed_since(seal) > age else []
     if config.discard is Discard.OLD:
-        why += [BYTES] if size is not None and bytes_left >= size else []
-        why += [RECORDS] if count is not None and records_left >= count else []
-    return why
+        reasons += [BYTES] if size is not None and bytes_left >= size else []
+        reasons += [RECORDS] if count is not None and records_left >= count else []
+    return reasons

@@ -1,16 +1,16 @@
-"""Deleting records by key, wherever they lie in a log.
+"""Deletion of records by key, anywhere in a log.
 
     delete_keys ──► which records of which segments? ──► rule durable ──► masks published ──► count
-                    (key indexes, or a scan)             partition.json    nobody sees them
+                    (key indexes, or a scan)             partition.json    records invisible
 
-The durable thing is the rule: a key or a prefix, and the offset before which it counts. Which
-offsets it hits is found before it is written down, and again whenever the log is opened; in
-between, masks say it. The bytes go later, when segments are rewritten, and with the last of them
-the rule. So a crash finds the rule or does not; what is masked is a matter of memory.
+The rule is what is durable: a key or a prefix, and the offset before which it applies. The offsets
+that it matches are found before it is written, and again whenever the log is opened; in between,
+masks in memory hold them. The bytes are removed later, when segments are rewritten, and the rule
+with the last of them. So after a crash either the rule exists or it does not.
 
-If the rule cannot be written the caller is told so, and the file may say either. The masks are not
-published then. Should the rule be there after all, its records are gone once the log is opened
-again, unless another change of the file has taken its place before.
+If writing the rule fails, the caller gets an error, and the file may have the rule or not. The
+masks are not published then. If the rule was written after all, its records disappear when the log
+is opened the next time, unless another change has replaced the file before.
 """
 
 from __future__ import annotations
@@ -47,52 +47,55 @@ from millstream.storage.segment.segment import GrowingSegment, Segment
 logger = logging.getLogger(__name__)
 
 DELETIONS_MAX = 10_000
-"""How many rules may wait until their records are gone from the files, unless set otherwise."""
+"""Default for the number of rules that may be pending until their records are reclaimed."""
 
 PATTERN_SIZE_MAX = 64 * 1024
-"""Longer keys can be appended, and deleted by a prefix of them."""
+"""Longer keys can be appended, and deleted by one of their prefixes."""
 
 RULES_BYTES_MAX = 8 * 1024 * 1024
-"""How much all rules may take in `partition.json`, half of what that can be read with."""
+"""Size limit of all rules in `partition.json`: half of the size limit of that file."""
 
 ROLL_BYTES_MIN = 16 * 1024 * 1024
-"""A growing segment has no key index, so a deletion reads all of it. One of this size is sealed
-after that, so that the next deletion does not read it again."""
+"""A growing segment has no key index, so a deletion reads all of it. One of at least this size is
+sealed afterwards, so that the next deletion does not read it again.
+"""
 
 
 def match_for(*, key: bytes | None = None, prefix: bytes | None = None) -> KeyMatch:
-    """Return what a deletion is to hit: exactly one of a key and a prefix."""
+    """Return the match of a deletion: exactly one of a key and a prefix."""
     if (key is None) == (prefix is None):
-        raise RequestError("a deletion needs a key or a prefix, and not both")
+        raise RequestError("a deletion needs either a key or a prefix")
     if prefix == b"":
-        raise RequestError("a prefix of 0 bytes hits every key: delete before an offset instead")
+        raise RequestError("an empty prefix matches every key: delete before an offset instead")
     pattern = key if key is not None else prefix
     assert pattern is not None
     if len(pattern) > PATTERN_SIZE_MAX:
-        raise RequestError(f"pattern has {len(pattern)} bytes, limit is {PATTERN_SIZE_MAX}")
+        raise RequestError(
+            f"a key or prefix must have at most {PATTERN_SIZE_MAX} bytes, got {len(pattern)}"
+        )
     return KeyMatch(pattern, is_prefix=prefix is not None)
 
 
 def resolve_deleted_offsets(
     segments: Sequence[Segment], partition: PartitionMetadata, end_offset: int
 ) -> dict[int, DeletedOffsets]:
-    """Return what is masked in the segments of a log that is being opened. Blocks.
+    """Return the deleted offsets of all segments of a log that is being opened. Blocks.
 
-    `Log` calls it when it is made, in the thread that opens it, so nobody else has to. A segment
-    in which it cannot be told what was deleted gets a mask that says so; what the operating system
-    refuses is raised, because it may be different at the next try.
+    `Log` calls it in its constructor, in the thread that opens it. A segment whose deleted records
+    cannot be determined gets a mask that says so; errors of the operating system are raised,
+    because the next attempt may succeed.
     """
     masks: dict[int, DeletedOffsets] = {}
     for segment in segments if partition.deletions else ():
         rules = _rules_for(segment, partition.deletions)
         if not rules or segment.next_offset <= partition.start_offset:
             continue
-        # What recovery found is all committed.
+        # All data that recovery found is committed.
         limit = segment.size if segment.base_offset < end_offset else 0
         try:
             mask = find_deleted_offsets(segment, rules, start=partition.start_offset, limit=limit)
         except MillstreamError as error:
-            logger.warning("what was deleted in %s cannot be told: %s", segment.path, error)
+            logger.warning("deleted records of %s cannot be determined: %s", segment.path, error)
             mask = DeletedOffsets(array("q"), 0, damage=error)
         if mask.offsets or mask.damage:
             masks[segment.base_offset] = mask
@@ -100,14 +103,15 @@ def resolve_deleted_offsets(
 
 
 def _rules_for(segment: Segment, deletions: Sequence[DeletionRule]) -> list[DeletionRule]:
-    """Return the rules that can hit anything in a segment."""
+    """Return the rules that can match records of a segment."""
     return [deletion for deletion in deletions if deletion.before > segment.base_offset]
 
 
 class KeyDeletions:
     """The deletions by key of one log.
 
-    `now_ms` is steady time. `roll` has the growing segment sealed, in its own time.
+    `now_ms` returns the time of the retention clock. `roll` schedules the sealing of the growing
+    segment.
     """
 
     def __init__(
@@ -124,10 +128,10 @@ class KeyDeletions:
         self._roll = roll
 
     async def delete(self, match: KeyMatch, *, before: int) -> int:
-        """Hide all records that match and lie before `before`; returns how many it hid.
+        """Hide all matching records before offset `before`; return their number.
 
-        The rule is durable when this returns, and the records are invisible. Nothing is written
-        down where nothing is hit.
+        The rule is durable when this returns, and the records are invisible. Nothing is written if
+        nothing matches.
         """
         return await self._context.metadata_file.run_exclusive(self._delete(match, before))
 
@@ -146,8 +150,8 @@ class KeyDeletions:
         try:
             await context.metadata_file.write(partition)
         except OSError as error:
-            # The file may say either: see the head of this file.
-            failed = StorageFailed(f"{context.name}: may not have been deleted: {error}")
+            # The file may have the rule or not: see the docstring of this module.
+            failed = StorageFailed(f"{context.name}: the deletion may have failed: {error}")
             raise transient_error(context.name, error) or failed from error
         context.state.mask_deleted({base: hit.mask for base, hit in hits.items()})
         count = sum(hit.records for hit in hits.values())
@@ -162,10 +166,10 @@ class KeyDeletions:
         return count
 
     async def _find(self, deletion: DeletionRule, snapshot: LogSnapshot) -> dict[int, _DeletionHit]:
-        """Return what is hit and not masked yet, by segment.
+        """Return the matching records that are not masked yet, by segment.
 
-        One segment after the other, so that other work of the disk's threads gets its turn. What
-        is committed meanwhile lies at or past `before`.
+        One segment at a time, so that other work gets its turn on the disk's threads. Records
+        committed meanwhile are at or after `before`.
         """
         context = self._context
         hits: dict[int, _DeletionHit] = {}
@@ -185,13 +189,12 @@ class KeyDeletions:
         name, rules = self._context.name, partition.deletions
         if len(rules) > self._deletions_max:
             raise Unavailable(
-                f"{name}: {len(rules) - 1} deletions wait for their records to be reclaimed,"
-                f" limit is {self._deletions_max}"
+                f"{name}: at most {self._deletions_max} deletions may be pending until their"
+                f" records are reclaimed, {len(rules) - 1} are"
             )
         if (size := sum(_rule_size(rule) for rule in rules)) > RULES_BYTES_MAX:
             raise Unavailable(
-                f"{name}: deletions that wait for their records to be reclaimed would take {size}"
-                f" bytes, limit is {RULES_BYTES_MAX}"
+                f"{name}: pending deletions must have at most {RULES_BYTES_MAX} bytes, got {size}"
             )
 
     def _roll_if_large(self, snapshot: LogSnapshot) -> None:
@@ -201,9 +204,9 @@ class KeyDeletions:
 
 
 def _with_deletion(partition: PartitionMetadata, deletion: DeletionRule) -> PartitionMetadata:
-    """Return the same with one more rule. It takes the place of a rule with the same match.
+    """Return `partition` with one more rule. It replaces a rule with the same match.
 
-    It is as old as that, because what that hit has waited for as long.
+    It keeps the age of that rule, whose records have been pending since then.
     """
     others = []
     for rule in partition.deletions:
@@ -216,22 +219,22 @@ def _with_deletion(partition: PartitionMetadata, deletion: DeletionRule) -> Part
 
 
 def _rule_size(deletion: DeletionRule) -> int:
-    """Return about how many bytes a rule takes in `partition.json`, and not less."""
+    """Return an upper bound for the size of a rule in `partition.json`."""
     return 2 * len(deletion.match.pattern) + 40
 
 
 class _DeletionHit(NamedTuple):
-    """What a deletion hits in one segment."""
+    """The records of one segment that a deletion matches."""
 
     records: int
-    """How many were not masked before, and how many bytes these take."""
+    """Number of records that were not masked before; `bytes` is their size."""
     bytes: int
     mask: DeletedOffsets
-    """What is masked then, with all that was."""
+    """All deleted offsets of the segment, old and new."""
 
 
 def _hit(segment: Segment, deletion: DeletionRule, snapshot: LogSnapshot) -> _DeletionHit | None:
-    """Return what a deletion hits in a segment that is not masked already. Blocks."""
+    """Return the matching records of a segment that are not masked yet. Blocks."""
     limit = committed_size(snapshot, segment)
     found = find_deleted_offsets(segment, [deletion], start=snapshot.start, limit=limit)
     known = snapshot.masks.get(segment.base_offset)

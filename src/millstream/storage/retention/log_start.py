@@ -1,4 +1,4 @@
-"""The front of a log, where records are deleted by whoever wants that, or evicted.
+"""The start of a log: deletion up to an offset, and eviction.
 
     deleted, file gone  deleted, in a file that has live records too
                         /
@@ -7,13 +7,13 @@
     - - - - - +--------+-----+ +-------------+ +----------
                        start_offset
 
-The new first offset is durable first, then readers are shown it, then files go. So a crash never
-finds a file missing that the description does not know to be dead. One segment of which nothing
-is left stays: that behind which nothing is committed, because it says where the log ends.
+The new start offset is made durable first, then readers see it, then files are removed. So after a
+crash no file is missing that `partition.json` does not know to be dead. The last committed segment
+stays even if all its records are dead, because it says where the log ends.
 
-Deleting is deliberate, and readers go on at the first offset without a word. Evicting is not, and
-moves the *eviction floor* along with the first offset: who comes to an offset below it is told of
-a gap.
+Deletion is deliberate, and readers continue at the start offset without notice. Eviction is not,
+so it moves the *eviction floor* along with the start offset: a reader at an offset below it gets a
+gap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogStart:
-    """The front of one log. `guard` returns whoever guards it then."""
+    """The start of one log. `removal_hooks` returns the current hooks of the log."""
 
     def __init__(
         self, context: LogContext, *, removal_hooks: Callable[[], RemovalHooks | None]
@@ -41,18 +41,18 @@ class LogStart:
         self._context = context
         self._removal_hooks = removal_hooks
         self.has_dead_segments = True
-        """Whether there may be segments that have to go, and only wait for a seal or a commit."""
+        """Whether there may be dead segments that still wait for a seal or a commit."""
 
     async def delete_before(self, offset: int) -> None:
-        """Let the log start at `offset`. Durable when this returns; files go afterwards."""
+        """Move the start to `offset`. Durable when this returns; files are removed afterwards."""
         await self._context.metadata_file.run_exclusive(self._move(offset))
 
     async def evict_before(self, offset: int) -> None:
-        """Let the log start at `offset`, and readers below it be told of a gap.
+        """Move the start and the eviction floor to `offset`, but not past what the hooks need.
 
-        Both are durable when this returns; files go afterwards. What the guard still needs stays.
+        Both are durable when this returns; files are removed afterwards.
         """
-        # Not in turn with the changes of the log: the guard may need one of these itself.
+        # Outside the exclusive section: the hooks may need to change the log themselves.
         if (removal_hooks := self._removal_hooks()) is not None:
             needed_offset = removal_hooks.needed_offset()
             await removal_hooks.before_removal()
@@ -91,7 +91,7 @@ class LogStart:
         try:
             await metadata_file.write(partition, frees_space=frees_space)
         except OSError as error:
-            # The file may say either now, and each is true: nothing has been removed.
+            # The file may have the old or the new offset. Both are right: nothing was removed.
             failed = StorageFailed(f"{context.name}: nothing was deleted: {error}")
             raise transient_error(context.name, error) or failed from error
         context.state.start_at(offset, eviction_floor=floor)
@@ -99,9 +99,10 @@ class LogStart:
         context.on_change()
 
     def remove_dead_segments(self) -> None:
-        """Let go of segments that lie below the first offset, and have their files removed.
+        """Drop segments before the start offset, and schedule the removal of their files.
 
-        One that nothing committed follows stays, and so does one without a seal until it has it.
+        A segment that no committed record follows stays, and one without a seal stays until it is
+        sealed.
         """
         state = self._context.state
         snapshot = state.snapshot
@@ -113,7 +114,7 @@ class LogStart:
             self._context.tasks.start(self._remove(dead))
 
     async def _remove(self, segments: list[SealedSegment]) -> None:
-        """Remove files that no one needs. What cannot be removed, the next start tries again."""
+        """Remove dead files. Those that cannot be removed are removed by the next recovery."""
         context = self._context
         try:
             for segment in segments:
@@ -121,11 +122,11 @@ class LogStart:
                     partial(remove_segment, context.log_directory, segment)
                 )
         except OSError as error:
-            logger.warning("%s: a deleted segment is still there: %s", context.name, error)
+            logger.warning("%s: a deleted segment was not removed: %s", context.name, error)
 
 
 def _dead_segments(segments: Sequence[Segment], start: int, end: int) -> list[SealedSegment]:
-    """Return the segments whose files go when a log starts at `start` and ends at `end`."""
+    """Return the segments to remove if a log starts at `start` and ends at `end`."""
     return [
         segment
         for segment in segments

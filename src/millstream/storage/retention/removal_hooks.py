@@ -1,7 +1,7 @@
-"""What whoever uses a log knows of its records, and the log does not.
+"""Hooks through which the broker tells a log which records may be removed.
 
-A log stores batches and does not follow transactions or producers. Who does, as the broker, guards
-the log: it says which records are settled, and is asked before records go that it may still need.
+A log stores batches and does not track transactions or producers. The broker does: it says which
+records are settled, and is called before records are removed that it may still need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RemovalHooks(Protocol):
-    """The guard of one log. A log without one has no transactions that anybody follows.
+    """The hooks of one log. A log without hooks has no tracked transactions.
 
     Called on the event loop of the log.
     """
@@ -23,22 +23,22 @@ class RemovalHooks(Protocol):
         ...
 
     def aborted(self, first: int, end: int) -> list[AbortedOffsets]:
-        """Return the aborted transactions that overlap the offsets from `first` to before `end`.
+        """Return the aborted transactions that overlap the offsets from `first` to `end` - 1.
 
-        All of them that anybody was ever told of, where `end` is at or before the stable offset.
+        Complete if `end` is at or before the stable offset.
         """
         ...
 
     def needed_offset(self) -> int | None:
-        """Return the first offset that must not be evicted; `None` where all may be.
+        """Return the first offset that must not be evicted; `None` if all may be.
 
-        It holds once `before_removal`, called after it, has returned.
+        Valid once `before_removal`, called after it, has returned.
         """
         ...
 
     async def before_removal(self) -> None:
-        """Make durable what records that are about to go are the last witness of.
+        """Make state durable that otherwise only the records to be removed hold.
 
-        What it raises keeps the records from going.
+        An exception keeps the records from being removed.
         """
         ...

@@ -1,18 +1,20 @@
-"""Steady time: how old data is, whatever anyone does to the wall clock.
+"""Retention clock: the age of data, independent of the wall clock.
 
-    the machine   runs .................................. is off   runs, another boot
-    the store     open ..... closed, or crashed .. open            open
-    steady time   runs      runs                   runs   stands   runs, from what was written last
+    the machine      runs .................................. is off   runs, another boot
+    the store        open ..... closed, or crashed .. open            open
+    retention clock  runs      runs                   runs   stands   runs, from the last saved time
 
-Segments are dated by it, and their ages decide what goes. It runs while the machine does, open or
-not: `clock.json` says what it was at a moment of the monotonic clock, and which boot that belongs
-to. In another boot nobody can say how much time has passed, so none has: data lives longer by as
-long as the machine was off, and by what passed since the file was last written.
+Segments are dated by it, and their ages decide what is evicted. It runs while the machine does,
+whether the store is open or not: `clock.json` holds its value at a moment of the monotonic clock,
+and the boot that this moment belongs to. After another boot it is unknown how much time has
+passed, so none has: data lives longer by the time that the machine was off, and by the time since
+the file was last written.
 
-Only the start of a new store is taken from the wall clock, so that dates look like dates. Where the
-file is lost, or there never was one, time goes on from the latest date in any seal; those dates may
-have come from a wall clock, which may have jumped, so all that was there before counts as made at
-that moment (`since_ms`). It then lives once more for as long as it may, and nothing goes too soon.
+Only the start of a new store is taken from the wall clock, so that dates look like dates. If the
+file is lost, or never existed, the clock continues from the latest date in any seal. Those dates
+may come from a wall clock that jumped, so all existing data counts as created at that moment
+(`since_ms`). It then lives for its full retention time once more, and nothing is evicted too
+early.
 """
 
 from __future__ import annotations
@@ -35,51 +37,51 @@ _KIND = "millstream-clock"
 _VERSION = 1
 
 RETENTION_CLOCK_MS_MAX = 2**62
-"""Far beyond all times; what a seal can hold, with room to add to it."""
+"""Far beyond any date; fits into a seal, with room to add to it."""
 
 _DATE_MS_MAX = 2**61
-"""Later dates in seals are taken for this one, so that time can go on from there."""
+"""Later dates in seals are reduced to this one, so that the clock can continue from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRetentionClock:
-    """The content of `clock.json`: steady time at one moment of the monotonic clock."""
+    """Content of `clock.json`: the retention clock at one moment of the monotonic clock."""
 
     steady_ms: int
     since_ms: int
-    """Dates before this one were not made by steady time."""
+    """Dates before this one were not made by the retention clock."""
     boot_id: str
     monotonic_ms: int
 
 
 class RetentionClock:
-    """Milliseconds that run as the monotonic clock does. Any thread may ask."""
+    """Milliseconds that advance with the monotonic clock. Thread-safe."""
 
     def __init__(self, clock: Clock, *, start_ms: int, since_ms: int) -> None:
         self._clock = clock
         self._start_ms = start_ms
         self._begun_ms = _monotonic_ms(clock)
         self.since_ms = since_ms
-        """Dates before this one were not made by this time: what bears one counts as made then."""
+        """Dates before this one were not made by this clock, and count as this one."""
 
     @classmethod
     def resume(cls, clock: Clock, saved: SavedRetentionClock) -> RetentionClock:
-        """Go on from where it stood, with what has passed since as far as that is known."""
+        """Continue from a saved time, plus the time since then if it is known."""
         passed_ms = 0
         if saved.boot_id and saved.boot_id == clock.boot_id():
             passed_ms = max(0, _monotonic_ms(clock) - saved.monotonic_ms)
         return cls(clock, start_ms=saved.steady_ms + passed_ms, since_ms=saved.since_ms)
 
     def now_ms(self) -> int:
-        """Milliseconds; never fewer than before."""
+        """Return the current time in milliseconds; never decreases."""
         return self._start_ms + _monotonic_ms(self._clock) - self._begun_ms
 
     def age_ms(self, date_ms: int) -> int:
-        """Return how long ago a date was, at the least: what this time did not make is no older."""
+        """Return the minimum age of a date: one not made by this clock counts from `since_ms`."""
         return max(0, self.now_ms() - max(date_ms, self.since_ms))
 
     def saved(self) -> SavedRetentionClock:
-        """Return what has to be known to go on from now."""
+        """Return the state from which `resume` continues."""
         return SavedRetentionClock(
             steady_ms=self.now_ms(),
             since_ms=self.since_ms,
@@ -89,10 +91,10 @@ class RetentionClock:
 
 
 def load_retention_clock(filesystem: Filesystem, path: str, clock: Clock) -> RetentionClock:
-    """Return the time of the store at `path`, as its `clock.json` says or its seals do.
+    """Return the retention clock of the store at `path`, from its `clock.json` or its seals.
 
-    The file is written where it is missing, damaged or of another boot. Raises `UnknownFormat`
-    where a newer release wrote it.
+    Writes the file if it is missing, corrupt or from another boot. Raises `UnknownFormat` if a
+    newer release wrote it.
     """
     saved = _find_saved(filesystem, path)
     if saved is not None:
@@ -110,7 +112,7 @@ def load_retention_clock(filesystem: Filesystem, path: str, clock: Clock) -> Ret
 def save_retention_clock(
     filesystem: Filesystem, path: str, retention_clock: RetentionClock
 ) -> None:
-    """Write `clock.json`. Where the disk refuses, data lives a little longer, and that is all."""
+    """Write `clock.json`. If that fails, data only lives a little longer."""
     saved = retention_clock.saved()
     content = {
         "steady_ms": saved.steady_ms,
@@ -121,11 +123,11 @@ def save_retention_clock(
     try:
         write_document(filesystem, path, CLOCK_FILE, content, kind=_KIND, version=_VERSION)
     except OSError as error:
-        logger.warning("%s was not written: %s", join(path, CLOCK_FILE), error)
+        logger.warning("%s could not be written: %s", join(path, CLOCK_FILE), error)
 
 
 def latest_date(filesystem: Filesystem, path: str) -> int | None:
-    """Return the latest date in any seal of a store; seals that cannot be read have none."""
+    """Return the latest date in any seal of a store; unreadable seals are ignored."""
     latest: int | None = None
     topics = join(path, TOPICS_DIRECTORY)
     for directory in _below(filesystem, [topics], depth=2):
@@ -146,7 +148,7 @@ def _date(filesystem: Filesystem, path: str) -> int:
 
 
 def _below(filesystem: Filesystem, directories: list[str], *, depth: int) -> list[str]:
-    """Return what lies so many levels below some directories."""
+    """Return all paths that are `depth` levels below the directories."""
     for _ in range(depth):
         directories = [
             join(directory, name)
@@ -164,7 +166,7 @@ def _names(filesystem: Filesystem, path: str) -> list[str]:
 
 
 def read_retention_clock(filesystem: Filesystem, path: str) -> SavedRetentionClock:
-    """Read `clock.json` of a store; raises `FileNotFoundError` or `CorruptFile`."""
+    """Read `clock.json` of a store; raise `FileNotFoundError` or `CorruptFile`."""
     file = join(path, CLOCK_FILE)
     content = read_document(filesystem, file, _KIND, _VERSION)
     try:
@@ -179,7 +181,9 @@ def _find_saved(filesystem: Filesystem, path: str) -> SavedRetentionClock | None
     except FileNotFoundError:
         return None
     except CorruptFile as error:
-        logger.error("written anew, and ages count from now: %s", error)  # noqa: TRY400
+        logger.error(  # noqa: TRY400 - the message says it all.
+            "%s is corrupt and was reset; segment ages restart now: %s", CLOCK_FILE, error
+        )
         return None
 
 
@@ -188,12 +192,16 @@ def _saved_of(content: dict[str, Any]) -> SavedRetentionClock:
     boot_id = content.get("boot_id")
     for number in numbers:
         if type(number) is not int or not 0 <= number <= RETENTION_CLOCK_MS_MAX:
-            raise CorruptFile(f"{_KIND} says {number!r}, allowed is 0 to {RETENTION_CLOCK_MS_MAX}")
+            raise CorruptFile(
+                f"{_KIND}: time must be between 0 and {RETENTION_CLOCK_MS_MAX}, got {number!r}"
+            )
     if not isinstance(boot_id, str):
-        raise CorruptFile(f"boot of {_KIND} is {boot_id!r}, text is needed")
+        raise CorruptFile(f"{_KIND}: boot_id must be a string, got {boot_id!r}")
     steady_ms, since_ms, monotonic_ms = (int(number) for number in numbers if number is not None)
     if since_ms > steady_ms:
-        raise CorruptFile(f"{_KIND} stands at {steady_ms}, before its beginning at {since_ms}")
+        raise CorruptFile(
+            f"{_KIND}: steady_ms must be at least since_ms, {since_ms}, got {steady_ms}"
+        )
     return SavedRetentionClock(
         steady_ms=steady_ms, since_ms=since_ms, boot_id=boot_id, monotonic_ms=monotonic_ms
     )

@@ -1,7 +1,7 @@
-"""How much a log holds, for logs that refuse what does not fit.
+"""Size limit of a log that rejects records when it is full.
 
-What counts is what a reader could still see: segments and parts of segments before the first offset
-do not, though their files may be there for a while. So deleting from the front makes room at once.
+Only records that a reader can still see count. Segments, or parts of them, before the start offset
+do not, though their files may exist for a while. So deletion at the front frees capacity at once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from millstream.storage.segment.segment import Segment
 
 
 def has_size_limit(config: LogConfig) -> bool:
-    """Whether a log with these settings ever refuses a batch for what it holds."""
+    """Whether a log with these settings ever rejects a batch because of its size."""
     has_limit = config.retention_bytes is not None or config.retention_records is not None
     return has_limit and config.discard is Discard.REJECT
 
 
 class SizeLimit:
-    """The room in one log that can be full."""
+    """The remaining capacity of one log with a size limit."""
 
     def __init__(self, name: str, state: LogState, config: LogConfig) -> None:
         self._name = name
@@ -30,13 +30,13 @@ class SizeLimit:
         self._config = config
         self._seen: tuple[tuple[Segment, ...], int, int] = ((), -1, -1)
         self._settled = (0, 0)
-        """Bytes and records of all segments that are committed whole, in the state seen last."""
+        """Bytes and records of all fully committed segments, in the last snapshot seen."""
 
     def check(self, *, unflushed: int, next_offset: int, size: int, records: int) -> None:
-        """Raise `LogFull` if a batch of `size` bytes with so many records does not fit.
+        """Raise `LogFull` if a batch of `size` bytes and `records` records does not fit.
 
-        `unflushed` are the bytes that were admitted before it and are not committed yet,
-        `next_offset` is the offset that follows theirs.
+        `unflushed` is the size of the batches that were admitted before it and are not committed
+        yet, `next_offset` is the offset after them.
         """
         snapshot = self._state.snapshot
         held_bytes, held_records = self._held(snapshot)
@@ -53,7 +53,7 @@ class SizeLimit:
         )
 
     def _held(self, snapshot: LogSnapshot) -> tuple[int, int]:
-        """Return the bytes that are committed and the records that are written."""
+        """Return the committed bytes and the written records."""
         segments, mark = snapshot.segments, snapshot.committed.segment
         settled = bisect_left(snapshot.bases, mark)
         if self._seen[0] is not segments or self._seen[1:] != (snapshot.start, mark):
@@ -64,7 +64,7 @@ class SizeLimit:
 
 
 def _sum(snapshot: LogSnapshot, segments: Sequence[Segment]) -> tuple[int, int]:
-    """Return the committed bytes and the written records of segments, from the first offset on."""
+    """Return the committed bytes and the written records of segments, from the start offset on."""
     size = records = 0
     for segment in segments:
         if segment.next_offset > snapshot.start:
@@ -72,6 +72,6 @@ def _sum(snapshot: LogSnapshot, segments: Sequence[Segment]) -> tuple[int, int]:
             records += record_count(segment)
         if segment.base_offset < snapshot.start < segment.next_offset:
             size -= segment.index().for_offset(snapshot.start).position
-            # What compaction has removed leaves offsets without records.
+            # Compaction leaves offsets without records, so this is an upper bound.
             records = min(records, segment.next_offset - snapshot.start)
     return size, records
