@@ -1,4 +1,4 @@
-"""A node's groups over a simulated disk, with a clock that is moved by hand."""
+"""The groups of a node over a simulated disk, with a manual clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FakeTopic:
 
 
 class FakeTopics:
-    """Topics by name. One that is made anew has another id."""
+    """Topics by name. One that is created again has another id."""
 
     def __init__(self, *names: str) -> None:
         self._topics: dict[str, FakeTopic] = {}
@@ -61,7 +61,7 @@ class FakeTopics:
 
 
 class Node:
-    """The groups of one node. `restart` begins another life on the same disk."""
+    """The groups of one node. `restart` starts a new node on the same disk."""
 
     def __init__(self, seed: int = 0, config: BrokerConfig = CONFIG) -> None:
         self.filesystem = SimulatedFilesystem()
@@ -110,7 +110,7 @@ class Node:
         await self.start()
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, a little at a time, with turns of the loop between."""
+        """Advance the clock in small steps, and run the loop in between."""
         steps = max(1, min(100, round(seconds * 10)))
         for _ in range(steps):
             self.timers.advance(seconds / steps)
@@ -119,7 +119,7 @@ class Node:
     async def stable(
         self, group_id: str = "g", count: int = 1, **changes: Any
     ) -> list[GroupJoinResult]:
-        """Have members gather and share the work; the first is the leader."""
+        """Let members join and get assignments; the first is the leader."""
         joins = [
             asyncio.create_task(
                 self.groups.join(group_id, join_of(needs_known_id=False, **changes))
@@ -147,6 +147,6 @@ class Node:
 
 
 async def turns(count: int = 40) -> None:
-    """Let the event loop go round until nothing that is ready is left to do."""
+    """Run the event loop until nothing that is ready is left."""
     for _ in range(count):
         await asyncio.sleep(0)

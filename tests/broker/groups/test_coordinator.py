@@ -1,4 +1,4 @@
-"""The groups of a node: what is asked, what is stored before it is answered, what comes back."""
+"""The group coordinator: requests, storage before answers, restarts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Work = Callable[[Node], Coroutine[Any, Any, None]]
 
 
 def on_a_node(work: Work) -> Callable[[], None]:
-    """Make a test of a coroutine that is given a node that runs."""
+    """Make a test of a coroutine that takes a running node."""
 
     def test() -> None:
         async def live() -> None:
@@ -220,7 +220,7 @@ async def test_those_who_wait_are_told_when_the_node_stops(node: Node) -> None:
         await node.groups.commit("g", NOBODY, offsets(t0=1))
 
 
-# Storing.
+# Storage.
 
 
 @on_a_node
@@ -307,7 +307,7 @@ async def test_a_group_that_cannot_be_stored_when_it_becomes_empty_is_stored_lat
     assert again.generation == 3
 
 
-# Kinds.
+# Group types.
 
 
 @on_a_node
@@ -422,7 +422,7 @@ async def test_a_commit_in_flight_is_deleted_with_its_group(node: Node) -> None:
 async def test_a_deletion_that_fails_leaves_the_group(node: Node) -> None:
     await node.groups.commit("g", NOBODY, {T0: OffsetAndMetadata(offset=5)})
     node.filesystem.bytes_max = node.filesystem.bytes_used
-    big = node.state.put(FILL)  # Its failure takes along what is gathered with it.
+    big = node.state.put(FILL)  # Its failure fails all puts of the same batch.
     with pytest.raises(DiskFull):
         await node.groups.delete("g")
     with pytest.raises(DiskFull):
@@ -683,7 +683,7 @@ async def test_it_is_not_known_what_members_read_that_are_no_consumers(node: Nod
     assert node.groups.subscriptions("g") == []
 
 
-# What goes by itself.
+# Expiry.
 
 
 @on_a_node

@@ -1,4 +1,4 @@
-"""Groups on a disk that loses power: what was answered holds, whatever moment that happens."""
+"""Power cuts: what the group coordinator answered is durable at any moment."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ PRODUCER = 7
 
 
 @dataclass(frozen=True)
-class Began:
-    """Something was asked for: it may happen from now on."""
+class Requested:
+    """A request was sent: it may take effect from now on."""
 
     number: int
     offsets: tuple[tuple[TopicPartition, int], ...]
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What was asked for was answered with success: it has happened."""
+class Succeeded:
+    """A request was answered with success."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class Told:
-    """A member was told of a generation."""
+class Joined:
+    """A member's join was answered with a generation."""
 
     member_id: str
     generation: int
 
 
 @dataclass(frozen=True)
-class Shared:
-    """A member was given its share of a generation."""
+class Assigned:
+    """A member got its assignment."""
 
     member_id: str
     generation: int
@@ -70,8 +70,8 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """Members came, went or gathered: an old generation need not be there any more."""
+class MembershipChanged:
+    """Members joined or left: an old generation need not exist any more."""
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -107,49 +107,49 @@ async def _check_states(seed: int) -> None:
 
 
 def _check_offsets(groups: GroupCoordinator, state: CrashState) -> None:
-    """An offset is that of the last commit that was answered, or of one that began since."""
-    ended = {note.number for note in state.notes if isinstance(note, Ended)}
+    """An offset is that of the last commit that was answered, or of one requested since."""
+    ended = {note.number for note in state.notes if isinstance(note, Succeeded)}
     found = groups.fetch("plain", PARTITIONS)
     for partition in PARTITIONS:
         allowed: list[int | None] = [None]
         for note in state.notes:
-            if isinstance(note, Began) and partition in dict(note.offsets):
+            if isinstance(note, Requested) and partition in dict(note.offsets):
                 if note.number in ended:
                     allowed.clear()
                 allowed.append(dict(note.offsets)[partition])
         offset = found[partition]
         assert not isinstance(offset, MillstreamError)
         value = None if offset is None else offset.offset
-        assert value in allowed, f"{state}: {partition} is at {value}, allowed is {allowed}"
+        assert value in allowed, f"{state}: {partition} is at {value}, must be one of {allowed}"
 
 
 def _check_membership(groups: GroupCoordinator, state: CrashState) -> None:
-    """Who was told of a generation last is in it, or in a later one that nobody was told of."""
-    told = [note for note in state.notes if isinstance(note, Told)]
+    """A member is in its last answered generation, or in a later one that was not answered."""
+    told = [note for note in state.notes if isinstance(note, Joined)]
     if not told:
         return
     group = groups.registry.find("members")
     assert group is not None, f"{state}: the group is gone"
     generation = group.generation  # type: ignore[attr-defined]
     assert generation >= told[-1].generation, f"{state}: the generation fell"
-    settled = _since_moved(state)
+    settled = _since_membership_changed(state)
     for note in settled:
-        if isinstance(note, Told):
+        if isinstance(note, Joined):
             groups.heartbeat("members", note.member_id, None, note.generation)
-        if isinstance(note, Shared):
+        if isinstance(note, Assigned):
             shares = {m.member_id: m.assignment for m in groups.describe("members").members}
             assert shares[note.member_id] == note.share, f"{state}: a share is lost"
 
 
-def _since_moved(state: CrashState) -> list[object]:
-    """What was noted since members last came, went or gathered."""
+def _since_membership_changed(state: CrashState) -> list[object]:
+    """Return the notes since the membership last changed."""
     notes = list(state.notes)
-    moved = [index for index, note in enumerate(notes) if isinstance(note, Moved)]
+    moved = [index for index, note in enumerate(notes) if isinstance(note, MembershipChanged)]
     return notes[moved[-1] + 1 :] if moved else notes
 
 
 async def _check_transaction(groups: GroupCoordinator, state: CrashState) -> None:
-    """A transaction that was about to be committed can be, and then counts as a whole."""
+    """A transaction that was about to be committed can be committed, completely."""
     began = [n for n in state.notes if isinstance(n, str) and n == "committing"]
     if not began:
         return
@@ -159,7 +159,7 @@ async def _check_transaction(groups: GroupCoordinator, state: CrashState) -> Non
 
 
 async def _live(node: Node, chance: random.Random) -> None:
-    """Members join, share, commit and leave; others commit on their own; a transaction ends."""
+    """Run the workload: members join, sync, commit and leave; others commit; a transaction ends."""
     await asyncio.gather(
         _commit_plainly(node, chance, 12),
         _be_members(node),
@@ -171,16 +171,16 @@ async def _commit_plainly(node: Node, chance: random.Random, count: int) -> None
     for number in range(count):
         chosen = chance.sample(PARTITIONS, chance.randrange(1, 4))
         offsets = dict.fromkeys(chosen, number)
-        node.filesystem.note(Began(number, tuple(offsets.items())))
+        node.filesystem.note(Requested(number, tuple(offsets.items())))
         committed = {partition: OffsetAndMetadata(offset=n) for partition, n in offsets.items()}
         await node.groups.commit("plain", OffsetCommitter(), committed)
-        node.filesystem.note(Ended(number))
+        node.filesystem.note(Succeeded(number))
 
 
 async def _be_members(node: Node) -> None:
     ids = ["", ""]
     for generation in range(1, 4):
-        node.filesystem.note(Moved())
+        node.filesystem.note(MembershipChanged())
         protocols = {"range": b"%d" % generation}
         joining = [
             asyncio.create_task(
@@ -197,9 +197,9 @@ async def _be_members(node: Node) -> None:
         ids = [member.member_id for member in joined]
         for member in joined:
             assert member.generation == generation
-            node.filesystem.note(Told(member.member_id, member.generation))
+            node.filesystem.note(Joined(member.member_id, member.generation))
         shares = {member_id: f"{generation} {member_id}".encode() for member_id in ids}
-        node.filesystem.note(Moved())
+        node.filesystem.note(MembershipChanged())
         synced = await asyncio.gather(
             *(
                 node.groups.sync(
@@ -214,8 +214,8 @@ async def _be_members(node: Node) -> None:
             )
         )
         for member_id, share in zip(ids, synced, strict=True):
-            node.filesystem.note(Shared(member_id, generation, share.assignment))
-    node.filesystem.note(Moved())
+            node.filesystem.note(Assigned(member_id, generation, share.assignment))
+    node.filesystem.note(MembershipChanged())
     await node.groups.leave("members", [LeavingMember(ids[0])])
     await turns()
 
@@ -234,7 +234,7 @@ async def _transact(node: Node) -> None:
     await node.groups.finish_transaction(PRODUCER, 0, ["transactional"], is_commit=True)
 
 
-# Many lives of a node, with clients that go on through all of them.
+# Many runs of a node, with clients that continue through all of them.
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -279,7 +279,7 @@ async def _live_often(seed: int) -> None:
 
 
 def test_the_simulated_disk_is_what_is_tested() -> None:
-    """A guard of the test itself: the workload writes, and syncs, more than once."""
+    """Check the test setup: the workload writes, and syncs, more than once."""
 
     async def work() -> None:
         node = Node()

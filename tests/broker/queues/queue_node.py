@@ -1,4 +1,4 @@
-"""A node's queues over a simulated disk, real topics and a clock that is moved by hand."""
+"""The queues of a node over a simulated disk, real topics and a manual clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEGMENTS = LogConfig(segment_bytes_max=1024)
 
 
 class Rows(FakeMetadata):
-    """Metadata that survives every crash: what it lost is not what is tested here."""
+    """Metadata that survives every crash: losing it is not tested here."""
 
     def copy(self) -> Rows:
         made = Rows()
@@ -56,7 +56,7 @@ class Rows(FakeMetadata):
 
 
 class Node:
-    """The queues of one node, and what they need. `start` begins a life on the disk it has."""
+    """The queues of one node, and their dependencies. `start` starts a node on the present disk."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Node:
         self._wrap = wrap
 
     async def start(self) -> None:
-        # Timers of an earlier life go off for nobody.
+        # Timers of an earlier run must not fire.
         self.timers = ManualTimers(self.clock)
         self.store = self._store("/data")
         self.state = self._store("/state")
@@ -138,17 +138,17 @@ class Node:
         await self.stop()
         await self.start()
 
-    # What tests do again and again.
+    # Common steps of tests.
 
     async def queue(self, name: str = "q", *, partitions: int = 1, **changes: Any) -> WorkQueue:
-        """Make a queue, whose topic has some partitions."""
+        """Create a queue whose topic has `partitions` partitions."""
         configs = changes.pop("configs", {})
         if self.topics.find(name) is None:
             await self.topics.create(name, partitions=partitions, configs=configs)
         return (await self.queues.put(name, QueueChanges(**changes)))[0]
 
     async def put(self, *values: bytes, name: str = "q", **places: Any) -> list[int]:
-        """Put jobs in; a value with a colon has its key before that."""
+        """Add jobs; the part of a value before a colon is its key."""
         records = [
             Record(value, value.partition(b":")[0] if b":" in value else None) for value in values
         ]
@@ -156,12 +156,12 @@ class Node:
         return list(placed.offsets)
 
     async def advance(self, ms: int) -> None:
-        """Let time pass, and have everything happen that is due."""
+        """Advance the clock, and run everything that is due."""
         self.timers.advance(ms / 1000)
         await self.quiet()
 
     async def quiet(self) -> None:
-        """Return when nothing is under way."""
+        """Return when nothing is in flight."""
         await turns(60)
 
     async def records(self, name: str) -> list[StoredRecord]:

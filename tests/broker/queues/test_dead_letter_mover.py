@@ -1,4 +1,4 @@
-"""Dead letters: a job that was handed out too often moves to another topic, once."""
+"""Dead letters: an exhausted job is moved to another topic, exactly once."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_deleted_job_is_no_dead_letter() -> None:
 
 @in_loop
 async def test_nobody_can_write_what_passes_for_a_dead_letter() -> None:
-    """Who knows the headers, and not the secret, cannot make a job disappear."""
+    """Knowing the headers, but not the secret, is not enough to make a job disappear."""
     node = await started()
     queue = await node.queue(deliveries_max=1, lease_ms=1000)
     await node.put(b"1")
@@ -174,7 +174,7 @@ async def test_a_job_that_the_topic_does_not_take_rests_and_holds_up_nobody() ->
     await node.stop()
 
 
-# What a crash or an error leaves.
+# After a crash or an error.
 
 
 @pytest.mark.parametrize("appended", [0, 1, 2])
@@ -186,7 +186,7 @@ async def test_an_open_intent_is_fulfilled_and_nothing_is_appended_twice(appende
     await queue.claim(max_jobs=2)
     topic = await node.topics.create("q-dead")
     await node.put(b"before", name="q-dead")
-    burial = queue._dead_letters  # The steps of a burial, up to the crash.
+    burial = queue._dead_letters  # The steps of a move, up to the crash.
     store = queue.store
     places = [(0, 0), (0, 1)]
     await store.wait(store.commit(DeadLettersIntended(topic.id.bytes, [1], group_jobs(places), [])))

@@ -1,4 +1,4 @@
-"""Queues: leases, receipts, order, dead letters, and what outlives the node."""
+"""Queues: leases, receipts, order, dead letters, and restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def offsets(claimed: object) -> list[int]:
     return [job.record.offset for job in claimed.jobs]  # type: ignore[attr-defined]
 
 
-# Making and finding queues.
+# Creating and finding queues.
 
 
 @in_loop
@@ -732,7 +732,7 @@ async def test_a_full_queue_refuses_jobs() -> None:
 
 
 def test_the_node_of_these_tests_is_real() -> None:
-    """A guard of the tests themselves: what is set here is what a node has."""
+    """Check the test setup: the defaults here are those of a node."""
     assert BrokerConfig().num_partitions >= 1
     assert LogConfig().durability.value == "fsync"
 
@@ -761,7 +761,7 @@ async def test_jobs_of_transactions_count_once_they_are_committed_and_never_if_a
     await node.put(b"plain")
     await end(2, is_commit=True)
     await turns()
-    assert not waiting.done(), "the first transaction is open, and holds up all behind it"
+    assert not waiting.done(), "the first transaction is open, and blocks all after it"
     assert queue.counts().ready == 0
     await end(1, is_commit=False)
     await turns()

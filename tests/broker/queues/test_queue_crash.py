@@ -1,8 +1,8 @@
-"""Whatever a power cut leaves: what was acked stays done, counts never fall, dead letters are once.
+"""Power cuts: acked jobs stay finished, counts never fall, and dead letters are moved once.
 
-Workers claim, ack, give back and let leases run out; jobs that were handed out too often are
-buried; the log of the queue is compacted again and again. Then the power is cut at any moment,
-everything is opened again from what the disk has, and workers go on until nothing is left to do.
+Workers claim, ack, return jobs and let leases run out; exhausted jobs become dead letters; the log
+of the queue is compacted often. Then the power is cut at any moment, everything is opened again
+from the disk, and workers continue until nothing is left to do.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from .queue_node import Node, Rows, in_loop, receipts_of
 
 STATES = 5_000 if os.environ.get("MILLSTREAM_LONG") else 150
 LIMITS = QueueLimits(events_bytes_min=300)
-Place = tuple[int, int]
+Position = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Put:
-    """A job was put in, and that was answered."""
+class JobPut:
+    """Adding a job was answered."""
 
-    place: Place
+    position: Position
 
 
 @dataclass(frozen=True)
-class Handed:
-    """A job was handed out, and its worker was told."""
+class JobDelivered:
+    """A claim was answered with the job."""
 
-    place: Place
+    position: Position
     deliveries: int
     receipt: str
 
 
 @dataclass(frozen=True)
-class Acked:
+class JobAcked:
     """An ack was answered."""
 
-    place: Place
+    position: Position
     receipt: str
 
 
 @dataclass(frozen=True)
-class Buried:
-    """Someone saw that a job counts as dead."""
+class DeadCounted:
+    """The counts showed this many dead jobs."""
 
     count: int
 
@@ -61,49 +61,49 @@ class Buried:
 async def put(node: Node, count: int) -> None:
     offsets = await node.put(*[b"k%d:" % number for number in range(count)], partitions=[0] * count)
     for offset in offsets:
-        node.disk.note(Put((0, offset)))
+        node.disk.note(JobPut((0, offset)))
 
 
-async def claim(node: Node, queue: WorkQueue, count: int) -> list[Handed]:
+async def claim(node: Node, queue: WorkQueue, count: int) -> list[JobDelivered]:
     claimed = await queue.claim(max_jobs=count, lease_ms=1000)
-    told = [
-        Handed((job.partition, job.record.offset), job.deliveries, job.receipt)
+    deliveries = [
+        JobDelivered((job.partition, job.record.offset), job.deliveries, job.receipt)
         for job in claimed.jobs
     ]
-    for one in told:
-        node.disk.note(one)
-    return told
+    for delivery in deliveries:
+        node.disk.note(delivery)
+    return deliveries
 
 
-async def ack(node: Node, queue: WorkQueue, handed: list[Handed]) -> None:
-    if handed:
-        await queue.ack([one.receipt for one in handed])
-    for one in handed:
-        node.disk.note(Acked(one.place, one.receipt))
+async def ack(node: Node, queue: WorkQueue, delivered: list[JobDelivered]) -> None:
+    if delivered:
+        await queue.ack([job.receipt for job in delivered])
+    for job in delivered:
+        node.disk.note(JobAcked(job.position, job.receipt))
 
 
-async def workload(node: Node, chance: random.Random) -> None:
+async def workload(node: Node, rng: random.Random) -> None:
     queue = await node.queue(lease_ms=1000, deliveries_max=2)
     for _ in range(5):
-        await put(node, chance.randrange(3, 7))
-        handed = await claim(node, queue, 6)
-        chance.shuffle(handed)
-        await ack(node, queue, handed[:2])
-        if handed[2:4]:
-            await queue.nack([one.receipt for one in handed[2:4]])
+        await put(node, rng.randrange(3, 7))
+        delivered = await claim(node, queue, 6)
+        rng.shuffle(delivered)
+        await ack(node, queue, delivered[:2])
+        if delivered[2:4]:
+            await queue.nack([job.receipt for job in delivered[2:4]])
         await node.advance(1000)
-        node.disk.note(Buried(queue.counts().dead))
+        node.disk.note(DeadCounted(queue.counts().dead))
 
 
-def seen(state: CrashState) -> tuple[set[Place], dict[Place, int], dict[Place, str], int]:
-    """Return what was told before the cut: jobs, their deliveries, acks, and how many were dead."""
-    jobs = {note.place for note in state.notes if isinstance(note, Put)}
-    deliveries: dict[Place, int] = {}
+def seen(state: CrashState) -> tuple[set[Position], dict[Position, int], dict[Position, str], int]:
+    """Return what was answered before the cut: jobs, deliveries, acks, and dead jobs."""
+    jobs = {note.position for note in state.notes if isinstance(note, JobPut)}
+    deliveries: dict[Position, int] = {}
     for note in state.notes:
-        if isinstance(note, Handed):
-            deliveries[note.place] = note.deliveries
-    acked = {note.place: note.receipt for note in state.notes if isinstance(note, Acked)}
-    dead = max((note.count for note in state.notes if isinstance(note, Buried)), default=0)
+        if isinstance(note, JobDelivered):
+            deliveries[note.position] = note.deliveries
+    acked = {note.position: note.receipt for note in state.notes if isinstance(note, JobAcked)}
+    dead = max((note.count for note in state.notes if isinstance(note, DeadCounted)), default=0)
     return jobs, deliveries, acked, dead
 
 
@@ -139,45 +139,48 @@ async def check(node: Node, state: CrashState) -> None:
     queue = node.queues.get("q")
     await node.quiet()
     assert queue.counts().dead >= dead, f"{state}: a dead letter came back"
-    done: Counter[Place] = Counter()
+    done: Counter[Position] = Counter()
     for _ in range(4):
         claimed = (await queue.claim(max_jobs=1000)).jobs
         for job in claimed:
-            place = job.partition, job.record.offset
-            assert place not in acked, f"{state}: {place} was acked and came back (P19)"
-            assert job.deliveries > deliveries.get(place, 0), f"{state}: {place}: the count fell"
-            done[place] += 1
+            position = job.partition, job.record.offset
+            assert position not in acked, f"{state}: {position} was acked and came back (P19)"
+            assert job.deliveries > deliveries.get(position, 0), (
+                f"{state}: {position}: the count fell"
+            )
+            done[position] += 1
         if claimed:
             await queue.ack(receipts_of(claimed))
         await node.advance(5000)
     if acked:
         assert (await queue.ack(list(acked.values()))).count == len(acked), "repeating is fine"
-    letters = [dict(one.headers) for one in await node.records("q-dead")]
-    buried = Counter(
-        (int(one[PARTITION_HEADER] or b""), int(one[OFFSET_HEADER] or b"")) for one in letters
+    letters = [dict(record.headers) for record in await node.records("q-dead")]
+    dead_letters = Counter(
+        (int(letter[PARTITION_HEADER] or b""), int(letter[OFFSET_HEADER] or b""))
+        for letter in letters
     )
-    assert set(buried.values()) <= {1}, f"{state}: a dead letter is there twice"
+    assert set(dead_letters.values()) <= {1}, f"{state}: a dead letter is there twice"
     counts = queue.counts()
     assert (counts.ready, counts.leased, counts.delayed) == (0, 0, 0)
-    assert counts.dead == len(buried), f"{state}: {counts}"
-    assert not buried.keys() & done.keys(), "what is dead goes to nobody"
-    assert not buried.keys() & acked.keys()
+    assert counts.dead == len(dead_letters), f"{state}: {counts}"
+    assert not dead_letters.keys() & done.keys(), "a dead letter is not delivered"
+    assert not dead_letters.keys() & acked.keys()
     assert counts.acked + counts.dead == counts.enqueued >= len(jobs), f"{state}: a job is lost"
-    lost = jobs - acked.keys() - done.keys() - buried.keys()
+    lost = jobs - acked.keys() - done.keys() - dead_letters.keys()
     assert len(lost) <= counts.acked - len(done) - len(acked), f"{state}: {lost} is nowhere"
 
 
 @pytest.mark.parametrize("durability", ["disk", "memory"])
 @in_loop
 async def test_a_class_that_may_lose_its_end_loses_no_job_to_come(durability: str) -> None:
-    """After a power cut, offsets are given again: jobs are new there, and old receipts stale."""
+    """After a power cut, offsets are used again: their jobs are new, and old receipts are stale."""
     disk, metadata = SimulatedFilesystem(), Rows()
     node = Node(disk, metadata)
     await node.start()
     queue = await node.queue(configs={"millstream.durability": durability})
     await node.put(*[b"old"] * 10)
-    handed = (await queue.claim(max_jobs=10)).jobs
-    await queue.ack(receipts_of(handed[:5]))
+    delivered = (await queue.claim(max_jobs=10)).jobs
+    await queue.ack(receipts_of(delivered[:5]))
     await node.quiet()
     ends = set()
     for number, state in enumerate(sample_crash_states(disk.trace, 60, seed=3)):
@@ -193,7 +196,7 @@ async def test_a_class_that_may_lose_its_end_loses_no_job_to_come(durability: st
         found = (await queue.claim(max_jobs=100)).jobs
         fresh = [job for job in found if job.record.value == b"new"]
         assert len(fresh) == 12, f"{state}: jobs were taken for done"
-        old = {job.record.offset: job.receipt for job in handed}
+        old = {job.record.offset: job.receipt for job in delivered}
         for job in fresh:
             if (receipt := old.get(job.record.offset)) is not None:
                 with pytest.raises(StaleReceipt):

@@ -1,4 +1,4 @@
-"""What a queue does when its disk fails, and what it refuses to open."""
+"""Queues on a failing disk, and queues with a damaged log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATE = "/state/topics/queue-"
 
 
 def faulty(error: int, *, only: str) -> tuple[Fault, Node]:
-    """A node whose queue log fails as soon as it is told to."""
+    """Return a node whose queue log fails when it is told to."""
     fault = Fault(call=10**9, error=error, only={only}, path=STATE)
     return fault, Node(wrap=lambda disk: FaultyFilesystem(disk, fault))
 
@@ -44,7 +44,7 @@ def strike(fault: Fault, *, forever: bool = False) -> None:
     fault.forever = forever
 
 
-# The disk is full, or a write fails in passing.
+# The disk is full, or a write fails temporarily.
 
 
 @in_loop
@@ -85,7 +85,7 @@ async def test_an_ack_that_was_refused_did_not_happen() -> None:
 
 @in_loop
 async def test_all_who_wait_for_what_was_refused_are_told_and_no_answer_goes_by_it() -> None:
-    """A repeated ack, too: the first that it repeats was never answered."""
+    """A repeated ack fails, too: the first was never answered."""
     fault, node = faulty(errno.ENOSPC, only="write_at")
     await node.start()
     queue = await node.queue()
@@ -149,14 +149,14 @@ async def test_a_sync_that_failed_takes_the_queue_offline_until_it_is_opened_aga
     await asyncio.gather(node.restart(), return_exceptions=True)
     queue = node.queues.get("q")
     counts = queue.counts()
-    assert (counts.leased, counts.acked) in ((1, 0), (0, 1)), "nobody was told either"
+    assert (counts.leased, counts.acked) in ((1, 0), (0, 1)), "neither was answered"
     assert (await queue.ack(receipts)).count == 1
     await node.stop()
 
 
 @in_loop
 async def test_every_answer_waits_for_the_disk() -> None:
-    """Nothing is answered in the turns before the sync is done."""
+    """Nothing is answered before the sync is done."""
     node = Node()
     await node.start()
     queue = await node.queue()
@@ -231,7 +231,7 @@ async def test_a_snapshot_holds_all_that_counts() -> None:
 
 
 async def with_events(node: Node, *events: bytes | None) -> None:
-    """Stop a node that has queues q and other, and let the log of q end with these."""
+    """Stop a node that has queues q and other, and append these events to the log of q."""
     await node.start()
     queue = await node.queue()
     await node.queue("other")
@@ -277,7 +277,7 @@ async def test_a_damaged_log_refuses_its_queue_and_nothing_else(
     assert len(node.queues.problems()) == 1
     [keeper] = [partition.retention_hold for partition in node.topics.get("q").partitions]
     assert keeper is not None
-    assert keeper.needed_offset() == 0, "nobody knows which jobs are done"
+    assert keeper.needed_offset() == 0, "it is not known which jobs are finished"
     await node.queues.delete("q")
     with pytest.raises(UnknownQueue):
         node.queues.get("q")
@@ -339,7 +339,7 @@ async def test_a_queue_without_a_known_boot_gives_leases_their_full_length_at_ea
 
 @in_loop
 async def test_a_weak_queue_whose_row_cannot_be_marked_is_refused_until_it_can_be() -> None:
-    """Served all the same, a crash could make receipts of this life count in the next."""
+    """If it were served, a crash could make receipts of this run valid in the next."""
     node = Node()
     await node.start()
     await node.queue(configs={"millstream.durability": "disk"})
@@ -372,7 +372,7 @@ async def test_receipts_of_a_weak_queue_outlive_a_clean_restart_and_no_crash() -
     await node.queues.get("q").store.settle()
     rows = node.metadata.copy()
     await node.stop()
-    node.metadata = rows  # As a crash leaves it: nobody said that all was well.
+    node.metadata = rows  # As after a crash: the queue was not marked as clean.
     await node.start()
     with pytest.raises(StaleReceipt):
         await node.queues.get("q").ack([two])

@@ -1,4 +1,4 @@
-"""Whatever workers, clocks and restarts do, a queue is what a few lines of model say (P18-P21)."""
+"""A queue compared with a model, under workers, clocks and restarts (P18-P21)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 
 @dataclass
-class Modelled:
-    """A job as the model knows it: what was promised to whom."""
+class ModelJob:
+    """A job in the model."""
 
     key: bytes
     state: str = READY
@@ -58,10 +58,10 @@ class Modelled:
 
 @dataclass
 class Model:
-    """All jobs there ever were, by partition and offset."""
+    """All jobs by partition and offset."""
 
     now_ms: int = 0
-    jobs: dict[tuple[int, int], Modelled] = field(default_factory=dict)
+    jobs: dict[tuple[int, int], ModelJob] = field(default_factory=dict)
     delivered: int = 0
     ends_otherwise: int = 0
     """Jobs that did not end by an ack of their first delivery."""
@@ -78,7 +78,7 @@ class Model:
                 else:
                     job.state = READY
 
-    def end(self, job: Modelled, how: str) -> None:
+    def end(self, job: ModelJob, how: str) -> None:
         job.state = how
         job.holder = None
         self.ends_otherwise += not (how == ACKED and job.deliveries == 1)
@@ -87,7 +87,7 @@ class Model:
         return sum(job.state in states for job in self.jobs.values())
 
 
-class QueueMachine(RuleBasedStateMachine):
+class QueueModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -112,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.do(self.node.stop())
         self.loop.close()
 
-    # What producers and operators do.
+    # Producers and operators.
 
     @rule(
         partition=st.integers(0, PARTITIONS - 1),
@@ -122,7 +122,7 @@ class QueueMachine(RuleBasedStateMachine):
         values = [key + b":" for key in keys]
         offsets = self.do(self.node.put(*values, partitions=[partition] * len(keys)))
         for offset, key in zip(offsets, keys, strict=True):
-            self.model.jobs[partition, offset] = Modelled(key)
+            self.model.jobs[partition, offset] = ModelJob(key)
         self.do(self.node.quiet())
 
     @rule(partition=st.integers(0, PARTITIONS - 1), key=st.sampled_from(KEYS))
@@ -143,7 +143,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.end(job, REMOVED)
         self.do(self.node.quiet())
 
-    # What workers do.
+    # Workers.
 
     @rule(max_jobs=st.integers(1, 6), lease_ms=st.sampled_from([100, LEASE_MS, 5000]))
     def claim(self, max_jobs: int, lease_ms: int) -> None:
@@ -163,11 +163,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert place not in seen
             seen.add(place)
             job = model.jobs[place]
-            assert job.state == READY, f"{place} is {job.state}: it belongs to nobody else (P18)"
+            assert job.state == READY, f"{place} is {job.state}: it is not leased (P18)"
             assert handed.deliveries == job.deliveries + 1, "the count never falls (P21)"
             assert handed.record.key == job.key
             if row < len(dues):
-                assert job.deliveries, "jobs that came back go first"
+                assert job.deliveries, "returned jobs come first"
                 assert job.due_ms == dues[row], "by when they did"
             else:
                 first = min(o for (p, o) in fresh if p == place[0])
@@ -240,7 +240,7 @@ class QueueMachine(RuleBasedStateMachine):
             return error.receipts
         return ()
 
-    # What time and trouble do.
+    # Time and failures.
 
     @rule(ms=st.sampled_from([1, 99, 100, 500, 1000, 5000]))
     def wait(self, ms: int) -> None:
@@ -266,7 +266,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seed=st.none() | st.integers(0, 100))
     def cut_the_power(self, seed: int | None) -> None:
-        """All was answered, so all is there. The clock goes on, as if only the disk had lost it."""
+        """Everything was answered, so everything is durable. The clock continues."""
         self.do(self.node.queues.close())
         self.node.disk = self.node.disk.crash(seed)
         self.do(self.node.quiet())
@@ -284,12 +284,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.now_ms = 0
         for job in self.model.jobs.values():
             if not job.ends and job.deliveries:
-                # Whose time had come and whom nobody had claimed begins anew too.
+                # Jobs that had expired and were not claimed again start again, too.
                 job.state = LEASED if job.holder else DELAYED
                 job.due_ms = job.length_ms
         self.do(self.node.quiet())
 
-    # What holds at every quiet moment.
+    # Invariants when nothing is in flight.
 
     @invariant()
     def every_job_is_in_one_place(self) -> None:
@@ -317,5 +317,5 @@ class QueueMachine(RuleBasedStateMachine):
         return self.queue.counts()
 
 
-TestQueue = QueueMachine.TestCase
+TestQueue = QueueModel.TestCase
 TestQueue.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)

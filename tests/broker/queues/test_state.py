@@ -1,4 +1,4 @@
-"""The machine of a queue: events in, state out, and nothing else."""
+"""The state machine of a queue."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_every_other_character_makes_another_receipt() -> None:
         assert receipts.read(receipt[:place] + changed + receipt[place + 1 :]) is None
 
 
-# What counts.
+# Deliveries and receipts.
 
 
 def test_only_the_last_delivery_of_a_job_counts() -> None:
@@ -145,7 +145,7 @@ def test_only_the_last_delivery_of_a_job_counts() -> None:
     assert ack(state, [Delivery(0, 0, 3)]).stale == [0]
     assert ack(state, [Delivery(0, 0, 2), Delivery(0, 0, 2)]).event == JobsAcked([(0, [0])])
     for delivery in (None, Delivery(9, 0, 1), Delivery(0, 1, 1)):
-        assert ack(state, [delivery]).stale == [0], "nobody was ever given it"
+        assert ack(state, [delivery]).stale == [0], "it was never delivered"
 
 
 def test_a_repeated_ack_is_fine_until_it_is_forgotten_and_never_wrong() -> None:

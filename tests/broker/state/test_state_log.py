@@ -1,4 +1,4 @@
-"""A map in a log: what it promises, through failures, power cuts and its own compaction."""
+"""The state log: failures, power cuts and compaction."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def open_map(store: Store, dead_bytes_min: int = 1 << 20) -> StateLog:
 
 
 async def reopened(filesystem: SimulatedFilesystem) -> dict[bytes, bytes]:
-    """What is read from the disk by a process that comes later."""
+    """Return the entries that a later process reads from the disk."""
     store = make_store(filesystem.copy())
     entries = (await open_map(store)).entries
     await store.close()
@@ -203,7 +203,7 @@ def test_a_caller_that_stops_waiting_does_not_call_its_put_off() -> None:
     run(work())
 
 
-# Failing.
+# Failures.
 
 
 def test_on_a_full_disk_a_put_fails_and_the_map_stays_as_it_was() -> None:
@@ -398,7 +398,7 @@ def test_what_was_committed_but_not_applied_when_a_compaction_begins_is_kept() -
         kept._dead_bytes_min = 1
         kept._logged_bytes += 10_000
         kept._compact_if_worthwhile()
-        syncer.tell()  # The log has committed, and calls back after the compaction has begun.
+        syncer.tell()  # The log has committed, and calls back after the compaction has started.
         while kept._compacting:
             await turns()
             if syncer._done:
@@ -477,7 +477,7 @@ async def _compare(steps: list[Any], seed: int) -> None:
 def _applied(
     entries: dict[bytes, bytes], puts: list[tuple[list[StateEntry], asyncio.Future[None]]]
 ) -> dict[bytes, bytes]:
-    """The map after those puts that did not fail."""
+    """Return the map after the puts that did not fail."""
     after = dict(entries)
     for changes, put in puts:
         if put.exception() is None:
@@ -488,7 +488,7 @@ def _applied(
 def _all_outcomes(
     certain: dict[bytes, bytes], unsettled: list[list[StateEntry]]
 ) -> list[dict[bytes, bytes]]:
-    """What a power cut may leave: the log is cut at some batch, so a prefix of the puts."""
+    """Return what a power cut may leave: the log is cut at some batch, so a prefix of the puts."""
     outcomes = [dict(certain)]
     for changes in unsettled:
         after = dict(outcomes[-1])
@@ -505,7 +505,7 @@ def _change(entries: dict[bytes, bytes], changes: list[StateEntry]) -> None:
 
 
 async def _abandon(kept: StateLog, filesystem: SimulatedFilesystem) -> None:
-    """The process is gone: nothing that it still does may reach the disk or the test."""
+    """Cut off the process: nothing that it still does may reach the disk or the test."""
     kept._is_closed = True
     if kept._compacting:
         kept._compacting.cancel()
@@ -545,7 +545,7 @@ async def _check_power_cuts(seed: int) -> None:
 
 
 async def _live(filesystem: SimulatedFilesystem, seed: int) -> list[list[StateEntry]]:
-    """Many sides put, each under keys of its own and in pairs that must never be parted."""
+    """Run several writers, each with its own keys, in pairs that must never be separated."""
     chance = random.Random(seed)
     puts: list[list[StateEntry]] = []
     store = make_store(filesystem, config=SMALL, seed=seed)
@@ -578,7 +578,7 @@ def _check_state(
         allowed = [puts[n][0][1] for n in history if n >= last_acked]
         if last_acked < 0:
             allowed.append(None)
-        assert found in allowed, f"{where}: {left!r} is {found!r}, allowed is {allowed}"
+        assert found in allowed, f"{where}: {left!r} is {found!r}, must be one of {allowed}"
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])

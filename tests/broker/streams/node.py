@@ -1,4 +1,4 @@
-"""The streams of a node, over a simulated disk and metadata in memory, with time moved by hand."""
+"""The streams of a node over a simulated disk, metadata in memory and a manual clock."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ JSON = CreateStream(content_type="application/json")
 
 @dataclass(frozen=True)
 class Rows:
-    """What metadata holds from a moment on."""
+    """The contents of metadata from a moment on."""
 
     entries: tuple[MetadataEntry, ...]
     revision: int
 
 
-class NotedMetadata(MemoryMetadata):
-    """Has the trace of the disk say what is durable here, so that a crash knows of both."""
+class TracedMetadata(MemoryMetadata):
+    """Writes its changes into the trace of the disk, so that a crash state includes both."""
 
     disk: SimulatedFilesystem | None = None
 
@@ -51,7 +51,7 @@ class NotedMetadata(MemoryMetadata):
 
 
 class Node:
-    """What streams need of a node. `restart` and `crash` begin another life on the same disk."""
+    """The dependencies of streams. `restart` and `crash` start a new node on the same disk."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Node:
     ) -> None:
         self.disk = SimulatedFilesystem()
         self.filesystem = filesystem or self.disk
-        self.metadata = metadata or NotedMetadata()
-        if isinstance(self.metadata, NotedMetadata) and filesystem is None:
+        self.metadata = metadata or TracedMetadata()
+        if isinstance(self.metadata, TracedMetadata) and filesystem is None:
             self.metadata.disk = self.disk
         self.clock = clock or ManualClock()
         self.timers = ManualTimers(self.clock)
@@ -136,11 +136,11 @@ class Node:
         await self.start()
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, and let be done what is due."""
+        """Advance the clock, and run what is due."""
         self.timers.advance(seconds)
         await turns(200)
 
-    # What clients do.
+    # Clients.
 
     async def create(
         self, path: str, asked: CreateStream = TEXT, *values: bytes
@@ -157,7 +157,7 @@ class Node:
         return (await self.streams.get(path).append(values, mark)).next_offset
 
     async def values(self, path: str) -> list[bytes | None]:
-        """Return all values in the topic of a stream, as any consumer of the topic sees them."""
+        """Return all values in the topic of a stream, as a consumer of the topic sees them."""
         stream = self.streams.get(path)
         await stream.open()
         partition = stream.partition
@@ -171,6 +171,6 @@ class Node:
 
 
 async def turns(count: int = 60) -> None:
-    """Let the event loop go round until nothing that is ready is left to do."""
+    """Run the event loop until nothing that is ready is left."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""How long streams live: by which clock, and over a restart."""
+"""Expiry of streams: by which clock, and over a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free text never becomes a name on the disk."""
+"""Paths of streams never become names on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams over their topics: made, written, closed, forked, deleted and expired; over restarts."""
+"""Streams: created, written, closed, forked, deleted and expired; over restarts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by(number: int, *, epoch: int = 0, **rest: Any) -> WriteMark:
 RESTARTS = pytest.mark.parametrize("again", [Node.restart, Node.crash], ids=["restart", "crash"])
 
 
-# What there is after another start.
+# After a restart.
 
 
 @RESTARTS
@@ -333,7 +333,7 @@ def test_what_cannot_be_created_leaves_nothing() -> None:
     on_a_node(work)
 
 
-# Deleting, at this door and at others.
+# Deleting, through this server and others.
 
 
 @pytest.mark.parametrize("door", ["streams", "topics"])
@@ -360,7 +360,9 @@ def test_a_stream_whose_topic_was_made_anew_meanwhile_is_gone() -> None:
         await node.topics.delete("a")
         await node.topics.create("a")
         await turns()
-        await node.state.put(list(entries.items()))  # As if the crash had come before the row went.
+        await node.state.put(
+            list(entries.items())
+        )  # As if the crash had happened before the row was deleted.
         await node.crash()
         with pytest.raises(UnknownStream):
             node.streams.get("a")

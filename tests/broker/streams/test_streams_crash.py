@@ -1,8 +1,8 @@
-"""Streams on a disk that loses power: what was answered holds, and nothing is there by half.
+"""Power cuts: what was answered is durable, and nothing is stored partially.
 
-The workload runs once, and the trace of its disk says which states a power cut could have left.
-Each is started from, its clients retry what they had not heard of, and then everything must be
-there exactly once.
+The workload runs once, and the trace of its disk gives the states that a power cut could have left.
+A node is started from each, clients retry what was not answered, and then everything must be stored
+exactly once.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ FORK = CreateStream(fork=ForkSource("a", 4))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Something was asked for, and may happen from now on."""
+class Requested:
+    """A request was sent: it may take effect from now on."""
 
     step: str
 
 
 @dataclass(frozen=True)
-class Told:
-    """It was answered that it has happened."""
+class Answered:
+    """A request was answered with success."""
 
     step: str
 
@@ -61,7 +61,7 @@ STEPS = (
 
 
 async def do(node: Node, step: str) -> None:
-    """Do one step of the workload; each may be repeated by a client that heard nothing."""
+    """Run one step of the workload; a client without an answer may repeat it."""
     action, _, name = step.partition(" ")
     if step == "create a":
         await node.create("a", TEXT, b"first")
@@ -80,9 +80,9 @@ async def do(node: Node, step: str) -> None:
 
 async def work(node: Node) -> None:
     for step in STEPS:
-        node.disk.note(Asked(step))
+        node.disk.note(Requested(step))
         await do(node, step)
-        node.disk.note(Told(step))
+        node.disk.note(Answered(step))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -103,8 +103,8 @@ async def _check_states(seed: int) -> None:
 
 
 async def _check(node: Node, state: CrashState) -> None:
-    told = {one.step for one in state.notes if isinstance(one, Told)}
-    asked = [one.step for one in state.notes if isinstance(one, Asked)]
+    told = {one.step for one in state.notes if isinstance(one, Answered)}
+    asked = [one.step for one in state.notes if isinstance(one, Requested)]
     await _check_told(node, told, set(asked), state)
     last = asked[-1] if asked else STEPS[0]
     for step in STEPS[STEPS.index(last) :]:
@@ -180,7 +180,9 @@ def test_a_disk_that_fails_at_any_call_leaves_whole_streams(error: int) -> None:
 
 @pytest.mark.parametrize("kind", ["error", "short write"])
 def test_producers_that_retry_over_a_full_disk_are_stored_once(kind: FaultKind) -> None:
-    """Many appends are in flight when the log takes some back, and those behind must fall too."""
+    """Many appends are in flight when the log takes some back, and those after them must fail,
+    too.
+    """
     count = 12
 
     async def produce(node: Node, producer: str) -> None:

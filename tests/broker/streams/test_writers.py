@@ -1,4 +1,4 @@
-"""What a mark is refused for, and that taking it back leaves no trace."""
+"""Write marks: which are refused, and that undoing one leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of classic groups share: a machine with its tickets, and members to speak for."""
+"""Helpers for tests of classic groups: a group with its tickets, and clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REBALANCE_MS = 60_000
 
 
 def join_of(member_id: str = "", **changes: Any) -> GroupJoinRequest:
-    """A join as most clients send it: known id needed, one strategy."""
+    """Return a join as most clients send it: with a known id, and one assignor."""
     fields: dict[str, Any] = {
         "member_id": member_id,
         "client_id": "c",
@@ -33,7 +33,7 @@ def join_of(member_id: str = "", **changes: Any) -> GroupJoinRequest:
 
 
 class Bench:
-    """A group, a clock that is moved by hand, and every answer that was given."""
+    """A group, a manual clock, and all answers."""
 
     def __init__(self, limits: ClassicLimits = LIMITS) -> None:
         self.limits = limits
@@ -45,7 +45,7 @@ class Bench:
         self._tickets = 0
 
     def join(self, member_id: str = "", **changes: Any) -> int:
-        """Ask to join; the ticket's answer shows in `answers` once there is one."""
+        """Send a join; its answer is in `answers` once there is one."""
         self._tickets += 1
         self._ids += 1
         join = join_of(member_id, **changes)
@@ -71,7 +71,7 @@ class Bench:
         return results
 
     def advance_time(self, seconds: float) -> None:
-        """Let time pass; the group is called when it wanted to be, as a timer would."""
+        """Advance the clock; the group is called at its deadlines, as a timer would."""
         end = self.now + seconds
         while (deadline := self.group.deadline) is not None and deadline <= end:
             self.now = max(self.now, deadline)
@@ -79,21 +79,21 @@ class Bench:
         self.now = end
 
     def restart(self) -> None:
-        """Forget all that was not stored."""
+        """Restore the group from what was stored."""
         assert self.stored is not None
         self.group = ClassicGroup.restore("g", self.stored, self.limits, self.now)
 
     def join_all(self, *members: str | None, **changes: Any) -> list[str]:
-        """Have members gather in the first generation of a group, by id or anew; returns the ids.
+        """Let members join the first generation, with these ids or new ones; returns the ids.
 
-        They are told their ids at once, as before JoinGroup 4.
+        They get their ids at once, as before JoinGroup 4.
         """
         tickets = [self.join(needs_known_id=False, instance_id=m, **changes) for m in members]
         self.advance_time(0.5)
         return [self.answers[ticket].member_id for ticket in tickets]
 
     def stable(self, *instances: str | None) -> list[str]:
-        """Have members gather and share the work, the first being the leader; returns the ids."""
+        """Let members join and get assignments, the first as leader; returns the ids."""
         ids = self.join_all(*instances)
         for member_id in ids[1:]:
             self.sync(member_id)

@@ -1,4 +1,4 @@
-"""A classic group: who is in it, in which generation, with which share."""
+"""A classic group: its members, generations and assignments."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_new_member_may_wait_only_so_long(bench: Bench) -> None:
     assert again not in bench.answers
 
 
-# Strategies.
+# Assignors.
 
 
 def test_the_strategy_that_most_prefer_among_those_that_all_know_is_used(bench: Bench) -> None:
@@ -233,7 +233,7 @@ def test_a_group_that_became_empty_may_be_of_another_type(bench: Bench) -> None:
     assert bench.group.protocol_type == "connect"
 
 
-# How many.
+# Limits.
 
 
 def test_a_full_group_takes_no_more_members(bench: Bench) -> None:
@@ -256,7 +256,7 @@ def test_ids_that_are_given_out_are_limited_too(bench: Bench) -> None:
     assert found == [MemberIdNeeded] * 4 + [GroupFull]
 
 
-# Shares.
+# Assignments.
 
 
 def test_each_member_gets_the_share_that_the_leader_gave_it(bench: Bench) -> None:
@@ -321,7 +321,7 @@ def test_who_does_not_ask_for_its_share_in_time_is_let_go(bench: Bench) -> None:
     assert [m.member_id for m in bench.answers[again].members] == [first]
 
 
-# Being heard.
+# Heartbeats.
 
 
 def test_a_silent_member_is_let_go_and_the_rest_gathers(bench: Bench) -> None:
@@ -595,7 +595,7 @@ def test_a_fenced_static_member_commits_nothing(bench: Bench) -> None:
         commit(bench, static, 1, instance_id="i")
 
 
-# Storing, and coming back.
+# Storage and restarts.
 
 
 def test_members_that_are_heard_in_time_stay_in_their_generation_over_a_restart(
@@ -660,7 +660,7 @@ def test_those_who_wait_are_told_when_the_group_ends(bench: Bench) -> None:
     assert first
 
 
-# Looking.
+# Describing.
 
 
 def test_a_stable_group_shows_its_strategy_and_shares_and_others_do_not(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Classic groups under anything that clients, time and restarts can do to them."""
+"""A model test of classic groups, under all that clients, time and restarts can do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE = NEW_MEMBER_SECONDS_MAX + 2 * (REBALANCE_MS + SESSION_MS) / 1000
 
 
 class Client:
-    """A consumer as it should be: it does what it is told, or nothing at all."""
+    """A correct consumer: it follows the answers, or does nothing at all."""
 
     def __init__(self, number: int, instance_id: str | None) -> None:
         self.number = number
@@ -39,7 +39,7 @@ class Client:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, as after a restart of the client."""
+        """Start again, as after a restart of the client."""
         self.member_id = ""
         self.ticket: int | None = None
         self.joined: GroupJoinResult | None = None
@@ -47,12 +47,12 @@ class Client:
 
     @property
     def owner(self) -> str:
-        """Who has a share: a static member is the same under all its member ids."""
+        """Identifies the client: a static member is the same under all its member ids."""
         return self.instance_id or self.member_id
 
 
 class ClassicGroupModel(RuleBasedStateMachine):
-    """Clients, a group, and what must hold whatever they do."""
+    """Clients, a group, and the invariants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,11 +63,11 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.open: set[int] = set()
         self.heard: set[int] = set()
 
-    # What clients do.
+    # Clients.
 
     @rule(numbers=st.sets(st.integers(0, 4)), metadata=st.sampled_from([b"a", b"a", b"b"]))
     def go_on(self, numbers: set[int], metadata: bytes) -> None:
-        """Some clients do what comes next for them, and little time passes."""
+        """Some clients take their next step, and little time passes."""
         for number in sorted(numbers):
             client = self.clients[number]
             if client.ticket is not None:
@@ -82,7 +82,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @rule()
     def all_go_on(self) -> None:
-        """All clients take two steps, so that often all are in the group and have a share."""
+        """All clients take two steps, so that often all are in the group and have an assignment."""
         for _ in range(2):
             self.go_on(set(range(len(self.clients))), b"a")
 
@@ -135,7 +135,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 4))
     def restart_client(self, number: int) -> None:
-        """It comes back knowing nothing; what it waited for is answered into the void."""
+        """The client starts again without state; the answer to its waiting request is lost."""
         self.clients[number].forget()
 
     @rule(number=st.integers(0, 4), age=st.integers(0, 2))
@@ -156,7 +156,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             assert generation == group.generation
             assert generation >= self.generation_told, "an old generation commits"
 
-    # What else happens.
+    # Time and restarts.
 
     @rule(
         seconds=st.sampled_from(
@@ -183,7 +183,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
     def free_disk(self) -> None:
         self.bench.is_disk_full = False
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def nothing_is_overdue(self) -> None:
@@ -198,14 +198,14 @@ class ClassicGroupModel(RuleBasedStateMachine):
         )
 
     def teardown(self) -> None:
-        """Nobody waits for ever: whoever still does when all fall silent is told something."""
+        """No request waits forever: when all clients are silent, those that wait get an answer."""
         self.bench.advance_time(PATIENCE)
         self._deliver()
         assert not self.open, f"never answered: {self.open}"
         assert self.bench.group.is_empty
 
     def _deliver(self) -> None:
-        """Let clients have their answers."""
+        """Pass the answers to the clients."""
         for ticket, value in self.bench.take_answers().items():
             self.open.discard(ticket)
             if isinstance(value, GroupJoinResult):
@@ -240,11 +240,11 @@ class ClassicGroupModel(RuleBasedStateMachine):
         for partition in share:
             owner = self.owners.setdefault((generation, partition), client.owner)
             assert owner == client.owner, f"{partition} has two owners in {generation}"
-        assert share, "there is enough for all, and a leader gives something to everyone"
+        assert share, "there is enough for all, and the leader assigns to all"
 
 
 class StoringBench(Bench):
-    """A bench whose answers go out when the state that they speak of is stored, as on a node."""
+    """A bench that sends answers when the state that they depend on is stored, as a node does."""
 
     def __init__(self) -> None:
         super().__init__(ClassicLimits(members_max=8, initial_delay_ms=100))
@@ -278,7 +278,7 @@ class StoringBench(Bench):
 
 
 def _divide(joined: GroupJoinResult) -> dict[str, bytes]:
-    """Give every partition to one member."""
+    """Assign every partition to one member."""
     shares: dict[str, list[str]] = {member.member_id: [] for member in joined.members}
     names = list(shares)
     for number, partition in enumerate(PARTITIONS):

@@ -1,4 +1,4 @@
-"""Consumers as clients of KIP-848 behave, for tests: what they send, and what is in their hands."""
+"""Clients of consumer groups (KIP-848) for tests."""
 
 from __future__ import annotations
 
@@ -24,49 +24,50 @@ from millstream.errors import (
 REBALANCE_TIMEOUT_MS = 20_000
 
 
-def wish(**fields: object) -> dict[str, object]:
-    """What a member wants, as fields of a heartbeat."""
+def subscription_fields(**fields: object) -> dict[str, object]:
+    """Return the subscription of a member, as fields of a heartbeat."""
     return {"topic_names": frozenset(), "topic_regex": "", **fields}
 
 
 @dataclass(eq=False)
 class Client:
-    """One consumer. It takes what it is given at once, and lets go when `let_go` is called.
+    """One consumer. It takes granted partitions at once, and releases others when `release` is
+    called.
 
-    It says only what changed since it last spoke, and everything when an answer was lost.
+    It sends only what changed since its last heartbeat, and everything when an answer was lost.
     """
 
     member_id: str
     instance_id: str | None = None
-    wants: dict[str, object] = field(default_factory=wish)
+    subscription: dict[str, object] = field(default_factory=subscription_fields)
     epoch: int = JOIN_EPOCH
     hands: PartitionSet = field(default_factory=dict)
-    """What it has, and reads from."""
+    """The partitions that it has, and reads."""
     allowed: PartitionSet = field(default_factory=dict)
-    """What it was last told that it may have."""
+    """The partitions that it may have, by the last answer."""
     is_alive: bool = True
-    _said_owned: PartitionSet | None = None
-    _must_say_all: bool = True
-    _must_say_wishes: bool = False
+    _sent_owned: PartitionSet | None = None
+    _must_send_all: bool = True
+    _must_send_subscription: bool = False
 
-    def want(self, **fields: object) -> None:
+    def subscribe(self, **fields: object) -> None:
         """Change the subscription."""
-        self.wants = wish(**fields)
-        self._must_say_wishes = True
+        self.subscription = subscription_fields(**fields)
+        self._must_send_subscription = True
 
-    def let_go(self) -> None:
-        """Finish giving up what it may not have any more."""
+    def release(self) -> None:
+        """Release what it may not have any more."""
         self.hands = intersection(self.hands, self.allowed)
 
     def beat(self) -> ConsumerHeartbeat:
-        """What it says next."""
-        is_all = self._must_say_all or self.epoch == JOIN_EPOCH
+        """Return the next heartbeat."""
+        is_all = self._must_send_all or self.epoch == JOIN_EPOCH
         fields: dict[str, object] = {}
-        if is_all or self._must_say_wishes:
-            fields.update(self.wants)
+        if is_all or self._must_send_subscription:
+            fields.update(self.subscription)
         if is_all:
             fields["rebalance_timeout_ms"] = REBALANCE_TIMEOUT_MS
-        if is_all or self.hands != self._said_owned:
+        if is_all or self.hands != self._sent_owned:
             fields["owned"] = self.hands
         return ConsumerHeartbeat(
             member_id=self.member_id,
@@ -75,34 +76,34 @@ class Client:
             **fields,  # type: ignore[arg-type]
         )
 
-    def hear(self, answer: ConsumerHeartbeatResult) -> None:
-        """Take the answer to `beat`."""
+    def on_response(self, answer: ConsumerHeartbeatResult) -> None:
+        """Handle the answer to `beat`."""
         assert answer.member_id == self.member_id
-        self._said_owned = self.hands
-        self._must_say_all = self._must_say_wishes = False
+        self._sent_owned = self.hands
+        self._must_send_all = self._must_send_subscription = False
         self.epoch = answer.member_epoch
         if answer.assigned is not None:
             self.allowed = answer.assigned
             self.hands = union(self.hands, answer.assigned)
 
-    def miss(self) -> None:
-        """No answer came."""
-        self._must_say_all = True
+    def on_lost_response(self) -> None:
+        """Handle that no answer came."""
+        self._must_send_all = True
 
-    def fail(self, error: MillstreamError) -> None:
-        """Do what a client does about an error."""
-        self._must_say_all = True
+    def on_error(self, error: MillstreamError) -> None:
+        """Handle an error as clients do."""
+        self._must_send_all = True
         if isinstance(error, FencedMemberEpoch | UnknownMember | FencedInstance):
             self.epoch = JOIN_EPOCH
             self.hands = self.allowed = {}
         if isinstance(error, FencedInstance):
             self.is_alive = False
 
-    def farewell(self, *, is_for_a_while: bool = False) -> ConsumerHeartbeat:
-        """Let go of everything and leave."""
+    def leave_request(self, *, is_temporary: bool = False) -> ConsumerHeartbeat:
+        """Release everything, and return the request to leave."""
         self.is_alive = False
         self.hands = self.allowed = {}
-        epoch = LEAVE_STATIC_EPOCH if is_for_a_while else LEAVE_EPOCH
+        epoch = LEAVE_STATIC_EPOCH if is_temporary else LEAVE_EPOCH
         return ConsumerHeartbeat(
             member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id
         )

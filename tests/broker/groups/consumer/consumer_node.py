@@ -1,4 +1,4 @@
-"""A node's groups with consumers: topics that have partitions, and words for what clients do."""
+"""A node with consumer groups: topics that have partitions, and helpers for clients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from millstream.broker.topics.topic import TopicChange, TopicEvent
 from millstream.errors import UnknownTopicId
 from tests.broker.groups.group_node import Node
 
-from .consumer_clients import Client, wish
+from .consumer_clients import Client, subscription_fields
 
 
 @dataclass
-class Shape:
-    """A topic as far as groups look at it."""
+class FakeTopic:
+    """The properties of a topic that groups use."""
 
     name: str
     id: UUID
@@ -26,10 +26,10 @@ class Shape:
 
 
 class Topics:
-    """Topics that tests create, let grow and delete, and that are watched."""
+    """Topics that tests create, grow and delete, and that can be watched."""
 
     def __init__(self, **partition_counts: int) -> None:
-        self._topics: dict[str, Shape] = {}
+        self._topics: dict[str, FakeTopic] = {}
         self._callbacks: list[Callable[[TopicChange], None]] = []
         self._next_id = 100
         for name, count in partition_counts.items():
@@ -37,7 +37,7 @@ class Topics:
 
     def create(self, name: str, count: int) -> None:
         self._next_id += 1
-        self._topics[name] = Shape(name, UUID(int=self._next_id), count)
+        self._topics[name] = FakeTopic(name, UUID(int=self._next_id), count)
         self._tell(name, TopicEvent.CREATED)
 
     def grow(self, name: str, count: int) -> None:
@@ -75,7 +75,7 @@ class Topics:
 
 
 class ConsumerNode(Node):
-    """A node with topics of some size, and words for clients."""
+    """A node with topics of some size, and helpers for clients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,11 +86,13 @@ class ConsumerNode(Node):
 
     async def beat(self, client: Client, group_id: str = "g") -> ConsumerHeartbeatResult:
         answer = await self.send(client.beat(), group_id)
-        client.hear(answer)
+        client.on_response(answer)
         return answer
 
     async def join(self, member_id: str, group_id: str = "g", **fields: Any) -> Client:
-        client = Client(member_id, wants=wish(topic_names=frozenset({"apple"})), **fields)
+        client = Client(
+            member_id, subscription=subscription_fields(topic_names=frozenset({"apple"})), **fields
+        )
         await self.beat(client, group_id)
         return client
 
@@ -102,7 +104,7 @@ Work = Callable[[ConsumerNode], Coroutine[Any, Any, None]]
 
 
 def on_a_node(work: Work) -> Callable[[], None]:
-    """Make a test of a coroutine that is given a node that runs."""
+    """Make a test of a coroutine that takes a running node."""
 
     def test() -> None:
         async def live() -> None:

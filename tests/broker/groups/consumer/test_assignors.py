@@ -1,4 +1,4 @@
-"""How the server divides partitions: fully, evenly, and with as little moving as that needs."""
+"""Assignors: complete, balanced, and with as few moves as that needs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SUBSCRIPTIONS = st.lists(st.frozensets(st.sampled_from([T1, T2, T3, T4])), max_s
 
 
 def same(count: int, *topics: UUID) -> list[MemberSubscription]:
-    """Members that all want the same."""
+    """Return members with the same subscription."""
     return [MemberSubscription(f"m{number}", frozenset(topics)) for number in range(count)]
 
 
 def again(
     subscribers: Sequence[MemberSubscription], targets: Mapping[str, PartitionSet]
 ) -> list[MemberSubscription]:
-    """The same members, after a division that gave them `targets`."""
+    """Return the same members, after an assignment of `targets`."""
     return [
         MemberSubscription(member.member_id, member.topics, targets.get(member.member_id, {}))
         for member in subscribers
@@ -44,7 +44,7 @@ def again(
 
 
 def owners(targets: Mapping[str, PartitionSet]) -> Owners:
-    """Whose each partition is; fails where one belongs to two."""
+    """Return the owner of each partition; fails if one has two."""
     found: Owners = {}
     for member_id, target in targets.items():
         for topic, numbers in target.items():
@@ -55,7 +55,7 @@ def owners(targets: Mapping[str, PartitionSet]) -> Owners:
 
 
 def moved(before: Mapping[str, PartitionSet], after: Mapping[str, PartitionSet]) -> set[str]:
-    """Members that got something that they did not have."""
+    """Return the members that got a partition that they did not have."""
     had = owners(before)
     return {member_id for place, member_id in owners(after).items() if had.get(place) != member_id}
 

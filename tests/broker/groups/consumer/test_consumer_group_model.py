@@ -1,8 +1,8 @@
-"""A consumer group against clients that lose answers, die, restart, and against a dying broker.
+"""A model test of a consumer group: clients lose answers, die and restart, and so does the broker.
 
-Clients behave as real ones do. Whatever happens: no partition is ever in the hands of two that the
-group takes for members, no epoch that anyone was told ever falls, and when all is quiet everyone
-has what it should, within a bounded number of heartbeats.
+Clients behave as real ones do. Invariants: no partition is ever held by two members of the group,
+no epoch that was answered ever falls, and when all is quiet every client has its target, within a
+limited number of heartbeats.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from millstream.broker.state.state_log import StateEntry
 from millstream.config.schema import BrokerConfig
 from millstream.errors import MillstreamError
 
-from .consumer_clients import Client, FakeTopics, wish
+from .consumer_clients import Client, FakeTopics, subscription_fields
 
 EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 200
 CONFIG = BrokerConfig(
@@ -42,24 +42,26 @@ CONFIG = BrokerConfig(
 NAMES = ["apple", "banana", "cherry"]
 INSTANCES = ["i1", "i2"]
 
-WISHES = st.one_of(
-    st.frozensets(st.sampled_from(NAMES)).map(lambda names: wish(topic_names=names)),
-    st.sampled_from(["a.*", ".*an.*", ".*"]).map(lambda regex: wish(topic_regex=regex)),
-    st.just(wish(topic_names=frozenset({"apple"}), assignor="range")),
+SUBSCRIPTIONS = st.one_of(
+    st.frozensets(st.sampled_from(NAMES)).map(lambda names: subscription_fields(topic_names=names)),
+    st.sampled_from(["a.*", ".*an.*", ".*"]).map(
+        lambda regex: subscription_fields(topic_regex=regex)
+    ),
+    st.just(subscription_fields(topic_names=frozenset({"apple"}), assignor="range")),
 )
 
 
 class Disk(enum.Enum):
-    """How the disk takes what has to be stored."""
+    """How the disk handles changes to be stored."""
 
     SOUND = "at once"
     FULL = "not at all"
-    SLOW = "later, after more was asked for"
+    SLOW = "later, after more requests"
     SLOW_AND_BAD = "not at all, but that shows later"
 
 
 class NotStored(Exception):
-    """Nobody can be answered yet, if ever."""
+    """The changes are not durable yet, so there is no answer."""
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
@@ -73,7 +75,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.topics = FakeTopics(apple=3, banana=4)
         self.stored: dict[bytes, bytes] = {}
         self.group = ConsumerGroup("g", CONFIG)
-        self.everyone: list[Client] = []
+        self.all_clients: list[Client] = []
         self.epochs_told: dict[str, int] = {}
         self.epoch_told = 0
         self.disk = Disk.SOUND
@@ -82,7 +84,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     # Between clients and the group.
 
     def send(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
-        """Have the group hear `beat`; what it answers is stored first, or the sending fails."""
+        """Pass a heartbeat to the group, and store its changes; fails if they are not stored."""
         answer = self.group.heartbeat(beat, self.topics.catalog, self.now)
         self.store()
         if answer.member_epoch > 0:
@@ -92,7 +94,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         return answer
 
     def store(self) -> None:
-        """Store what changed, or fail to: for now, or for good."""
+        """Store changes, or fail to: for now, or forever."""
         changes = self.group.take_changes(now_ms=int(self.now * 1000))
         if changes and self.disk is Disk.FULL:
             self.group.store_failed(self.now)
@@ -100,7 +102,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if changes:
             self.under_way.append((changes, self.disk is not Disk.SLOW_AND_BAD))
         if self.under_way:
-            # Whoever is answered waits for what was last asked for, by whomever.
+            # An answer waits for the changes stored last, of any request.
             if self.disk is not Disk.SOUND:
                 raise NotStored
             _, is_stored = self.under_way[-1]
@@ -109,7 +111,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 raise NotStored
 
     def finish_storing(self) -> None:
-        """What is under way comes to its end, in order, each well or not."""
+        """Finish the writes in flight, in order, each with success or not."""
         under_way, self.under_way = self.under_way, []
         for changes, is_stored in under_way:
             if is_stored:
@@ -129,54 +131,56 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         try:
             answer = self.send(client.beat())
         except NotStored:
-            client.miss()
+            client.on_lost_response()
         except MillstreamError as error:
-            client.fail(error)
+            client.on_error(error)
         else:
             if is_answer_lost:
-                client.miss()
+                client.on_lost_response()
             else:
-                client.hear(answer)
+                client.on_response(answer)
 
-    # What clients do.
+    # Clients.
 
-    @rule(target=clients, wants=WISHES, instance=st.none() | st.sampled_from(INSTANCES))
-    def start(self, wants: dict[str, object], instance: str | None) -> object:
-        if sum(client.is_alive for client in self.everyone) >= 5:
+    @rule(
+        target=clients, subscription=SUBSCRIPTIONS, instance=st.none() | st.sampled_from(INSTANCES)
+    )
+    def start(self, subscription: dict[str, object], instance: str | None) -> object:
+        if sum(client.is_alive for client in self.all_clients) >= 5:
             return multiple()
-        client = Client(f"m{len(self.everyone)}", instance, wants)
-        self.everyone.append(client)
+        client = Client(f"m{len(self.all_clients)}", instance, subscription)
+        self.all_clients.append(client)
         self.beat(client)
         return client
 
-    @rule(client=clients, is_answer_lost=st.booleans(), lets_go=st.booleans())
-    def speak(self, client: Client, is_answer_lost: bool, lets_go: bool) -> None:
+    @rule(client=clients, is_answer_lost=st.booleans(), releases=st.booleans())
+    def heartbeat(self, client: Client, is_answer_lost: bool, releases: bool) -> None:
         if client.is_alive:
-            if lets_go:
-                client.let_go()
+            if releases:
+                client.release()
             self.beat(client, is_answer_lost=is_answer_lost)
 
     @rule(client=clients)
     def lose_request(self, client: Client) -> None:
-        client.miss()
+        client.on_lost_response()
 
-    @rule(client=clients, wants=WISHES)
-    def want_something_else(self, client: Client, wants: dict[str, object]) -> None:
-        client.want(**wants)
+    @rule(client=clients, subscription=SUBSCRIPTIONS)
+    def change_subscription(self, client: Client, subscription: dict[str, object]) -> None:
+        client.subscribe(**subscription)
 
     @rule(client=consumes(clients))
     def die(self, client: Client) -> None:
         client.is_alive = False
 
-    @rule(client=consumes(clients), is_for_a_while=st.booleans())
-    def leave(self, client: Client, is_for_a_while: bool) -> None:
+    @rule(client=consumes(clients), is_temporary=st.booleans())
+    def leave(self, client: Client, is_temporary: bool) -> None:
         if not client.is_alive:
             return
-        farewell = client.farewell(is_for_a_while=is_for_a_while and bool(client.instance_id))
+        leave_request = client.leave_request(is_temporary=is_temporary and bool(client.instance_id))
         with suppress(NotStored, MillstreamError):
-            self.send(farewell)
+            self.send(leave_request)
 
-    # What happens around them.
+    # Time, topics and the broker.
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 4))
     def change_topic(self, name: str, count: int) -> None:
@@ -212,12 +216,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             else ConsumerGroup("g", CONFIG)
         )
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def each_partition_is_in_one_hand(self) -> None:
         owners: dict[object, str] = {}
-        for client in self.everyone:
+        for client in self.all_clients:
             if client.member_id not in self.group.members:
                 continue
             for topic, numbers in client.hands.items():
@@ -227,7 +231,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_in_a_hand_that_the_group_does_not_know_of(self) -> None:
-        for client in self.everyone:
+        for client in self.all_clients:
             member = self.group.members.get(client.member_id)
             if member is None or member.has_left:
                 continue
@@ -258,14 +262,14 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert (saved.epoch, saved.target_epoch) == (self.group.epoch, self.group.target_epoch)
 
     def teardown(self) -> None:
-        """Let everything come to rest, and look who has what."""
+        """Let everything settle, and check who has what."""
         self.disk = Disk.SOUND
-        alive = [client for client in self.everyone if client.is_alive]
+        alive = [client for client in self.all_clients if client.is_alive]
         for _ in range(7 + 4 + 2 * len(alive)):
             self.now += 5.0
             self.group.advance_time(self.now)
             for client in alive:
-                client.let_go()
+                client.release()
                 if client.is_alive:
                     self.beat(client)
         alive = [client for client in alive if client.is_alive]
@@ -275,7 +279,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             if client.member_id in members:
                 assert client.hands == self.group.targets[client.member_id]
                 assert client.epoch == self.group.target_epoch
-            else:  # Its instance id is another's.
+            else:  # Another client has its instance id.
                 assert client.instance_id in {member.instance_id for member in members.values()}
         self.check_all_is_read()
 
@@ -289,7 +293,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         }
         owned = [
             (topic, number)
-            for client in self.everyone
+            for client in self.all_clients
             if client.member_id in self.group.members
             for topic, numbers in client.hands.items()
             for number in numbers

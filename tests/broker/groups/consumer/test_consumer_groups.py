@@ -1,4 +1,4 @@
-"""Consumer groups on a node: stored before they are answered, found again, beside classic ones."""
+"""Consumer groups on a node: stored before they are answered, restored, beside classic ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from millstream.records.topic_partition import TopicPartition
 from tests.broker.groups.classic.group_bench import join_of
 from tests.broker.groups.group_node import turns
 
-from .consumer_clients import REBALANCE_TIMEOUT_MS, Client, wish
+from .consumer_clients import REBALANCE_TIMEOUT_MS, Client, subscription_fields
 from .consumer_node import ConsumerNode, on_a_node
 
 T0 = TopicPartition("apple", 0)
@@ -42,7 +42,7 @@ T0 = TopicPartition("apple", 0)
 
 @on_a_node
 async def test_nobody_is_answered_before_the_answer_is_durable(node: ConsumerNode) -> None:
-    client = Client("a", wants=wish(topic_names=frozenset({"apple"})))
+    client = Client("a", subscription=subscription_fields(topic_names=frozenset({"apple"})))
     answer = asyncio.ensure_future(node.send(client.beat()))
     await asyncio.sleep(0)
     assert not node.state.entries
@@ -58,7 +58,7 @@ async def test_members_go_on_with_their_epochs_after_a_power_cut(node: ConsumerN
     before = node.groups.consumers.describe("g")
     await node.crash()
     assert node.groups.consumers.describe("g") == before
-    first.let_go()
+    first.release()
     assert (await node.beat(first)).member_epoch == 2
     assert (await node.beat(second)).assigned == node.of(2, 3)
     assert node.groups.consumers.describe("g").state == "Stable"
@@ -67,7 +67,7 @@ async def test_members_go_on_with_their_epochs_after_a_power_cut(node: ConsumerN
 
 @on_a_node
 async def test_a_second_request_waits_for_what_the_first_changed(node: ConsumerNode) -> None:
-    client = Client("a", wants=wish(topic_names=frozenset({"apple"})))
+    client = Client("a", subscription=subscription_fields(topic_names=frozenset({"apple"})))
     first = asyncio.ensure_future(node.send(client.beat()))
     second = asyncio.ensure_future(node.send(client.beat()))
     await asyncio.sleep(0)
@@ -80,11 +80,11 @@ async def test_a_second_request_waits_for_what_the_first_changed(node: ConsumerN
 async def test_what_could_not_be_stored_is_stored_with_what_comes_next(node: ConsumerNode) -> None:
     first, second = await node.join("a"), await node.join("b")
     await node.beat(first)
-    first.let_go()
+    first.release()
     fail_puts(node, 1)
     with pytest.raises(DiskFull):
         await node.beat(first)
-    first.miss()
+    first.on_lost_response()
     assert (await node.beat(second)).assigned == node.of(2, 3)
     await node.crash()
     assert (await node.beat(first)).member_epoch == 2
@@ -93,10 +93,10 @@ async def test_what_could_not_be_stored_is_stored_with_what_comes_next(node: Con
 
 @on_a_node
 async def test_a_grant_is_never_stored_without_the_release_before_it(node: ConsumerNode) -> None:
-    """The first of two writes fails after the second was begun."""
+    """The first of two writes fails after the second was started."""
     first, second = await node.join("a"), await node.join("b")
     await node.beat(first)
-    first.let_go()
+    first.release()
     fail_puts(node, 1)
     results = await asyncio.gather(
         node.send(first.beat()), node.send(second.beat()), return_exceptions=True
@@ -126,7 +126,7 @@ async def test_what_is_durable_is_not_written_again(node: ConsumerNode) -> None:
 
 
 def fail_puts(node: ConsumerNode, count: int) -> None:
-    """Have the next `count` puts end as on a full disk, a while after they were made."""
+    """Let the next `count` puts fail as on a full disk, some time after they were made."""
     put = node.state.put
     left = count
 
@@ -136,7 +136,7 @@ def fail_puts(node: ConsumerNode, count: int) -> None:
             return put(entries)
         left -= 1
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(future.set_exception, DiskFull("no room"))
+        asyncio.get_running_loop().call_soon(future.set_exception, DiskFull("no bench"))
         return future
 
     node.state.put = failing  # type: ignore[method-assign]
@@ -182,7 +182,7 @@ async def test_after_a_restart_who_was_letting_go_has_to_do_so_in_time(node: Con
 
 @on_a_node
 async def test_topics_that_come_grow_and_go_are_followed(node: ConsumerNode) -> None:
-    client = Client("a", wants=wish(topic_regex="a.*"))
+    client = Client("a", subscription=subscription_fields(topic_regex="a.*"))
     await node.beat(client)
     node.topics.create("avocado", 1)
     assert len((await node.beat(client)).assigned or ()) == 2
@@ -191,7 +191,7 @@ async def test_topics_that_come_grow_and_go_are_followed(node: ConsumerNode) -> 
     node.topics.delete("avocado")
     assert (await node.beat(client)).assigned == node.of(0, 1, 2, 3)
     node.topics.grow("apple", 5)
-    client.let_go()
+    client.release()
     assert (await node.beat(client)).assigned == node.of(0, 1, 2, 3, 4)
 
 
@@ -213,7 +213,7 @@ async def test_a_restart_alone_divides_nothing_anew(node: ConsumerNode) -> None:
     assert (answer.member_epoch, answer.assigned) == (1, None)
 
 
-# Kinds of groups.
+# Group types.
 
 
 @on_a_node
@@ -249,7 +249,7 @@ async def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
     await node.groups.commit("g", OffsetCommitter(), {T0: OffsetAndMetadata(offset=7)})
     client = await node.join("a")
     assert found(node) == 7
-    await node.send(client.farewell())
+    await node.send(client.leave_request())
     await node.stable("g")
     assert [group.kind for group in node.groups.listed()] == [GroupType.CLASSIC]
     await node.crash()
@@ -259,7 +259,7 @@ async def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
 
 @on_a_node
 async def test_a_join_that_is_refused_leaves_no_group(node: ConsumerNode) -> None:
-    client = Client("a", wants=wish(topic_regex="("))
+    client = Client("a", subscription=subscription_fields(topic_regex="("))
     with pytest.raises(InvalidRegex):
         await node.beat(client)
     with pytest.raises(UnknownMember):
@@ -287,7 +287,7 @@ async def test_a_group_with_members_is_not_deleted_and_an_empty_one_is(node: Con
     client = await node.join("a")
     with pytest.raises(GroupNotEmpty):
         await node.groups.delete("g")
-    await node.send(client.farewell())
+    await node.send(client.leave_request())
     await node.groups.delete("g")
     assert node.groups.listed() == []
     await node.crash()
@@ -367,7 +367,7 @@ async def test_many_members_come_at_once(node: ConsumerNode) -> None:
     clients = await asyncio.gather(*(node.join(f"m{number}") for number in range(8)))
     for _ in range(6):
         for client in clients:
-            client.let_go()
+            client.release()
         await asyncio.gather(*(node.beat(client) for client in clients))
         await turns()
     assert node.groups.consumers.describe("g").state == "Stable"

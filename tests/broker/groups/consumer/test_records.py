@@ -1,4 +1,4 @@
-"""Consumer groups as they are written down: read back alike, and never misread."""
+"""The stored form of consumer groups: decodes to the same group, and damage is detected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from millstream.broker.groups.consumer.records import (
 from millstream.config.schema import BrokerConfig
 from millstream.errors import CorruptData, UnknownFormat
 
-from .consumer_clients import Client, FakeTopics, wish
+from .consumer_clients import Client, FakeTopics, subscription_fields
 
 PARTITIONS = st.dictionaries(
     st.integers(0, 9).map(lambda number: UUID(int=number)),
@@ -133,10 +133,10 @@ def test_members_that_hold_the_same_partition_are_damage() -> None:
 def test_a_group_is_forgotten_with_all_its_entries() -> None:
     group = ConsumerGroup("g", BrokerConfig())
     topics = FakeTopics(apple=1)
-    client = Client("m", wants=wish(topic_names=frozenset({"apple"})))
+    client = Client("m", subscription=subscription_fields(topic_names=frozenset({"apple"})))
     group.heartbeat(client.beat(), topics.catalog, 0.0)
     written = group.take_changes(0)
-    group.heartbeat(client.farewell(), topics.catalog, 0.0)
+    group.heartbeat(client.leave_request(), topics.catalog, 0.0)
     group.take_changes(0)
     assert {key for key, _ in written} <= {key for key, _ in group.tombstones()}
     assert all(value is None for _, value in group.tombstones())
@@ -149,7 +149,7 @@ def test_an_empty_group_remembers_since_when() -> None:
     group.heartbeat(client.beat(), topics.catalog, 0.0)
     entries = dict(group.take_changes(1000))
     assert group.empty_since_ms is None
-    group.heartbeat(client.farewell(), topics.catalog, 0.0)
+    group.heartbeat(client.leave_request(), topics.catalog, 0.0)
     entries.update(group.take_changes(2000))
     live = {key: value for key, value in entries.items() if value is not None}
     saved = decode_groups(live.items())["g"]

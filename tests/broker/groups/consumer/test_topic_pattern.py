@@ -1,4 +1,4 @@
-"""Patterns from clients: what they match, what is refused, and that none of them can stall us."""
+"""Patterns from clients: matches, refusals, and bounded time."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_refusal_does_not_repeat_all_of_a_long_pattern() -> None:
 )
 @pytest.mark.timeout(10)
 def test_no_pattern_takes_long(source: str) -> None:
-    """On a clock that counts only our own work: 100 ms for compiling and a longest name."""
+    """By CPU time of this process: 100 ms for compiling and a name of the greatest length."""
     start = time.process_time()
     with suppress(InvalidRegex):
         TopicPattern(source).matches("a" * 248 + "!")

@@ -1,4 +1,4 @@
-"""Committed offsets: what counts of commits and transactions, and when offsets go."""
+"""Committed offsets: commits, transactions, deletion and expiry."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stage(
 
 
 def finish(offsets: CommittedOffsets, *, is_commit: bool, epoch: int = 0, producer: int = 7) -> int:
-    """End a transaction; returns how many changes that took."""
+    """End a transaction; returns the number of changes."""
     found = list(offsets.changes_to_finish(producer, epoch, ["g"], is_commit=is_commit))
     changes = [change for part in found for change in part]
     offsets.apply(changes)
@@ -238,7 +238,7 @@ def test_what_a_transaction_may_still_change_does_not_go(offsets: CommittedOffse
     assert expire(offsets, 10 * DAY) == set()
 
 
-# Storing.
+# Storage.
 
 CHANGES: list[OffsetChange] = [
     (OffsetKey("g", T0), committed(5)),
