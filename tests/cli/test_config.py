@@ -121,8 +121,8 @@ def test_a_file_with_nothing_wrong_is_fine():
     for words in (["my.toml"], ["--config", "my.toml"]):
         result = run("check", *words)
         assert result.exit_code == 0
-        assert result.stdout == "1 set, nothing is wrong (my.toml read)\n"
-    assert run("check").stdout == "0 set, nothing is wrong (no file read)\n"
+        assert result.stdout == "1 settings, no problems (my.toml read)\n"
+    assert run("check").stdout == "0 settings, no problems (no file read)\n"
 
 
 def test_everything_that_is_wrong_is_told_a_line_each():

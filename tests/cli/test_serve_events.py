@@ -273,7 +273,7 @@ def ask_over_http(url: str, text: str) -> None:
 
 
 def test_whatever_clients_say_a_line_stays_one_line_and_one_object(tmp_path: Path):
-    """S27: a hundred strings through both doors, as ids, names, paths and headers."""
+    """S27: a hundred strings through both servers, as ids, names, paths and headers."""
     with Node(tmp_path, "--log-level", "debug") as node:
         with RawClient(node.bootstrap, client_id="client") as client:
             create_topic(client, "t")

@@ -72,8 +72,8 @@ def test_what_was_not_finished_or_has_no_place_is_told(data: Path, file) -> None
         torn.write(b"{")
     result = run("--data", data, "--acknowledged", file.path)
     assert result.exit_code == 0
-    assert f"{file.path}: the last line was not finished, and was left out" in result.stderr
-    assert "1 acknowledged without an offset, and not looked for" in result.stderr
+    assert f"{file.path}: the last line is incomplete and was skipped" in result.stderr
+    assert "1 acknowledged without an offset, not checked" in result.stderr
 
 
 def test_a_damaged_file_of_acknowledgements_ends_with_1(data: Path, tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(context: click.Context, shell: str) -> None:
     """Print a script for shell completion.
 
-    With it, a shell completes commands, options and names.
-
-    Names of topics, groups and queues are those of the node that --server or MILLSTREAM_SERVER
-    names; where none answers at once, none are offered. In the file that your shell reads when it
-    starts:
+    The script completes commands, options and names of topics, groups and queues. Names come from
+    the node at --server or MILLSTREAM_SERVER; if it does not answer quickly, none are offered. Add
+    this to the start-up file of your shell:
 
     \b
         bash   eval "$(millstream completion bash)"
@@ -27,13 +25,13 @@ def completion(context: click.Context, shell: str) -> None:
 
     \b
     Exit status:
-        0  here it is
+        0  printed
         2  wrong usage
 
     \b
     Example:
         millstream completion bash > ~/.local/share/bash-completion/completions/millstream
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(context.find_root().command, {}, "millstream", "_MILLSTREAM_COMPLETE")

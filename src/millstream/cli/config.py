@@ -1,4 +1,4 @@
-"""`millstream config`: what a node would be set to, and what is wrong with that."""
+"""`millstream config`."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from millstream.observe.logging.formatter import printable
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """See and check the settings of a node.
+    """Show and check the settings of a node.
 
-    They come from a file, from variables and from options, of which the later win.
+    Settings come from a file, environment variables and options; later sources win.
 
     \b
     Example:
         millstream config show --all
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
 
 
 @config.command()
-@click.option("--all", "is_all", is_flag=True, help="Show what has its default too.")
-@click.option("--toml", "as_toml", is_flag=True, help="Print it as a file that --config takes.")
+@click.option("--all", "is_all", is_flag=True, help="Show defaults too.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print a file that --config accepts.")
 @json_option
 @node_options
 def show(*, is_all: bool, as_toml: bool, as_json: bool, **options: Any) -> None:
-    """Show what is set, and where it came from.
+    """Show the settings, and where each value comes from.
 
-    Takes all options of `serve`, and shows what a node that is started with them would have.
+    Takes all options of `serve` and shows the settings that such a node would have.
 
     \b
     Exit status:
         0  shown
-        1  something is wrong with the settings
+        1  the settings are invalid
         2  wrong usage
 
     \b
     Example:
         millstream config show --config /etc/millstream.toml
-    """  # noqa: D301
+    """
     if as_toml and as_json:
-        raise click.UsageError("--toml and --json cannot both be.")
+        raise click.UsageError("--toml and --json cannot be combined")
     configuration = configuration_of(options)
     _warn(configuration)
     keys = [key for key in KEYS.values() if is_all or key.path in configuration.origins]
@@ -67,35 +67,35 @@ def show(*, is_all: bool, as_toml: bool, as_json: bool, **options: Any) -> None:
         ]
         print_table(("KEY", "VALUE", "FROM"), rows)
     else:
-        click.echo("Nothing is set: all is as it is by default, which --all shows.", err=True)
+        click.echo("No settings given; --all shows the defaults.", err=True)
 
 
 @config.command()
 @click.argument("file", required=False)
 @node_options
 def check(*, file: str | None, **options: Any) -> None:
-    """Say what is wrong with the settings of a node.
+    """Check the settings of a node.
 
-    FILE is the file to check, in the place of --config. Variables and options count too, as they
-    would for `serve`. Everything that is wrong is named with its value, where it came from, and
-    what is allowed. Nothing is started, and nothing touched.
+    FILE is the file to check, instead of --config. Environment variables and options are included,
+    as for `serve`. Each problem is reported with its value, its source and the allowed values. No
+    node is started and nothing is changed.
 
     \b
     Exit status:
-        0  nothing is wrong
-        1  something is
+        0  no problems
+        1  the settings are invalid
         2  wrong usage
 
     \b
     Example:
         millstream config check /etc/millstream.toml
-    """  # noqa: D301
+    """
     if file and options["config"]:
-        raise click.UsageError("FILE and --config cannot both be.")
+        raise click.UsageError("FILE and --config cannot be combined")
     configuration = configuration_of({**options, "config": file or options["config"]})
     _warn(configuration)
     where = f" ({configuration.file} read)" if configuration.file else " (no file read)"
-    click.echo(printable(f"{len(configuration.origins)} set, nothing is wrong{where}"))
+    click.echo(printable(f"{len(configuration.origins)} settings, no problems{where}"))
 
 
 def _warn(configuration: Configuration) -> None:
@@ -124,7 +124,7 @@ def _origin(origin: Origin) -> dict[str, Any]:
 
 
 def _toml(configuration: Configuration, keys: list[ConfigKey]) -> Iterator[str]:
-    """Yield the lines of a file that sets all `keys`, with where each value came from."""
+    """Yield the lines of a file that sets all `keys`, with their sources as comments."""
     for table, below in groupby(keys, key=lambda key: key.table):
         yield f"[{table}]  # {TABLES[table]}"
         for key in below:

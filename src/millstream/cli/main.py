@@ -1,4 +1,4 @@
-"""The `millstream` command: every noun, in one place."""
+"""The `millstream` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOUNS = {
     "topic": "millstream.cli.topic.command:topic",
     "verify": "millstream.cli.verify:verify_all",
 }
-"""Where the commands are."""
+"""Module and function of each command."""
 
 
 @click.group(
@@ -31,18 +31,18 @@ NOUNS = {
 )
 @click.version_option(millstream.__version__, message="millstream %(version)s")
 def main() -> None:
-    """Millstream: an append-only log.
+    """Millstream: a durable log and stream engine.
 
-    `serve` runs a node; `topic`, `group` and `queue` ask one that runs; `segments` looks at the
-    files of one, running or not. Each command has a --help of its own, with an example.
+    `serve` runs a node. `topic`, `group`, `queue` and `quota` administer a running node. `segments`
+    inspects the files of a data directory. Every command has a --help with an example.
 
-    Data goes to standard output, everything else to standard error. On a terminal data is a table,
-    with --json it is JSON.
+    Data is printed to standard output, everything else to standard error. Data is a table, or JSON
+    with --json.
 
     \b
     Example:
         millstream serve --data ./millstream-data
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
 
 
 if __name__ == "__main__":

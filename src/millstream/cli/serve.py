@@ -28,22 +28,22 @@ logger = logging.getLogger(__name__)
 def serve(context: click.Context, /, **options: Any) -> None:
     """Run a node until SIGTERM or Ctrl-C.
 
-    Prints one line for each door and then `ready`, on standard output. Stopping answers what is
-    under way, commits and seals; the next start then has nothing to check.
+    Prints one line per server and then `ready`, to standard output. A stop completes the requests
+    in flight, commits and seals, so that the next start has nothing to check.
 
-    Settings come from a file, from variables and from these options, of which the later win.
-    `millstream config show` tells what comes of that.
+    Settings come from a file, environment variables and these options; later sources win.
+    `millstream config show` prints the result.
 
     \b
     Exit status:
         0  stopped cleanly
-        1  could not start, ended by an error, or did not stop in time
+        1  could not start, failed, or did not stop in time
         2  wrong usage
 
     \b
     Example:
         millstream serve --data ./millstream-data --kafka 127.0.0.1:9092
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     configuration = configuration_of(options)
     with event_logging(configuration.node.logging) as events:
         is_clean = _run(configuration, events)
@@ -52,7 +52,7 @@ def serve(context: click.Context, /, **options: Any) -> None:
 
 
 def _run(configuration: Configuration, events: EventWriter) -> bool:
-    """Run a node, and say what kept it from starting; returns whether it stopped cleanly."""
+    """Run a node and report why it could not start. Return whether it stopped cleanly."""
     for warning in configuration.warnings:
         logger.warning("%s", warning)
     try:
@@ -67,12 +67,12 @@ def _run(configuration: Configuration, events: EventWriter) -> bool:
                 raise
         logger.error("not started: %s", error)  # noqa: TRY400 - the message says it all.
     except Exception:
-        logger.critical("the node ends by an error of its own", exc_info=True)
+        logger.critical("the node stopped because of an internal error", exc_info=True)
     return False
 
 
 def _started(configuration: Configuration, events: EventWriter, server: Node) -> None:
-    """Say what was found on this machine, and where the doors are."""
+    """Report the machine, the data and the addresses of the servers."""
     from millstream.cli.support.start_report import report  # noqa: PLC0415
 
     report(configuration, events, server)
@@ -80,7 +80,7 @@ def _started(configuration: Configuration, events: EventWriter, server: Node) ->
 
 
 def announce(server: Node) -> None:
-    """Say where the doors are, on standard output, in lines that programs wait for."""
+    """Print the addresses of the servers to standard output, in lines that programs wait for."""
     click.echo(f"kafka {server.kafka}")
     click.echo(f"http http://{server.http}")
     click.echo("ready")

@@ -34,45 +34,45 @@ _SEED_MAX = 2**32
 @click.option(
     "--bootstrap",
     metavar="HOST:PORT",
-    help="The Kafka door of a running node, to verify what it serves instead of a directory.",
+    help="Kafka address of a running node to verify instead of a directory.",
 )
 @click.option(
     "--acknowledged",
     metavar="FILE",
     multiple=True,
-    help="What a client wrote down of what was acknowledged to it: all of it must be there. Can be"
-    " repeated.",
+    help="Acknowledgement file of a client: every record in it must be stored. Can be repeated.",
 )
 @click.option(
     "--topic",
     "topics",
     metavar="NAME",
     multiple=True,
-    help="Verify only this topic. Can be repeated; all, where none is named.",
+    help="Verify only this topic. Can be repeated; the default is all topics.",
 )
 @click.option(
     "--deleted",
     metavar="NAME",
     multiple=True,
-    help="Records of this topic were deleted by key, or the topic itself was deleted: what is"
-    " not there of it counts as deleted, not as lost. Can be repeated.",
+    help="Count missing records of this topic as deleted, not as lost: records were deleted by"
+    " key, or the topic was deleted. Can be repeated.",
 )
 @click.option(
     "--bytes-per-second",
     type=click.IntRange(min=1),
-    help="Read no faster than this; as fast as possible, where it is left out.",
+    help="Limit the read rate. The default is no limit.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(0, PROBES_MAX),
     default=SAMPLES,
     show_default=True,
-    help="About how many offsets of each partition to look up by the indexes of a node.",
+    help="Approximate number of offsets per partition to look up through the node's indexes.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(0, _SEED_MAX - 1),
-    help="Which of these are chosen by chance; one is made up, and told, where it is left out.",
+    help="Seed of the random choice of these offsets. The default is a random seed, which is"
+    " printed.",
 )
 @click.option(
     "--timeout",
@@ -80,7 +80,7 @@ _SEED_MAX = 2**32
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT_S,
     show_default=True,
-    help="How long a node may take to answer.",
+    help="Timeout of a request to the node.",
 )
 @json_option
 @click.pass_context
@@ -98,21 +98,22 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
     *,
     as_json: bool,
 ) -> None:
-    """Check that nothing is damaged, and that nothing that was acknowledged is lost.
+    """Verify that no data is damaged and that no acknowledged record is lost.
 
-    Of a directory, everything is checked that `segments verify` checks; of a node, given by
-    `--bootstrap`, every batch is read over its Kafka door and summed, offsets must rise without a
-    gap, and offsets and times that are looked up must be found where reading through finds them.
+    For a directory, does what `segments verify` does. For a node (--bootstrap), reads every batch
+    over the Kafka protocol and verifies its checksum, checks that offsets have no gaps, and
+    compares lookups by offset and time with the records read.
 
-    With `--acknowledged`, every record of the file has to be there with the same content. What is
-    rightly gone is counted by its reason: retention, deletion, compaction, an aborted transaction,
-    a topic that was made anew. What is lost or different is listed, the first 100 with their lines.
+    With --acknowledged, every record of the file must be stored with the same content. Records that
+    were removed legitimately are counted by reason: retention, deletion, compaction, an aborted
+    transaction, a recreated topic. Lost or different records are listed, the first 100 with their
+    lines.
 
-    Reads only. A directory may be verified beside its running node.
+    Reads only. A directory can be verified beside its running node.
 
     \b
     Exit status:
-        0  sound: nothing is lost, different or damaged
+        0  nothing is lost, different or damaged
         1  something is, or could not be checked
         2  wrong usage
 
@@ -120,9 +121,9 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
     Example:
         millstream verify --data ./millstream-data --acknowledged ./acknowledged.jsonl
         millstream verify --bootstrap 127.0.0.1:9092 --acknowledged ./acknowledged.jsonl
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     if bootstrap and context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--data and --bootstrap were given, one place can be verified")
+        raise click.UsageError("--data and --bootstrap cannot be combined")
     seed = secrets.randbelow(_SEED_MAX) if seed is None else seed
     throttle = IoThrottle(bytes_per_second) if bytes_per_second else None
     with one_line_errors(), progress_bar("verify") as bar, AckIndex() as books:
@@ -189,12 +190,12 @@ def _print_report(report: Report) -> None:
         click.echo(finding_line(found))
     total = report.damaged + report.unfinished + report.absent
     if (rest := total - len(report.findings)) > 0:
-        click.echo(f"and {rest} findings more")
+        click.echo(f"and {rest} more findings")
     for miss in report.misses:
         place = f"{miss.fate.value}: {miss.where} offset {miss.offset}: {miss.why}"
         click.echo(printable(f"{place} ({miss.file} line {miss.line})"))
     if (rest := report.lost - len(report.misses)) > 0:
-        click.echo(f"and {rest} records more")
+        click.echo(f"and {rest} more records")
     if report.by_topic:
         shown = [fate for fate in AckOutcome if fate is not AckOutcome.UNPLACED]
         rows = [
@@ -211,14 +212,10 @@ def _summary(report: Report, seed: int | None) -> str:
         f" {report.fates[AckOutcome.DIFFERENT]} different"
     ]
     if report.absent:
-        lines.append(
-            f"{report.absent} gaps between offsets: a deletion by key leaves such, and so does loss"
-        )
-    lines += [
-        f"{path}: the last line was not finished, and was left out" for path in report.torn_files
-    ]
+        lines.append(f"{report.absent} gaps between offsets, from deletion by key or from loss")
+    lines += [f"{path}: the last line is incomplete and was skipped" for path in report.torn_files]
     if count := report.fates[AckOutcome.UNPLACED]:
-        lines.append(f"{count} acknowledged without an offset, and not looked for")
+        lines.append(f"{count} acknowledged without an offset, not checked")
     if seed is not None:
         lines.append(
             f"{report.offsets_probed} offsets and {report.times_probed} times looked up,"

@@ -57,7 +57,7 @@ def offset(node: RunningBroker, group: str) -> int:
 def test_groups_are_listed_with_how_far_they_are_behind(node: RunningBroker) -> None:
     empty = run("group", "list", server=node.url)
     assert (empty.exit_code, empty.stdout) == (0, "")
-    assert "no group yet" in empty.stderr
+    assert "There are no groups" in empty.stderr
     committed(node, "billing", 3)
     committed(node, "bad\x1b[2J", 5)
     head, bad, billing = run("group", "list", server=node.url).stdout.splitlines()
@@ -117,8 +117,8 @@ def test_one_partition_is_reset_and_a_group_is_made_by_that(node: RunningBroker)
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("--topic", "orders", "--to", "soon"), 2, "a time by ISO 8601"),
-        (("--topic", "orders", "--to", "-1"), 2, "a time by ISO 8601"),
+        (("--topic", "orders", "--to", "soon"), 2, "an ISO 8601 time"),
+        (("--topic", "orders", "--to", "-1"), 2, "an ISO 8601 time"),
         (("--topic", "orders"), 2, "--to"),
         (("--to", "latest"), 2, "--topic"),
         (("--topic", "order", "--to", "latest"), 1, "Did you mean orders?"),
@@ -164,10 +164,10 @@ def test_a_group_that_was_meant_is_named(node: RunningBroker) -> None:
 @pytest.mark.parametrize(
     ("words", "question"),
     [
-        (("delete", "billing"), "Forget the group billing, and how far it has read?"),
+        (("delete", "billing"), "Delete the group billing and its committed offsets?"),
         (
             ("reset", "billing", "--topic", "orders", "--to", "latest"),
-            "Have billing go on elsewhere in orders?",
+            "Reset the offsets of billing in orders?",
         ),
     ],
     ids=["delete", "reset"],

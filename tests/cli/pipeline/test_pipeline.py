@@ -54,7 +54,7 @@ def test_a_setting_without_a_value_is_wrong_usage(conf: str, tmp_path: Path):
     (tmp_path / "p.toml").write_text(GOOD.format(name="p"))
     result = call("run", tmp_path / "p.toml", "--conf", conf)
     assert result.exit_code == 2
-    assert f"found {conf!r}, needed is KEY=VALUE" in result.stderr
+    assert f"must be KEY=VALUE, got {conf!r}" in result.stderr
 
 
 def test_pipelines_are_listed_with_how_far_they_came(tmp_path: Path):

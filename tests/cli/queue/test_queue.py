@@ -107,7 +107,7 @@ def test_jobs_are_looked_at_and_not_claimed(node: RunningBroker) -> None:
     assert [one["offset"] for one in ready] == [1, 2]
     some = run("queue", "jobs", "mail", "--limit", 1, server=node.url)
     assert len(some.stdout.splitlines()) == 2
-    assert some.stderr == "There are more than these 1.\n"
+    assert some.stderr == "Only the first 1 are shown.\n"
     none = run("queue", "jobs", "mail", "--state", "delayed", server=node.url)
     assert (none.exit_code, none.stdout) == (0, "")
     assert told("queue", "describe", "mail", server=node.url)["delivered"] == 1
@@ -122,6 +122,6 @@ def test_a_queue_is_deleted_and_its_topic_stays(
     words = ("queue", "delete", "mail", "--server", node.url)
     returned, said = type_in(*words, typed=f"{typed}\n")
     assert returned == status
-    assert "Delete the queue mail (1 jobs not done), and keep its topic? [y/N]" in said
+    assert "Delete the queue mail (1 unfinished jobs)? Its topic remains. [y/N]" in said
     assert len(told("queue", "list", server=node.url)["queues"]) == (1 if status else 0)
     assert told("topic", "describe", "mail", server=node.url)["count"] == 1

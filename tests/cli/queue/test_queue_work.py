@@ -46,7 +46,7 @@ def test_a_command_gets_each_job_and_what_it_ends_well_is_done(
         "out.write(' '.join(os.environ[name] for name in names).encode() + b'\\n')\n"
     )
     status, said = work(node, "--until-empty", "--", *python(tmp_path, code), "--option")
-    assert (status, said) == (0, "3 jobs done, 0 given back\n")
+    assert (status, said) == (0, "3 jobs done, 0 returned to the queue\n")
     assert (tmp_path / "out").read_bytes() == b"".join(
         b"value %d\xff\nk%d 0 %d 1\n" % (number, number, number) for number in range(3)
     )
@@ -62,8 +62,11 @@ def test_a_job_whose_command_fails_is_given_back_until_it_is_dead(
     status, said = work(node, "--until-empty", "--", *python(tmp_path, code))
     assert status == 1
     assert said.splitlines() == [
-        *(f"job 0:1: exit status 7, given back (delivery {number})" for number in (1, 2, 3)),
-        "1 jobs done, 3 given back",
+        *(
+            f"job 0:1: exit status 7, returned to the queue (delivery {number})"
+            for number in (1, 2, 3)
+        ),
+        "1 jobs done, 3 returned to the queue",
     ]
     wait_until(lambda: queue.counts().dead == 1)
     assert queue.counts().acked == 1
@@ -76,7 +79,7 @@ def test_a_failed_job_waits_where_that_is_wanted(
     words = ("--until-empty", "--retry-ms", "1h", "--", *python(tmp_path, "os.abort()"))
     status, said = work(node, *words)
     assert status == 1
-    assert said.startswith("job 0:0: ended by signal 6, given back (delivery 1)\n")
+    assert said.startswith("job 0:0: ended by signal 6, returned to the queue (delivery 1)\n")
     assert queue.counts().delayed == 1
 
 
@@ -121,7 +124,7 @@ def test_sigterm_ends_it_after_the_job_that_is_worked_on(
         process.send_signal(signal.SIGTERM)
         gate.write_bytes(b"go")
         errors = process.communicate(timeout=PATIENCE)[1]
-    assert (process.returncode, errors) == (0, b"1 jobs done, 0 given back\n")
+    assert (process.returncode, errors) == (0, b"1 jobs done, 0 returned to the queue\n")
     counts = queue.counts()
     assert (counts.acked, counts.ready, counts.leased) == (1, 1, 0)
 

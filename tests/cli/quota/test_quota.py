@@ -67,16 +67,16 @@ def test_a_quota_that_is_not_there_is_not_removed(node: RunningBroker) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["set", "--producer-byte-rate", "1"], "needed is a user, a client id, or both"),
-        (["set", "--client-id", "a"], "needed is a rate"),
+        (["set", "--producer-byte-rate", "1"], "a user, a client id, or both are required"),
+        (["set", "--client-id", "a"], "a rate is required"),
         (
             ["set", "--client-id", "a", "--default-client-id", "--request-percentage", "1"],
             "exclude",
         ),
-        (["set", "--client-id", "a", "--producer-byte-rate", "much"], "is no number above 0"),
-        (["set", "--client-id", "a", "--request-percentage", "0"], "is no number above 0"),
-        (["set", "--client-id", "a", "--request-percentage", "nan"], "is no number above 0"),
-        (["remove"], "needed is a user, a client id, or both"),
+        (["set", "--client-id", "a", "--producer-byte-rate", "much"], "must be a number above 0"),
+        (["set", "--client-id", "a", "--request-percentage", "0"], "must be a number above 0"),
+        (["set", "--client-id", "a", "--request-percentage", "nan"], "must be a number above 0"),
+        (["remove"], "a user, a client id, or both are required"),
     ],
 )
 def test_wrong_usage_is_told_and_changes_nothing(

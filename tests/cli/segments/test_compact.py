@@ -123,7 +123,7 @@ def test_a_second_run_finds_nothing_to_do(data: Path) -> None:
     assert compact(data)
     result = run("segments", "compact", "--data", data)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "2 logs looked at: 0 changed, 0 failed\n"
+    assert result.stderr == "2 logs checked: 0 changed, 0 failed\n"
 
 
 def test_only_the_named_topic_is_touched(data: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_dry_run_says_what_would_go_and_leaves_it(data: Path) -> None:
     assert {topic: logs(data, topic) for topic in before} == before
     table = run("segments", "compact", "--data", data, "--dry-run")
     assert len(table.stdout.splitlines()) == 4
-    assert table.stderr == "4 logs looked at: 3 would change, 0 failed\n"
+    assert table.stderr == "4 logs checked: 3 would change, 0 failed\n"
 
 
 def test_a_table_has_a_line_for_each_log_that_changed(data: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_table_has_a_line_for_each_log_that_changed(data: Path) -> None:
         "TOPIC", "PARTITION", "BYTES", "AFTER", "RECORDS", "AFTER", "SEGMENTS", "AFTER",
     ]  # fmt: skip
     assert line.split()[4:6] == ["40", "4"]
-    assert result.stderr == "1 logs looked at: 1 changed, 0 failed\n"
+    assert result.stderr == "1 logs checked: 1 changed, 0 failed\n"
 
 
 # Directories of embedded stores.

@@ -93,8 +93,8 @@ def test_records_as_json_bring_keys_headers_and_times(node: RunningBroker) -> No
     [
         ("{", "truncated"),
         ("[]", "Expected `object`"),
-        ("{}", "neither a `value` nor a `text`"),
-        ('{"value": 1, "text": "a"}', "allowed is one of them"),
+        ("{}", "neither `value` nor `text`"),
+        ('{"value": 1, "text": "a"}', "only one is allowed"),
         ('{"valeu": 1}', "unknown field `valeu`"),
         ('{"value": 1, "key": 7}', "$.key"),
         ('{"value": 1, "key": {"base64": "*"}}', "base64"),
@@ -113,7 +113,7 @@ def test_a_line_that_is_no_record_is_named_and_what_stands_before_it_is_appended
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: line 4: ")
     assert words in result.stderr
-    assert result.stderr.endswith("; 2 records acknowledged, go on with line 4\n")
+    assert result.stderr.endswith("; 2 records acknowledged, continue with line 4\n")
     assert json.loads(result.stdout)["records"] == 2
     assert values(node) == [b"1", b"2"]
 
@@ -126,7 +126,7 @@ def test_what_is_acknowledged_is_told_when_the_node_refuses_the_rest(
     lines = b"\n".join([b"a", b"b", b"c", b"x" * 2_000, b"d"])
     result = run("topic", "append", "orders", server=node.url, input=lines)
     assert result.exit_code == 1
-    assert "2 records acknowledged, go on with line 3" in result.stderr
+    assert "2 records acknowledged, continue with line 3" in result.stderr
     assert result.stdout.split()[-4:] == ["0", "0", "1", "2"]
     assert values(node)[:2] == [b"a", b"b"]
 
@@ -185,7 +185,7 @@ def test_ctrl_c_ends_it_with_what_was_acknowledged(node: RunningBroker) -> None:
         said, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert json.loads(said)["records"] == 1
-    assert errors == b"ended by Ctrl-C; 1 record acknowledged, go on with line 2\n"
+    assert errors == b"ended by Ctrl-C; 1 record acknowledged, continue with line 2\n"
 
 
 def test_a_file_is_appended_whole_with_a_bar_on_a_terminal(
@@ -222,7 +222,7 @@ def test_what_tail_prints_is_what_append_takes(node: RunningBroker) -> None:
     assert [(one.key, one.headers, one.timestamp_ms) for one in copies] == [
         (one.key, one.headers, one.timestamp_ms) for one in records(node)
     ]
-    # The door says a space for a tab between parts of JSON.
+    # The server returns a space for a tab between parts of JSON.
     assert [one.raw for one in copies] == [raw and raw.replace(b"\t", b" ") for raw in raws]
 
 

@@ -43,10 +43,10 @@ def test_a_topic_that_is_there_is_not_changed(node: RunningBroker) -> None:
     [
         (("--config", "no.such=1"), 1, "'no.such' is not a topic config"),
         (("--config", "retention.ms=soon"), 1, "retention.ms"),
-        (("--config", "retention.ms"), 2, "needed is KEY=VALUE"),
+        (("--config", "retention.ms"), 2, "must be KEY=VALUE"),
         (("--config", "a=1", "--config", "a=2"), 2, "a is set twice"),
         (("--retention-ms", "1d", "--config", "retention_ms=2d"), 2, "retention_ms is set twice"),
-        (("--retention-ms", "7 weeks"), 2, "perhaps with ms, s, min, h, d"),
+        (("--retention-ms", "7 weeks"), 2, "optionally with ms, s, min, h, d"),
         (("--partitions", "0"), 2, "0 is not in the range"),
         (("--durability", "sure"), 2, "'fsync'"),
     ],
@@ -135,7 +135,7 @@ def test_who_deletes_a_topic_is_asked_with_how_much_goes(
     words = ("topic", "delete", "orders", "--server", node.url)
     returned, said = type_in(*words, typed=f"{typed}\n")
     assert returned == status
-    assert "Delete the topic orders (3 records, " in said
+    assert "Permanently delete the topic orders (3 records, " in said
     assert len(told("topic", "list", server=node.url)["topics"]) == left
 
 

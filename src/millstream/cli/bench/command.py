@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, file_okay=False, writable=True),
     default=".",
     show_default=True,
-    help="A directory on the disk to measure. What is written there has a directory of its own, and"
-    " is gone at the end.",
+    help="Directory on the disk to measure. The benchmark writes to a temporary subdirectory"
+    " and removes it at the end.",
 )
 @click.option(
     "--seconds",
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     metavar="N",
     default=1.0,
     show_default=True,
-    help="How long each measurement lasts; none writes more than 256 MiB.",
+    help="Duration of each measurement; none writes more than 256 MiB.",
 )
 @click.option(
     "--node/--no-node",
     "is_node",
     default=None,
-    help="Whether to measure a node too; without it, where one answers.",
+    help="Measure a node too. The default is to measure one if it answers.",
 )
 @server_option
 @click.option(
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     default="127.0.0.1:9092",
     show_default=True,
     show_envvar=True,
-    help="The Kafka door of the same node.",
+    help="Kafka address of the same node.",
 )
 @json_option
 def bench(
@@ -57,29 +57,27 @@ def bench(
 ) -> None:
     """Measure this machine, and a node.
 
-    Quickly, to see what a log costs beside what the disk can do; it proves nothing.
+    A quick comparison of a log with the limits of the disk, not a benchmark to publish.
 
-    First the limits of the disk: writing, and writing with a sync after each piece. Then a log in
-    this process, in each class of durability, one batch after the other. Then, where a node answers
-    at --server, a topic of its own name on that node, which is deleted at the end: append and read
-    over HTTP, produce and fetch over Kafka's protocol, with Millstream's own clients.
+    Measures the disk first: writes, and writes with a sync after each. Then a log in this process,
+    in each durability class. Then, if a node answers at --server, a temporary topic on that node:
+    append and read over HTTP, produce and fetch over the Kafka protocol, with Millstream's clients.
 
-    OF LIMIT says how much of the limit beside it was reached; for a node it means something where
-    DIR is on the disk of the node. All happens one after the other, on one connection, with batches
-    of 1,000 records of 100 bytes: many clients reach more. Other work on the machine shows in the
-    numbers.
+    OF LIMIT is the fraction of the limit next to it; for a node it is meaningful only if DIR is on
+    the disk of the node. Everything runs sequentially on one connection, with batches of 1,000
+    records of 100 bytes: many clients reach more. Other work on the machine affects the numbers.
 
     \b
     Exit status:
         0  measured
         1  something could not be measured
         2  wrong usage
-        130  ended by Ctrl-C; what was made for it is gone
+        130  interrupted by Ctrl-C; temporary files and topics were removed
 
     \b
     Example:
         millstream bench --data ./millstream-data --seconds 5
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     from millstream.cli.bench.machine import measure_machine  # noqa: PLC0415 - not for --help.
 
     found: list[Measurement] = []
@@ -102,7 +100,7 @@ def bench(
 
 
 def _noted(measured: Measurement) -> Measurement:
-    """Say on a terminal how far it is."""
+    """Print progress on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"measured: {measured.what}", err=True)
     return measured
@@ -117,7 +115,7 @@ def _is_there(server: str, *, is_needed: bool) -> bool:
     except click.ClickException as error:
         if is_needed:
             raise
-        click.echo(f"Only this machine is measured: {error.message}", err=True)
+        click.echo(f"Measuring only this machine: {error.message}", err=True)
         return False
 
 

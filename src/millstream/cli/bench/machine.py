@@ -1,7 +1,7 @@
-"""What `millstream bench` measures on a machine: the disk, and a log beside it.
+"""Measurements of `millstream bench` on this machine: the disk, and a log on it.
 
-Each measurement does one thing over and over, one after the other, with the same bytes: a batch of
-1,000 records of 100 bytes. It ends when its time is up, or when it has written as much as it may.
+Each measurement repeats one operation sequentially with the same bytes, a batch of 1,000 records of
+100 bytes, until its time is over or it has written its maximum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millstream.records.record import Record
 RECORDS = 1_000
 RECORD_SIZE = 100
 BYTES_MAX = 256 * 1024 * 1024
-"""What one measurement writes at the most; a disk takes this in a second or so."""
+"""Maximum bytes written by one measurement."""
 
 WRITE = "disk: write"
 SYNC = "disk: write, fdatasync"
@@ -33,7 +33,7 @@ _LIMITS = {
 
 
 class Measurement(NamedTuple):
-    """How fast something was."""
+    """Result of one measurement."""
 
     what: str
     bytes_per_second: float
@@ -41,11 +41,11 @@ class Measurement(NamedTuple):
     p50_ms: float
     p99_ms: float
     limit: str | None = None
-    """What it is compared with: the name of another measurement."""
+    """Name of the measurement that this one is compared with."""
 
 
 class Stopwatch:
-    """Counts what was done, and says when it is enough."""
+    """Counts operations and decides when a measurement is over."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -55,18 +55,18 @@ class Stopwatch:
 
     @property
     def is_over(self) -> bool:
-        """Whether time is up, or enough was written. Something is always done once."""
+        """Return whether the time is over or the maximum was written. At least one lap is done."""
         is_late = self._last - self._began >= self._seconds
         return bool(self._laps) and (is_late or self._bytes >= BYTES_MAX)
 
     def skip(self) -> None:
-        """Have what happened since the last time not count."""
+        """Exclude the time since the last lap."""
         now = time.perf_counter()
         self._began += now - self._last
         self._last = now
 
     def lap(self, size: int, records: int) -> None:
-        """Note that so much is done since the last time."""
+        """Count operations completed since the last lap."""
         now = time.perf_counter()
         self._laps.append(now - self._last)
         self._last = now
@@ -74,7 +74,6 @@ class Stopwatch:
         self._records += records
 
     def measured(self, what: str, limit: str | None = None) -> Measurement:
-        """Return what came of it."""
         seconds = max(self._last - self._began, 1e-9)
         laps = sorted(self._laps)
         p50, p99 = (laps[int(len(laps) * share)] * 1e3 for share in (0.5, 0.99))
@@ -82,14 +81,14 @@ class Stopwatch:
 
 
 def batch_of_bench() -> bytes:
-    """Return the batch that everything is measured with; its values do not repeat."""
+    """Return the batch used by all measurements; its values do not repeat."""
     noise = os.urandom(RECORDS * RECORD_SIZE)
     values = (noise[at : at + RECORD_SIZE] for at in range(0, len(noise), RECORD_SIZE))
     return build_batch([Record(value) for value in values], now_ms=time.time_ns() // 1_000_000)
 
 
 def measure_machine(directory: str, seconds: float) -> Iterator[Measurement]:
-    """Measure the disk that a directory is on, and a log there in each class."""
+    """Measure the disk of a directory, and a log on it in each durability class."""
     batch = batch_of_bench()
     yield _measure_disk(directory, batch, seconds, syncs=False)
     yield _measure_disk(directory, batch, seconds, syncs=True)

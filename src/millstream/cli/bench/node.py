@@ -1,6 +1,6 @@
-"""What `millstream bench` measures of a node: both of its doors, with our own clients.
+"""Measurements of `millstream bench` on a node: both servers, with our own clients.
 
-It makes a topic of a name that nobody has, and deletes it however it ends.
+Creates a topic with an unused name and deletes it in every case.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from millstream.records.record import Record
 from millstream.records.topic_partition import TopicPartition
 
 CONNECT_S = 2.0
-"""How long the Kafka door may take to be found: it is where it is said to be, or not."""
+"""Timeout of connecting to the Kafka server."""
 
 IN_FLIGHT = 1
-"""Batches that wait for their acknowledgement: one, as in the measurement of the disk."""
+"""Batches in flight: one, as in the measurement of the disk."""
 
 
 def measure_node(client: Client, bootstrap: str, seconds: float) -> Iterator[Measurement]:
-    """Measure both doors of a node, each with a topic of its own."""
+    """Measure both servers of a node, each with a topic of its own."""
     with_http = f"millstream-bench-http-{secrets.token_hex(6)}"
     with_kafka = f"millstream-bench-kafka-{secrets.token_hex(6)}"
     try:
@@ -46,7 +46,7 @@ def measure_node(client: Client, bootstrap: str, seconds: float) -> Iterator[Mea
             except UnknownTopic:
                 pass  # It did not come so far.
             except MillstreamError as error:
-                click.echo(printable(f"topic {topic} is left behind: {error}"), err=True)
+                click.echo(printable(f"topic {topic} could not be deleted: {error}"), err=True)
 
 
 def _measure_http(client: Client, topic: str, seconds: float) -> Iterator[Measurement]:
@@ -75,7 +75,7 @@ def _measure_kafka(bootstrap: str, topic: str, seconds: float) -> Iterator[Measu
         node.topics([topic])
     except (NodeUnreachable, UnknownTopic) as error:
         # Another node may be there, which does not have the topic: it is left alone.
-        text = f"Kafka's protocol is not measured, for this node is not at {bootstrap}: {error}"
+        text = f"Kafka is not measured, because this node is not at {bootstrap}: {error}"
         click.echo(printable(text), err=True)
         return
     with node:
@@ -96,7 +96,7 @@ def _produce(node: KafkaClient, topic: str, seconds: float) -> Measurement:
                 producer_epoch=producer.identity.producer_epoch,
                 base_sequence=producer.next_sequence(topic, 0),
             )
-            watch.skip()  # Building it is the same for every door.
+            watch.skip()  # Building it costs the same for every server.
             producer.send(topic, 0, batch, RECORDS)
             producer.flush()
             if is_first:  # Which makes connections and files.

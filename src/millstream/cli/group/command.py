@@ -1,4 +1,4 @@
-"""`millstream group`: how far consumers have read, and where they go on."""
+"""`millstream group`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ VERBS = {
 
 @click.group(cls=CommandGroup, verbs=VERBS)
 def group() -> None:
-    """See and set how far groups have read.
+    """Show and change consumer groups and their offsets.
 
     \b
     Example:
         millstream group describe billing
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """

@@ -17,21 +17,21 @@ from millstream.cli.support.output import printable, to_json
 @server_option
 @json_option
 def delete(*, name: str, is_sure: bool, server: str, as_json: bool) -> None:
-    """Forget a group, and how far it has read.
+    """Delete a group and its committed offsets.
 
-    Stop its consumers first: a group with members stays.
+    Stop its consumers first: a group with members cannot be deleted.
 
     \b
     Exit status:
-        0  it is forgotten
-        1  it has members, there is no such group, it was not confirmed, or no node answers
+        0  deleted
+        1  the group has members or does not exist, it was not confirmed, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream group delete billing --yes
-    """  # noqa: D301 - click's mark for lines to leave as they are.
-    confirm_or_exit(f"Forget the group {name}, and how far it has read?", is_sure=is_sure)
+    """
+    confirm_or_exit(f"Delete the group {name} and its committed offsets?", is_sure=is_sure)
     with connected(server) as node:
         node.ask("DELETE", path_of("groups", name))
     click.echo(to_json({"deleted": name}) if as_json else printable(f"deleted {name}"))

@@ -34,26 +34,26 @@ _MEMBERS = {
     "--members",
     "is_members",
     is_flag=True,
-    help="Show who is in it, and which partitions each has, and not its offsets.",
+    help="Show members and their partitions instead of offsets.",
 )
 @server_option
 @json_option
 def describe(*, name: str, is_members: bool, server: str, as_json: bool) -> None:
-    """Show how far a group has read in each partition, and who reads there.
+    """Show the committed offsets, the lag and the readers of a group.
 
-    COMMITTED is the offset at which it goes on, END the one that the next record gets, LAG what
-    lies between. A `-` stands where nothing is committed, or nobody reads.
+    COMMITTED is the next offset that the group will read, END the end of the partition, LAG the
+    difference. A `-` means that nothing is committed, or that the partition has no reader.
 
     \b
     Exit status:
-        0  here it is
-        1  there is no such group, or no node answers
+        0  shown
+        1  the group does not exist, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream group describe billing
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         found = node.ask("GET", path_of("groups", name), field="offsets")
     if as_json:
@@ -71,7 +71,7 @@ def describe(*, name: str, is_members: bool, server: str, as_json: bool) -> None
 
 
 def print_offsets(offsets: list[dict[str, Any]]) -> None:
-    """Print how far a group has read, where it has read anything."""
+    """Print the committed offsets of a group, if it has any."""
     if not offsets:
         return
     columns = {key: name for key, name in _OFFSETS.items() if key in offsets[0]}

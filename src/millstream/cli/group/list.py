@@ -22,20 +22,20 @@ _COLUMNS = {
 @server_option
 @json_option
 def list_groups(*, server: str, as_json: bool) -> None:
-    """List all groups, with how far they are behind.
+    """List all groups with their lag.
 
-    LAG is how many records of all its partitions a group has not read yet, by what it committed.
+    LAG is the number of records in all partitions after the committed offsets.
 
     \b
     Exit status:
-        0  listed, if there was anything to list
+        0  listed
         1  no node answers
         2  wrong usage
 
     \b
     Example:
         millstream group list
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         found = node.pages("/v1/groups", "groups")
     if as_json:
@@ -43,4 +43,6 @@ def list_groups(*, server: str, as_json: bool) -> None:
     elif found:
         print_table(list(_COLUMNS.values()), [[one[name] for name in _COLUMNS] for one in found])
     else:
-        click.echo("There is no group yet: consumers make them by committing.", err=True)
+        click.echo(
+            "There are no groups. A group is created when a consumer joins or commits.", err=True
+        )

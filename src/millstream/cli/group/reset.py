@@ -16,7 +16,7 @@ from millstream.cli.support.output import to_json
 
 
 def _to(_context: click.Context, _parameter: click.Parameter, text: str) -> Any:
-    """Return where to go, as the HTTP door takes it."""
+    """Return the target in the form of the HTTP API."""
     if text in ("earliest", "latest"):
         return text
     if text.isascii() and text.isdigit():
@@ -25,7 +25,7 @@ def _to(_context: click.Context, _parameter: click.Parameter, text: str) -> Any:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"found {text!r}, needed is earliest, latest, an offset, or a time by ISO 8601"
+            f"must be earliest, latest, an offset or an ISO 8601 time, got {text!r}"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -39,13 +39,13 @@ def _to(_context: click.Context, _parameter: click.Parameter, text: str) -> Any:
     metavar="TOPIC",
     required=True,
     shell_complete=complete_topics,
-    help="Which topic it is to read elsewhere.",
+    help="Topic to reset.",
 )
 @click.option(
     "--partition",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Only in this partition; without it, in all. An offset means something in one only.",
+    help="Reset only this partition. Required with an offset if the topic has several partitions.",
 )
 @click.option(
     "--to",
@@ -53,8 +53,8 @@ def _to(_context: click.Context, _parameter: click.Parameter, text: str) -> Any:
     metavar="earliest|latest|OFFSET|TIME",
     required=True,
     callback=_to,
-    help="Where it goes on: at the first record, after the last, at an offset, or with the first"
-    " record that is not older than a time, in UTC where it names no zone.",
+    help="New position: the first record, the end, an offset, or the first record at or after a"
+    " time (UTC unless it has a zone).",
 )
 @yes_option
 @server_option
@@ -69,24 +69,24 @@ def reset(
     server: str,
     as_json: bool,
 ) -> None:
-    """Have a group go on elsewhere in a topic.
+    """Reset the committed offsets of a group in a topic.
 
-    Stop its consumers first: a group with members says itself how far it is. A group that is not
-    there is made.
+    Stop its consumers first: a group with members cannot be reset. A group that does not exist is
+    created.
 
     \b
     Exit status:
-        0  it goes on there
-        1  it has members, there is no such topic or offset, it was not confirmed, or no node
-           answers
+        0  reset
+        1  the group has members, the topic or offset does not exist, it was not confirmed, or no
+           node answers
         2  wrong usage
 
     \b
     Example:
         millstream group reset billing --topic orders --to 2026-01-31T00:00:00Z
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     where = topic if partition is None else f"{topic} partition {partition}"
-    confirm_or_exit(f"Have {name} go on elsewhere in {where}?", is_sure=is_sure)
+    confirm_or_exit(f"Reset the offsets of {name} in {where}?", is_sure=is_sure)
     body = {"topic": topic, "to": place}
     if partition is not None:
         body["partition"] = partition

@@ -1,4 +1,4 @@
-"""`millstream jobs`: maintenance that walks over much data, on Spark."""
+"""`millstream jobs`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _APP = "millstream jobs"
 
 _STATE_HELP = (
-    "Where to note which segments are finished, so that the same command goes on after it was"
-    " ended. All workers must be able to write there."
+    "Directory that records finished segments, so that the same command can resume. All workers"
+    " must be able to write to it."
 )
 
 state_option = click.option("--state", metavar="DIR", help=_STATE_HELP)
@@ -34,32 +34,32 @@ bootstrap_option = click.option(
     default="127.0.0.1:9092",
     show_default=True,
     show_envvar=True,
-    help="The Kafka door of the node.",
+    help="Kafka address of the node.",
 )
 
 job_id_option = click.option(
     "--job-id",
     metavar="ID",
-    help="What the node knows the job by. Give the one of a run that failed, to repeat it without"
-    " writing anything twice. A new one is made up, and told, where there is none.",
+    help="Id of the job. To repeat a failed run without writing anything twice, give its id."
+    " The default is a new id, which is printed.",
 )
 
 
 def spark_options(command: F) -> F:
-    """Add the options that say which Spark a command runs on."""
+    """Add the options that choose a Spark master and its settings."""
     master = click.option(
         "--master",
         metavar="URL",
         default="local[*]",
         show_default=True,
-        help="The Spark master to run on.",
+        help="Spark master.",
     )
     conf = click.option(
         "--conf",
         metavar="KEY=VALUE",
         multiple=True,
         callback=lambda _context, _option, pairs: dict(map(_pair, pairs)),
-        help="A setting of Spark. Can be repeated.",
+        help="Spark setting. Can be repeated.",
     )
     return master(conf(command))
 
@@ -67,21 +67,21 @@ def spark_options(command: F) -> F:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise click.BadParameter(f"found {text!r}, needed is KEY=VALUE")
+        raise click.BadParameter(f"must be KEY=VALUE, got {text!r}")
     return key, value
 
 
 @click.group(cls=CommandGroup)
 def jobs() -> None:
-    """Run maintenance over much data, on Spark.
+    """Run maintenance jobs on Spark.
 
-    Every job can be repeated: it goes on, or finds that all is done. Needs `millstream[spark]` and
-    Java 17 or newer.
+    Every job can be repeated: it resumes, or finds that everything is done. Requires
+    `millstream[spark]` and Java 17 or newer.
 
     \b
     Example:
         millstream jobs verify --data ./millstream-data --master spark://driver:7077
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
 
 
 @jobs.command()
@@ -99,21 +99,21 @@ def verify(
     conf: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Check every byte of a data directory, a task for each segment.
+    """Verify every byte of a data directory, one task per segment.
 
-    Finds and prints what `millstream segments verify` does, and works beside a running node. The
-    directory has to be at the same path for all workers.
+    Finds and prints the same as `millstream segments verify`, and can run beside a running node.
+    The directory must have the same path on all workers.
 
     \b
     Exit status:
-        0  sound
+        0  no damage
         1  damaged, or could not be checked
         2  wrong usage
 
     \b
     Example:
         millstream jobs verify --data ./millstream-data --state ./verify-state
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     from millstream.spark.maintenance import segments  # noqa: PLC0415 - slow, with what it needs.
 
     with (
@@ -131,8 +131,7 @@ def verify(
     "--all",
     "is_all",
     is_flag=True,
-    help="Derive every index anew, to trust none of the old; without it, only those that are"
-    " missing or wrong.",
+    help="Rebuild all indexes, not only those that are missing or wrong.",
 )
 @state_option
 @spark_options
@@ -148,21 +147,21 @@ def reindex(
     is_all: bool,
     as_json: bool,
 ) -> None:
-    """Derive missing or damaged indexes and seals anew, a task for each segment.
+    """Rebuild missing or damaged indexes and seals, one task per segment.
 
-    Does what `millstream segments reindex` does. Stop the node first. The directory has to be at
-    the same path for all workers, and they must be able to write there.
+    Does the same as `millstream segments reindex`. Stop the node first. The directory must have the
+    same path on all workers and be writable.
 
     \b
     Exit status:
-        0  every index and seal is in order now
-        1  a log is damaged, or something else is that could not be derived
+        0  all indexes and seals are valid
+        1  a log is damaged, or something could not be rebuilt
         2  wrong usage
 
     \b
     Example:
         millstream jobs reindex --data ./millstream-data
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     from millstream.spark.maintenance import segments  # noqa: PLC0415 - slow, with what it needs.
 
     with (
@@ -175,16 +174,22 @@ def reindex(
 
 
 @jobs.command()
-@click.option("--from", "source", metavar="TOPIC", required=True, help="The topic to read.")
-@click.option("--to", "topic", metavar="TOPIC", required=True, help="The topic to write.")
-@click.option("--start", metavar="OFFSET|TIME", help="Where to begin; else with the first record.")
-@click.option("--end", metavar="OFFSET|TIME", help="Where to stop, before that; else at the end.")
+@click.option("--from", "source", metavar="TOPIC", required=True, help="Topic to read.")
+@click.option("--to", "topic", metavar="TOPIC", required=True, help="Topic to write.")
+@click.option(
+    "--start", metavar="OFFSET|TIME", help="Start of the range. The default is the first record."
+)
+@click.option(
+    "--end",
+    metavar="OFFSET|TIME",
+    help="End of the range, exclusive. The default is the end of the topic.",
+)
 @click.option(
     "--partition-by",
     type=click.Choice(["key", "same"]),
     default="key",
     show_default=True,
-    help="Which partition a record goes to: that of its key, or the one it came from.",
+    help="Target partition of a record: by its key, or the same as its source partition.",
 )
 @bootstrap_option
 @job_id_option
@@ -203,21 +208,21 @@ def replay(
     conf: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Write a range of one topic into another, exactly once.
+    """Copy a range of one topic to another, exactly once.
 
-    An offset counts in every partition; a time is as ISO 8601 has it, in UTC where it names no
-    zone. What is written becomes visible in one step, when the job is done.
+    An offset applies to every partition; a time is ISO 8601, in UTC unless it has a zone. All
+    copied records become visible together when the job is done.
 
     \b
     Exit status:
-        0  all is written
-        1  nothing of it is to be seen; the same --job-id repeats it
+        0  copied
+        1  failed; no record is visible, and the same --job-id repeats the job
         2  wrong usage
 
     \b
     Example:
         millstream jobs replay --from orders --to orders-again --start 2026-01-31T00:00:00Z
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     from millstream.spark.maintenance import topics  # noqa: PLC0415 - slow, with what it needs.
 
     target = _target(bootstrap, topic, job_id)
@@ -234,19 +239,21 @@ def replay(
 
 @jobs.command()
 @click.option(
-    "--table", metavar="PATH|NAME", required=True, help="A file or directory, or a table of Spark."
+    "--table", metavar="PATH|NAME", required=True, help="File, directory, or name of a Spark table."
 )
 @click.option(
     "--format",
     "table_format",
     type=click.Choice(TABLE_FORMATS),
-    help="What the files are, where their names do not say it.",
+    help="Format of the files, if their names do not tell.",
 )
-@click.option("--to", "topic", metavar="TOPIC", required=True, help="The topic to write.")
-@click.option("--key", metavar="COLUMN", help="What becomes the key; else there is none.")
-@click.option("--value", metavar="COLUMN", help="What becomes the value.")
+@click.option("--to", "topic", metavar="TOPIC", required=True, help="Topic to write.")
+@click.option("--key", metavar="COLUMN", help="Column to store as the key. The default is no key.")
+@click.option("--value", metavar="COLUMN", help="Column to store as the value.")
 @click.option(
-    "--value-json", is_flag=True, help="Make all columns the value, as JSON; so without --value."
+    "--value-json",
+    is_flag=True,
+    help="Store all columns as a JSON value. The default without --value.",
 )
 @bootstrap_option
 @job_id_option
@@ -266,26 +273,25 @@ def backfill(
     value_json: bool,
     as_json: bool,
 ) -> None:
-    """Write a table into a topic, a record for each row, exactly once.
+    """Write a table into a topic, one record per row, exactly once.
 
-    Parquet, ORC, CSV (whose first line names the columns) and JSON (an object on each line), or
-    any table that Spark knows by name. What is written becomes visible in one step, when the job
-    is done.
+    Reads Parquet, ORC, CSV (the first line has the column names) and JSON (one object per line), or
+    any table that Spark knows by name. All records become visible together when the job is done.
 
     \b
     Exit status:
-        0  all is written
-        1  nothing of it is to be seen; the same --job-id repeats it
+        0  written
+        1  failed; no record is visible, and the same --job-id repeats the job
         2  wrong usage
 
     \b
     Example:
         millstream jobs backfill --table ./orders.parquet --to orders --key customer
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     from millstream.spark.maintenance import topics  # noqa: PLC0415 - slow, with what it needs.
 
     if value is not None and value_json:
-        raise click.UsageError("found --value and --value-json, allowed is one of them")
+        raise click.UsageError("--value and --value-json cannot be combined")
     target = _target(bootstrap, topic, job_id)
     with one_line_errors(), running_session(_APP, master, conf) as spark:
         topics.backfill(spark, table, target, table_format=table_format, key=key, value=value)

@@ -1,4 +1,4 @@
-"""`millstream pipeline`: topics and tables in, SQL or Python between, topics and tables out."""
+"""`millstream pipeline`."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def pipeline() -> None:
     \b
     Example:
         millstream pipeline run orders.toml
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """

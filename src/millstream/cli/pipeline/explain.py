@@ -18,19 +18,19 @@ def explain(
 ) -> None:
     """Print how Spark would run a pipeline, without running it.
 
-    For each target: what it reads, where it goes, where its checkpoint is, and the plans of Spark
-    from the query as it is written to what is executed.
+    For each target: its sources, its destination, its checkpoint, and the logical and physical
+    plans of Spark.
 
     \b
     Exit status:
-        0  here it is
+        0  printed
         1  the pipeline cannot run
         2  wrong usage
 
     \b
     Example:
         millstream pipeline explain orders.toml
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     settings = parse_conf(conf)
     with one_line_errors():
         from millstream.spark.pipelines.definition.load import load  # noqa: PLC0415 - Spark is slow to import.

@@ -25,7 +25,7 @@ _COLUMNS = {
 }
 
 _FILE_SIZE_MAX = 1024 * 1024
-"""Larger files are no pipelines; the same limit as for running one."""
+"""Maximum size of a pipeline file, as for running one."""
 
 
 @click.command("list")
@@ -35,23 +35,23 @@ _FILE_SIZE_MAX = 1024 * 1024
 @json_option
 @click.pass_context
 def list_pipelines(context: click.Context, directory: str, *, as_json: bool) -> None:
-    """List the pipelines of a directory: their targets, and how far each came.
+    """List the pipelines of a directory, with their targets and progress.
 
-    Files count that end in .toml and have a table [pipeline], or end in .py and import
-    millstream.spark.pipelines; these are run to see what they describe. BEGUN is the last batch
-    that was begun, DONE the last that is done, as the checkpoint says; both count from 0. Spark is
-    not started.
+    A pipeline is a file that ends in .toml and has a table [pipeline], or that ends in .py and
+    imports millstream.spark.pipelines; Python files are executed. BEGUN is the last batch that was
+    started and DONE the last that was completed, according to the checkpoint; both count from 0.
+    Spark is not started.
 
     \b
     Exit status:
-        0  all were read
-        1  some are not right; standard error says what is wrong
+        0  all files were read
+        1  some files are invalid; standard error says why
         2  wrong usage
 
     \b
     Example:
         millstream pipeline list ./pipelines
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     rows: list[dict[str, Any]] = []
     is_wrong = False
     with one_line_errors():
@@ -75,7 +75,7 @@ def _files(directory: str) -> list[str]:
 
 
 def _is_pipeline(path: str) -> bool:
-    """Whether a file says of itself that it is a pipeline."""
+    """Return whether a file declares itself a pipeline."""
     marks = {".toml": b"[pipeline]", ".py": b"millstream.spark.pipelines"}
     mark = marks.get(os.path.splitext(path)[1])
     if mark is None or not os.path.isfile(path) or os.path.getsize(path) > _FILE_SIZE_MAX:

@@ -1,4 +1,4 @@
-"""What the commands share that run Spark for a pipeline."""
+"""Options shared by the commands that run Spark for a pipeline."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ file_argument = click.argument(
 master_option = click.option(
     "--master",
     metavar="URL",
-    help="Which Spark runs it, instead of what the file says: local[2], spark://HOST:PORT, yarn.",
+    help="Spark master, instead of the one in the file: local[2], spark://HOST:PORT, yarn.",
 )
 
 conf_option = click.option(
     "--conf",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A setting of Spark, on top of those in the file. Can be given several times.",
+    help="Spark setting, in addition to those in the file. Can be repeated.",
 )
 
 bootstrap_option = click.option(
     "--bootstrap",
     metavar="HOST:PORT",
-    help="Where the node is, instead of what the file says (default 127.0.0.1:9092).",
+    help="Kafka address of the node, instead of the one in the file (default 127.0.0.1:9092).",
 )
 
 log_level_option = click.option(
@@ -37,23 +37,23 @@ log_level_option = click.option(
     type=click.Choice(["off", "error", "warn", "info", "debug"]),
     default="off",
     show_default=True,
-    help="How much Spark itself says on standard error; the cause of a failure is always told.",
+    help="Log level of Spark on standard error. The cause of a failure is always printed.",
 )
 
 
 def spark_options(command: F) -> F:
-    """Add the options that say which Spark runs a pipeline, and how."""
+    """Add the options that choose a Spark master and its settings."""
     for option in (log_level_option, bootstrap_option, conf_option, master_option):
         command = option(command)
     return command
 
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
-    """Read settings of the form KEY=VALUE; a wrong one ends the command."""
+    """Parse KEY=VALUE settings; an invalid one ends the command."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise click.BadParameter(f"found {pair!r}, needed is KEY=VALUE", param_hint="--conf")
+            raise click.BadParameter(f"must be KEY=VALUE, got {pair!r}", param_hint="--conf")
         found[key.strip()] = value
     return found

@@ -1,4 +1,4 @@
-"""How a pipeline that runs is shown: a table that changes, lines, or JSON."""
+"""Progress of a running pipeline: a live table, lines, or JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = ("TARGET", "BATCH", "ROWS", "IN/S", "OUT/S", "LAG", "SECONDS", "WATER
 
 @contextmanager
 def progress_display(pipeline: Pipeline, *, as_json: bool) -> Iterator[Observe]:
-    """Give what is to be told of each batch, and shows it as fits where it goes."""
+    """Yield a callback for completed batches, which shows them in the form that fits the output."""
     console = Console()
     if as_json:
         yield lambda batch: click.echo(to_json(dataclasses.asdict(batch)))
@@ -44,12 +44,11 @@ def progress_display(pipeline: Pipeline, *, as_json: bool) -> Iterator[Observe]:
 
 
 def lag_text(batch: BatchProgress) -> str:
-    """Return how far behind a batch left its topics."""
+    """Return the lag after a batch."""
     return ", ".join(f"{topic} {count:,}" for topic, count in sorted(batch.lag.items())) or "-"
 
 
 def batch_line(batch: BatchProgress) -> str:
-    """Return a batch as one line."""
     written = "" if batch.rows_out is None else f", {batch.rows_out:,} out"
     return printable(
         f"{batch.at} {batch.target} batch {batch.batch}: {batch.rows_in:,} rows in{written},"
@@ -58,7 +57,7 @@ def batch_line(batch: BatchProgress) -> str:
 
 
 class ProgressBoard:
-    """The last batch of each target."""
+    """Table of the last batch of each target."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._name = pipeline.name
@@ -66,13 +65,11 @@ class ProgressBoard:
         self._rows: dict[str, int] = dict.fromkeys(self._last, 0)
 
     def add(self, batch: BatchProgress) -> None:
-        """Take note of a batch."""
         self._last[batch.target] = batch
         self._rows[batch.target] += batch.rows_in
 
     def table(self) -> Table:
-        """Return all targets, as they are now."""
-        table = Table(title=f"{self._name}: Ctrl-C stops after the batch that runs", box=None)
+        table = Table(title=f"{self._name}: Ctrl-C stops after the current batch", box=None)
         for name in _COLUMNS:
             is_text = name in ("TARGET", "LAG", "WATERMARK")
             table.add_column(name, justify="left" if is_text else "right", no_wrap=True)

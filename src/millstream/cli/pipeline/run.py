@@ -23,7 +23,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
     "--once",
     "is_once",
     is_flag=True,
-    help="Work off what is there now, and end, whatever trigger the file has.",
+    help="Process the available data and stop, whatever trigger the file has.",
 )
 @spark_options
 @json_option
@@ -39,20 +39,20 @@ def run(
 ) -> None:
     """Run a pipeline until SIGTERM or Ctrl-C.
 
-    Shows on a terminal how each target gets on; elsewhere prints one line for each batch, with
-    --json one JSON object. Goes on where it stopped, however it stopped: nothing is lost, and
-    nothing is there twice. A signal lets batches that run finish; a second one ends it at once.
+    Shows the progress of each target on a terminal; otherwise prints one line per batch, with
+    --json one JSON object. Resumes where the last run stopped, exactly once, even after a crash.
+    The first signal lets running batches finish; a second one stops immediately.
 
     \b
     Exit status:
-        0  stopped, or everything done
+        0  stopped, or everything processed
         1  the pipeline cannot run, or failed
         2  wrong usage
 
     \b
     Example:
         millstream pipeline run orders.toml --once
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     settings = parse_conf(conf)
     with one_line_errors():
         # Slow to import, and for no other command.
@@ -74,7 +74,7 @@ def run(
 
 @contextmanager
 def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Have the first signal set `stop`, and a second one end the process at once."""
+    """Set `stop` at the first signal and end the process at the second."""
 
     def handle(number: int, _: FrameType | None) -> None:
         if stop.is_set():

@@ -1,4 +1,4 @@
-"""`millstream queue`: make work queues, put jobs in, look at them, work them off."""
+"""`millstream queue`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ VERBS = {
 
 @click.group(cls=CommandGroup, verbs=VERBS)
 def queue() -> None:
-    """Hand out jobs, each to one worker at a time.
+    """Create work queues, add jobs and process them.
 
-    A queue is a topic whose records are jobs, so `millstream topic` works on it as well.
+    A queue is a topic whose records are jobs, so `millstream topic` works on it too.
 
     \b
     Example:
         millstream queue work mail -- ./send-mail
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """

@@ -20,26 +20,26 @@ from millstream.errors import InvalidRequest, UnknownQueue
 @click.option(
     "--if-absent",
     is_flag=True,
-    help="Where there is a queue of that name, leave it as it is and be content.",
+    help="Succeed without changes if the queue exists.",
 )
 @server_option
 @json_option
 def create(*, name: str, if_absent: bool, server: str, as_json: bool, **options: Any) -> None:
-    """Make a queue, and its topic where there is none.
+    """Create a queue, and its topic if it does not exist.
 
-    A topic that is there becomes a queue with all its records as jobs. What is not said is as the
-    node has it by default. A queue that is there is not changed; `queue set` does that.
+    If the topic exists, all its records become jobs. Settings that are not given have the node's
+    defaults. An existing queue is not changed; use `queue set`.
 
     \b
     Exit status:
-        0  the queue is there
-        1  there was one already, the node does not allow it, or no node answers
+        0  created
+        1  the queue exists, the node refused, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream queue create mail --lease-ms 1min --deliveries-max 3
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     path = path_of("queues", name)
     with connected(server) as node:
         try:
@@ -47,10 +47,10 @@ def create(*, name: str, if_absent: bool, server: str, as_json: bool, **options:
         except UnknownQueue:
             found, is_new = node.ask("PUT", path, given_settings(options), field="lease_ms"), True
         if not is_new and not if_absent:
-            raise InvalidRequest(f"there is a queue {name!r} already; `queue set` changes it")
+            raise InvalidRequest(f"queue {name!r} already exists; `queue set` changes it")
     if as_json:
         click.echo(to_json({"created": is_new, **found}, indent=2))
     elif is_new:
         click.echo(f"created {settings_line(found)}")
     else:
-        click.echo(printable(f"{name} is there already, as it was"), err=True)
+        click.echo(printable(f"{name} already exists, unchanged"), err=True)

@@ -17,27 +17,27 @@ from millstream.cli.support.output import printable, to_json
 @server_option
 @json_option
 def delete(*, name: str, is_sure: bool, server: str, as_json: bool) -> None:
-    """Have a topic be a queue no longer: its leases and counts go, its records stay.
+    """Delete a queue with its leases and counts; the topic and its records remain.
 
-    `topic delete` takes the records too.
+    Use `topic delete` to delete the records too.
 
     \b
     Exit status:
-        0  it is no queue any more
-        1  there is no such queue, it was not confirmed, or no node answers
+        0  deleted
+        1  the queue does not exist, it was not confirmed, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream queue delete mail --yes
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         queue = node.client.queue(name)
         if not is_sure:
             left = queue.counts()
-            what = f"{left.ready + left.leased + left.delayed:,} jobs not done"
+            what = f"{left.ready + left.leased + left.delayed:,} unfinished jobs"
             confirm_or_exit(
-                f"Delete the queue {name} ({what}), and keep its topic?", is_sure=is_sure
+                f"Delete the queue {name} ({what})? Its topic remains.", is_sure=is_sure
             )
         queue.delete()
     click.echo(to_json({"deleted": name}) if as_json else printable(f"deleted {name}"))

@@ -18,21 +18,21 @@ _COUNTS = ("enqueued", *COUNTS, "delivered", "removed")
 @server_option
 @json_option
 def describe(*, name: str, server: str, as_json: bool) -> None:
-    """Show what a queue is set to, and how many jobs are in which state.
+    """Show the settings of a queue and the number of jobs by state.
 
-    ENQUEUED counts all that ever came; it is what READY, LEASED, DELAYED, ACKED and DEAD come to.
-    DELIVERED counts how often jobs were handed out, REMOVED those that went with their records.
+    ENQUEUED counts all jobs ever added; it equals READY + LEASED + DELAYED + ACKED + DEAD.
+    DELIVERED counts deliveries, REMOVED the jobs whose records were deleted.
 
     \b
     Exit status:
-        0  here it is
-        1  there is no such queue, or no node answers
+        0  shown
+        1  the queue does not exist, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream queue describe mail
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         found = node.ask("GET", path_of("queues", name), field="lease_ms")
     if as_json:

@@ -14,7 +14,7 @@ from millstream.cli.support.options import json_option
 from millstream.cli.support.output import print_table, time_text, to_json
 
 LIMIT = 100
-"""Jobs to show where it is not said how many: they fit on a page or two."""
+"""Default number of jobs to show."""
 
 _SHOWN_MAX = 60
 """Characters of a value in the table."""
@@ -25,7 +25,7 @@ _SHOWN_MAX = 60
 @click.option(
     "--state",
     type=click.Choice(["ready", "leased", "delayed"]),
-    help="Show only those that wait for a worker, belong to one, or come back later.",
+    help="Show only jobs in this state.",
 )
 @click.option(
     "--limit",
@@ -33,23 +33,23 @@ _SHOWN_MAX = 60
     metavar="N",
     default=LIMIT,
     show_default=True,
-    help="How many to show, at the most.",
+    help="Maximum number of jobs to show.",
 )
 @server_option
 @json_option
 def jobs(*, name: str, state: str | None, limit: int, server: str, as_json: bool) -> None:
-    """Look at the jobs of a queue that are not done, and claim none of them.
+    """List the unfinished jobs of a queue without claiming them.
 
     \b
     Exit status:
-        0  here they are, if there are any
-        1  there is no such queue, or no node answers
+        0  listed
+        1  the queue does not exist, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream queue jobs mail --state leased
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     query = {"limit": limit} | ({"state": state} if state else {})
     with connected(server) as node:
         path = f"{path_of('queues', name)}/jobs?{urlencode(query)}"
@@ -61,9 +61,9 @@ def jobs(*, name: str, state: str | None, limit: int, server: str, as_json: bool
         head = ("JOB", "STATE", "DELIVERIES", "IN MS", "WORKER", "TIME", "KEY", "VALUE")
         print_table(head, [_cells(one) for one in found["jobs"]])
     else:
-        click.echo("There is no such job.", err=True)
+        click.echo("There are no such jobs.", err=True)
     if found.get("next") is not None:
-        click.echo(f"There are more than these {len(found['jobs'])}.", err=True)
+        click.echo(f"Only the first {len(found['jobs'])} are shown.", err=True)
 
 
 def _cells(job: dict[str, Any]) -> list[object]:

@@ -14,21 +14,21 @@ from millstream.cli.support.output import print_table, to_json
 @server_option
 @json_option
 def list_queues(*, server: str, as_json: bool) -> None:
-    """List all queues, with how many jobs are in which state.
+    """List all queues with the number of jobs by state.
 
-    READY waits for a worker, LEASED belongs to one, DELAYED comes back later, ACKED is done,
-    DEAD was given up.
+    READY jobs wait for a worker, LEASED jobs belong to one, DELAYED jobs become ready later, ACKED
+    jobs are done, DEAD jobs were moved to the dead-letter topic.
 
     \b
     Exit status:
-        0  listed, if there was anything to list
+        0  listed
         1  no node answers
         2  wrong usage
 
     \b
     Example:
         millstream queue list
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         found = node.ask("GET", "/v1/queues", field="queues")["queues"]
     if as_json:
@@ -37,4 +37,4 @@ def list_queues(*, server: str, as_json: bool) -> None:
         head = ["QUEUE", *(name.upper() for name in COUNTS)]
         print_table(head, [[one["name"], *(one[name] for name in COUNTS)] for one in found])
     else:
-        click.echo("There is no queue yet; `millstream queue create NAME` makes one.", err=True)
+        click.echo("There are no queues; `millstream queue create NAME` creates one.", err=True)

@@ -18,24 +18,24 @@ from millstream.cli.support.options import json_option
 @server_option
 @json_option
 def put(*, name: str, server: str, as_json: bool, **options: Any) -> None:
-    """Put jobs into a queue: one from --value, or one for each line of standard input.
+    """Add jobs to a queue: one from --value, or one per line of standard input.
 
-    The same as `topic append`, save that there has to be a queue of that name.
+    The same as `topic append`, except that the queue must exist.
 
     \b
     Exit status:
-        0  all are in it
-        1  not all are; it says how many are, and from which line on to go on
+        0  all jobs were added
+        1  not all; the message says how many, and at which line to continue
         2  wrong usage
-        130  ended by Ctrl-C; it says how many are
+        130  interrupted by Ctrl-C; the message says how many were added
 
     \b
     Example:
         millstream queue put mail --value '{"to": "a@example.org"}'
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     from millstream.cli.support.record_input import append_all, input_of  # noqa: PLC0415 - not for --help.
 
     source = input_of(**options)
     with connected(server) as node:
-        node.client.queue(name).counts()  # A topic that is no queue would keep them for ever.
+        node.client.queue(name).counts()  # A topic that is not a queue would never hand them out.
         append_all(node.client, name, source, as_json=as_json)

@@ -19,23 +19,23 @@ from millstream.cli.support.output import to_json
 @server_option
 @json_option
 def set_queue(*, name: str, server: str, as_json: bool, **options: Any) -> None:
-    """Change what a queue is set to, and leave the rest of it as it is.
+    """Change settings of a queue. Other settings keep their values.
 
     \b
     Exit status:
-        0  it is set so
-        1  there is no such queue, the node does not allow it, or no node answers
+        0  changed
+        1  the queue does not exist, the node refused, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream queue set mail --deliveries-max 10
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     body = given_settings(options)
     if not body:
-        raise click.UsageError("What is to change? Say it with an option")
+        raise click.UsageError("Nothing to change: give at least one option")
     path = path_of("queues", name)
     with connected(server) as node:
-        node.ask("GET", path, field="lease_ms")  # A queue that is not there is not to be made.
+        node.ask("GET", path, field="lease_ms")  # PUT would create a missing queue.
         found = node.ask("PUT", path, body, field="lease_ms")
     click.echo(to_json(found, indent=2) if as_json else settings_line(found))

@@ -23,21 +23,22 @@ if TYPE_CHECKING:
     from millstream.clients.http.sync.queue_worker import QueueWorker
 
 PATIENCE_S = 5.0
-"""How long a command may take to end, once it was told to, before it is killed."""
+"""Seconds after which a command that was asked to stop is killed."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @queue_argument
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--until-empty", is_flag=True, help="Stop when no job is ready instead of waiting.")
 @click.option(
-    "--until-empty", is_flag=True, help="End when no job is ready, and do not wait for more."
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after this number of jobs."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many jobs.")
 @click.option(
     "--lease-ms",
     type=MILLISECONDS,
     metavar="TIME",
-    help="How long a job is lost for where this worker dies; it is made longer while it works.",
+    help="Lease time of a job: how long it stays claimed if this worker dies. Extended while"
+    " the command runs.",
 )
 @click.option(
     "--retry-ms",
@@ -46,9 +47,9 @@ PATIENCE_S = 5.0
     metavar="TIME",
     default=0,
     show_default=True,
-    help="How long a job waits that failed, before it is handed out again.",
+    help="Delay before a failed job can be claimed again.",
 )
-@click.option("--worker", metavar="NAME", default="", help="What `queue jobs` shows of who has it.")
+@click.option("--worker", metavar="NAME", default="", help="Name of this worker in `queue jobs`.")
 @server_option
 @click.pass_context
 def work(
@@ -63,31 +64,31 @@ def work(
     worker: str,
     server: str,
 ) -> None:
-    """Run a command for each job of a queue, one after the other.
+    """Run a command for each job of a queue, one job at a time.
 
     The command gets the value of the job on standard input, and JOB_KEY, JOB_PARTITION, JOB_OFFSET
-    and JOB_DELIVERIES in its environment. Where it ends with status 0 the job is done; else it is
-    given back, for this worker or another, and after as many deliveries as the queue allows it is a
-    dead letter. Leases are made longer for as long as the command takes. Start this several times
-    to have jobs done side by side.
+    and JOB_DELIVERIES in its environment. If it exits with status 0 the job is done; otherwise the
+    job is returned to the queue, and moved to the dead-letter topic after the allowed number of
+    deliveries. The lease is extended while the command runs. Start several workers to process jobs
+    in parallel.
 
-    SIGTERM ends it after the job that is worked on. Ctrl-C ends it at once, and gives the job back.
-    A job may be done twice, where a worker dies between the work and its acknowledgement.
+    SIGTERM stops after the current job. Ctrl-C stops at once and returns the job to the queue. A
+    job may be processed twice if a worker dies between the work and its acknowledgement.
 
     \b
     Exit status:
-        0  ended, and every job was done
-        1  some were given back, there is no such queue, or no node answers
-        2  wrong usage, or there is no such command to run
-        130  ended by Ctrl-C
+        0  stopped, and every job was done
+        1  some jobs were returned, the queue does not exist, or no node answers
+        2  wrong usage, or the command was not found
+        130  interrupted by Ctrl-C
 
     \b
     Example:
         millstream queue work mail --retry-ms 1min -- ./send-mail --from me
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     program = shutil.which(command[0])
     if program is None:
-        raise click.UsageError(f"there is no command {printable(command[0])!r} to run")
+        raise click.UsageError(f"command {printable(command[0])!r} not found")
     done = failed = 0
     with connected(server) as node:
         queue = node.client.queue(name)
@@ -103,7 +104,7 @@ def work(
                     _give_back(job, status, delay_ms)
                 if done + failed == limit:
                     jobs.stop()
-    click.echo(f"{done} jobs done, {failed} given back", err=True)
+    click.echo(f"{done} jobs done, {failed} returned to the queue", err=True)
     context.exit(1 if failed else 0)
 
 
@@ -117,7 +118,7 @@ def _stopped_by_sigterm(jobs: QueueWorker) -> Iterator[None]:
 
 
 def _run(command: Sequence[str], job: ClientJob) -> int:
-    """Run the command for a job, and return how it ended."""
+    """Run the command for a job and return its exit status."""
     record = job.record
     about = {
         b"JOB_KEY": record.key.encode() if isinstance(record.key, str) else record.key or b"",
@@ -125,9 +126,9 @@ def _run(command: Sequence[str], job: ClientJob) -> int:
         b"JOB_OFFSET": b"%d" % record.offset,
         b"JOB_DELIVERIES": b"%d" % job.deliveries,
     }
-    # What an environment cannot hold is left out: a key may be any bytes.
+    # A key may be any bytes; one that an environment cannot hold is left out.
     shown = {name: value for name, value in about.items() if b"\0" not in value}
-    process = subprocess.Popen(  # noqa: S603 - what the user asked for.
+    process = subprocess.Popen(  # noqa: S603 - the command of the user.
         command, stdin=subprocess.PIPE, env={**os.environb, **shown}
     )
     try:
@@ -152,7 +153,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _give_back(job: ClientJob, status: int, delay_ms: int) -> None:
     what = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
     record = job.record
-    text = f"job {record.partition}:{record.offset}: {what}, given back"
+    text = f"job {record.partition}:{record.offset}: {what}, returned to the queue"
     try:
         job.nack(delay_ms=delay_ms)
     except MillstreamError as error:  # Then its lease runs out, or has.

@@ -20,16 +20,16 @@ RATES = (
     "request_percentage",
     "controller_mutation_rate",
 )
-"""What can be limited, by Kafka's names."""
+"""Quota types by their Kafka names."""
 
 QUOTAS_PATH = "/v1/quotas"
 
 NONE = "none"
-"""Has a rate be removed."""
+"""Value that removes a rate."""
 
 
 class QuotaRate(click.ParamType):
-    """A number above 0, in bytes with a unit where it is bytes; or `none`."""
+    """A positive number, with a unit if it is in bytes, or `none`."""
 
     name = "rate"
 
@@ -39,7 +39,6 @@ class QuotaRate(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
-        """Return the number, or `none`."""
         text = str(value).strip().lower()
         if text == NONE:
             return NONE
@@ -49,30 +48,30 @@ class QuotaRate(click.ParamType):
             rate = 0
         if not 0 < rate < float("inf"):
             units = ", with a unit such as KiB or MB" if self._is_bytes else ""
-            self.fail(f"{value!r} is no number above 0{units}, and not {NONE!r}", param, ctx)
+            self.fail(f"must be a number above 0{units}, or {NONE!r}, got {value!r}", param, ctx)
         return rate
 
 
 def entity_options(command: F) -> F:
-    """Give a command the options that say whose quotas are meant."""
+    """Add the options that name the entity of a quota."""
     options = (
-        click.option("--user", metavar="NAME", help="Whose quota it is: this user's."),
+        click.option("--user", metavar="NAME", help="Quota of this user."),
         click.option(
             "--default-user",
             "is_default_user",
             is_flag=True,
-            help="Of every user that has no quota of its own.",
+            help="Default quota of users without a quota of their own.",
         ),
         click.option(
             "--client-id",
             metavar="NAME",
-            help="Of clients that call themselves so; with a user, of those of this user.",
+            help="Quota of clients with this client id; with a user, of that user's clients.",
         ),
         click.option(
             "--default-client-id",
             "is_default_client_id",
             is_flag=True,
-            help="Of every client id that has no quota of its own.",
+            help="Default quota of client ids without a quota of their own.",
         ),
     )
     for option in reversed(options):
@@ -81,7 +80,7 @@ def entity_options(command: F) -> F:
 
 
 def _entity(names: dict[str, Any]) -> dict[str, Any]:
-    """Return whose quotas are meant, as the node is told."""
+    """Return the entity in the form of the HTTP API."""
     entity: dict[str, Any] = {}
     for kind, option in (("user", "user"), ("client_id", "client-id")):
         if names[f"is_default_{kind}"]:
@@ -91,7 +90,7 @@ def _entity(names: dict[str, Any]) -> dict[str, Any]:
         elif names[kind] is not None:
             entity[kind] = names[kind]
     if not entity:
-        raise click.UsageError("needed is a user, a client id, or both: whose quota it is")
+        raise click.UsageError("a user, a client id, or both are required")
     return entity
 
 
@@ -100,28 +99,28 @@ def _entity(names: dict[str, Any]) -> dict[str, Any]:
 @click.option(
     "--producer-byte-rate",
     type=QuotaRate(is_bytes=True),
-    help="Bytes a second that may be sent to be kept.",
+    help="Bytes per second that may be written.",
 )
 @click.option(
-    "--consumer-byte-rate", type=QuotaRate(is_bytes=True), help="Bytes a second that may be read."
+    "--consumer-byte-rate", type=QuotaRate(is_bytes=True), help="Bytes per second that may be read."
 )
 @click.option(
     "--request-percentage",
     type=QuotaRate(is_bytes=False),
-    help="Percent of a core that requests may take.",
+    help="Percentage of one core that requests may use.",
 )
 @click.option(
     "--controller-mutation-rate",
     type=QuotaRate(is_bytes=False),
-    help="Partitions that may be created or deleted a second.",
+    help="Partitions that may be created or deleted per second.",
 )
 @server_option
 @json_option
 def set_quota(*, server: str, as_json: bool, **given: Any) -> None:
-    """Set quotas of a user, a client id, or both; rates that are not named stay.
+    """Set quotas of a user, a client id, or both. Rates that are not given are not changed.
 
-    `none` removes a rate. Quotas hold from then on, at every door, and survive a restart. As long
-    as nobody has to log in, every client is the user `ANONYMOUS`: set quotas by client id.
+    `none` removes a rate. Quotas take effect at once, at every server, and survive a restart.
+    Without authentication every client is the user `ANONYMOUS`: set quotas by client id.
 
     \b
     Exit status:
@@ -132,10 +131,10 @@ def set_quota(*, server: str, as_json: bool, **given: Any) -> None:
     \b
     Example:
         millstream quota set --default-client-id --consumer-byte-rate "10 MiB"
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     rates = {name: given[name] for name in RATES if given[name] is not None}
     if not rates:
-        raise click.UsageError("needed is a rate: how much may be used")
+        raise click.UsageError("a rate is required")
     changes = {name: None if rate == NONE else rate for name, rate in rates.items()}
     body = {**_entity(given), "rates": changes}
     with connected(server) as node:
@@ -163,7 +162,7 @@ def remove_quota(*, server: str, as_json: bool, **given: Any) -> None:
     \b
     Example:
         millstream quota remove --client-id etl
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     entity = _entity(given)
     with connected(server) as node:
         answer = node.ask("DELETE", QUOTAS_PATH, entity, field="removed")

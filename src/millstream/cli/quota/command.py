@@ -1,4 +1,4 @@
-"""`millstream quota`: who may use how much of a running node."""
+"""`millstream quota`."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from millstream.cli.support.options import json_option
 from millstream.cli.support.output import print_table, to_json
 
 EVERYONE = "<default>"
-"""How all are shown that have no quota of their own."""
+"""Shown for the default quota."""
 
 OTHERS = "<others>"
-"""How those are shown for whom no quota is set at all: the node has one for them."""
+"""Shown for clients without any quota, to which the node's limit applies."""
 
 _NOT_SAID = "-"
 
 
 @click.group()
 def quota() -> None:
-    """Look at quotas, and change them: who may use how much, at every door.
+    """Show and change quotas of users and client ids.
 
     \b
     Example:
         millstream quota set --client-id etl --producer-byte-rate "1 MiB"
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
 
 
 @quota.command("list")
 @server_option
 @json_option
 def list_quotas(server: str, *, as_json: bool) -> None:
-    """List all quotas, and what the node allows every client that has none.
+    """List all quotas, and the limits of clients without one.
 
-    Rates are bytes a second, percent of a core, and partitions a second. A name that does not
-    matter is shown as `-`, all that have no quota of their own as `<default>`.
+    Rates are bytes per second, percent of one core, and partitions per second. A name that does not
+    apply is shown as `-`, the default for all others as `<default>`.
 
     \b
     Exit status:
-        0  here they are
+        0  listed
         1  no node answers
         2  wrong usage
 
     \b
     Example:
         millstream quota list --json
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         found = node.ask("GET", QUOTAS_PATH, field="quotas")
     if as_json:

@@ -1,4 +1,4 @@
-"""`millstream segments`: look at the files of a data directory, check and clean them."""
+"""`millstream segments`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VERBS = {
 
 @click.group(cls=CommandGroup, verbs=VERBS)
 def segments() -> None:
-    """Look at the files in which logs are kept.
+    """Inspect, check and clean the files of a data directory.
 
-    None of these commands needs a running node; `compact` and `reindex` need it to be stopped.
+    No running node is needed; `compact` and `reindex` require the node to be stopped.
 
     \b
     Example:
         millstream segments list --topic orders
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """

@@ -43,37 +43,38 @@ _PLANNED = {
 
 @click.command()
 @data_option
-@click.option("--topic", metavar="NAME", help="Look after the logs of this topic only.")
+@click.option("--topic", metavar="NAME", help="Process only the logs of this topic.")
 @click.option(
     "--dry-run",
     "is_dry",
     is_flag=True,
-    help="Say what would go and what would be rewritten, and leave it as it is.",
+    help="Print what would be deleted and rewritten, and change nothing.",
 )
 @json_option
 @click.pass_context
 def compact(
     context: click.Context, data: str, *, topic: str | None, is_dry: bool, as_json: bool
 ) -> None:
-    """Do at once what a node does in the background: evict, reclaim, compact, merge.
+    """Run retention and compaction now, as a node does in the background.
 
-    Stop the node first. Segments that are too old or too many go, as their topic is set; deleted
-    records leave the files; compacted topics keep the latest record of each key; small segments
-    become few. Prints one line for each log that changed. Logs of an embedded store, whose
-    settings are in its program and not in the directory, are reclaimed and merged only.
+    Stop the node first. Deletes expired segments according to the settings of their topics, removes
+    deleted records from the files, keeps the latest record of each key in compacted topics, and
+    merges small segments. Prints one line per changed log. Logs of an embedded store, whose
+    settings are in its program and not in the directory, are only reclaimed and merged.
 
-    The directory is opened as a node opens it, also for a dry run: what a crash left is set right.
+    The directory is opened as a node opens it, even for a dry run: unfinished writes of a crash are
+    repaired.
 
     \b
     Exit status:
-        0  all logs were looked after
-        1  some could not be, or the directory could not be opened
+        0  all logs were processed
+        1  some could not be processed, or the directory could not be opened
         2  wrong usage
 
     \b
     Example:
         millstream segments compact --data ./millstream-data --topic orders --dry-run
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     with one_line_errors():
         check_directory(OsFilesystem(), data)
@@ -94,7 +95,7 @@ def compact(
         click.echo(printable(f"{name}: {error}"), err=True)
     words = "would change" if is_dry else "changed"
     click.echo(
-        f"{run.log_count} logs looked at: {len(rows)} {words}, {len(run.failures)} failed",
+        f"{run.log_count} logs checked: {len(rows)} {words}, {len(run.failures)} failed",
         err=True,
     )
     context.exit(1 if run.failures else 0)

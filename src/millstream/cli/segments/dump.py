@@ -31,14 +31,14 @@ from millstream.storage.store import LogName
 
 @click.command()
 @data_option
-@click.option("--topic", required=True, metavar="NAME", help="Topic to dump a partition of.")
+@click.option("--topic", required=True, metavar="NAME", help="Topic to dump.")
 @click.option(
     "--partition",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
     metavar="N",
-    help="Which partition of the topic to dump.",
+    help="Partition to dump.",
 )
 @click.option(
     "--from",
@@ -47,21 +47,21 @@ from millstream.storage.store import LogName
     default=0,
     show_default=True,
     metavar="OFFSET",
-    help="Skip what lies before this offset; the batch that holds it is shown.",
+    help="Start at the batch that contains this offset.",
 )
 @click.option(
     "--until",
     type=click.IntRange(min=0),
     metavar="OFFSET",
-    help="Stop before this offset, to look at one stretch of the log.",
+    help="Stop before this offset.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Stop after so many lines, to get a first look at a large log.",
+    help="Stop after this number of lines.",
 )
-@click.option("--records", "is_records", is_flag=True, help="Show what is inside the batches.")
+@click.option("--records", "is_records", is_flag=True, help="Show the records of each batch.")
 @click.pass_context
 def dump(
     context: click.Context,
@@ -76,21 +76,21 @@ def dump(
 ) -> None:
     """Print the batches of a partition, or their records, one JSON object per line.
 
-    Keys and values are shown as text where they are UTF-8, else in base64; the field beside says
-    which. What was deleted is left out. What is damaged is reported on standard error, with file
-    and position, and passed over where the index or the next segment allows. Reads only, and works
-    beside a running node.
+    Keys and values are printed as text if they are UTF-8, otherwise in base64; the field next to
+    them says which. Deleted records are omitted. Damage is reported on standard error with file and
+    position, and skipped if the index or the next segment allows. Reads only, and can run beside a
+    running node.
 
     \b
     Exit status:
-        0  all was sound
-        1  something was damaged
+        0  no damage
+        1  damaged
         2  wrong usage
 
     \b
     Example:
         millstream segments dump --topic orders --from 1000 --limit 10 --records
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     output = _Output(start, until, is_records=is_records)
     with one_line_errors():
         for line in islice(output.lines(data, LogName(topic, partition)), limit):
@@ -107,7 +107,7 @@ class _Output:
         self.is_damaged = False
 
     def lines(self, data: str, name: LogName) -> Iterator[dict[str, Any]]:
-        """Yield what goes to standard output; what is wrong goes to standard error."""
+        """Yield lines for standard output; problems are printed to standard error."""
         filesystem = OsFilesystem()
         check_directory(filesystem, data)
         if name not in log_names(filesystem, data):

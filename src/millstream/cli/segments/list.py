@@ -37,7 +37,7 @@ _COLUMNS = {
 }
 
 _TRIES_MAX = 5
-"""How often the files of a partition are listed anew where a running node changes them."""
+"""How often the files of a partition are listed again if a running node changes them."""
 
 
 @click.command("list")
@@ -47,27 +47,26 @@ _TRIES_MAX = 5
     "--partition",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Show only the segments of the partitions with this number.",
+    help="Show only the segments of this partition.",
 )
 @json_option
 def list_segments(data: str, topic: str | None, partition: int | None, *, as_json: bool) -> None:
-    """List segments: which offsets, how much, of what time.
+    """List segments with their offsets, sizes and times.
 
-    A segment without a seal is read through to tell; of a damaged one, what is sound counts. One
-    that was compacted or otherwise rewritten has a generation above 0; what it was made from is
-    not listed. What a node keeps for itself is listed behind the topics, as `__state/NAME`. Reads
-    only, and works beside a running node.
+    An unsealed segment is scanned; of a damaged one, the intact part is counted. A compacted or
+    rewritten segment has a generation above 0; its inputs are not listed. Internal state is listed
+    after the topics, as `__state/NAME`. Reads only, and can run beside a running node.
 
     \b
     Exit status:
-        0  listed, if there was anything to list
-        1  there is no such directory, or it cannot be read
+        0  listed
+        1  the directory does not exist, or cannot be read
         2  wrong usage
 
     \b
     Example:
         millstream segments list --data ./millstream-data --topic orders --json
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     filesystem = OsFilesystem()
     with one_line_errors():
         check_directory(filesystem, data)
@@ -86,17 +85,16 @@ def list_segments(data: str, topic: str | None, partition: int | None, *, as_jso
 
 
 def _shown(name: LogName, *, is_state: bool) -> str:
-    """Return the name of a log's topic; no topic's name has a slash in it."""
+    """Return the display name of a log's topic. Topic names contain no slash."""
     return f"{STATE_DIRECTORY}/{name.topic}" if is_state else name.topic
 
 
 def _rows(
     filesystem: Filesystem, directory: str, topic: str, partition: int
 ) -> list[dict[str, Any]]:
-    """Return what the segments of a partition hold.
+    """Return the rows of a partition's segments.
 
-    One that is gone since it was listed was deleted, or rewritten into another: only a fresh list
-    tells.
+    A segment that vanished since it was listed was deleted or rewritten: list again.
     """
     for _ in range(_TRIES_MAX):
         segments = [
@@ -110,7 +108,7 @@ def _rows(
 
 
 def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any] | None:
-    """Return what a segment holds; nothing where it is gone."""
+    """Return the row of a segment, or None if it vanished."""
     try:
         found = summarize_segment(filesystem, files)
     except FileNotFoundError:

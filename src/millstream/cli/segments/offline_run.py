@@ -1,8 +1,8 @@
-"""Looking after the logs of a directory that no node has open, to the end and at full speed.
+"""Maintenance of a data directory without a running node, to the end and at full speed.
 
-A directory that a node wrote is opened with its broker, but without doors: topics say how their
-logs are set, and partitions know which transactions are open. One that was written by an embedded
-store only has no metadata, and is opened as a store.
+A directory written by a node is opened with its broker but without servers: topics define the
+settings of their logs, and partitions know open transactions. A directory written by an embedded
+store has no metadata and is opened as a store.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from millstream.storage.segment.segment import GrowingSegment
 from millstream.storage.store import LogName, Store
 
 UNHURRIED = StoreConfig(upkeep_interval_ms=0, cleaning_bytes_per_second_max=0)
-"""Nothing happens by itself, and nobody else wants the disk."""
+"""No background work, and no rate limit."""
 
 
 class OfflineResult(NamedTuple):
-    """What became of one log."""
+    """Result of maintaining one log."""
 
     name: LogName
     bytes_before: int
@@ -38,23 +38,23 @@ class OfflineResult(NamedTuple):
 
 
 class OfflinePlan(NamedTuple):
-    """What would go from one log, or be rewritten."""
+    """What maintenance would delete from or rewrite in one log."""
 
     name: LogName
     evicted_segments: int = 0
     evicted_records: int = 0
     evicted_bytes: int = 0
     reasons: tuple[str, ...] = ()
-    """Why the segments would go: by age, bytes or records."""
+    """Reason of the eviction: age, bytes or records."""
     deleted_records: int = 0
     reclaimable_bytes: int = 0
     uncompacted_bytes: int = 0
 
 
 class OfflineRun:
-    """One run over the logs of a directory, or of one of its topics.
+    """One run over the logs of a directory or of one topic.
 
-    What goes wrong with one log is kept in `failures`, and the others are looked after.
+    A failure of one log is recorded in `failures`; the others are still processed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OfflineRun:
         self.failures: list[tuple[LogName, MillstreamError]] = []
 
     async def run(self) -> list[OfflineResult]:
-        """Look after the logs; return what changed."""
+        """Maintain the logs and return what changed."""
         done = []
         async with _opened(self._data) as store:
             async for name, log in self._logs(store):
@@ -77,7 +77,7 @@ class OfflineRun:
                 try:
                     await self._look_after(log, store)
                     if log.counters.cleaning_failures > failures:
-                        raise StorageFailed("not cleaned to the end; its log line says why")
+                        raise StorageFailed("cleaning failed; see the log line")
                 except MillstreamError as error:
                     self.failures.append((name, error))
                 if (after := _holding(log)) != before:
@@ -86,7 +86,7 @@ class OfflineRun:
         return done
 
     async def plan(self) -> list[OfflinePlan]:
-        """Say what a run would change; changes nothing."""
+        """Return what a run would change, without changing anything."""
         planned = []
         async with _opened(self._data) as store:
             async for name, log in self._logs(store):
@@ -96,7 +96,7 @@ class OfflineRun:
         return planned
 
     async def _logs(self, store: Store) -> AsyncIterator[tuple[LogName, Log]]:
-        """Go over the logs that are wanted; raises `UnknownTopic` where there are none of them."""
+        """Iterate over the selected logs; raises `UnknownTopic` if there are none."""
         config_of, topic = store.maintenance.config_of, self._topic
         names = [name for name in store.names() if topic in (None, name.topic)]
         if topic is not None and not names:
@@ -124,14 +124,14 @@ class OfflineRun:
         await store.maintenance.clean(log, is_forced=True, throttle=_Counting(self._note))
 
     def _note(self, size: int) -> None:
-        """Take note, in the thread that does the work, of so many bytes read or written."""
+        """Count bytes read or written. Called in the worker thread."""
         self._bytes_done += size
         self._bytes_total = max(self._bytes_total, self._bytes_done)
         self._progress(self._bytes_done, self._bytes_total)
 
 
 class _Counting(IoThrottle):
-    """Holds nothing up, and tells how much was done."""
+    """A throttle that only counts bytes."""
 
     def __init__(self, on_bytes: Callable[[int], None]) -> None:
         super().__init__()

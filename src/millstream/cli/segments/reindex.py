@@ -16,34 +16,33 @@ from millstream.storage.inspect.reindex import ReindexResult, reindex_store
     "--all",
     "is_all",
     is_flag=True,
-    help="Derive every index anew, to trust none of the old; without it, only those that are"
-    " missing or wrong.",
+    help="Rebuild all indexes, not only those that are missing or wrong.",
 )
 @json_option
 @click.pass_context
 def reindex(context: click.Context, data: str, *, is_all: bool, as_json: bool) -> None:
-    """Derive missing or damaged indexes and seals anew from their logs.
+    """Rebuild missing or damaged indexes and seals from their logs.
 
-    Stop the node first. Prints each file that was written, and what is still damaged: a damaged
-    log is never touched, and the end of a log is left to the next start of the node.
+    Stop the node first. Prints each written file and the remaining damage: a damaged log is never
+    changed, and the tail of a log is left to the next start of the node.
 
     \b
     Exit status:
-        0  every index and seal is in order now
-        1  a log is damaged, or something else is that could not be derived
+        0  all indexes and seals are valid
+        1  a log is damaged, or something could not be rebuilt
         2  wrong usage
 
     \b
     Example:
         millstream segments reindex --data ./millstream-data
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with one_line_errors(), progress_bar("reindex") as bar:
         done = reindex_store(OsFilesystem(), data, is_all=is_all, progress=bar.update)
     context.exit(report_reindexed(done, as_json=as_json))
 
 
 def report_reindexed(done: ReindexResult, *, as_json: bool) -> int:
-    """Print what was written and what is still damaged, and return the exit status."""
+    """Print written files and remaining damage, and return the exit status."""
     if as_json:
         findings = [finding_json(found) for found in done.findings]
         click.echo(to_json({"written": done.written, "findings": findings}, indent=2))

@@ -18,23 +18,22 @@ from millstream.storage.inspect.verify_store import verify_store
 @json_option
 @click.pass_context
 def verify(context: click.Context, data: str, *, as_json: bool) -> None:
-    """Check every byte that a checksum covers, and every file against its neighbours.
+    """Verify all checksums, and that the files of each log agree.
 
-    Prints what is damaged, one line each with file, position and reason; and what a crash left
-    unfinished, which the next start sets right and which is no damage. What a node keeps for
-    itself, in `__state`, is checked too. Reads only, uses all processors, and works beside a
-    running node.
+    Prints damage, one line each with file, position and reason, and unfinished writes of a crash,
+    which the next start repairs and which are not damage. Internal state in `__state` is checked
+    too. Reads only, uses all processors, and can run beside a running node.
 
     \b
     Exit status:
-        0  sound
+        0  no damage
         1  damaged, or could not be checked
         2  wrong usage
 
     \b
     Example:
         millstream segments verify --data ./millstream-data
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     filesystem = OsFilesystem()
     findings: list[Finding] = []
     with one_line_errors(), progress_bar("verify") as bar:
@@ -45,7 +44,7 @@ def verify(context: click.Context, data: str, *, as_json: bool) -> None:
 
 
 def report_findings(findings: Sequence[Finding], *, size: int, as_json: bool) -> int:
-    """Print what was found in so many bytes of log, and return the exit status."""
+    """Print the findings and return the exit status."""
     damaged = sum(found.is_damage for found in findings)
     if as_json:
         report = {

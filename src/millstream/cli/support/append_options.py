@@ -1,4 +1,4 @@
-"""The options by which records are given, which `topic append` and `queue put` share."""
+"""Options for records, shared by `topic append` and `queue put`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--key", metavar="TEXT", help="Key of the record, or of all of them."),
-    click.option("--value", metavar="TEXT", help="Value of one record, in the place of input."),
+    click.option("--key", metavar="TEXT", help="Key of the record, or of all records."),
+    click.option("--value", metavar="TEXT", help="Value of one record, instead of input."),
     click.option(
         "--header",
         "headers",
         metavar="NAME=VALUE",
         multiple=True,
-        help="A header of the record, or of all of them. Can be repeated.",
+        help="Header of the record, or of all records. Can be repeated.",
     ),
     click.option(
         "--partition",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Where they go; without it, to where their keys belong.",
+        help="Partition to append to. The default is the partition of the key.",
     ),
     click.option(
         "--format",
@@ -31,24 +31,25 @@ _OPTIONS = (
         type=click.Choice(["text", "json", "raw"]),
         default="text",
         show_default=True,
-        help="What the input is: a value a line, a record as JSON a line, or one value in all.",
+        help="Format of the input: one value per line, one JSON record per line, or one value"
+        " in total.",
     ),
     click.option(
         "--key-separator",
         metavar="TEXT",
-        help="What stands between key and value on each line of text: KEY:VALUE with `:`.",
+        help="Separator of key and value on each line: KEY:VALUE with `:`.",
     ),
     click.option(
         "--file",
         "path",
         type=click.Path(exists=True, dir_okay=False, readable=True),
-        help="File to read in the place of standard input; shows how far it is.",
+        help="File to read instead of standard input; shows a progress bar.",
     ),
 )
 
 
 def append_options(command: F) -> F:
-    """Give a command the options by which records are given; `input_of` takes them."""
+    """Add the options for records; pass them to `input_of`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

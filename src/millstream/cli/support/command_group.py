@@ -1,8 +1,7 @@
-"""Commands that are loaded when they are asked for, and that know what was nearly asked for.
+"""Command groups that import their commands on first use, and suggest similar names.
 
-All commands together need the better part of a second to be loaded, most of it for what one of
-them needs. So a noun names the places of its verbs, as `module:name`, and looks there for the one
-that runs.
+Importing all commands takes most of a second, nearly all of it for one of them. So a group names
+its commands as `module:function` and imports only the one that runs.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from millstream.cli.support.exit import Exit
 from millstream.cli.support.output import printable
 
 SUGGESTIONS_MAX = 3
-"""Names that a message offers in the place of one that is not there."""
+"""Maximum number of similar names suggested in a message."""
 
 
 class CommandGroup(click.Group):
-    """A group of commands; `verbs` says where those are that are loaded when they are needed."""
+    """A group whose `verbs` are imported on first use."""
 
     def __init__(
         self, *arguments: Any, verbs: Mapping[str, str] | None = None, **more: Any
@@ -31,11 +30,11 @@ class CommandGroup(click.Group):
         self._verbs = dict(verbs or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, loaded or not."""
+        """Return the names of all commands, imported or not."""
         return sorted({*super().list_commands(ctx), *self._verbs})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, loading it where it is not loaded yet."""
+        """Return a command, importing it if necessary."""
         if cmd_name in self._verbs and cmd_name not in self.commands:
             module, _, name = self._verbs[cmd_name].partition(":")
             self.add_command(getattr(importlib.import_module(module), name), cmd_name)
@@ -44,7 +43,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; where there is none, say which names come close."""
+        """Find a command, or suggest similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -55,10 +54,9 @@ class CommandGroup(click.Group):
 
 
 class RootCommand(CommandGroup):
-    """The whole command. Ended by Ctrl-C, it is silent and leaves the status that shells know."""
+    """The `millstream` command. On Ctrl-C it exits silently with status 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run what was asked for."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -66,7 +64,7 @@ class RootCommand(CommandGroup):
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return what to add to a message of a name that is not there: names that come close."""
+    """Return the part of an error message that suggests similar names."""
     close = difflib.get_close_matches(name, list(names), n=SUGGESTIONS_MAX)
     return f" Did you mean {_either(close)}?" if close else ""
 
@@ -77,7 +75,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def walk(command: click.Command, name: str = "millstream") -> Iterator[tuple[str, click.Command]]:
-    """Yield a command and all below it, each with its whole name."""
+    """Yield a command and all its subcommands with their full names."""
     yield name, command
     if isinstance(command, click.Group):
         context = click.Context(command)

@@ -1,7 +1,7 @@
-"""Names of topics, groups and queues, as a shell completes them.
+"""Shell completion of topic, group and queue names.
 
-Completion runs while someone types: it asks a node for its names once, with little patience, and
-where no node answers it offers nothing and says nothing.
+Completion runs while the user types: it asks the node once with a short timeout, and offers nothing
+if no node answers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from click.shell_completion import CompletionItem
 from millstream.errors import MillstreamError
 
 PATIENCE_S = 0.5
-"""How long someone who types may be kept waiting."""
+"""Timeout of a completion."""
 
 NAMES_MAX = 1_000
-"""Names that are offered; who types goes on typing where there are more."""
+"""Maximum number of names offered as completions."""
 
 
 def _completes(kind: str, key: str) -> Callable[..., list[CompletionItem]]:
@@ -47,7 +47,7 @@ def _names(context: click.Context, kind: str, key: str) -> list[str]:
 
 
 def _server(context: click.Context) -> str:
-    """Return which node is asked: by an option before the cursor, a variable, or the default."""
+    """Return the node to ask: from an option before the cursor, the environment, or the default."""
     if server := context.params.get("server"):
         return str(server)
     for parameter in context.command.params:

@@ -1,4 +1,4 @@
-"""Asking before something is done that nothing brings back."""
+"""Confirmation of irreversible commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from millstream.cli.support.output import printable
 
-yes_option = click.option("--yes", "is_sure", is_flag=True, help="Do not ask, for scripts.")
+yes_option = click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 
 
 def confirm_or_exit(question: str, *, is_sure: bool) -> None:
@@ -16,5 +16,5 @@ def confirm_or_exit(question: str, *, is_sure: bool) -> None:
     if is_sure:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask on: --yes says that you are sure")
+        raise click.UsageError("cannot ask for confirmation without a terminal; use --yes")
     click.confirm(printable(question), abort=True, err=True)

@@ -1,4 +1,4 @@
-"""What the exit status of every command says; its help says what that means there."""
+"""Exit statuses of all commands."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """How a command ended."""
+    """Exit status of a command."""
 
     DONE = 0
-    """What was asked for was done, or is so."""
+    """The command succeeded."""
     FAILED = 1
-    """It could not be done, or not all of it, or what was checked is not in order. One line on
-    standard error says why. Also where the reader of a pipe has gone, without a line."""
+    """The command failed, in whole or in part, or a check found a problem. One line on standard
+    error says why. Also, without a line, if the reader of a pipe has closed it."""
     USAGE = 2
-    """The command line is wrong, and nothing was changed."""
+    """The command line is wrong; nothing was changed."""
     INTERRUPTED = 130
-    """Ended by Ctrl-C. `serve` and `pipeline run` end with 0 where they stop cleanly by it, for
-    that is how they are meant to end."""
+    """Interrupted by Ctrl-C. `serve` and `pipeline run` exit with 0 if it stops them cleanly."""

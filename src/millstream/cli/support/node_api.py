@@ -1,11 +1,11 @@
-"""Asking a running node, over its HTTP door.
+"""Requests to a running node over HTTP.
 
-All commands speak to a node by `millstream.Client`, without a proxy: a node is on this machine, or
-in the same network as the one who looks after it. What a client has no method for is asked by
-`NodeApi.ask`, over the same connections and by the same rules.
+All commands use `millstream.Client`, without a proxy: a node runs on this machine or in the network
+of its operator. Requests that the client has no method for go through `NodeApi.ask`, over the same
+connections and with the same rules.
 
-A client that loses its node waits for it to come back. A command first makes sure that there is one
-at all, once and without waiting, since a wrong address does not get right by that.
+A client that loses its node waits for it to come back. So a command first checks once, without
+waiting, that there is a node at the address.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from millstream.clients.http.sync.client import Client
 
 PATIENCE_S = 30.0
-"""How long a node may take for what it does at once, and be away where it was there before."""
+"""Timeout of quick requests, and how long an unreachable node is retried."""
 
 PATIENCE_S_LONG = 300.0
-"""The same for what walks over data: deleting by key may have to look through a whole segment."""
+"""Timeout of requests that scan data: deleting by key may read a whole segment."""
 
 PAGE = 1_000
-"""Things to ask for at once, where a node tells them page by page."""
+"""Page size of listings."""
 
 SHOWN_MAX = 5
-"""Names that a message lists of those that there are."""
+"""Maximum number of names listed in a message."""
 
 server_option = click.option(
     "--server",
@@ -52,12 +52,12 @@ server_option = click.option(
     default="http://127.0.0.1:8080",
     show_default=True,
     show_envvar=True,
-    help="Which node to ask: the address of its HTTP door.",
+    help="HTTP address of the node.",
 )
 
 
 class ApiResponse(NamedTuple):
-    """What a node answered."""
+    """Response of a node."""
 
     status: int
     body: Any
@@ -68,15 +68,15 @@ class NodeApi:
 
     def __init__(self, client: Client, server: str) -> None:
         self.client = client
-        """For records and jobs: appends once, follows, makes leases longer."""
+        """For records and jobs: appends exactly once, follows, extends leases."""
         self.server = server
 
     def ask(self, method: str, path: str, body: object = None, *, field: str = "") -> Any:
-        """Make one request and return its answer, which has the given field."""
+        """Send one request and return its response, which must contain `field`."""
         return self.tell(method, path, body, field=field).body
 
     def tell(self, method: str, path: str, body: object = None, *, field: str = "") -> ApiResponse:
-        """Make one request and return its answer with the status."""
+        """Send one request and return its response with the status."""
         import msgspec  # noqa: PLC0415 - with the client, which is loaded where one is needed.
 
         from millstream.clients.http.core.requests import Idempotency, Request  # noqa: PLC0415
@@ -96,7 +96,7 @@ class NodeApi:
         return ApiResponse(answer.status, found)
 
     def pages(self, path: str, field: str, query: Mapping[str, object] | None = None) -> list[Any]:
-        """Return all that a node tells page by page."""
+        """Return all items of a paged listing."""
         found: list[Any] = []
         wanted = {**(query or {}), "limit": PAGE}
         while True:
@@ -108,13 +108,13 @@ class NodeApi:
 
 
 def path_of(kind: str, name: str) -> str:
-    """Return where a topic, a group or a queue is found, whatever its name is."""
+    """Return the path of a topic, group or queue, with its name escaped."""
     return f"/v1/{kind}/{quote(name, safe='')}"
 
 
 @contextmanager
 def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeApi]:
-    """Give a node that answers; whatever is wrong with it, or by it, ends the command."""
+    """Yield a node that answers; an error ends the command with one line."""
     from millstream.clients.http.core.config import ClientConfig  # noqa: PLC0415
     from millstream.clients.http.sync.client import Client  # noqa: PLC0415 - not for --help.
 
@@ -123,7 +123,7 @@ def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeAp
         client = Client(server, config=config)
     except InvalidConfig:
         raise click.BadParameter(
-            f"found {server!r}, needed is http://HOST:PORT", param_hint="--server"
+            f"must be http://HOST:PORT, got {server!r}", param_hint="--server"
         ) from None
     with client:
         node = NodeApi(client, server)
@@ -133,7 +133,7 @@ def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeAp
         except NodeUnreachable as lost:
             _end(_unreachable(server, lost), lost)
         except MalformedAnswer as wrong:
-            shown = f"what answers at {server} is no Millstream node: {wrong}"
+            shown = f"the server at {server} is not a Millstream node: {wrong}"
             _end(shown[:_MESSAGE_MAX], wrong)
         except NodeRefused as refused:
             _end(f"{server} refuses: {refused.message}"[:_MESSAGE_MAX], refused)
@@ -142,11 +142,11 @@ def connected(server: str, *, patience_s: float = PATIENCE_S) -> Iterator[NodeAp
 
 
 _MESSAGE_MAX = 300
-"""What answers in the place of a node may say anything, at any length."""
+"""Limit for messages of servers that may not be a node."""
 
 
 def _greet(client: Client) -> None:
-    """Make sure that a node is there: one attempt, no pause."""
+    """Check that a node answers, with one attempt."""
     from millstream.clients.http.core.requests import Request  # noqa: PLC0415
     from millstream.clients.http.core.responses import refusal_of  # noqa: PLC0415
 
@@ -155,15 +155,15 @@ def _greet(client: Client) -> None:
     if (refusal := refusal_of(answer)) is not None:
         raise refusal.error
     if b'"status"' not in answer.body:
-        raise MalformedAnswer(f"it answers {answer.status} when asked whether it lives")
+        raise MalformedAnswer(f"its liveness check returned {answer.status}")
 
 
 def _unreachable(server: str, lost: NodeUnreachable) -> str:
     cause = lost.__cause__
     reason = getattr(cause, "strerror", None) or lost.reason
-    if lost.may_be_done and lost.reason != "hung up before it answered":
+    if lost.may_be_done and lost.reason != "connection closed before the response":
         return f"{server}: {lost.reason}; the request may have been executed"
-    return f"no node answers at {server}: {reason}; say with --server where one does"
+    return f"no node answers at {server}: {reason}; set the address with --server"
 
 
 _LISTED: dict[type[MillstreamError], tuple[str, str, str]] = {
@@ -171,11 +171,11 @@ _LISTED: dict[type[MillstreamError], tuple[str, str, str]] = {
     UnknownQueue: ("queue", "queues", "name"),
     UnknownGroup: ("group", "groups", "group"),
 }
-"""What is not there: the noun, where all are listed, and the field that has the name."""
+"""Noun, list path and name field of resources, for messages about unknown names."""
 
 
 def _advice(node: NodeApi, error: MillstreamError) -> str:
-    """Return which name was meant perhaps, or which there are."""
+    """Return similar names, or the existing ones."""
     listed = next((row for kind, row in _LISTED.items() if isinstance(error, kind)), None)
     params = click.get_current_context().params
     asked = params.get(listed[0], params.get("name")) if listed else None

@@ -1,4 +1,4 @@
-"""The options by which a node is configured, which `serve` and `config` share."""
+"""Options that configure a node, shared by `serve` and `config`."""
 
 from __future__ import annotations
 
@@ -18,28 +18,26 @@ from millstream.observe.logging.formatter import printable
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HELP = {
-    "node.data": "Data directory: what the node keeps lies there, and nothing else.",
-    "kafka.listen": "Where Kafka clients connect. Port 0 picks a free one.",
-    "http.listen": "Where HTTP clients connect, health and metrics among it. Port 0 picks a free"
-    " one.",
-    "kafka.advertise": "What Kafka clients are told to connect to, if not the address that --kafka"
-    " names.",
-    "topics.durability": "What an acknowledgement promises in topics that do not say it"
-    " themselves.",
-    "topics.partitions": "Partitions of a topic that is created without saying how many.",
-    "topics.auto_create": "Whether a topic that a client asks for is made when there is none.",
-    "node.insecure": "Let others than this machine connect, although nobody has to log in.",
-    "logging.level": "How much is said on standard error while the node runs.",
-    "logging.format": "How it is said: one JSON object a line, lines for people, or what suits"
-    " standard error: `pretty` on a terminal, else `json`.",
+    "node.data": "Data directory. The node stores all its files there.",
+    "kafka.listen": "Address of the Kafka server. Port 0 picks a free port.",
+    "http.listen": "Address of the HTTP server, which also serves health and metrics. Port 0"
+    " picks a free port.",
+    "kafka.advertise": "Address that is returned to Kafka clients, if it differs from --kafka.",
+    "topics.durability": "Default durability class of topics.",
+    "topics.partitions": "Default number of partitions of a new topic.",
+    "topics.auto_create": "Create a topic when a client asks for one that does not exist.",
+    "node.insecure": "Allow connections from other machines although there is no authentication.",
+    "logging.level": "Log level on standard error.",
+    "logging.format": "Format of log lines: JSON objects, text for people, or `auto`: `pretty`"
+    " on a terminal, otherwise `json`.",
 }
-"""What each option is for, in the order in which they are listed."""
+"""Help text of each option, in order."""
 
 _NAMES = {path: KEYS[path].flag.removeprefix("--").replace("-", "_") for path in _HELP}
 
 
 def node_options(command: F) -> F:
-    """Give a command the options by which a node is configured; `configuration_of` takes them."""
+    """Add the options that configure a node; pass them to `configuration_of`."""
     for path in reversed(_HELP):
         command = _option(KEYS[path])(command)
     command = click.option(
@@ -47,8 +45,8 @@ def node_options(command: F) -> F:
         "pairs",
         metavar="KEY=VALUE",
         multiple=True,
-        help="Set anything, by the name that it has in the file: kafka.connections_max=5000. Can"
-        " be given more than once.",
+        help="Set any setting by its name in the file: kafka.connections_max=5000. Can be"
+        " repeated.",
     )(command)
     return click.option(
         "--config",
@@ -74,7 +72,7 @@ def _option(key: ConfigKey) -> Callable[[F], F]:
 
 
 def configuration_of(options: dict[str, Any]) -> Configuration:
-    """Return what the file, the variables and these options say; what is wrong ends the command."""
+    """Return the configuration from file, environment and options; a problem ends the command."""
     context = click.get_current_context()
     try:
         return load_configuration(

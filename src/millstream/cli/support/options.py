@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Options and helpers shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 VARIABLES = frozenset({"MILLSTREAM_BOOTSTRAP", "MILLSTREAM_DATA", "MILLSTREAM_SERVER"})
-"""What commands read from the environment, beside the settings of a node."""
+"""Environment variables of commands, besides the settings of a node."""
 
 data_option = click.option(
     "--data",
@@ -25,19 +25,17 @@ data_option = click.option(
     default="./millstream-data",
     show_default=True,
     show_envvar=True,
-    help="Data directory to look at: the one that a node was started with.",
+    help="Data directory of a node.",
 )
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, for programs to read."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the command with one line and exit status 1 where something is wrong.
+    """Turn an error into one line and exit status 1.
 
-    A pipe that no one reads any more is no error to report; click ends the command quietly.
+    A closed pipe is not reported; click ends the command silently.
     """
     try:
         yield
@@ -51,7 +49,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 class ProgressBar:
-    """How far the work is, counted and, where there is a bar, shown."""
+    """Progress of a command, shown if there is a bar."""
 
     def __init__(self, bar: Progress | None) -> None:
         self.done = 0
@@ -59,21 +57,21 @@ class ProgressBar:
         self._task = bar.add_task("", total=None) if bar else None
 
     def update(self, done: int, total: int) -> None:
-        """Note that `done` bytes of `total` are done."""
+        """Record that `done` of `total` bytes are done."""
         self.done = done
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=done, total=total)
 
     def after(self, before: int) -> Callable[[int, int], None]:
-        """Return an `update` for work that follows on `before` bytes of other work."""
+        """Return an `update` for work that follows `before` bytes of other work."""
         return lambda done, total: self.update(before + done, before + total)
 
 
 @contextmanager
 def progress_bar(task: str) -> Iterator[ProgressBar]:
-    """Show how far the work is, on standard error and only where that is a terminal.
+    """Show progress on standard error if it is a terminal.
 
-    Print nothing while it shows: the lines would be torn apart.
+    Print nothing while the bar is shown: it would break the lines.
     """
     if not sys.stderr.isatty():
         yield ProgressBar(None)

@@ -1,4 +1,4 @@
-"""How data looks on standard output, with nothing in it that a terminal would obey."""
+"""Output of data, with control characters escaped for terminals."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _WIDTH_UNBOUNDED = 1000
-"""Where no terminal sets the width, a line is as long as its content."""
+"""Width of tables without a terminal."""
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Write JSON in plain ASCII, which escapes every control character."""
+    """Return ASCII JSON, in which every control character is escaped."""
     return json.dumps(value, indent=indent, ensure_ascii=True)
 
 
 def text_or_base64(data: bytes | None) -> tuple[str | None, str | None]:
-    """Return bytes as text, and how they became text: `utf-8` or `base64`."""
+    """Return bytes as text, and the encoding used: `utf-8` or `base64`."""
     if data is None:
         return None, None
     try:
@@ -38,7 +38,7 @@ def text_or_base64(data: bytes | None) -> tuple[str | None, str | None]:
 
 
 def time_text(timestamp_ms: int | None) -> str:
-    """Return a moment as people read it; the bare number where no calendar has it."""
+    """Return a time for people, or the bare number if it is outside the calendar."""
     if timestamp_ms is None:
         return "-"
     try:
@@ -49,13 +49,12 @@ def time_text(timestamp_ms: int | None) -> str:
 
 
 def finding_line(found: Finding) -> str:
-    """Return a finding as one line: what it means, where it is, what it is."""
+    """Return a finding as one line."""
     place = "" if found.position is None else f"byte {found.position}: "
     return printable(f"{found.kind.value}: {found.path}: {place}{found.what}")
 
 
 def finding_json(found: Finding) -> dict[str, Any]:
-    """Return a finding as JSON has it."""
     return {
         "kind": found.kind.value,
         "is_damage": found.is_damage,
@@ -66,7 +65,7 @@ def finding_json(found: Finding) -> dict[str, Any]:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table, with numbers to the right."""
+    """Print a table with numbers aligned right."""
     # Only here: a node, which prints no table, should not wait for these to be loaded.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""Reading records from the command line or from input, and appending them as they come.
+"""Reads records from the command line or from input, and appends them as they arrive.
 
-Input is read in pieces, as much as there is: lines that are typed go out one by one, a file goes
-out in large batches. A batch is appended before more is read, so what is acknowledged is always a
-start of the input, and a line number says where to go on.
+Input is read in pieces: typed lines are sent one by one, a file in large batches. A batch is
+appended before more is read, so the acknowledged records are always a prefix of the input, and a
+line number says where to continue.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from millstream.clients.http.sync.client import Client
 
 PIECE = 256 * 1024
-"""Bytes to read at once: a quarter of what a topic takes in one batch, by default."""
+"""Bytes per fetch: a quarter of the default batch size limit."""
 
 RECORDS_MAX = 5_000
-"""Records to append at once; a request may have 10,000."""
+"""Records per append request; the limit of a request is 10,000."""
 
 VALUE_SIZE_MAX = 16 * 1024 * 1024
-"""Bytes of a line, or of a raw value: what a node takes in one request, by default."""
+"""Maximum size of a line or a raw value: the default request limit of a node."""
 
 
 class RecordInput(NamedTuple):
-    """Where records come from."""
+    """Source and format of records."""
 
     value: bytes | None
-    """The one record, where it was given as an option."""
+    """The record given by --value, if any."""
     line_format: str
     key: str | None
     headers: Headers
@@ -61,15 +61,15 @@ def input_of(
     key_separator: str | None,
     path: str | None,
 ) -> RecordInput:
-    """Return where records come from; what does not fit together ends the command."""
+    """Return the source of records; contradictory options end the command."""
     if value is not None and (path is not None or key_separator is not None):
-        raise click.UsageError("--value is one record: there is no --file and nothing to separate")
+        raise click.UsageError("--value cannot be combined with --file or --key-separator")
     if line_format == "json" and (key is not None or headers or key_separator is not None):
-        raise click.UsageError("with --format json, keys and headers stand in the lines")
+        raise click.UsageError("with --format json, keys and headers are part of the lines")
     if key_separator is not None and (key is not None or line_format != "text"):
-        raise click.UsageError("--key-separator is for lines of text without a --key")
+        raise click.UsageError("--key-separator requires --format text and no --key")
     if key_separator == "":
-        raise click.UsageError("--key-separator is empty, needed is at least one character")
+        raise click.UsageError("--key-separator must not be empty")
     return RecordInput(
         None if value is None else os.fsencode(value),
         line_format,
@@ -83,16 +83,15 @@ def input_of(
 
 @dataclass
 class AppendTally:
-    """What was acknowledged so far, by partition."""
+    """Acknowledged records so far, by partition."""
 
     records: int = 0
     lines: int = 0
-    """Lines of input that are dealt with, empty ones among them."""
+    """Lines of input processed, including empty ones."""
     places: dict[int, list[int]] = field(default_factory=dict)
     """First offset, last offset and count, by partition."""
 
     def add(self, placed: Sequence[Placed]) -> None:
-        """Take note of records that were acknowledged."""
         self.records += len(placed)
         for one in placed:
             row = self.places.setdefault(one.partition, [one.offset, one.offset, 0])
@@ -100,7 +99,7 @@ class AppendTally:
             row[2] += 1
 
     def report(self, *, as_json: bool) -> None:
-        """Print where records went."""
+        """Print the offsets of the appended records."""
         names = ("partition", "first_offset", "last_offset", "records")
         rows = [(partition, *row) for partition, row in sorted(self.places.items())]
         if as_json:
@@ -113,7 +112,7 @@ class AppendTally:
 
 
 class InputBatch(NamedTuple):
-    """Records to append at once, and how much of the input is behind them then."""
+    """Records to append together, and the position in the input after them."""
 
     records: list[NewRecord]
     lines: int
@@ -121,7 +120,7 @@ class InputBatch(NamedTuple):
 
 
 def append_all(client: Client, topic: str, source: RecordInput, *, as_json: bool) -> None:
-    """Append all records that there are, and tell where they went, however it ends."""
+    """Append all records and report their offsets, even after an error."""
     tally = AppendTally()
     try:
         with ExitStack() as stack:
@@ -144,7 +143,7 @@ def append_all(client: Client, topic: str, source: RecordInput, *, as_json: bool
 
 def _rest(tally: AppendTally, reason: str) -> str:
     count = f"{tally.records} record{'' if tally.records == 1 else 's'} acknowledged"
-    return printable(f"{reason}; {count}, go on with line {tally.lines + 1}")
+    return printable(f"{reason}; {count}, continue with line {tally.lines + 1}")
 
 
 def _batches(source: RecordInput, stack: ExitStack) -> Iterator[InputBatch]:
@@ -152,7 +151,7 @@ def _batches(source: RecordInput, stack: ExitStack) -> Iterator[InputBatch]:
         yield InputBatch([_of_line(source, source.value)], 0, 0)
         return
     if source.path is None and sys.stdin.isatty():
-        click.echo("One record a line; Ctrl-D ends.", err=True)
+        click.echo("One record per line; Ctrl-D ends the input.", err=True)
     file: IO[bytes] = sys.stdin.buffer
     if source.path is not None:
         file = stack.enter_context(click.open_file(source.path, "rb"))
@@ -165,11 +164,11 @@ def _batches(source: RecordInput, stack: ExitStack) -> Iterator[InputBatch]:
 
 
 def input_batches(source: RecordInput, file: IO[bytes]) -> Iterator[InputBatch]:
-    """Yield the records of an input as they come, in batches."""
+    """Yield the records of an input in batches as they arrive."""
     if source.line_format == "raw":
         value = file.read(VALUE_SIZE_MAX + 1)
         if len(value) > VALUE_SIZE_MAX:
-            raise InvalidRecord(f"input is larger than {VALUE_SIZE_MAX} bytes, which is the limit")
+            raise InvalidRecord(f"input is larger than the limit of {VALUE_SIZE_MAX} bytes")
         yield InputBatch([_record(source, source.key, value)], 1, len(value))
         return
     number, position = 0, 0
@@ -182,7 +181,7 @@ def input_batches(source: RecordInput, file: IO[bytes]) -> Iterator[InputBatch]:
                     if source.line_format == "text" or line.strip():
                         records.append(_of_line(source, line))
                 except InvalidRecord as error:
-                    # What stands before it is appended first.
+                    # Append the lines before it first.
                     yield InputBatch(records, number, position)
                     raise InvalidRecord(f"line {number + 1}: {error}") from None
                 number += 1
@@ -190,7 +189,7 @@ def input_batches(source: RecordInput, file: IO[bytes]) -> Iterator[InputBatch]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[list[bytes], int]]:
-    """Yield whole lines without their ends, as many as came at once, and how far that is."""
+    """Yield complete lines as they arrive, without line ends, and the position after them."""
     rest, position = b"", 0
     while piece := file.read1(PIECE):  # type: ignore[attr-defined]  # Every buffer has it.
         position += len(piece)
@@ -211,7 +210,7 @@ def _of_line(source: RecordInput, line: bytes) -> NewRecord:
         return _record(source, source.key, line)
     key, separator, value = line.partition(source.separator)
     if not separator:
-        raise InvalidRecord(f"there is no {source.separator.decode(errors='replace')!r} in it")
+        raise InvalidRecord(f"it does not contain {source.separator.decode(errors='replace')!r}")
     return _record(source, key, value)
 
 

@@ -1,14 +1,14 @@
-r"""Records as lines: how `topic append` reads them, and how `topic tail` prints them.
+r"""Records as lines, read by `topic append` and printed by `topic tail`.
 
-As JSON, one object a line, in the shape that the HTTP door has, with one word more:
+JSON has one object per line in the shape of the HTTP API, with one more field:
 
     {"partition":0,"offset":7,"timestamp":1763240000000,"key":"k1","value":{"n":1},"headers":{}}
     {"partition":0,"offset":8,"timestamp":1763240000000,"key":null,"text":"no JSON","headers":{}}
     {"partition":0,"offset":9,"timestamp":1763240000000,"key":null,"value":{"base64":"/w=="},...}
 
-`text` stands in the place of `value` for a value that is text and no JSON. A value that is JSON is
-printed as it was written, so what `tail --json` prints is what `append --format json` takes, to the
-byte; save that characters in it that cannot be seen, which a terminal might obey, are escaped.
+`text` replaces `value` for a value that is text but not JSON. A JSON value is printed as it was
+written, so that `append --format json` accepts what `tail --json` prints, byte for byte, except
+that invisible characters, which a terminal might interpret, are escaped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millstream.protocols.http.values import Base64, Text, base64_bytes, value_b
 
 
 class RecordLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A record as one line of JSON has it. What only tells where it came from is not looked at."""
+    """A record as one line of JSON. Fields that only say where it was stored are ignored."""
 
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     text: str | msgspec.UnsetType = msgspec.UNSET
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder(RecordLine).decode
 
 
 def read_line(line: bytes) -> NewRecord:
-    """Return the record that a line of JSON says; raises `InvalidRecord` where it says none."""
+    """Return the record of a JSON line; raises `InvalidRecord`."""
     try:
         found = _decode(line)
         return NewRecord(
@@ -60,10 +60,10 @@ def read_line(line: bytes) -> NewRecord:
 def _value_of(found: RecordLine) -> bytes | None:
     if isinstance(found.text, str):
         if not isinstance(found.value, msgspec.UnsetType):
-            raise InvalidRecord("it has a `value` and a `text`, allowed is one of them")
+            raise InvalidRecord("it has both `value` and `text`; only one is allowed")
         return found.text.encode()
     if isinstance(found.value, msgspec.UnsetType):
-        raise InvalidRecord("it has neither a `value` nor a `text`")
+        raise InvalidRecord("it has neither `value` nor `text`")
     return value_bytes(found.value)
 
 
@@ -76,7 +76,7 @@ def _header(value: Text | list[Text | None] | None) -> HeaderItem | list[HeaderI
 
 
 def json_line(record: TopicRecord) -> str:
-    """Return a record as one line of JSON, with nothing that a terminal would obey."""
+    """Return a record as one line of JSON, with control characters escaped."""
     head = {
         "partition": record.partition,
         "offset": record.offset,
@@ -89,7 +89,7 @@ def json_line(record: TopicRecord) -> str:
 
 
 def _value_json(record: TopicRecord) -> tuple[str, str]:
-    """Return the field that has the value, and its JSON."""
+    """Return the name of the value field and its JSON."""
     if record.raw is None:
         return "value", "null"
     if record.is_json:
@@ -105,7 +105,7 @@ def _value_json(record: TopicRecord) -> tuple[str, str]:
 
 
 def _escaped(text: str) -> str:
-    """Return JSON without what cannot be seen: between its parts that is space, else in a text."""
+    """Return JSON without invisible characters: spaces between tokens, escapes inside strings."""
     if text.isprintable():
         return text
     return "".join(
@@ -126,7 +126,7 @@ def _headers_json(headers: Headers) -> dict[str, Any]:
 
 
 def text_line(record: TopicRecord) -> str:
-    """Return a record as a line for people: place, time, key, value."""
+    """Return a record as a line for people: position, time, key, value."""
     place = f"{record.partition}:{record.offset}"
     key = "-" if record.key is None else shown(record.key)
     value = "(no value)" if record.raw is None else shown(record.raw)
@@ -134,5 +134,5 @@ def text_line(record: TopicRecord) -> str:
 
 
 def shown(data: str | bytes) -> str:
-    r"""Return what is to be seen of bytes: text with controls escaped, other bytes as `\xff`."""
+    r"""Return bytes for display: text with control characters escaped, other bytes as `\xff`."""
     return printable(data if isinstance(data, str) else data.decode(errors="backslashreplace"))

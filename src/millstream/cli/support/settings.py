@@ -1,7 +1,7 @@
-"""Settings of topics and queues, as they are written on a command line: KEY=VALUE.
+"""Settings of topics and queues on the command line: KEY=VALUE.
 
 Times and sizes may have a unit, as in the configuration of a node: `retention_ms=7d`,
-`max.message.bytes=2MiB`. Which keys there are, and what they may be set to, is the node's to say.
+`max.message.bytes=2MiB`. The node validates keys and values.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ TOPIC_FIELDS = frozenset(
         "cleanup",
     }
 )
-"""What has a name of its own at the HTTP door; all else is a config by Kafka's name."""
+"""Settings that are fields of the HTTP API; all others are configs by their Kafka names."""
 
 
 class Quantity(click.ParamType):
-    """A whole number, or one with a unit; -1 is for none where the node allows it."""
+    """An integer, optionally with a unit; -1 means no limit if the node allows it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return how many; what is none ends the command."""
         found = value if isinstance(value, int) else number_of(f"_{self.name}", str(value))
         if not isinstance(found, int):
             units = ", ".join(TIME_UNITS if self.name == "ms" else BYTE_UNITS)
-            self.fail(f"found {value!r}, needed is a number, perhaps with {units}", param, ctx)
+            self.fail(f"must be a number, optionally with {units}, got {value!r}", param, ctx)
         return found
 
 
@@ -49,7 +48,7 @@ BYTES = Quantity("bytes")
 
 
 def number_of(key: str, text: str) -> int | str:
-    """Return the number that a text is, by the unit that its key ends on; else the text."""
+    """Return the number in `text`, in the unit that the key ends with, or the text itself."""
     units = {"ms": TIME_UNITS, "bytes": BYTE_UNITS}.get(key.replace(".", "_").rsplit("_", 1)[-1])
     if text == "-1":
         return -1
@@ -59,12 +58,12 @@ def number_of(key: str, text: str) -> int | str:
 
 
 def pairs_of(pairs: Sequence[str], *, hint: str) -> dict[str, str]:
-    """Read KEY=VALUE, each key once; a wrong one ends the command."""
+    """Parse KEY=VALUE pairs with distinct keys; an invalid one ends the command."""
     found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise click.BadParameter(f"found {pair!r}, needed is KEY=VALUE", param_hint=hint)
+            raise click.BadParameter(f"must be KEY=VALUE, got {pair!r}", param_hint=hint)
         if key in found:
             raise click.BadParameter(f"{key} is set twice", param_hint=hint)
         found[key] = value
@@ -74,15 +73,15 @@ def pairs_of(pairs: Sequence[str], *, hint: str) -> dict[str, str]:
 def topic_body(
     pairs: Sequence[str], unset: Sequence[str] = (), *, hint: str, **fields: object
 ) -> dict[str, Any]:
-    """Return what a topic is to be set to, as the HTTP door takes it."""
+    """Return the settings of a topic in the form of the HTTP API."""
     body: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
     said: dict[str, Any] = {}
     for key, text in pairs_of(pairs, hint=hint).items():
-        # Of a text nothing has to be known: a config is one at the door, and a number in it too.
+        # Configs are passed as text; the node parses them.
         said[key] = number_of(key, text)
     for key in unset:
         if key in said:
-            raise click.BadParameter(f"{key} is set, and unset", param_hint="--unset")
+            raise click.BadParameter(f"{key} is both set and unset", param_hint="--unset")
         said[key] = None
     for key, value in said.items():
         if key not in TOPIC_FIELDS:
@@ -95,12 +94,12 @@ def topic_body(
 
 
 def settings_of(topic: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a topic is set to, of all that a node tells of it."""
+    """Return the settings in a topic description."""
     return {key: topic[key] for key in ("name", "id", "partition_count", "durability", "configs")}
 
 
 def settings_line(topic: Mapping[str, Any]) -> str:
-    """Return what a topic is set to on one line, with nothing that a terminal would obey."""
+    """Return the settings of a topic on one line, with control characters escaped."""
     count = topic["partition_count"]
     words = [f"{count} partition{'' if count == 1 else 's'}", topic["durability"]]
     words += [f"{key}={value}" for key, value in sorted(topic["configs"].items())]

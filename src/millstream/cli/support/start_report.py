@@ -1,4 +1,4 @@
-"""What a node tells when it has started: as events, and on a terminal as a few lines to read."""
+"""Report of a started node: log events, and a summary on a terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def report(configuration: Configuration, events: EventWriter, server: Node) -> None:
-    """Say what was detected, what opening the data did, and where settings and doors are."""
+    """Report the machine, the recovery of the data, the source of settings and the servers."""
     store = server.broker.store
     machine = detect_machine(store.path)
     if isinstance(events.formatter, PrettyFormatter) and events.is_terminal:
@@ -56,13 +56,13 @@ def report(configuration: Configuration, events: EventWriter, server: Node) -> N
 
 
 def _configured(configuration: Configuration) -> dict[str, Any]:
-    """Return where settings came from, and no values: those are for `config show`."""
+    """Return the sources of settings without their values, which `config show` prints."""
     origins = {path: origin.place for path, origin in configuration.origins.items()}
     return {"file": configuration.file, "set": origins}
 
 
 def block(configuration: Configuration, machine: Machine, server: Node) -> str:
-    """Return a few lines for someone at a terminal."""
+    """Return the summary for a terminal."""
     broker = server.broker
     quota = f", {machine.cpu_quota:g} of them to use" if machine.cpu_quota else ""
     rows = [
@@ -75,7 +75,7 @@ def block(configuration: Configuration, machine: Machine, server: Node) -> str:
         ("opened", _opened(server)),
         ("settings", _settings(configuration)),
     ]  # fmt: skip
-    if not sys.stdout.isatty():  # Else they are told there.
+    if not sys.stdout.isatty():  # Otherwise they are log events.
         rows += [("kafka", str(server.kafka)), ("http", f"http://{server.http}")]
     lines = [f"millstream {millstream.__version__}"]
     lines += [f"  {name:9} {printable(text)}" for name, text in rows]
@@ -92,7 +92,7 @@ def _opened(server: Node) -> str:
 
 
 def _settings(configuration: Configuration) -> str:
-    """Say how many values came from where."""
+    """Return the number of settings by source."""
     places = Counter(
         origin.place if isinstance(origin, FromFile) else _PLACES[type(origin)]
         for origin in configuration.origins.values()
@@ -101,7 +101,7 @@ def _settings(configuration: Configuration) -> str:
 
 
 def _size(number: int | None) -> str:
-    """Return a size with three digits, in the unit that suits it."""
+    """Return a size with three digits and a suitable unit."""
     if number is None:
         return "unknown"
     name, size = next(

@@ -20,26 +20,26 @@ from millstream.cli.support.options import json_option
 def append(*, name: str, server: str, as_json: bool, **options: Any) -> None:
     """Append records: one from --value, or all of standard input.
 
-    Without --value, each line of standard input is the value of a record. They are appended as they
-    come, in the order of their lines, each once, also where a connection is lost on the way. It
-    prints where they went once they are as safe as their topic promises.
+    Without --value, each line of standard input is the value of a record. Records are appended in
+    order and exactly once, even if a connection is lost. Prints partition and offsets when the
+    records are durable.
 
-    With --format json, each line is an object with `value` (any JSON) or `text`, and perhaps `key`,
-    `headers`, `timestamp`: what `topic tail --json` prints. With --format raw, all of standard
-    input is one value, to the last byte.
+    With --format json, each line is an object with `value` (any JSON) or `text`, and optionally
+    `key`, `headers` and `timestamp`, as printed by `topic tail --json`. With --format raw, all of
+    standard input is one value.
 
     \b
     Exit status:
-        0  all are appended
-        1  not all are; it says how many are, and from which line on to go on
+        0  all records were appended
+        1  not all; the message says how many, and at which line to continue
         2  wrong usage
-        130  ended by Ctrl-C; it says how many are
+        130  interrupted by Ctrl-C; the message says how many were appended
 
     \b
     Example:
         millstream topic append orders --key customer-7 --value '{"n": 1}'
         millstream topic append orders --format json < orders.ndjson
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     from millstream.cli.support.record_input import append_all, input_of  # noqa: PLC0415 - not for --help.
 
     source = input_of(**options)

@@ -1,4 +1,4 @@
-"""`millstream topic`: make topics, write to them, look at them, delete from them."""
+"""`millstream topic`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ VERBS = {
 
 @click.group(cls=CommandGroup, verbs=VERBS)
 def topic() -> None:
-    """Make, write, read and delete topics.
+    """Create, write, read and delete topics.
 
     \b
     Example:
         millstream topic create orders --partitions 3
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """

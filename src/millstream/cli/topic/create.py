@@ -27,47 +27,49 @@ from millstream.errors import TopicExists, UnknownTopic
     "--partitions",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many partitions it has: as many as can be read side by side. A topic only grows.",
+    help="Number of partitions, the limit of parallel readers in a group. It can only be"
+    " increased.",
 )
 @click.option(
     "--durability",
     type=click.Choice(["ephemeral", "memory", "disk", "fsync"]),
-    help="What an acknowledgement promises.",
+    help="Durability class: when a record is acknowledged.",
 )
 @click.option(
     "--retention-ms",
     type=MILLISECONDS,
     metavar="TIME",
-    help="How long records are kept at least: 7d, 12h, or a number of milliseconds; -1 for ever.",
+    help="Minimum time to keep records: 7d, 12h, or a number of milliseconds; -1 for no limit.",
 )
 @click.option(
     "--retention-bytes",
     type=BYTES,
     metavar="SIZE",
-    help="How large a partition may grow: 10GiB, or a number of bytes; -1 without limit.",
+    help="Maximum size of a partition: 10GiB, or a number of bytes; -1 for no limit.",
 )
 @click.option(
     "--retention-records",
     type=click.IntRange(min=-1),
     metavar="N",
-    help="How many records a partition may hold; -1 without limit.",
+    help="Maximum number of records in a partition; -1 for no limit.",
 )
 @click.option(
     "--cleanup",
     type=click.Choice(["delete", "compact", "compact,delete"]),
-    help="How old records go: by age and size, all but the latest of each key, or both.",
+    help="How old records are removed: by age and size, by compaction (latest record of each"
+    " key), or both.",
 )
 @click.option(
     "--config",
     "pairs",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Any config of a topic, by Kafka's name: max.message.bytes=2MiB. Can be repeated.",
+    help="Topic config by its Kafka name: max.message.bytes=2MiB. Can be repeated.",
 )
 @click.option(
     "--if-absent",
     is_flag=True,
-    help="Where there is a topic of that name, leave it as it is and be content.",
+    help="Succeed without changes if the topic exists.",
 )
 @server_option
 @json_option
@@ -85,21 +87,21 @@ def create(
     server: str,
     as_json: bool,
 ) -> None:
-    """Make a topic.
+    """Create a topic.
 
-    What is not said is as the node has it by default. A topic that is there already is not
-    changed; `topic set` does that.
+    Settings that are not given have the node's defaults. An existing topic is not changed; use
+    `topic set`.
 
     \b
     Exit status:
-        0  the topic is there
-        1  there was one already, the node does not allow it, or no node answers
+        0  created
+        1  the topic exists, the node refused, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream topic create orders --partitions 3 --retention-ms 7d
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     body = topic_body(
         pairs,
         hint="--config",
@@ -113,16 +115,19 @@ def create(
     with connected(server) as node:
         is_there = _is_there(node, name)
         if is_there and not if_absent:
-            raise TopicExists(f"there is a topic {name!r} already; `topic set` changes it")
+            raise TopicExists(f"topic {name!r} already exists; `topic set` changes it")
         found = None if is_there else node.tell("PUT", path_of("topics", name), body, field="name")
         if found is not None and found.status != HTTPStatus.CREATED:
             # Someone else was quicker, and the request changed theirs.
-            raise TopicExists(f"topic {name!r} was made by someone else just now, and set so")
+            raise TopicExists(
+                f"topic {name!r} was created by another client at the same time,"
+                " and now has these settings"
+            )
         shown = found.body if found else node.ask("GET", path_of("topics", name), field="name")
     if as_json:
         click.echo(to_json({"created": found is not None, **settings_of(shown)}, indent=2))
     elif found is None:
-        click.echo(printable(f"{name} is there already, as it was"), err=True)
+        click.echo(printable(f"{name} already exists, unchanged"), err=True)
     else:
         click.echo(f"created {settings_line(shown)}")
 

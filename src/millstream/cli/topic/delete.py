@@ -17,26 +17,26 @@ from millstream.cli.support.output import printable, to_json
 @server_option
 @json_option
 def delete(*, name: str, is_sure: bool, server: str, as_json: bool) -> None:
-    """Delete a topic with all its records, for good.
+    """Permanently delete a topic with all its records.
 
-    On a terminal it is asked first, with how much would go. To delete some records only, use
-    `topic delete-records`.
+    Asks for confirmation on a terminal and shows how much would be deleted. Use `topic
+    delete-records` to delete some records only.
 
     \b
     Exit status:
-        0  it is gone
-        1  there is no such topic, it was not confirmed, or no node answers
+        0  deleted
+        1  the topic does not exist, it was not confirmed, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream topic delete orders --yes
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         topic = node.client.topic(name)
         if not is_sure:
             found = topic.describe()
             what = f"{found.count:,} records, {found.bytes:,} bytes"
-            confirm_or_exit(f"Delete the topic {name} ({what}), for good?", is_sure=is_sure)
+            confirm_or_exit(f"Permanently delete the topic {name} ({what})?", is_sure=is_sure)
         topic.delete()
     click.echo(to_json({"deleted": name}) if as_json else printable(f"deleted {name}"))

@@ -18,30 +18,31 @@ from millstream.cli.support.output import printable, to_json
 
 @click.command("delete-records")
 @topic_argument
-@click.option("--key", metavar="KEY", help="Delete every record that has this key.")
+@click.option("--key", metavar="KEY", help="Delete the records with this key.")
 @click.option(
     "--key-prefix",
     "prefix",
     metavar="TEXT",
-    help="Delete every record whose key begins so, to delete many keys at once.",
+    help="Delete the records whose key starts with this prefix.",
 )
 @click.option(
     "--base64",
     "is_base64",
     is_flag=True,
-    help="The key or prefix is given in base64, for keys that are not text.",
+    help="The key or prefix is base64, for keys that are not text.",
 )
 @click.option(
     "--before",
     type=click.IntRange(min=0),
     metavar="OFFSET",
-    help="Delete what lies before this offset; with a key or a prefix, only what has it.",
+    help="Delete the records before this offset; with a key or a prefix, only those that match.",
 )
 @click.option(
     "--partition",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Delete in this partition only. An offset means something in one partition only.",
+    help="Delete in this partition only. Required with --before if the topic has several"
+    " partitions.",
 )
 @yes_option
 @server_option
@@ -58,23 +59,23 @@ def delete_records(
     server: str,
     as_json: bool,
 ) -> None:
-    """Delete records of a topic for good: by key, by the start of a key, or before an offset.
+    """Permanently delete records of a topic: by key, by key prefix, or before an offset.
 
-    They are gone at every door when this returns, and nothing brings them back. Their bytes leave
-    the disk when the node has rewritten the segments that hold them.
+    When the command returns, the records are invisible at every server and cannot be restored. The
+    disk space is freed when the node has rewritten the segments.
 
     \b
     Exit status:
-        0  deleted, if there was anything to delete
-        1  not deleted, or not in all partitions: it may be repeated
+        0  deleted
+        1  not deleted, or not in all partitions; the command can be repeated
         2  wrong usage
 
     \b
     Example:
         millstream topic delete-records orders --key customer-7 --yes
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     body = _body(key, prefix, before, partition, is_base64=is_base64)
-    question = f"Delete {_words(key, prefix, before, partition)} of {name}, for good?"
+    question = f"Permanently delete {_words(key, prefix, before, partition)} of {name}?"
     confirm_or_exit(question, is_sure=is_sure)
     with connected(server, patience_s=PATIENCE_S_LONG) as node:
         path = f"{path_of('topics', name)}/records"
@@ -90,11 +91,11 @@ def _body(
     *,
     is_base64: bool,
 ) -> dict[str, Any]:
-    """Return what the node is asked; raises where the options do not say which records go."""
+    """Return the request body; raises if the options select no records."""
     if key is not None and prefix is not None:
-        raise click.UsageError("--key and --key-prefix exclude each other")
+        raise click.UsageError("--key and --key-prefix cannot be combined")
     if key is None and prefix is None and before is None:
-        raise click.UsageError("Which records? Say it with --key, --key-prefix or --before")
+        raise click.UsageError("Nothing to delete: give --key, --key-prefix or --before")
     wanted = {
         "key": _as_json(key, is_base64=is_base64),
         "key_prefix": _as_json(prefix, is_base64=is_base64),
@@ -105,13 +106,13 @@ def _body(
 
 
 def _as_json(text: str | None, *, is_base64: bool) -> str | dict[str, str] | None:
-    """Return a key as the HTTP door takes it: text, or the base64 of what is no text."""
+    """Return a key in the form of the HTTP API: text, or base64 if it is not text."""
     if text is None:
         return None
     try:
         data = base64.b64decode(text, validate=True) if is_base64 else os.fsencode(text)
     except (ValueError, binascii.Error):
-        raise click.UsageError(printable(f"{text!r} is not base64")) from None
+        raise click.UsageError(printable(f"must be base64, got {text!r}")) from None
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -119,11 +120,11 @@ def _as_json(text: str | None, *, is_base64: bool) -> str | dict[str, str] | Non
 
 
 def _words(key: str | None, prefix: str | None, before: int | None, partition: int | None) -> str:
-    """Say which records go."""
+    """Describe the records that will be deleted."""
     if key is not None:
         what = f"every record with the key {key!r}"
     elif prefix is not None:
-        what = f"every record whose key begins with {prefix!r}"
+        what = f"every record whose key starts with {prefix!r}"
     else:
         what = "every record"
     if before is not None:

@@ -44,29 +44,28 @@ _SEGMENTS = {
     "--segments",
     "is_segments",
     is_flag=True,
-    help="Show the segments that it lies in, and not its partitions.",
+    help="Show segments instead of partitions.",
 )
 @server_option
 @json_option
 def describe(*, name: str, is_segments: bool, server: str, as_json: bool) -> None:
-    """Show what a topic is set to, how far its partitions reach, what went or waits to go.
+    """Show the settings, offsets and sizes of a topic.
 
-    FIRST is the first offset that can be read, FLOOR the one before which retention took all, END
-    the one that the next record gets. DELETED counts records that were deleted by their key and
-    are still in a file; RECLAIMABLE is how many bytes they take. GAPS are the offsets of which a
-    reader is told that it comes too late for them. A `-` stands where a partition was not used
-    since the node started, and only opening it would tell.
+    FIRST is the first readable offset, FLOOR the offset up to which retention has deleted records,
+    END the offset of the next record. DELETED counts records that were deleted by key and are still
+    in a file; RECLAIMABLE is their size in bytes. GAPS are the offsets that late readers are told
+    about. A `-` means that the partition was not opened since the node started.
 
     \b
     Exit status:
-        0  here it is
-        1  there is no such topic, or no node answers
+        0  shown
+        1  the topic does not exist, or no node answers
         2  wrong usage
 
     \b
     Example:
         millstream topic describe orders --json
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     path = path_of("topics", name)
     with connected(server) as node:
         found = node.ask("GET", path, field="partitions")

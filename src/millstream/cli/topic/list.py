@@ -17,20 +17,20 @@ _SIZES = {"records": "RECORDS", "bytes": "BYTES", "segments": "SEGMENTS"}
 @server_option
 @json_option
 def list_topics(*, server: str, as_json: bool) -> None:
-    """List all topics by name, with how much they hold.
+    """List all topics with their sizes.
 
-    A `-` stands where a topic was not used since the node started, and only opening it would tell.
+    A `-` means that the topic was not opened since the node started.
 
     \b
     Exit status:
-        0  listed, if there was anything to list
+        0  listed
         1  no node answers
         2  wrong usage
 
     \b
     Example:
         millstream topic list --json
-    """  # noqa: D301 - click's mark for lines to leave as they are.
+    """
     with connected(server) as node:
         found = node.pages("/v1/topics", "topics", {"sizes": "true"})
     if as_json:
@@ -39,7 +39,7 @@ def list_topics(*, server: str, as_json: bool) -> None:
         head = ("TOPIC", "PARTITIONS", "DURABILITY", *_SIZES.values())
         print_table(head, [_cells(one) for one in found])
     else:
-        click.echo("There is no topic yet; `millstream topic create NAME` makes one.", err=True)
+        click.echo("There are no topics; `millstream topic create NAME` creates one.", err=True)
 
 
 def _cells(topic: dict[str, Any]) -> list[object]:

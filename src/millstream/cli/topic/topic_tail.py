@@ -1,4 +1,4 @@
-"""Reading a topic for `topic tail`: from where, until when, and how it is printed."""
+"""Reading and printing of a topic for `topic tail`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Print: TypeAlias = Callable[[TopicRecord], None]
 
 
 class TopicTail:
-    """One look at a topic."""
+    """Reads a topic from a start position."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TopicTail:
         self._partition = partition
 
     def run(self, show: Print) -> None:
-        """Show records until it is done; tell what is missing between them."""
+        """Print records until the limit or the end; report gaps."""
         for item in self._items():
             if self._partition not in (None, item.partition):
                 continue
@@ -64,17 +64,16 @@ class TopicTail:
             yield from follower
 
     def _places(self) -> dict[int, int]:
-        """Return where each partition is read from; those that are not wanted from their ends."""
+        """Return the start offset of each partition; unselected partitions start at the end."""
         found = self._client.topic(self._topic).describe().partitions
         if self._partition is not None and self._partition >= len(found):
             raise UnknownTopic(
-                f"{self._topic} has no partition {self._partition}, but 0-{len(found) - 1}"
+                f"{self._topic} has partitions 0-{len(found) - 1}, got {self._partition}"
             )
         is_offset = self._start.isdigit()
         if is_offset and self._partition is None and len(found) > 1:
             raise click.UsageError(
-                f"{self._topic} has {len(found)} partitions: say with --partition, in which"
-                " the offset is meant"
+                f"{self._topic} has {len(found)} partitions: an offset requires --partition"
             )
         return {
             one.partition: self._place(one)
@@ -87,14 +86,14 @@ class TopicTail:
         if self._start == "latest":
             return state.head
         if self._start == "earliest":
-            return 0  # And not the first that is there: what went before is to be told.
+            return 0  # Not the first live offset: the gap before it is reported.
         if self._start.startswith("-"):
             return max(state.first_live_offset, state.head + int(self._start))
         return int(self._start)
 
 
 def printer(*, is_values: bool, as_json: bool) -> Print:
-    """Return what prints a record."""
+    """Return the function that prints a record."""
     if as_json:
         return lambda record: click.echo(json_line(record).encode())
     if not is_values:
@@ -106,7 +105,7 @@ def printer(*, is_values: bool, as_json: bool) -> Print:
 
 def _tell_gap(gap: TopicGap) -> None:
     text = (
-        f"partition {gap.partition}: offsets {gap.from_offset}-{gap.to_offset} are gone,"
-        f" by {gap.reason}"
+        f"partition {gap.partition}: offsets {gap.from_offset}-{gap.to_offset} were deleted by"
+        f" {gap.reason}"
     )
     click.echo(printable(text), err=True)
