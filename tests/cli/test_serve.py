@@ -33,7 +33,7 @@ def is_one_line(text: str) -> bool:
 # Starting.
 
 
-def test_a_node_says_where_its_doors_are_and_that_it_is_ready(tmp_path: Path):
+def test_a_node_says_where_its_servers_are_and_that_it_is_ready(tmp_path: Path):
     with Node(tmp_path) as node:
         kafka, http, ready = node.lines
         assert kafka.startswith("kafka 127.0.0.1:")
@@ -68,11 +68,11 @@ def test_a_second_node_on_the_same_data_is_refused_in_one_line(tmp_path: Path):
     assert str(tmp_path) in second.stderr
 
 
-@pytest.mark.parametrize("door", ["kafka", "http"])
-def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path, door: str):
+@pytest.mark.parametrize("server", ["kafka", "http"])
+def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path, server: str):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        ports = {"kafka": "127.0.0.1:0", "http": "127.0.0.1:0", door: where}
+        ports = {"kafka": "127.0.0.1:0", "http": "127.0.0.1:0", server: where}
         result = subprocess.run(
             [MILLSTREAM, "serve", "--data", str(tmp_path), "--log-level", "error",
              "--log-format", "pretty",
@@ -81,12 +81,12 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path, door: str):
         )  # fmt: skip
     assert result.returncode == 1
     assert is_one_line(result.stderr), result.stderr
-    assert f"cannot listen on {where} ({door}): Address already in use" in result.stderr
+    assert f"cannot listen on {where} ({server}): Address already in use" in result.stderr
 
 
-@pytest.mark.parametrize("door", ["--kafka", "--http"])
-def test_others_are_not_let_in_by_accident(tmp_path: Path, door: str):
-    result = refused("--data", str(tmp_path), door, "0.0.0.0:0")
+@pytest.mark.parametrize("server", ["--kafka", "--http"])
+def test_others_are_not_let_in_by_accident(tmp_path: Path, server: str):
+    result = refused("--data", str(tmp_path), server, "0.0.0.0:0")
     assert result.exit_code == 1
     assert "0.0.0.0:0, which other machines can reach" in result.stderr
     assert "--insecure" in result.stderr
