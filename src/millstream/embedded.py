@@ -6,9 +6,9 @@
         for record in log.read():
             print(record.offset, record.value)
 
-With `async with`, the same call gives the store itself, whose methods are coroutines. The plain
-form runs that store on an event loop in a thread of its own, so appends of many threads are
-gathered and share their syncs; reads happen in the calling thread and take no lock.
+With `async with`, the same call returns the store itself, whose methods are coroutines. The
+blocking form runs that store on an event loop in its own thread, so concurrent appends of many
+threads share their syncs; reads run in the calling thread and take no lock.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def open_store(
     config: LogConfig | None = None,
     store_config: StoreConfig | None = None,
 ) -> EmbeddedStoreContext:
-    """Open the data directory at `path`, creating it where there is none.
+    """Open the data directory at `path`; create it if it does not exist.
 
-    Use the result with `with` or with `async with`. `durability` is the class of new logs;
-    `config` sets everything about them, and then `durability` is not looked at.
+    Use the result with `with` or with `async with`. `durability` is the class of new logs; `config`
+    sets everything about them, and then `durability` is ignored.
     """
     if config is None:
         if isinstance(durability, str):
@@ -61,7 +61,7 @@ def open_store(
 
 
 class EmbeddedStoreContext:
-    """A store that is about to be opened, by `with` or by `async with`."""
+    """A store to be opened by `with` or by `async with`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -95,12 +95,12 @@ class EmbeddedStoreContext:
 
 
 class EmbeddedStore:
-    """A store for code without an event loop. Threads may share it."""
+    """A store for code without an event loop. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         store.open()
         self.inner = store
-        """The store itself, which belongs to the loop; its metrics may be read from anywhere."""
+        """The store itself, which belongs to the loop; any thread may read its metrics."""
         self._loop = _LoopThread()
         self._loop.run(_start_maintenance(store))
 
@@ -112,14 +112,14 @@ class EmbeddedStore:
         durability: Durability | str | None = None,
         config: LogConfig | None = None,
     ) -> EmbeddedLog:
-        """Return a log, creating it where there is none."""
+        """Return a log; create it if it does not exist."""
         if durability is not None and config is None:
             name = durability.value if isinstance(durability, Durability) else durability
             config = replace(self.inner.log_config, durability=parse_durability(name))
         return EmbeddedLog(self._loop.run(self.inner.log(topic, partition, config=config)), self)
 
     def delete(self, topic: str) -> None:
-        """Delete all logs of a topic; durable when this returns, and the name is free again."""
+        """Delete all logs of a topic; durable when this returns, and the name can be used again."""
         self._loop.run(self.inner.delete(topic))
 
     def names(self) -> list[LogName]:
@@ -127,7 +127,7 @@ class EmbeddedStore:
         return self.inner.names()
 
     def close(self) -> None:
-        """Commit and seal every log and give the directory back. Repeating it does nothing."""
+        """Commit and seal every log and release the directory. Further calls have no effect."""
         if not self._loop.is_ended:
             try:
                 self._loop.run(self.inner.close())
@@ -140,12 +140,12 @@ class EmbeddedStore:
 
 
 async def _start_maintenance(store: Store) -> None:
-    """Have the logs of a store looked after by the loop that this runs on."""
+    """Start the maintenance of a store on the running loop."""
     store.start_maintenance()
 
 
 class EmbeddedLog:
-    """A log for code without an event loop. Threads may share it."""
+    """A log for code without an event loop. Thread-safe."""
 
     def __init__(self, log: Log, store: EmbeddedStore) -> None:
         self.inner = log
@@ -153,7 +153,7 @@ class EmbeddedLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read."""
+        """The first readable offset."""
         return self.inner.start_offset
 
     @property
@@ -168,7 +168,7 @@ class EmbeddedLog:
         key: bytes | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Append one record, and return its offset once the durability class is met."""
+        """Append one record, and return its offset once it is as durable as its class promises."""
         record = value if isinstance(value, Record) else Record(value, key=key)
         return self.append_many([record], timeout=timeout).offset
 
@@ -186,16 +186,16 @@ class EmbeddedLog:
     def read(
         self, offset: int | None = None, *, until: int | None = None
     ) -> Iterator[StoredRecord | Gap]:
-        """Go over the committed records from `offset` on, or from the first.
+        """Yield the committed records from `offset` on, or from the first.
 
-        Where records were evicted that it had not come to, a `Gap` says which.
+        A `Gap` names records that were evicted before they could be read.
         """
         return self.inner.records(offset, until=until)
 
     def follow(self, offset: int | None = None) -> Iterator[StoredRecord | Gap]:
-        """Go over the records from `offset` on, or from the first, for ever, waiting for more.
+        """Yield the records from `offset` on, or from the first, forever; wait for new ones.
 
-        Gaps are told as by `read`, also to one who waited at the end and was too slow.
+        Gaps are reported as by `read`, also to a reader that waited at the end and was too slow.
         """
         position = self.start_offset if offset is None else offset
         while True:
@@ -213,11 +213,11 @@ class EmbeddedLog:
             position = found.next_offset
 
     def gap_at(self, offset: int) -> Gap | None:
-        """Return what a reader misses who comes to `offset`, where records were evicted there."""
+        """Return the gap that a reader at `offset` has, if records there were evicted."""
         return self.inner.gap_at(offset)
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """Return the first record that is as late as `timestamp_ms` or later."""
+        """Return the first record with timestamp `timestamp_ms` or later."""
         return self.inner.find_timestamp(timestamp_ms)
 
     def find_latest(self) -> TimestampedOffset | None:
@@ -235,23 +235,24 @@ class EmbeddedLog:
         prefix: bytes | None = None,
         before: int | None = None,
     ) -> int:
-        """Delete all records with this key, or with a key that begins so; returns how many.
+        """Delete all records with this key, or with a key that starts with `prefix`.
 
-        Only those before the offset `before`, where that is given. Durable when this returns.
+        Only records before the offset `before`, if that is given. Returns their number. Durable
+        when this returns.
         """
         return self._store.run(self.inner.delete_keys(key=key, prefix=prefix, before=before))
 
     def evict(self, *, dry_run: bool = False) -> Eviction | None:
-        """Let go what has to by the settings of the log, and return what that is."""
+        """Evict what the settings of the log require, and return what that is."""
         plan = self.inner.plan_eviction()
         if plan is not None and not dry_run:
             self._store.run(self.inner.evict_before(plan.before_offset))
         return plan
 
     def compact(self) -> CleanerResult | None:
-        """Rewrite the log without what is deleted or, where it is compacted, superseded.
+        """Rewrite the log without deleted and, if it is compacted, superseded records.
 
-        All that was committed counts, whether that is worth it or not. Returns what was done.
+        Covers all committed records, whether that is worthwhile or not. Returns what was done.
         """
         return self._store.run(self._compact())
 
@@ -266,10 +267,10 @@ class EmbeddedLog:
         until: int | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Go over the committed records as Arrow batches; needs `pip install millstream[arrow]`.
+        """Yield the committed records as Arrow batches; needs `pip install millstream[arrow]`.
 
-        There is no place for a gap in a table: where records were evicted that it had not come
-        to, it ends with `OffsetOutOfRange`, which names them.
+        A table cannot have a gap: if records were evicted before they could be read, it ends with
+        `OffsetOutOfRange`, which names them.
         """
         position = self.start_offset if offset is None else offset
         end = self.end_offset if until is None else until
@@ -290,7 +291,7 @@ class EmbeddedLog:
 
 
 class _LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
@@ -299,7 +300,7 @@ class _LoopThread:
         )
         self._thread.start()
         self._lock = threading.Lock()
-        """Held while work is handed to the loop, so that none is handed to one that has ended."""
+        """Held while work is passed to the loop, so that none is passed after its end."""
         self.is_ended = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -312,13 +313,13 @@ class _LoopThread:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise LogClosed("the store was closed meanwhile") from None
+            raise LogClosed("the store was closed during the call") from None
         except BaseException:
             future.cancel()
             raise
 
     def end(self) -> None:
-        """Tell all who still wait, stop the loop and wait for its thread."""
+        """Cancel all pending calls, stop the loop and join its thread."""
         with self._lock:
             self.is_ended = True
             cancelling = asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop)

@@ -1,14 +1,15 @@
-"""The kit: fakes and suites that Millstream is tested with, for its users too.
+"""Testing kit: the fakes and suites that Millstream is tested with, for its users too.
 
-    clock.py, timers.py  a clock that only moves when told, and what is due by it
-    filesystem.py        a disk in memory that loses power and decays on command
-    crash_states.py      every state that a power cut could have left of a workload
-    fault.py, faulty.py  a file system whose N-th call fails
-    filesystem_suite.py  what every `Filesystem` must pass: `file_suite.py` and `names_suite.py`
+    clocks/                  a clock that moves only on command, its timers, seeded executors
+    disk/simulated_filesystem.py  a disk in memory that loses power and decays on command
+    disk/crash_states.py     every state in which a power cut could leave the disk of a workload
+    disk/fault.py, faulty_filesystem.py   a file system whose N-th call fails
+    suites/                  suites that every `Filesystem` must pass
+    broker.py                a real broker in a thread; `pytest_plugin.py` has the fixture
 
-The suites need pytest, so they are not imported here. Behind the disk: `changes.py` and `trace.py`
-have its events, `image.py` what they make of it, `disk.py` which of them are certain to survive a
-power cut, and `variants.py` which of the others did.
+The suites need pytest, so they are not imported here. Inside the disk: `changes.py` and `trace.py`
+have its events, `image.py` its content, `disk_state.py` which changes are certain to survive a
+power cut, and `variants.py` which of the others do.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     with running_broker("data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-It runs on an event loop in a thread of its own, with real sockets and real files: what a test sees
-is what a client of a node sees.
+It runs on an event loop in its own thread, with real sockets and real files: a test sees what a
+client of a node sees.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class RunningBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Where Kafka clients connect: `bootstrap.servers`."""
+        """Address for Kafka clients: `bootstrap.servers`."""
         return str(self._server.kafka)
 
     @property
     def url(self) -> str:
-        """Where HTTP clients connect."""
+        """URL for HTTP clients."""
         return f"http://{self._server.http}"
 
     @property
@@ -62,11 +62,11 @@ class RunningBroker:
         return self._server
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have something done on the loop of the node, and return what came of it."""
+        """Run a coroutine on the loop of the node, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def start(self) -> None:
-        """Start the node, and return when it serves."""
+        """Start the node, and return when it serves requests."""
         self._thread.start()
         try:
             self.run(self._server.start())
@@ -104,9 +104,9 @@ def running_broker(
     filesystem: Filesystem | None = None,
     telemetry: TelemetryConfig | None = None,
 ) -> Iterator[RunningBroker]:
-    """Run a broker with its data in the directory `data` for as long as the block lasts.
+    """Run a broker with its data in the directory `data` for the duration of the block.
 
-    With a `FaultyFilesystem` its logs lie on a disk that fails when you say.
+    With a `FaultyFilesystem` its logs are on a disk that fails on command.
     """
     config = NodeConfig(
         data=fspath(data),

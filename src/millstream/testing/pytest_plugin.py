@@ -1,9 +1,9 @@
-"""The pytest fixture: a real broker for each test that asks for one.
+"""Pytest plugin with the fixture `millstream_broker`, a real broker for each test.
 
     def test_orders_arrive(millstream_broker):
         producer = Producer({"bootstrap.servers": millstream_broker.bootstrap})
 
-pytest finds it by itself where Millstream is installed.
+pytest loads it automatically if Millstream is installed.
 """
 
 from __future__ import annotations

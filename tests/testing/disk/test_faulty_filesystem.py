@@ -131,9 +131,9 @@ def test_a_fault_happens_once_or_for_ever():
 
 def test_a_fault_says_where_it_struck():
     fault = Fault(call=5, error=errno.ENOSPC, forever=True)
-    assert fault.describe() == "ENOSPC at call 5 (not reached), for ever"
+    assert fault.describe() == "ENOSPC at call 5 (not reached), forever"
     run(fault)
-    assert fault.describe() == "ENOSPC at call 5 (write_at of /d/a), for ever"
+    assert fault.describe() == "ENOSPC at call 5 (write_at of /d/a), forever"
     fault = Fault(call=1, kind="short write")
     run(fault)
     assert fault.describe() == "short write at call 1 (write_at of /d/a), once"

@@ -1,4 +1,4 @@
-"""Timers that only go off when a test lets time pass."""
+"""Timers on a manual clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.testing.clocks.manual_clock import ManualClock
 
 
 class ManualTimer:
-    """Something that will happen when its time has come."""
+    """A scheduled callback."""
 
     def __init__(self, due: float, callback: Callable[[], None]) -> None:
         self.due = due
@@ -18,15 +18,14 @@ class ManualTimer:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Call it off."""
         self.is_cancelled = True
 
 
 class ManualTimers:
     """Timers on a `ManualClock`: `advance` moves it from one due timer to the next.
 
-    Each callback sees the clock at the moment it was due, and may set timers that are due within
-    the same `advance`.
+    Each callback sees the clock at its due time, and may set timers that are due within the same
+    `advance`.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -35,13 +34,13 @@ class ManualTimers:
         self._timers: list[tuple[float, int, ManualTimer]] = []
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> ManualTimer:
-        """Call `callback` once, when the clock has moved on by `seconds`."""
+        """Call `callback` once, when the clock has advanced by `seconds`."""
         timer = ManualTimer(self._clock.monotonic() + max(seconds, 0.0), callback)
         heapq.heappush(self._timers, (timer.due, next(self._order), timer))
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and have everything happen that is due by then, in order."""
+        """Let time pass, and run all callbacks that are due by then, in order."""
         end = self._clock.monotonic() + seconds
         while self._timers and self._timers[0][0] <= end:
             due, _, timer = heapq.heappop(self._timers)
@@ -52,5 +51,5 @@ class ManualTimers:
 
     @property
     def pending(self) -> int:
-        """How many timers wait."""
+        """Number of pending timers."""
         return sum(not timer.is_cancelled for *_, timer in self._timers)

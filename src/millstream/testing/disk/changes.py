@@ -1,8 +1,8 @@
-"""What can change on a disk.
+"""Changes of a simulated disk.
 
-Each change names, as `inode`, what it changes: a file, for its bytes and its size; a directory,
-for the names in it. Until a sync of that very inode, a power cut may lose the change or keep it.
-A move between two directories needs both.
+Each change has an `inode`, which it changes: a file, for its bytes and its size; a directory, for
+the names in it. Until that inode is synced, a power cut may lose the change or keep it. A move
+between two directories needs a sync of both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Inode(NamedTuple):
-    """A file or a directory, whatever its name."""
+    """A file or a directory, independent of its name."""
 
     number: int
     is_directory: bool
@@ -26,7 +26,7 @@ ROOT = Inode(0, is_directory=True)
 
 @dataclass(frozen=True, slots=True)
 class FileWrite:
-    """Bytes were put into a file, which grew where they reach past its end."""
+    """Bytes were written to a file, which grew if they extend past its end."""
 
     inode: Inode
     position: int
@@ -34,7 +34,7 @@ class FileWrite:
 
     @property
     def end(self) -> int:
-        """Where in the file the bytes end."""
+        """Position after the bytes."""
         return self.position + len(self.data)
 
     def __str__(self) -> str:
@@ -43,9 +43,9 @@ class FileWrite:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """A file reached at least this size, and its new bytes are zero.
+    """A file grew to at least this size, with zeros.
 
-    No one asks for it: it is what is left of a write whose size was kept and whose data was lost.
+    No call does this: it is the remainder of a write whose size was kept and whose data was lost.
     """
 
     inode: Inode
@@ -54,7 +54,7 @@ class Grow:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A file was given this size."""
+    """A file was truncated or extended to this size."""
 
     inode: Inode
     size: int
@@ -65,7 +65,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A name came to be in a directory: `target` was created."""
+    """A name was added to a directory: `target` was created."""
 
     inode: Inode
     name: str
@@ -88,10 +88,10 @@ class Unlink:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """What is called `old` in a directory was called `new`; a power cut keeps both halves or none.
+    """`old` was renamed to `new` in one directory; a power cut keeps both halves or none.
 
-    `target` is what bears the name. It is part of the change because a disk that lost the
-    creation of `old` may have kept its renaming.
+    `target` is what has the name. It is part of the change because a disk that lost the creation of
+    `old` may have kept its renaming.
     """
 
     inode: Inode
@@ -105,10 +105,10 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What is called `old` in `source` was called `new` in `into`, another directory.
+    """`old` in `source` was renamed to `new` in `into`, another directory.
 
-    A power cut keeps both halves or none, and it takes a sync of both directories to settle it:
-    `inode` is the one that is waited for, `other` the second, as long as neither was synced.
+    A power cut keeps both halves or none, and only a sync of both directories makes it durable:
+    `inode` is the one to be synced, `other` the second, as long as neither was synced.
     """
 
     inode: Inode

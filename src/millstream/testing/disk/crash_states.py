@@ -1,11 +1,12 @@
-"""Every state that a power cut could have left of a workload.
+"""Every state in which a power cut could leave the disk of a workload.
 
     for state in sample_crash_states(filesystem.trace, 10_000, seed=1):
         recovered = open_the_log(state.filesystem())
         assert recovered.has_all_of(state.notes), state
 
-The states of a point are those of `prefixes` and `variants`. Right after a change, the prefixes are
-left out: that the change is lost, and perhaps others before it, was a state of the point before.
+The states of a point are those of `prefixes` and `variants`. Right after a change, the prefixes
+are left out: the loss of the change, and perhaps others before it, was a state of the point
+before.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from millstream.testing.disk.trace import Event, Note, Trace
 from millstream.testing.disk.variants import Variant, prefixes, variants
 
 RANDOMS_DEFAULT = 3
-"""Random outcomes per moment; the moments are many, so few are enough for each."""
+"""Random outcomes per point; there are many points, so few are enough for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """A disk as a power cut may have left it. Holds little until `filesystem` builds it."""
+    """A disk after a power cut. Small until `filesystem` builds it."""
 
     point: int
-    """How many events of the trace had happened."""
+    """Number of events of the trace before the power cut."""
     notes: Sequence[object]
-    """What had been noted."""
+    """The notes of the test up to then."""
     last_event: Event | None
     certain: Image
     pending: Sequence[PendingChange]
@@ -41,11 +42,11 @@ class CrashState:
 
     @property
     def variant(self) -> str:
-        """Which of the unsynced changes survived, in short."""
+        """Short name of the set of unsynced changes that survived."""
         return self.outcome.name
 
     def filesystem(self, *, bytes_max: int = BYTES_MAX_DEFAULT) -> SimulatedFilesystem:
-        """Build a new disk with that content; what it holds is durable."""
+        """Build a new disk with that content, all of it durable."""
         image = self.certain.after(self.outcome.survivors(self.pending))
         return SimulatedFilesystem(image.contents(), bytes_max=bytes_max)
 
@@ -62,8 +63,8 @@ def crash_states(
 ) -> Iterator[CrashState]:
     """Yield every state once, point by point; or all states of the given points.
 
-    Point 0 lies before the first event. There are one or two states for each change that is
-    pending at a point, so a workload that rarely syncs has very many: sample those.
+    Point 0 is before the first event. There are one or two states for each change that is pending
+    at a point, so a workload that rarely syncs has very many: sample those.
     """
     disk = DiskState(trace.start)
     events = tuple(trace.events)
@@ -86,13 +87,13 @@ def crash_states(
 def sample_crash_states(
     trace: Trace, count: int, seed: int, *, randoms: int = RANDOMS_DEFAULT
 ) -> Iterator[CrashState]:
-    """Yield `count` different states in order, each as likely as any other; all if there are fewer.
+    """Yield `count` different states in order, all equally likely; all if there are fewer.
 
     The same trace and seed give the same states.
     """
     total = sum(1 for _ in crash_states(trace, seed=seed, randoms=randoms))
-    chance = random.Random(seed)  # noqa: S311 - repeatable, not secret.
-    chosen = set(chance.sample(range(total), min(count, total)))
+    rng = random.Random(seed)  # noqa: S311 - repeatable, not secret.
+    chosen = set(rng.sample(range(total), min(count, total)))
     for index, state in enumerate(crash_states(trace, seed=seed, randoms=randoms)):
         if index in chosen:
             yield state

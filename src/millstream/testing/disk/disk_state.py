@@ -1,10 +1,10 @@
-"""Which changes are certain to survive a power cut, and which may.
+"""State of a simulated disk: which changes are certain to survive a power cut.
 
-The rules are as hard as POSIX allows. A sync of a file settles its bytes and its size, and not its
-name; a sync of a directory settles the names in it, and neither their content nor its own name;
-a move to another directory is settled by a sync of both, and atomic before that.
-Whatever was not synced may survive in any combination. What a failed sync was to settle is
-settled by no later sync: only writing it again, and syncing that, helps.
+The rules are as strict as POSIX allows. A sync of a file makes its bytes and its size durable, but
+not its name; a sync of a directory makes the names in it durable, but neither their content nor
+its own name; a move to another directory is made durable by a sync of both, and is atomic before
+that. Unsynced changes may survive in any combination. Changes that a failed sync was to make
+durable are not made durable by any later sync: only writing them again, and syncing that, helps.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from millstream.testing.disk.trace import Event, MediumDamage, Note, SyncEvent, 
 class PendingChange:
     """A change that is not part of the certain image.
 
-    It starts as neither: a power cut may lose it, and a sync will settle it.
+    At first it is neither of the two: a power cut may lose it, and a sync will settle it.
     """
 
     change: Change
     is_forsaken: bool = False
     """A sync of it failed, so none will settle it."""
     is_settled: bool = False
-    """It was synced, and lies on top of a forsaken change that may or may not be there."""
+    """It was synced, and is on top of a forsaken change that may or may not survive."""
 
 
 class DiskState:
-    """Follows a trace, and knows at every moment what a power cut would leave."""
+    """Follows a trace, and knows at every point what a power cut would leave."""
 
     def __init__(self, start: Image) -> None:
         self._certain = start
@@ -40,16 +40,16 @@ class DiskState:
 
     @property
     def certain(self) -> Image:
-        """What survives in any case, as far as it does not lie on top of what may not."""
+        """The content that survives in any case, unless it is on top of an uncertain change."""
         return self._certain
 
     @property
     def pending(self) -> Sequence[PendingChange]:
-        """What was changed since, oldest first; all that is not settled is optional."""
+        """The changes since then, oldest first; all that are not settled are optional."""
         return tuple(self._pending)
 
     def take(self, event: Event) -> None:
-        """Let the next event happen."""
+        """Process the next event."""
         match event:
             case SyncEvent(inode):
                 self._settle(inode)
@@ -96,15 +96,15 @@ class DiskState:
 
 
 def _is_settled_by(entry: PendingChange, inode: Inode) -> bool:
-    """Whether a sync of `inode` is all that a change waits for."""
+    """Whether a sync of `inode` makes a change durable."""
     is_half = isinstance(entry.change, Move) and entry.change.other is not None
     return entry.change.inode == inode and not is_half
 
 
 def _half_settled(entry: PendingChange, inode: Inode) -> PendingChange:
-    """Take note that one of the two directories of a move was synced."""
+    """Record that one of the two directories of a move was synced."""
     move = entry.change
     if not isinstance(move, Move) or move.other is None or inode not in (move.inode, move.other):
         return entry
-    left = move.other if inode == move.inode else move.inode
-    return replace(entry, change=replace(move, inode=left, other=None))
+    remaining = move.other if inode == move.inode else move.inode
+    return replace(entry, change=replace(move, inode=remaining, other=None))

@@ -1,4 +1,4 @@
-"""Which call of a file system fails, and how."""
+"""Injected faults: which call of a file system fails, and how."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPENING = frozenset(
         "map",
     }
 )
-"""The calls that need a descriptor, and so can fail for want of one (`EMFILE`)."""
+"""Calls that need a file descriptor, and so can fail without one (`EMFILE`)."""
 
 GROWING = frozenset(
     {
@@ -38,10 +38,10 @@ GROWING = frozenset(
         "close",
     }
 )
-"""The calls that need room, and so can fail for want of it (`ENOSPC`)."""
+"""Calls that need disk space, and so can fail without it (`ENOSPC`)."""
 
 CALLS_MAX = 1_000_000
-"""Ends the sweep over a workload that never ends; far above what any makes."""
+"""Ends the sweep over a workload that never ends; far more calls than any makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Call:
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """Fails the N-th call that matches, or all from that one on.
+    """Fails the N-th matching call, or all from that one on.
 
-    A call matches if it is among `only`, where that is given, and its path contains `path`. Short
-    writes happen to `write_at` alone.
+    A call matches if it is among `only`, if that is given, and its path contains `path`. Short
+    writes apply to `write_at` only.
     """
 
     call: int
-    """Which of the matching calls fails; the first is 1."""
+    """Number of the matching call that fails; the first is 1."""
     error: int = errno.EIO
     forever: bool = False
     kind: FaultKind = "error"
@@ -75,7 +75,7 @@ class Fault:
     _matched: int = field(default=0, init=False)
 
     def strikes(self, call: Call) -> bool:
-        """Count the call, and say whether it has to fail."""
+        """Count the call, and return whether it has to fail."""
         if not self._matches(call):
             return False
         self._matched += 1
@@ -85,10 +85,10 @@ class Fault:
         return strikes
 
     def describe(self) -> str:
-        """Say what fails, how, and which call that was, for the report of a failure."""
-        what = self.kind if self.kind == "short write" else errno.errorcode[self.error]
+        """Return a description for the report of a failure: what fails, how, and in which call."""
+        failure = self.kind if self.kind == "short write" else errno.errorcode[self.error]
         where = str(self.hits[0]) if self.hits else "not reached"
-        return f"{what} at call {self.call} ({where}), {'for ever' if self.forever else 'once'}"
+        return f"{failure} at call {self.call} ({where}), {'forever' if self.forever else 'once'}"
 
     def _matches(self, call: Call) -> bool:
         if self.kind == "short write" and call.name != "write_at":
@@ -104,10 +104,10 @@ def sweep(
     only: Collection[str] | None = None,
     path: str = "",
 ) -> Iterator[Fault]:
-    """Yield a fault for the first matching call, the second, the third ... until one is not hit.
+    """Yield a fault for the first matching call, the second, ... until one is not reached.
 
-    The loop body runs the workload with the fault, from the start each time. The last fault is
-    the one that the workload did not reach, so it has to succeed with that one.
+    The loop body runs the workload with the fault, from the start each time. The last fault is the
+    one that the workload did not reach, so it has to succeed with that one.
     """
     for call in itertools.count(1):
         fault = Fault(call=call, error=error, forever=forever, kind=kind, only=only, path=path)

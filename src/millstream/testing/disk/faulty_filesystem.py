@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class FaultyFilesystem:
-    """Passes every call on to another file system, save those that the fault strikes.
+    """Passes every call to another file system, except those that the fault strikes.
 
-    A call that fails does nothing, with three exceptions that are as Linux has them: a failed
-    write may have written its first half; a failed close has closed the file; and a failed sync
-    loses, on a `SimulatedFilesystem`, every hope for what it was to make durable.
+    A call that fails does nothing, with three exceptions, as on Linux: a failed write may have
+    written its first half; a failed close has closed the file; and after a failed sync, on a
+    `SimulatedFilesystem`, no later sync makes the same changes durable.
     """
 
     def __init__(self, inner: Filesystem, fault: Fault) -> None:
@@ -46,7 +46,7 @@ class FaultyFilesystem:
         return self._file(path, self._run("create", path, lambda: self._inner.create(path)))
 
     def list(self, path: str) -> Sequence[str]:
-        """Return the names in a directory, sorted; nothing where there is no such directory."""
+        """Return the names in a directory, sorted; nothing if it does not exist."""
         return self._run("list", path, lambda: self._inner.list(path))
 
     def size(self, path: str) -> int:
@@ -54,11 +54,11 @@ class FaultyFilesystem:
         return self._run("size", path, lambda: self._inner.size(path))
 
     def make_directory(self, path: str) -> None:
-        """Create a directory below an existing one; nothing happens where it exists."""
+        """Create a directory in an existing one, unless it exists."""
         self._run("make_directory", path, lambda: self._inner.make_directory(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or a directory another name, replacing a file that had it, atomically."""
+        """Rename a file or a directory, atomically; an existing file at the target is replaced."""
         self._run("rename", source, lambda: self._inner.rename(source, target))
 
     def remove(self, path: str) -> None:
@@ -70,19 +70,19 @@ class FaultyFilesystem:
         self._run("remove_directory", path, lambda: self._inner.remove_directory(path))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
+        """Remove a file, or a directory with its content, if it exists."""
         self._run("remove_tree", path, lambda: self._inner.remove_tree(path))
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable.
 
-        Unlike a file's pages, names go through the file system's journal: one that could not be
-        written takes no more commits, so a later sync that succeeds has settled them.
+        Unlike a file's pages, names go through the journal of the file system: after a failed write
+        it accepts no more commits, so a later sync that succeeds has made them durable.
         """
         self._run("sync_directory", path, lambda: self._inner.sync_directory(path))
 
     def lock(self, path: str) -> Lock:
-        """Take the lock file at `path`, creating it; raises `StoreLocked` where another has it."""
+        """Acquire the lock file at `path`, creating it; raise `StoreLocked` if another has it."""
         return self._run("lock", path, lambda: self._inner.lock(path))
 
     def _run(self, name: str, path: str, call: Callable[[], T]) -> T:
@@ -106,7 +106,7 @@ class FaultyFile:
         return self._run("size", self._inner.size)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer come back only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         return self._run("read_at", lambda: self._inner.read_at(position, size))
 
     def map(self, size: int) -> memoryview:
@@ -114,7 +114,7 @@ class FaultyFile:
         return self._run("map", lambda: self._inner.map(size))
 
     def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
-        """Write `pieces` one after the other, and return how many bytes were taken."""
+        """Write `pieces` back to back, and return the number of bytes written."""
         error = self._calls.strike("write_at", self._path)
         if error is None:
             return self._inner.write_at(position, pieces)
@@ -125,11 +125,11 @@ class FaultyFile:
         return written
 
     def reserve(self, size: int) -> None:
-        """Set space aside so that the file can grow to `size`; its visible size stays."""
+        """Reserve space so that the file can grow to `size`; its visible size does not change."""
         self._run("reserve", lambda: self._inner.reserve(size))
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes and give back what was reserved beyond."""
+        """Cut the file to `size` bytes and release reserved space beyond."""
         self._run("truncate", lambda: self._inner.truncate(size))
 
     def sync(self) -> None:
@@ -142,7 +142,7 @@ class FaultyFile:
             raise error
 
     def close(self) -> None:
-        """Give the file back. Repeating it does nothing, and is no call."""
+        """Close the file. Further calls have no effect, and do not count."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -156,7 +156,7 @@ class FaultyFile:
 
 
 class _Calls:
-    """Counts the calls of one file system and its files, from whatever thread they come."""
+    """Counts the calls of one file system and its files. Thread-safe."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault

@@ -1,4 +1,4 @@
-"""What a disk holds at one moment."""
+"""Content of a disk at one moment."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ Contents: TypeAlias = Mapping[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a disk holds. It never changes, so images share what they have in common.
+    """Content of a disk. Immutable, so images share what they have in common.
 
-    A file or directory that is missing here is empty: its name may have reached the disk before
-    anything else of it did. One that no name leads to is gone.
+    A file or directory without an entry here is empty: its name may have reached the disk before
+    anything else of it. One without a name is gone.
     """
 
     files: Mapping[Inode, bytes] = field(default_factory=dict)
     directories: Mapping[Inode, Mapping[str, Inode]] = field(default_factory=dict)
 
     def after(self, changes: Iterable[Change]) -> Image:
-        """Return what these changes, one after the other, make of it."""
+        """Return the image after these changes."""
         draft = _Draft(self)
         for change in changes:
             draft.apply(change)
         return draft.image()
 
     def contents(self) -> Contents:
-        """Return all that can be reached by a name."""
+        """Return everything that has a path."""
         return dict(self._walk(ROOT, ""))
 
     def _walk(self, directory: Inode, path: str) -> Iterator[tuple[str, bytes | None]]:
@@ -56,7 +56,7 @@ class Image:
 
 
 class _Draft:
-    """An image in the making. Copies a file or directory when the first change touches it."""
+    """A mutable image. Copies a file or directory at its first change."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
@@ -92,7 +92,7 @@ class _Draft:
                 names[new] = target
             case Move():
                 names = self._directory(change.source)
-                if names.get(change.old) == change.target:  # Another may bear the name by now.
+                if names.get(change.old) == change.target:  # Another may have the name by now.
                     del names[change.old]
                 self._directory(change.into)[change.new] = change.target
 

@@ -1,4 +1,4 @@
-"""Which file or directory a path leads to, on a simulated disk that has power."""
+"""Names on a simulated disk: which file or directory a path leads to, while it has power."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.testing.disk.changes import ROOT, Inode, Link, Move, Rename, Unl
 class Names:
     """The names on a disk. Each method that changes some returns the change, to be recorded.
 
-    Whether a change is allowed is for the caller to know: it has just seen it succeed.
+    The caller has just made the same call succeed, so changes are not checked here.
     """
 
     def __init__(self) -> None:
@@ -20,19 +20,19 @@ class Names:
         self._numbers = itertools.count(ROOT.number + 1)
 
     def find(self, path: str) -> Inode | None:
-        """Return what `path` leads to, if anything."""
+        """Return the inode of `path`, if it exists."""
         try:
             return self.inode(path)
         except KeyError:
             return None
 
     def inode(self, path: str) -> Inode:
-        """Return what `path` leads to; it must exist."""
+        """Return the inode of `path`, which must exist."""
         return self._follow(path_parts(path))
 
     def add(self, path: str, *, is_directory: bool) -> Link:
         """Create a file or a directory."""
-        parent, name = self._place(path)
+        parent, name = self._locate(path)
         inode = Inode(next(self._numbers), is_directory)
         self._directories[parent][name] = inode
         if is_directory:
@@ -40,9 +40,9 @@ class Names:
         return Link(parent, name, inode)
 
     def rename(self, source: str, target: str) -> Rename | Move:
-        """Give a file or a directory another name, in its directory or another."""
-        parent, old = self._place(source)
-        into, new = self._place(target)
+        """Rename a file or a directory, in its directory or to another."""
+        parent, old = self._locate(source)
+        into, new = self._locate(target)
         inode = self._directories[parent].pop(old)
         self._directories[into][new] = inode
         if into == parent:
@@ -51,12 +51,12 @@ class Names:
 
     def remove(self, path: str) -> Unlink:
         """Remove a name."""
-        parent, name = self._place(path)
+        parent, name = self._locate(path)
         self._directories.pop(self._directories[parent].pop(name), None)
         return Unlink(parent, name)
 
     def remove_tree(self, path: str) -> Iterator[Unlink]:
-        """Remove a name and all that is below it, the deepest first."""
+        """Remove a name and everything below it, the deepest first."""
         inode = self.inode(path)
         below = list(self.walk(inode, path)) if inode.is_directory else []
         for child, _ in reversed(below):
@@ -70,7 +70,7 @@ class Names:
             if inode.is_directory:
                 yield from self.walk(inode, child)
 
-    def _place(self, path: str) -> tuple[Inode, str]:
+    def _locate(self, path: str) -> tuple[Inode, str]:
         *parents, name = path_parts(path)
         return self._follow(parents), name
 

@@ -1,4 +1,4 @@
-"""The power supply of a simulated machine, and the log of what its disk did."""
+"""Recorder of a simulated machine: its trace, and its power supply."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from millstream.testing.disk.trace import Event, Note, Trace
 
 
 class Recorder:
-    """Keeps the trace of one machine from when it is switched on until it loses power.
+    """Keeps the trace of one machine until it loses power.
 
-    Used as a context it lets one call pass at a time, so that the order of the trace is the order
-    in which the calls took effect, and refuses them all once the power is off.
+    As a context manager it admits one call at a time, so that the order of the trace is the order
+    in which the calls took effect, and refuses all calls once the power is off.
     """
 
     def __init__(self, start: Image) -> None:
@@ -32,11 +32,11 @@ class Recorder:
         self._lock.release()
 
     def record(self, event: Event) -> None:
-        """Add what a call did. Only within the context."""
+        """Add the effect of a call. Only within the context."""
         self.trace.events.append(event)
 
     def note(self, event: object) -> None:
-        """Add what a test saw. A machine without power notes nothing."""
+        """Add a note of the test. Does nothing without power."""
         with self._lock:
             if self._is_on:
                 self.record(Note(event))

@@ -14,7 +14,7 @@ from millstream.testing.disk.trace import SyncEvent, SyncFailedEvent
 
 
 class RecordingFilesystem:
-    """Passes calls on to a `MemoryFilesystem`, and records those that succeed and matter."""
+    """Passes calls to a `MemoryFilesystem`, and records successful changes and syncs."""
 
     def __init__(self, memory: MemoryFilesystem, names: Names, recorder: Recorder) -> None:
         self._memory = memory
@@ -39,7 +39,7 @@ class RecordingFilesystem:
             return self._file(path, file)
 
     def list(self, path: str) -> Sequence[str]:
-        """Return the names in a directory, sorted; nothing where there is no such directory."""
+        """Return the names in a directory, sorted; nothing if it does not exist."""
         with self._recorder:
             return self._memory.list(path)
 
@@ -49,14 +49,14 @@ class RecordingFilesystem:
             return self._memory.size(path)
 
     def make_directory(self, path: str) -> None:
-        """Create a directory below an existing one; nothing happens where it exists."""
+        """Create a directory in an existing one, unless it exists."""
         with self._recorder:
             self._memory.make_directory(path)
             if self._names.find(path) is None:
                 self._recorder.record(self._names.add(path, is_directory=True))
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or a directory another name, replacing a file that had it, atomically."""
+        """Rename a file or a directory, atomically; an existing file at the target is replaced."""
         with self._recorder:
             self._memory.rename(source, target)
             self._recorder.record(self._names.rename(source, target))
@@ -74,7 +74,7 @@ class RecordingFilesystem:
             self._recorder.record(self._names.remove(path))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it; nothing where it is gone."""
+        """Remove a file, or a directory with its content, if it exists."""
         with self._recorder:
             self._memory.remove_tree(path)
             if self._names.find(path) is not None:
@@ -88,13 +88,13 @@ class RecordingFilesystem:
             self._recorder.record(SyncEvent(self._names.inode(path)))
 
     def fail_sync_directory(self, path: str) -> None:
-        """Record that a sync failed: what it was to make durable will not be, ever."""
+        """Record a failed sync: no later sync makes the same changes durable."""
         with self._recorder:
             self._memory.sync_directory(path)
             self._recorder.record(SyncFailedEvent(self._names.inode(path)))
 
     def lock(self, path: str) -> Lock:
-        """Take the lock file at `path`, creating it; raises `StoreLocked` where another has it."""
+        """Acquire the lock file at `path`, creating it; raise `StoreLocked` if another has it."""
         with self._recorder:
             lock = self._memory.lock(path)
             if self._names.find(path) is None:
@@ -119,7 +119,7 @@ class RecordingFile:
             return self._file.size()
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer come back only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         with self._recorder:
             return self._file.read_at(position, size)
 
@@ -129,7 +129,7 @@ class RecordingFile:
             return self._file.map(size)
 
     def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
-        """Write `pieces` one after the other, and return how many bytes were taken."""
+        """Write `pieces` back to back, and return the number of bytes written."""
         with self._recorder:
             size = self._file.write_at(position, pieces)
             if size > 0:
@@ -138,7 +138,7 @@ class RecordingFile:
             return size
 
     def reserve(self, size: int) -> None:
-        """Set space aside. A power cut may give it back, so there is nothing to record."""
+        """Reserve space. A power cut may release it, so there is nothing to record."""
         with self._recorder:
             self._file.reserve(size)
 
@@ -155,11 +155,11 @@ class RecordingFile:
             self._recorder.record(SyncEvent(self._inode))
 
     def fail_sync(self) -> None:
-        """Record that a sync failed: what it was to make durable will not be, ever."""
+        """Record a failed sync: no later sync makes the same changes durable."""
         with self._recorder:
             self._file.sync()
             self._recorder.record(SyncFailedEvent(self._inode))
 
     def close(self) -> None:
-        """Give the file back. Repeating it does nothing, nor does it after a power cut."""
+        """Close the file. Further calls have no effect, nor does one after a power cut."""
         self._file.close()

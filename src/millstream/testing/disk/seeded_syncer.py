@@ -1,4 +1,4 @@
-"""Syncs without a kernel that does them by itself, in an order that a seed decides."""
+"""Syncer without a kernel queue, with an order of syncs that a seed determines."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from millstream.testing.clocks.seeded_background import TURNS_MAX
 
 
 class SeededSyncer:
-    """Syncs files on the event loop itself, some turns later, one file a turn."""
+    """Syncs files on the event loop itself, some turns later, one file per turn."""
 
     def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret.
+        self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret.
 
     def has_capacity(self, count: int) -> bool:
-        """There is always room."""
+        """Return true: the capacity is unlimited."""
         return count > 0
 
     def sync(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:
         """Sync all of `files`, then call `done`."""
-        self._step(list(files), done, None, self._chance.randrange(1, TURNS_MAX))
+        self._step(list(files), done, None, self._rng.randrange(1, TURNS_MAX))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def _step(
         self,

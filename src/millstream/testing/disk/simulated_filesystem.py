@@ -1,4 +1,4 @@
-"""A disk in memory that loses power, fills up and decays on command."""
+"""Simulated disk in memory that loses power, fills up and decays on command."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from millstream.testing.disk.trace import MediumDamage, Trace
 from millstream.testing.disk.variants import NOTHING, RandomVariant
 
 BYTES_MAX_DEFAULT = 1 << 40
-"""Larger than any test: a disk is unbounded unless a test bounds it."""
+"""Larger than any test: a disk is unbounded unless a test sets a limit."""
 
 
 class SimulatedFilesystem(RecordingFilesystem):
-    """A disk in memory that keeps a trace of all that happened to it.
+    """A disk in memory that records a trace of all its changes.
 
-    It starts with `contents`, which are durable, and may hold `bytes_max`. Its trace is what
-    `crash_states` takes. Paths come back absolute; relative ones are taken from `/`.
+    It starts with `contents`, which are durable, and may hold `bytes_max`. `crash_states` takes its
+    trace. Returned paths are absolute; relative ones start at `/`.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class SimulatedFilesystem(RecordingFilesystem):
 
     @property
     def trace(self) -> Trace:
-        """What has happened since the disk was made. It grows as more does."""
+        """All events since the disk was created. It grows with further ones."""
         return self._recorder.trace
 
     def note(self, event: object) -> None:
-        """Put an event of the test's own into the trace, such as "offset 7 acknowledged"."""
+        """Add an event of the test to the trace, such as "offset 7 acknowledged"."""
         self._recorder.note(event)
 
     # Power.
@@ -48,8 +48,8 @@ class SimulatedFilesystem(RecordingFilesystem):
     def crash(self, seed: int | None = None) -> SimulatedFilesystem:
         """Cut the power now, and return the disk as the machine finds it afterwards.
 
-        Only what is durable survives; with a seed, any of the rest may. Locks are gone. The old
-        object and the files that it opened raise `EBADF` from now on.
+        Only durable changes survive; with a seed, any of the others may. Locks are released. The
+        old object and the files that it opened raise `EBADF` from now on.
         """
         self._recorder.cut_power()
         disk = DiskState(self.trace.start)
@@ -63,7 +63,7 @@ class SimulatedFilesystem(RecordingFilesystem):
 
     @property
     def bytes_max(self) -> int:
-        """How many bytes the disk takes. It may be set at any time."""
+        """Capacity of the disk in bytes. It may be set at any time."""
         return self._memory.bytes_max
 
     @bytes_max.setter
@@ -72,11 +72,11 @@ class SimulatedFilesystem(RecordingFilesystem):
 
     @property
     def bytes_used(self) -> int:
-        """How many bytes the files hold or have reserved."""
+        """Number of bytes that the files contain or have reserved."""
         return self._memory.bytes_used
 
     def free(self, size: int) -> None:
-        """Make room for `size` more bytes than the disk has room for now."""
+        """Increase the capacity by `size` bytes."""
         self.bytes_max = max(self.bytes_max, self.bytes_used) + size
 
     # Content, past every file that is open.
@@ -86,7 +86,7 @@ class SimulatedFilesystem(RecordingFilesystem):
         return [path for path, content in self.contents().items() if content is not None]
 
     def content(self, path: str) -> bytes:
-        """Return what a file holds."""
+        """Return the content of a file."""
         with self._recorder:
             file = self._memory.open_readonly(path)
             try:
@@ -95,7 +95,7 @@ class SimulatedFilesystem(RecordingFilesystem):
                 file.close()
 
     def contents(self) -> Contents:
-        """Return all that the disk holds, synced or not."""
+        """Return the whole content of the disk, synced or not."""
         with self._recorder:
             return {
                 path: None if inode.is_directory else self.content(path)
@@ -103,13 +103,13 @@ class SimulatedFilesystem(RecordingFilesystem):
             }
 
     def copy(self) -> SimulatedFilesystem:
-        """Return another disk that holds the same, all of it durable."""
+        """Return another disk with the same content, all of it durable."""
         return SimulatedFilesystem(self.contents(), bytes_max=self.bytes_max)
 
     def replace_content(self, path: str, content: bytes) -> None:
-        """Let the medium change what a file holds, durably.
+        """Change the content of a file as a defect of the medium would, durably.
 
-        Who has the file open sees that; who has mapped it before may not.
+        Open files see that; earlier maps of the file may not.
         """
         with self._recorder:
             file = self._memory.open(path)
@@ -121,18 +121,18 @@ class SimulatedFilesystem(RecordingFilesystem):
             self._recorder.record(MediumDamage(self._names.inode(path), content))
 
     def flip_bit(self, path: str, bit: int) -> None:
-        """Turn one bit of a file over; bit 8 is the lowest of its second byte."""
+        """Flip one bit of a file; bit 8 is the lowest of its second byte."""
         content = bytearray(self.content(path))
         content[bit // 8] ^= 1 << bit % 8
         self.replace_content(path, bytes(content))
 
     def cut(self, path: str, size: int) -> None:
-        """Leave only the first `size` bytes of a file."""
+        """Keep only the first `size` bytes of a file."""
         self.replace_content(path, self.content(path)[:size])
 
 
 def _load(contents: Contents, memory: MemoryFilesystem, names: Names) -> Image:
-    """Put `contents` onto an empty disk, and return what it then holds."""
+    """Write `contents` to an empty disk, and return its image."""
     files: dict[Inode, bytes] = {}
     links = []
     for path, content in contents.items():

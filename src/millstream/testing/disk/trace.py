@@ -1,4 +1,4 @@
-"""What happened to a disk, in order."""
+"""Trace of a disk: its events, in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.testing.disk.image import Image
 
 @dataclass(frozen=True, slots=True)
 class SyncEvent:
-    """A file or a directory was synced, and the sync succeeded."""
+    """A file or a directory was synced successfully."""
 
     inode: Inode
 
@@ -22,10 +22,9 @@ class SyncEvent:
 
 @dataclass(frozen=True, slots=True)
 class SyncFailedEvent:
-    """A file or a directory was synced, and the sync failed.
+    """The sync of a file or a directory failed.
 
-    As Linux has it, what was to be synced now counts as clean: the next sync will succeed and
-    will have done nothing for it.
+    As on Linux, the data now counts as clean: the next sync succeeds and does nothing for it.
     """
 
     inode: Inode
@@ -36,7 +35,7 @@ class SyncFailedEvent:
 
 @dataclass(frozen=True, slots=True)
 class MediumDamage:
-    """The medium changed by itself: a file now holds these bytes, for certain."""
+    """The medium changed by itself: a file now has this content, durably."""
 
     inode: Inode
     content: bytes
@@ -47,7 +46,7 @@ class MediumDamage:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something happened beside the disk that a test wants to see in its place."""
+    """An event beside the disk, recorded by a test at its place in the trace."""
 
     event: object
 
@@ -60,12 +59,12 @@ Event: TypeAlias = Change | SyncEvent | SyncFailedEvent | MediumDamage | Note
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a disk held when it was switched on, and what has happened to it since."""
+    """The content of a disk at power-on, and all events since."""
 
     start: Image
     events: list[Event] = field(default_factory=list)
 
     @property
     def notes(self) -> Sequence[object]:
-        """What the test noted, in order."""
+        """The notes of the test, in order."""
         return [event.event for event in self.events if isinstance(event, Note)]

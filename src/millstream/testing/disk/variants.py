@@ -1,7 +1,7 @@
-"""What a power cut made of the changes that it could lose.
+"""Outcomes of a power cut: which of the unsynced changes survive.
 
-Optional changes are numbered from 1, oldest first. A variant says which of them survived, whole
-or torn; it is a small value, and works that out only when asked.
+Optional changes are numbered from 1, oldest first. A variant says which of them survived, whole or
+torn; it is a small value, and computes the changes on demand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream.testing.disk.changes import Change, FileWrite, Grow
 from millstream.testing.disk.disk_state import PendingChange
 
 SECTOR_SIZE = 512
-"""What a disk writes whole or not at all, at best."""
+"""Unit that a disk writes atomically, at best."""
 
 
 class Variant(Protocol):
@@ -23,7 +23,7 @@ class Variant(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it in the report of a failure."""
+        """Name for the report of a failure."""
         ...
 
     def survivors(self, pending: Sequence[PendingChange]) -> Iterator[Change]:
@@ -37,7 +37,7 @@ class FixedVariant:
 
     name: str
     kept: int
-    """A set of bits: bit 0 stands for optional change 1."""
+    """Bit set: bit 0 stands for optional change 1."""
     tear: str | None = None
 
     def survivors(self, pending: Sequence[PendingChange]) -> Iterator[Change]:
@@ -56,21 +56,21 @@ class FixedVariant:
 
 @dataclass(frozen=True, slots=True)
 class RandomVariant:
-    """Any of the optional changes survived, and any of the writes among them is torn."""
+    """Random optional changes survived, and random writes among them are torn."""
 
     name: str
     seed: str
 
     def survivors(self, pending: Sequence[PendingChange]) -> Iterator[Change]:
         """Yield, in order, the changes that reached the disk."""
-        chance = random.Random(self.seed)  # noqa: S311 - repeatable, not secret.
-        probability = chance.choice((0.2, 0.5, 0.8))
+        rng = random.Random(self.seed)  # noqa: S311 - repeatable, not secret.
+        probability = rng.choice((0.2, 0.5, 0.8))
 
         def keep(_: int, change: Change) -> Sequence[Change]:
-            if chance.random() > probability:
+            if rng.random() > probability:
                 return ()
-            if isinstance(change, FileWrite) and chance.random() < 0.3:
-                return _torn_anywhere(change, chance)
+            if isinstance(change, FileWrite) and rng.random() < 0.3:
+                return _torn_anywhere(change, rng)
             return (change,)
 
         return _survivors(pending, keep)
@@ -87,7 +87,7 @@ def prefixes(pending: Sequence[PendingChange]) -> Iterator[Variant]:
 
 
 def variants(pending: Sequence[PendingChange], *, seed: str, randoms: int) -> Iterator[Variant]:
-    """Yield all other outcomes that are worth a look, the simplest first."""
+    """Yield all other interesting outcomes, the simplest first."""
     count = _count(pending)
     if count == 0:
         return
@@ -99,13 +99,13 @@ def variants(pending: Sequence[PendingChange], *, seed: str, randoms: int) -> It
         for name in tears(write):
             yield FixedVariant(name, everything, tear=name)
     elif count <= 2:
-        return  # Chance can add nothing.
+        return  # Random outcomes would only repeat these.
     for number in range(1, randoms + 1):
         yield RandomVariant(f"random {number}", f"{seed}, random {number}")
 
 
 def tears(write: FileWrite) -> Mapping[str, Sequence[Change]]:
-    """Return the ways in which a write may survive in part, each with what it leaves."""
+    """Return the ways in which a write may survive in part, each with its changes."""
     size = len(write.data)
     cuts = {SECTOR_SIZE: "torn 512", size // 2: "torn half", 1: "torn 1 byte"}
     torn = {name: (_cut(write, cut),) for cut, name in cuts.items() if 0 < cut < size}
@@ -130,7 +130,7 @@ def _survivors(
 
 
 def _count(pending: Sequence[PendingChange]) -> int:
-    """Return how many of the changes are optional."""
+    """Return the number of optional changes."""
     return sum(not entry.is_settled for entry in pending)
 
 
@@ -145,16 +145,16 @@ def _cut(write: FileWrite, size: int) -> FileWrite:
     return FileWrite(write.inode, write.position, write.data[:size])
 
 
-def _torn_anywhere(write: FileWrite, chance: random.Random) -> Sequence[Change]:
-    """Keep a write up to any byte, or any of its sectors between what was there before."""
-    if chance.random() < 0.5:
-        return (_cut(write, chance.randint(1, len(write.data))),)
-    sectors = [sector for sector in _sectors(write) if chance.random() < 0.5]
+def _torn_anywhere(write: FileWrite, rng: random.Random) -> Sequence[Change]:
+    """Keep a write up to a random byte, or random sectors of it."""
+    if rng.random() < 0.5:
+        return (_cut(write, rng.randint(1, len(write.data))),)
+    sectors = [sector for sector in _sectors(write) if rng.random() < 0.5]
     return (Grow(write.inode, write.end), *sectors)
 
 
 def _sectors(write: FileWrite) -> Iterator[FileWrite]:
-    """Split a write where the sectors of its file end."""
+    """Split a write at the sector boundaries of its file."""
     start = write.position
     while start < write.end:
         end = min(start - start % SECTOR_SIZE + SECTOR_SIZE, write.end)

@@ -1,4 +1,4 @@
-"""What every `File` must pass."""
+"""Conformance suite for `File`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.testing.suites.files import fails_with, make_file, read_file
 
 
 class FileSuite:
-    """What every `File` must pass."""
+    """Tests that every `File` must pass."""
 
     @pytest.fixture
     def path(self, filesystem: Filesystem, root: str) -> str:

@@ -1,4 +1,4 @@
-"""Short words for tests that handle files."""
+"""Helpers for tests that use files."""
 
 from __future__ import annotations
 

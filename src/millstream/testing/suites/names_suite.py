@@ -1,4 +1,4 @@
-"""What the names and directories of every `Filesystem` must pass."""
+"""Conformance suite for the names and directories of a `Filesystem`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.testing.suites.files import fails_with, make_file, read_file
 
 
 class NamesSuite:
-    """What the names and directories of every `Filesystem` must pass."""
+    """Tests of names and directories that every `Filesystem` must pass."""
 
     def test_create_refuses_a_name_that_exists(self, filesystem: Filesystem, root: str) -> None:
         path = make_file(filesystem, join(root, "file"), b"kept")
