@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 from millstream.broker.topics.configs.topic_config import TopicConfig
 from millstream.broker.topics.topic import Topic
@@ -21,7 +22,7 @@ from tests.metadata.memory import MemoryMetadata
 class PlainPartition:
     """As much of a partition as topics know of: it opens its log, and notes what it is told."""
 
-    leader_epoch = 0
+    offsets = SimpleNamespace(leader_epoch=0)
 
     def __init__(self, topic: Topic, index: int, store: Store) -> None:
         self.topic = topic.name

@@ -40,7 +40,7 @@ def test_a_kind_of_key_that_is_not_served_is_refused(client, key_type):
     one = client.call(FindCoordinatorRequest(key="a", key_type=key_type), 3)
     assert one.error_code == ErrorCode.INVALID_REQUEST
     assert (one.node_id, one.host, one.port) == (-1, "", -1)
-    assert one.error_message == f"key type is {key_type}, allowed is 0 or 1"
+    assert one.error_message == f"key type must be 0 or 1, got {key_type}"
     many = client.call(FindCoordinatorRequest(coordinator_keys=("a",), key_type=key_type), 6)
     assert many.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
     assert many.coordinators[0].node_id == -1

@@ -120,16 +120,16 @@ async def test_only_validating_sets_nothing():
     ("entity", "changes", "message"),
     [
         ([], RATE, "needs a user, a client id, or both"),
-        ([("ip", "10.0.0.1")], RATE, "'ip', allowed is user, client-id: quotas for addresses"),
-        ([("user", "u"), ("group", "g")], RATE, "entity type is 'group'"),
-        ([("user", "u"), ("user", "v")], RATE, "an entity type is there twice"),
+        ([("ip", "10.0.0.1")], RATE, "user or client-id, got 'ip': quotas for addresses"),
+        ([("user", "u"), ("group", "g")], RATE, "got 'group'"),
+        ([("user", "u"), ("user", "v")], RATE, "an entity type is repeated"),
         ([("user", "")], RATE, "a name of 0 characters"),
         ([("user", "x" * 1000)], RATE, "a name of 1000 characters"),
         ([("user", "u")], [("nonsense", 1.0, False)], "quota 'nonsense' is not known"),
         ([("user", "u")], [("producer_byte_rate", -1.0, False)], "is -1.0, a number above 0"),
         ([("user", "u")], [("producer_byte_rate", 1.5, False)], "a whole number of bytes"),
         ([("user", "u")], [("request_percentage", float("nan"), False)], "is nan"),
-        ([("user", "u")], RATE * 2, "a quota is there twice"),
+        ([("user", "u")], RATE * 2, "a quota is repeated"),
     ],
 )
 def test_a_quota_that_cannot_be_is_refused_and_its_neighbour_is_not(entity, changes, message):
@@ -207,16 +207,16 @@ def test_quotas_are_found_by_what_they_are_for(components, is_strict, wanted):
 @pytest.mark.parametrize(
     ("components", "code", "message"),
     [
-        ((("group", ANY, None),), ErrorCode.UNSUPPORTED_VERSION, "entity type is 'group'"),
-        ((("user", 3, None),), ErrorCode.INVALID_REQUEST, "match type is 3, allowed is 0 exact"),
+        ((("group", ANY, None),), ErrorCode.UNSUPPORTED_VERSION, "got 'group'"),
+        ((("user", 3, None),), ErrorCode.INVALID_REQUEST, "match type must be 0 exact"),
         ((("user", EXACT, None),), ErrorCode.INVALID_REQUEST, "a name is needed"),
         ((("user", ANY, "u"),), ErrorCode.INVALID_REQUEST, "a name is needed"),
         ((("user", DEFAULT_ONLY, "u"),), ErrorCode.INVALID_REQUEST, "a name is needed"),
-        ((("user", ANY, None),) * 2, ErrorCode.INVALID_REQUEST, "'user' is there twice"),
+        ((("user", ANY, None),) * 2, ErrorCode.INVALID_REQUEST, "'user' is repeated"),
         (
             (("user", ANY, None), ("ip", ANY, None)),
             ErrorCode.INVALID_REQUEST,
-            "cannot be asked for together",
+            "cannot be combined",
         ),
     ],
 )

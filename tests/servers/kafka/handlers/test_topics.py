@@ -122,18 +122,18 @@ async def test_what_is_unsaid_is_as_the_node_has_it():
         (new_topic("a", 0), ErrorCode.INVALID_PARTITIONS, "0 partitions, least is 1"),
         (new_topic("a", -2), ErrorCode.INVALID_PARTITIONS, "-2 partitions, least is 1"),
         (new_topic("a", 10**6), ErrorCode.INVALID_PARTITIONS, "limit is 100000"),
-        (new_topic("a", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "is 0, allowed is 1"),
-        (new_topic("a", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "is 3, allowed is 1"),
-        (new_topic("a", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR, "is -2, allowed is 1"),
+        (new_topic("a", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "got 0"),
+        (new_topic("a", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "got 3"),
+        (new_topic("a", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR, "got -2"),
         (
             new_topic("a", 1, assignments={0: (NODE_ID,)}),
             ErrorCode.INVALID_REQUEST,
-            "must be -1, not 1 and -1",
+            "must be -1, got 1 and -1",
         ),
         (
             new_topic("a", -1, 1, assignments={0: (NODE_ID,)}),
             ErrorCode.INVALID_REQUEST,
-            "must be -1, not -1 and 1",
+            "must be -1, got -1 and 1",
         ),
         (
             new_topic("a", assignments={0: (NODE_ID,), 2: (NODE_ID,)}),
@@ -148,17 +148,17 @@ async def test_what_is_unsaid_is_as_the_node_has_it():
         (
             new_topic("a", assignments={0: (8,)}),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "on nodes [8], allowed is [7]",
+            "must be on nodes [7], got [8]",
         ),
         (
             new_topic("a", assignments={0: (NODE_ID, 8)}),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "on nodes [7, 8], allowed is [7]",
+            "must be on nodes [7], got [7, 8]",
         ),
         (
             new_topic("a", assignments={0: ()}),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "on nodes [], allowed is [7]",
+            "must be on nodes [7], got []",
         ),
         (
             new_topic("a", configs={"retention.ms": "x"}),
@@ -217,7 +217,7 @@ async def test_a_topic_that_is_there_twice_is_refused_both_times():
             ("b", 0),
             ("a", ErrorCode.INVALID_REQUEST),
         ]
-        assert response.topics[0].error_message == "topic 'a' is there twice"
+        assert response.topics[0].error_message == "topic 'a' is repeated"
         assert [topic.name for topic in door.topics.all()] == ["b"]
 
 
@@ -300,8 +300,8 @@ def test_a_topic_grows(version):
         (("a", 10**9, None), ErrorCode.INVALID_PARTITIONS, "limit is 100000"),
         (("x", 2, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
         (("a", 4, ((7,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "1 assignments for 2 new"),
-        (("a", 3, ((8,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "allowed is [7]"),
-        (("a", 3, ((7, 7),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "allowed is [7]"),
+        (("a", 3, ((8,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "must be on nodes [7]"),
+        (("a", 3, ((7, 7),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "must be on nodes [7]"),
     ],
 )
 def test_growth_that_cannot_be_is_refused(wanted, code, message):

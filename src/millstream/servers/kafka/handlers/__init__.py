@@ -1,1 +1,1 @@
-"""What is done for each request, in files named like its messages."""
+"""Handlers of the Kafka APIs, in files named like their messages."""

@@ -1,4 +1,4 @@
-"""Rules about who may do what: there are none, and clients are told so."""
+"""ACL requests. There are no ACLs, and clients are told so."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NO_ACLS = "this node keeps no rules about who may do what: everyone who reaches 
 
 
 def describe_acls(_: DescribeAclsRequest, __: RequestContext) -> DescribeAclsResponse:
-    """Say that there are no rules."""
+    """Answer that there are no ACLs."""
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS)
 
 
 def create_acls(request: CreateAclsRequest, _: RequestContext) -> CreateAclsResponse:
-    """Refuse each rule."""
+    """Reject each ACL."""
     refused = CreateAclsResponseResult(
         error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS
     )
@@ -32,7 +32,7 @@ def create_acls(request: CreateAclsRequest, _: RequestContext) -> CreateAclsResp
 
 
 def delete_acls(request: DeleteAclsRequest, _: RequestContext) -> DeleteAclsResponse:
-    """Say to each pattern that there are no rules."""
+    """Answer for each filter that no ACL matches."""
     refused = DeleteAclsResponseFilter(
         error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_ACLS
     )

@@ -1,4 +1,4 @@
-"""The cluster: one node, so far."""
+"""DescribeCluster. The cluster has one node so far."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from millstream.protocols.kafka.messages.cluster import (
 from millstream.servers.kafka.request_context import RequestContext
 
 BROKERS, CONTROLLERS = 1, 2
-"""What can be asked for: Kafka's numbers."""
+"""Endpoint types: Kafka's numbers."""
 
 OPERATIONS_NOT_REQUESTED = -(2**31)
-"""In place of what a client may do, where it did not ask."""
+"""Stands for the allowed operations if the client did not ask for them."""
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
@@ -27,7 +27,7 @@ def _bits(*operations: int) -> int:
 TOPIC_OPERATIONS = _bits(
     _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
 )
-"""What can be done to a topic. Nothing is forbidden to anyone: there are no rules yet."""
+"""Operations on a topic. All are allowed to everyone: there are no ACLs yet."""
 
 CLUSTER_OPERATIONS = _bits(
     _CREATE,
@@ -38,13 +38,13 @@ CLUSTER_OPERATIONS = _bits(
     _ALTER_CONFIGS,
     _IDEMPOTENT_WRITE,
 )
-"""What can be done to the cluster."""
+"""Operations on the cluster."""
 
 
 def describe_cluster(
     request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """Say which nodes there are. There are no controllers that a client could reach."""
+    """Return the nodes of the cluster. There are no controllers that a client could reach."""
     if request.endpoint_type != BROKERS:
         is_known = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(
@@ -53,7 +53,7 @@ def describe_cluster(
                 if is_known
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
             ),
-            error_message=f"endpoint type is {request.endpoint_type}, allowed is {BROKERS}",
+            error_message=f"endpoint type must be {BROKERS}, got {request.endpoint_type}",
             endpoint_type=BROKERS,
         )
     broker = context.broker

@@ -1,4 +1,4 @@
-"""Configs: of topics, which can be changed; of the node and its groups, which can be seen."""
+"""Configs: those of topics can be changed, those of the node and its groups can be shown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class ConfigResourceType(enum.IntEnum):
-    """What has configs. The numbers are Kafka's."""
+    """Resources that have configs. The numbers are Kafka's."""
 
     TOPIC = 2
     BROKER = 4
@@ -59,7 +59,7 @@ class ConfigResourceType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from. The numbers are Kafka's."""
+    """Sources of a value. The numbers are Kafka's."""
 
     TOPIC = 1
     STATIC_BROKER = 4
@@ -76,7 +76,7 @@ KINDS: Mapping[SettingType, int] = MappingProxyType(
         SettingType.LIST: 7,
     }
 )
-"""Kafka's numbers for what a value looks like."""
+"""Kafka's numbers for the types of values."""
 
 OPERATIONS: Mapping[int, AlterConfigOperation] = MappingProxyType(
     {
@@ -86,7 +86,7 @@ OPERATIONS: Mapping[int, AlterConfigOperation] = MappingProxyType(
         3: AlterConfigOperation.SUBTRACT,
     }
 )
-"""Kafka's numbers for what a change does."""
+"""Kafka's numbers for the operations of a change."""
 
 
 # Describing.
@@ -95,7 +95,7 @@ OPERATIONS: Mapping[int, AlterConfigOperation] = MappingProxyType(
 def describe_configs(
     request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """Show the configs of each resource: all, or those that are asked for."""
+    """Return the configs of each resource: all, or those that the request names."""
     return DescribeConfigsResponse(
         results=tuple(_describe(resource, request, context) for resource in request.resources)
     )
@@ -132,7 +132,7 @@ def _configs_of(
         case ConfigResourceType.TOPIC:
             return _describe_topic(broker.topics.get(check_topic(name)).config, request)
         case ConfigResourceType.BROKER if not name:
-            return []  # The defaults for all nodes that can be changed: none can.
+            return []  # Defaults of all nodes can be changed in Kafka; here there are none.
         case ConfigResourceType.BROKER:
             _check_node(name, context)
             settings = node_settings(broker.config, context.config, broker.topics.log_config)
@@ -162,7 +162,7 @@ def _describe_topic(
 
 
 def source_of(config: TopicConfig, name: str) -> ConfigSource:
-    """Return where the value of a topic's config comes from."""
+    """Return the source of the value of a topic's config."""
     if name in config.overrides:
         return ConfigSource.TOPIC
     setting = TOPIC_CONFIGS[name]
@@ -171,7 +171,7 @@ def source_of(config: TopicConfig, name: str) -> ConfigSource:
 
 
 def _topic_synonyms(config: TopicConfig, name: str) -> tuple[DescribeConfigsResponseSynonym, ...]:
-    """Return where the value could come from: the topic, the node, and what is built in."""
+    """Return the possible sources of the value: the topic, the node, and the built-in default."""
     setting = TOPIC_CONFIGS[name]
     found = []
     if (own := config.overrides.get(name)) is not None:
@@ -222,7 +222,7 @@ def _setting_synonyms(setting: NodeSetting) -> tuple[DescribeConfigsResponseSyno
 async def alter_configs(
     request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    """Set each resource to these configs and no others."""
+    """Replace the configs of each resource by these."""
     results = await _alter_all(
         request.resources,
         lambda resource: _alter(resource, context, is_validate_only=request.validate_only),
@@ -253,7 +253,7 @@ async def _alter(
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
-    """Make these changes to the configs of each resource: all those of one, or none."""
+    """Apply changes to the configs of each resource: all changes of a resource, or none."""
     results = await _alter_all(
         request.resources,
         lambda resource: _change(resource, context, is_validate_only=request.validate_only),
@@ -292,23 +292,23 @@ def _change_of(config: IncrementalAlterConfigsRequestConfig) -> ConfigChange:
     operation = OPERATIONS.get(config.config_operation)
     if operation is None:
         allowed = ", ".join(f"{number} {kind.value}" for number, kind in OPERATIONS.items())
-        raise InvalidRequest(f"operation is {config.config_operation}, allowed is {allowed}")
+        raise InvalidRequest(f"operation must be one of {allowed}, got {config.config_operation}")
     return ConfigChange(config.name, operation, config.value)
 
 
-# What both have in common.
+# Shared.
 
 
 async def _alter_all(
     resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
 ) -> list[tuple[ErrorCode, str | None]]:
-    """Alter each resource by itself, and return what came of each."""
+    """Alter each resource on its own, and return the results."""
     repeated = _repeated((found.resource_type, found.resource_name) for found in resources)
     results: list[tuple[ErrorCode, str | None]] = []
     for resource in resources:
         try:
             if (resource.resource_type, resource.resource_name) in repeated:
-                raise InvalidRequest(f"resource {resource.resource_name[:300]!r} is there twice")
+                raise InvalidRequest(f"resource {resource.resource_name[:300]!r} is repeated")
             await alter(resource)
         except MillstreamError as error:
             results.append((code_of(error), str(error)))
@@ -320,10 +320,10 @@ async def _alter_all(
 def _check_changes(
     resource: AnyResource, context: RequestContext, values: Iterable[str | None]
 ) -> None:
-    """Refuse what contradicts itself, and what nothing can be changed of."""
+    """Reject contradictory changes, and resources that cannot be changed."""
     repeated = _repeated(config.name for config in resource.configs)
     if repeated:
-        raise InvalidRequest(f"config {min(repeated)!r} is there twice")
+        raise InvalidRequest(f"config {min(repeated)!r} is repeated")
     if None in values:
         raise InvalidRequest("a config has no value: to remove it, delete it")
     name = resource.resource_name
@@ -349,7 +349,7 @@ def _check_changes(
 
 def _check_node(name: str, context: RequestContext) -> None:
     if name != str(context.broker.node_id):
-        raise InvalidRequest(f"node is {name[:100]!r}, allowed is {context.broker.node_id}")
+        raise InvalidRequest(f"node must be {context.broker.node_id}, got {name[:100]!r}")
 
 
 def _no_configs(kind: int) -> InvalidRequest:
@@ -363,7 +363,7 @@ def _no_configs(kind: int) -> InvalidRequest:
         )
     )
     return InvalidRequest(
-        f"resource type is {kind} {known.get(kind, 'unknown')}, allowed is {allowed}"
+        f"resource type must be one of {allowed}, got {kind} {known.get(kind, 'unknown')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups whose partitions the server divides: being a member, and being looked at."""
+"""Consumer groups (KIP-848), whose partitions the server assigns: heartbeats and descriptions."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from millstream.servers.kafka.handlers.groups import (
 from millstream.servers.kafka.request_context import RequestContext
 
 OWN_ID_SINCE = 1
-"""The first version of ConsumerGroupHeartbeat whose clients make up their member ids themselves."""
+"""The first version of ConsumerGroupHeartbeat whose clients choose their member ids themselves."""
 
 UNCHANGED = -1
-"""A rebalance timeout that is as it was said before."""
+"""A rebalance timeout that has not changed since the last heartbeat."""
 
 CONSUMER_MEMBER = 1
-"""The type of a member that speaks this protocol, and not the classic one."""
+"""The type of a member that uses this protocol, not the classic one."""
 
 
 async def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:
-    """Hear a member, and tell it what it may have."""
+    """Process the heartbeat of a member, and return its assignment."""
     try:
         answer = await context.broker.groups.consumers.heartbeat(
             request.group_id,
@@ -96,7 +96,7 @@ def _assignment(partitions: PartitionSet) -> ConsumerGroupHeartbeatResponseAssig
 def consumer_group_describe(
     request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
-    """Say of groups what they are doing, and who has what."""
+    """Describe groups with their members and assignments."""
     operations = OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_REQUESTED
     return ConsumerGroupDescribeResponse(
         groups=tuple(_described(group_id, context, operations) for group_id in request.group_ids)
@@ -146,7 +146,7 @@ def _described_member(
 def _named(
     partitions: PartitionSet, context: RequestContext
 ) -> ConsumerGroupDescribeResponseAssignment:
-    """The partitions with the names of their topics; those of topics that are gone have none."""
+    """Return the partitions with their topic names, without those of deleted topics."""
     named = []
     for topic_id, numbers in partitions.items():
         try:

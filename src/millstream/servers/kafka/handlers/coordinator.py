@@ -1,4 +1,4 @@
-"""FindCoordinator: who looks after a group or a transactional id. This node does, for all."""
+"""FindCoordinator: the coordinator of a group or transactional id, which is always this node."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from millstream.protocols.kafka.messages.coordinator import (
 from millstream.servers.kafka.request_context import RequestContext
 
 GROUP, TRANSACTION = 0, 1
-"""What a key can be: Kafka's numbers. Its third kind, of share groups, is not served."""
+"""Types of keys: Kafka's numbers. Its third type, share groups, is not supported."""
 
 MANY_SINCE = 4
-"""The first version that asks for many keys at once."""
+"""The first version with several keys in one request."""
 
 
 def find_coordinator(
     request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """Say which node to ask; for one key up to version 3, for many from then on."""
+    """Return the coordinator of one key up to version 3, of several keys from then on."""
     if context.version >= MANY_SINCE:
         return FindCoordinatorResponse(
             coordinators=tuple(
@@ -44,7 +44,7 @@ def _coordinator(
         return FindCoordinatorResponseCoordinator(
             key=key,
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"key type is {key_type}, allowed is {GROUP} or {TRANSACTION}",
+            error_message=f"key type must be {GROUP} or {TRANSACTION}, got {key_type}",
         )
     host, port = context.broker.advertised
     return FindCoordinatorResponseCoordinator(

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where the reign of a leader ended."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.servers.kafka.request_context import RequestContext
 async def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Tell where the newest epoch that is not after the given one ended, in each partition."""
+    """Return, for each partition, the end of the newest epoch that is not after the given one."""
     topics = []
     for topic in request.topics:
         results = [await _find(topic.topic, wanted, context) for wanted in topic.partitions]

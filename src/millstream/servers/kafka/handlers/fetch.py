@@ -1,12 +1,12 @@
-"""Fetch: records out of several partitions, now or when there are enough of them.
+"""Fetch: reads records of several partitions, now or when there are enough of them.
 
-A fetch that finds too little waits, without polling: each of its partitions calls back when
-something can be read, and only those that did are read again. Records are sent from where they
-lie; nothing of them is copied or looked into.
+A fetch that finds too little waits without polling: each of its partitions calls back when there
+are new records, and only those partitions are read again. Records are sent from the files in which
+they are stored; they are neither copied nor decoded.
 
-Where a partition has no more records, but its end is further on, an empty batch takes the consumer
-there. Nobody is in a hurry for that, so it does not end the wait: a client that makes nothing of
-such a batch would ask again at once, for ever.
+If a partition has no more records, but its end is further on, an empty batch takes the consumer
+there. That is not urgent, so it does not end the wait: a client that ignores such a batch would ask
+again at once, forever.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ SESSION_SINCE = 7
 READ_COMMITTED = 1
 CONSUMER = -1
 WAIT_MS_MAX = 300_000
-"""The longest that a fetch waits, whatever it asks for: an answer must come before idle limits."""
+"""Upper limit of the wait, whatever a fetch asks for: the response must come before idle limits."""
 
 
 def fetch(request: FetchRequest, context: RequestContext) -> object:
-    """Answer a fetch: at once, or when enough can be read or it waited long enough."""
+    """Answer a fetch at once, or when enough can be read or its wait is over."""
     try:
         wanted, session = _wanted(request, context)
-    except _Refused as refused:
-        return FetchResponse(error_code=refused.code, session_id=NO_SESSION)
+    except _Rejected as rejected:
+        return FetchResponse(error_code=rejected.code, session_id=NO_SESSION)
     work = PendingFetch(request, context, wanted, session)
     unopened = work.unopened()
     if unopened or work.cold_ranges():
@@ -70,11 +70,11 @@ def fetch(request: FetchRequest, context: RequestContext) -> object:
 async def _prepare_and_answer(
     unopened: Sequence[Partition], work: PendingFetch
 ) -> FetchResponse | DeferredResponse:
-    """Open partitions, and have old data brought in, away from the loop."""
+    """Open partitions and prefetch old data, away from the loop, then answer."""
     for one in unopened:
         try:
             await one.open()
-        except MillstreamError:  # Reading it gives the same error, in its place.
+        except MillstreamError:  # Reading it reports the same error.
             continue
     for partition, ranges in work.cold_ranges():
         if partition.is_open:
@@ -82,7 +82,7 @@ async def _prepare_and_answer(
     return work.begin()
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
     def __init__(self, code: ErrorCode) -> None:
         self.code = code
 
@@ -90,9 +90,9 @@ class _Refused(Exception):
 def _wanted(
     request: FetchRequest, context: RequestContext
 ) -> tuple[Iterable[CachedPartition], FetchSession | None]:
-    """What is asked for, in this request or in those of its session before."""
+    """Return the partitions of this request, or of its session."""
     if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
-        raise _Refused(ErrorCode.INVALID_REQUEST)  # There are no replicas that could fetch.
+        raise _Rejected(ErrorCode.INVALID_REQUEST)  # There are no replicas.
     uses_ids = context.version >= TOPIC_ID_SINCE
     named = [
         CachedPartition(
@@ -112,8 +112,8 @@ def _wanted(
             sessions.end(request.session_id, principal=context.principal)
         if epoch == FINAL_EPOCH:
             return named, None
-        begun = sessions.begin(named, principal=context.principal, uses_topic_ids=uses_ids, now=now)
-        return named, begun
+        new = sessions.begin(named, principal=context.principal, uses_topic_ids=uses_ids, now=now)
+        return named, new
     session = sessions.resume(
         request.session_id,
         epoch,
@@ -122,7 +122,7 @@ def _wanted(
         now=now,
     )
     if isinstance(session, ErrorCode):
-        raise _Refused(session)
+        raise _Rejected(session)
     forgotten = (
         PartitionKey(topic.topic, topic.topic_id, index)
         for topic in request.forgotten_topics_data
@@ -133,7 +133,7 @@ def _wanted(
 
 
 class PendingFetch:
-    """One fetch under way."""
+    """One fetch in flight."""
 
     def __init__(
         self,
@@ -150,49 +150,50 @@ class PendingFetch:
         self._wait_ms = min(max(request.max_wait_ms, 0), WAIT_MS_MAX)
         self._is_committed_only = request.isolation_level == READ_COMMITTED
         self._wanted = list(wanted)
-        self._partitions = [self._resolve(one.key) for one in self._wanted]
+        self._partitions = [self._resolve(wanted.key) for wanted in self._wanted]
         self._results: list[FetchResponsePartition | None] = []
-        """What was read. While the fetch waits, records are let go and read again at its end."""
+        """Results so far. Records are released while the fetch waits, and read again later."""
         self._sizes: list[int] = []
-        """How many bytes of records were read; an empty batch counts for nothing."""
+        """Bytes of records that were read; an empty batch counts as 0."""
         self._changed: set[int] = set()
         self._watchers: list[tuple[Partition, partial[None]]] = []
         self._deferred = DeferredResponse(self._stop_waiting)
         self._timer: asyncio.TimerHandle | None = None
-        self._is_look_scheduled = False
+        self._is_read_scheduled = False
 
     def unopened(self) -> list[Partition]:
         """Return the partitions that were not used since the node started."""
         return [p for p in self._partitions if isinstance(p, Partition) and not p.is_open]
 
     def cold_ranges(self) -> list[tuple[Partition, list[ColdRange]]]:
-        """Return what would have to be waited for, since it is old and not in memory.
+        """Return the ranges to be read that are not in memory.
 
-        What is read again later, while the fetch waits for something new, lies at the head.
+        Records that are read again later, while the fetch waits for new ones, are at the end of the
+        log and need no prefetch.
         """
-        found = []
-        room = self._size_max
+        ranges_by_partition = []
+        remaining = self._size_max
         for wanted, partition in zip(self._wanted, self._partitions, strict=True):
-            if room <= 0:
+            if remaining <= 0:
                 break
             if not isinstance(partition, Partition) or not partition.is_open:
-                continue  # Reading it gives the error.
+                continue  # Reading it reports the error.
             if wanted.offset < partition.high_watermark:
-                size_max = min(room, wanted.size_max)
-                room -= size_max
+                size_max = min(remaining, wanted.size_max)
+                remaining -= size_max
                 if ranges := partition.reader.cold_ranges(wanted.offset, size_max=size_max):
-                    found.append((partition, ranges))
-        return found
+                    ranges_by_partition.append((partition, ranges))
+        return ranges_by_partition
 
     def begin(self) -> FetchResponse | DeferredResponse:
-        """Read once, and answer with that if it is enough."""
-        room = self._size_max
+        """Read once, and answer if that is enough."""
+        remaining = self._size_max
         is_first = True
-        for wanted, found in zip(self._wanted, self._partitions, strict=True):
-            result, size = self._read(wanted, found, room=room, is_first=is_first)
+        for wanted, partition in zip(self._wanted, self._partitions, strict=True):
+            result, size = self._read(wanted, partition, remaining=remaining, is_first=is_first)
             self._results.append(result)
             self._sizes.append(size)
-            room = max(0, room - size)
+            remaining = max(0, remaining - size)
             is_first = is_first and not size
         if self._is_enough():
             return self._answer()
@@ -213,47 +214,47 @@ class PendingFetch:
     def _read(
         self,
         wanted: CachedPartition,
-        found: Partition | MillstreamError,
+        partition: Partition | MillstreamError,
         *,
-        room: int,
+        remaining: int,
         is_first: bool,
     ) -> tuple[FetchResponsePartition, int]:
         index = wanted.key.partition
-        if isinstance(found, MillstreamError):
-            return _failed(index, found), 0
+        if isinstance(partition, MillstreamError):
+            return _failed(index, partition), 0
         try:
-            found.offsets.check_leader_epoch(wanted.leader_epoch)
-            if (diverging := _diverging(wanted, found)) is not None:
-                return _nothing(index, found, diverging), 0
-            if room <= 0:
-                return _nothing(index, found, None), 0
-            got = found.reader.read(
+            partition.offsets.check_leader_epoch(wanted.leader_epoch)
+            if (diverging := _diverging(wanted, partition)) is not None:
+                return _nothing(index, partition, diverging), 0
+            if remaining <= 0:
+                return _nothing(index, partition, None), 0
+            read = partition.reader.read(
                 wanted.offset,
-                size_max=min(room, wanted.size_max),
+                size_max=min(remaining, wanted.size_max),
                 is_committed_only=self._is_committed_only,
                 is_first=is_first,
             )
         except OffsetOutOfRange as error:
-            return _failed(index, error, log_start=found.log_start_offset), 0
+            return _failed(index, error, log_start=partition.log_start_offset), 0
         except MillstreamError as error:
             return _failed(index, error), 0
         aborted = None
         if self._is_committed_only:
             aborted = tuple(
                 FetchResponseAbortedTransaction(
-                    producer_id=one.producer_id, first_offset=one.first_offset
+                    producer_id=transaction.producer_id, first_offset=transaction.first_offset
                 )
-                for one in got.aborted
+                for transaction in read.aborted
             )
         result = FetchResponsePartition(
             partition_index=index,
-            high_watermark=found.high_watermark,
-            last_stable_offset=found.last_stable_offset,
-            log_start_offset=found.log_start_offset,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log_start_offset,
             aborted_transactions=aborted,
-            records=got.parts,
+            records=read.parts,
         )
-        return result, 0 if got.is_blank else got.size
+        return result, 0 if read.is_blank else read.size
 
     def _is_enough(self) -> bool:
         if self._wait_ms == 0 or not self._wanted or sum(self._sizes) >= self._size_min:
@@ -266,25 +267,25 @@ class PendingFetch:
     # Waiting.
 
     def _wait(self) -> None:
-        self._let_records_go()
+        self._release_records()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._wait_ms / 1000, self._finish)
-        for number, found in enumerate(self._partitions):
-            if isinstance(found, Partition):
-                callback = partial(self._note_change, number)
-                found.watch(callback)
-                self._watchers.append((found, callback))
+        for number, partition in enumerate(self._partitions):
+            if isinstance(partition, Partition):
+                callback = partial(self._on_change, number)
+                partition.watch(callback)
+                self._watchers.append((partition, callback))
         self._context.fetch_sessions.waiting[self] = self._finish
 
-    def _note_change(self, number: int) -> None:
+    def _on_change(self, number: int) -> None:
         self._changed.add(number)
-        if not self._is_look_scheduled:
-            self._is_look_scheduled = True
-            asyncio.get_running_loop().call_soon(self._look_again)
+        if not self._is_read_scheduled:
+            self._is_read_scheduled = True
+            asyncio.get_running_loop().call_soon(self._read_changed)
 
-    def _look_again(self) -> None:
-        """Read the partitions again that have something new."""
-        self._is_look_scheduled = False
+    def _read_changed(self) -> None:
+        """Read the partitions again that have new records."""
+        self._is_read_scheduled = False
         if self._deferred.is_done:
             return
         changed, self._changed = self._changed, set()
@@ -293,10 +294,10 @@ class PendingFetch:
         if self._is_enough():
             self._finish()
         else:
-            self._let_records_go()
+            self._release_records()
 
-    def _let_records_go(self) -> None:
-        """Keep no records: a client may have a thousand fetches wait, each with all it may hold."""
+    def _release_records(self) -> None:
+        """Release the records: a client may have a thousand waiting fetches of full size."""
         self._results = [
             None if size else result
             for result, size in zip(self._results, self._sizes, strict=True)
@@ -305,11 +306,11 @@ class PendingFetch:
     def _finish(self) -> None:
         if not self._deferred.is_done:
             self._stop_waiting()
-            self._read_rest()
+            self._read_released()
             self._deferred.finish(self._answer())
 
-    def _read_rest(self) -> None:
-        """Read again what was let go."""
+    def _read_released(self) -> None:
+        """Read the released records again."""
         for number, result in enumerate(self._results):
             if result is None:
                 self._read_again(number)
@@ -319,16 +320,16 @@ class PendingFetch:
         self._results[number], self._sizes[number] = self._read(
             self._wanted[number],
             self._partitions[number],
-            room=self._size_max - others,
+            remaining=self._size_max - others,
             is_first=others == 0,
         )
 
     def _stop_waiting(self) -> None:
-        """Leave nothing behind, whether the fetch was answered or its connection ended."""
+        """Clean up, whether the fetch was answered or its connection was lost."""
         if self._timer is not None:
             self._timer.cancel()
-        for found, callback in self._watchers:
-            found.unwatch(callback)
+        for partition, callback in self._watchers:
+            partition.unwatch(callback)
         self._watchers.clear()
         self._context.fetch_sessions.waiting.pop(self, None)
 
@@ -337,7 +338,7 @@ class PendingFetch:
     def _answer(self) -> FetchResponse:
         topics: dict[tuple[str, UUID], list[FetchResponsePartition]] = {}
         for wanted, result, size in zip(self._wanted, self._results, self._sizes, strict=True):
-            assert result is not None, "what was let go was read again"
+            assert result is not None, "released records were read again"
             if not self._is_full and not _is_news(wanted, result):
                 continue
             wanted.sent_high_watermark = result.high_watermark
@@ -357,7 +358,7 @@ class PendingFetch:
 
 
 def _is_news(wanted: CachedPartition, result: FetchResponsePartition) -> bool:
-    """Whether a partition belongs into the answer of a session that goes on."""
+    """Return whether a resumed session has to include the partition in its response."""
     return bool(
         result.records
         or result.error_code
@@ -367,24 +368,24 @@ def _is_news(wanted: CachedPartition, result: FetchResponsePartition) -> bool:
     )
 
 
-def _diverging(wanted: CachedPartition, found: Partition) -> FetchResponseEpochEnd | None:
-    """Where the log parts from what the consumer has read, if it does."""
+def _diverging(wanted: CachedPartition, partition: Partition) -> FetchResponseEpochEnd | None:
+    """Return where the log diverges from what the consumer has read, if it does."""
     if wanted.last_fetched_epoch < 0:
         return None
-    epoch, end = found.offsets.epoch_end(wanted.last_fetched_epoch)
+    epoch, end = partition.offsets.epoch_end(wanted.last_fetched_epoch)
     if epoch >= 0 and (epoch < wanted.last_fetched_epoch or end < wanted.offset):
         return FetchResponseEpochEnd(epoch=epoch, end_offset=end)
     return None
 
 
 def _nothing(
-    index: int, found: Partition, diverging: FetchResponseEpochEnd | None
+    index: int, partition: Partition, diverging: FetchResponseEpochEnd | None
 ) -> FetchResponsePartition:
     return FetchResponsePartition(
         partition_index=index,
-        high_watermark=found.high_watermark,
-        last_stable_offset=found.last_stable_offset,
-        log_start_offset=found.log_start_offset,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log_start_offset,
         diverging_epoch=diverging or FetchResponseEpochEnd(),
         records=b"",
     )

@@ -1,4 +1,4 @@
-"""Classic groups: members join, divide the work, stay alive and leave; and groups are looked at."""
+"""Classic groups: join, sync, heartbeat, leave; and describe, list, delete."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ from millstream.protocols.kafka.messages.groups import (
 from millstream.servers.kafka.request_context import RequestContext
 
 KNOWN_ID_SINCE = 4
-"""The first version of JoinGroup whose clients come back with the id that they are given."""
+"""The first version of JoinGroup whose clients join again with the member id that they are
+given.
+"""
 
 PROTOCOL_NULL_SINCE = 7
-"""The first version of JoinGroup in which no strategy is null, and not an empty name."""
+"""The first version of JoinGroup in which a missing protocol is null instead of an empty name."""
 
 SKIP_SINCE = 9
-"""The first version of JoinGroup in which a leader can be told not to divide."""
+"""The first version of JoinGroup in which a leader can be told to skip the assignment."""
 
 LEAVE_MANY_SINCE = 3
 
 NOT_FOUND_SINCE = 6
-"""The first version of DescribeGroups that tells a group that is not there from a dead one."""
+"""The first version of DescribeGroups that distinguishes an unknown group from a dead one."""
 
 DEAD = "Dead"
 
 OPERATIONS_NOT_REQUESTED = -(2**31)
 
 OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe configs, alter configs: all that can be done with a group."""
+"""Read, delete, describe, describe configs, alter configs: all operations on a group."""
 
 _UNSTORED = (
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -61,17 +63,17 @@ _UNSTORED = (
 def group_code_of(error: MillstreamError) -> ErrorCode:
     """Return the code of an error for members of groups.
 
-    They are asked to look for the coordinator once more when something cannot be stored: the codes
-    of records would be fatal to some of them.
+    If something cannot be stored, they are told to look for the coordinator again: the codes for
+    records would be fatal to some of them.
     """
     code = code_of(error)
     return ErrorCode.COORDINATOR_NOT_AVAILABLE if code in _UNSTORED else code
 
 
 async def join_group(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
-    """Take a member in; the answer comes when the members have gathered."""
+    """Add a member; the response comes when the rebalance has its members."""
     rebalance_timeout_ms = request.rebalance_timeout_ms
-    if rebalance_timeout_ms < 0:  # As version 0 has it: there was only one timeout.
+    if rebalance_timeout_ms < 0:  # Version 0 has only one timeout.
         rebalance_timeout_ms = request.session_timeout_ms
     join = GroupJoinRequest(
         member_id=request.member_id,
@@ -113,7 +115,7 @@ async def join_group(request: JoinGroupRequest, context: RequestContext) -> Join
 
 
 async def sync_group(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
-    """Give a member its share; the answer comes when the leader has brought it."""
+    """Return the assignment of a member; the response comes when the leader has sent it."""
     sync = GroupSyncRequest(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -134,7 +136,7 @@ async def sync_group(request: SyncGroupRequest, context: RequestContext) -> Sync
 
 
 def heartbeat(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
-    """Take note that a member is alive."""
+    """Record that a member is alive."""
     try:
         context.broker.groups.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
@@ -145,7 +147,7 @@ def heartbeat(request: HeartbeatRequest, context: RequestContext) -> HeartbeatRe
 
 
 async def leave_group(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
-    """Let members go: one up to version 2, many from then on."""
+    """Remove members: one up to version 2, several from then on."""
     if context.version < LEAVE_MANY_SINCE:
         leavers = [LeavingMember(request.member_id)]
     else:
@@ -174,7 +176,7 @@ async def leave_group(request: LeaveGroupRequest, context: RequestContext) -> Le
 def describe_groups(
     request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
-    """Say what classic groups are doing, each by itself."""
+    """Describe classic groups, each on its own."""
     return DescribeGroupsResponse(
         groups=tuple(
             _described(group_id, context, is_allowed=request.include_authorized_operations)
@@ -217,7 +219,7 @@ def _described(
 
 
 def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    """List the groups of the wanted states and kinds, or all."""
+    """List the groups with the given states and types, or all."""
     states = {state.lower() for state in request.states_filter}
     kinds = {kind.lower() for kind in request.types_filter}
     return ListGroupsResponse(
@@ -238,7 +240,7 @@ def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGrou
 async def delete_groups(
     request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:
-    """Forget groups without members, each by itself."""
+    """Delete groups without members, each on its own."""
     results = []
     for group_id in dict.fromkeys(request.groups_names):
         code = ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""InitProducerId: a producer gets its identity, or takes over that of its predecessor."""
+"""InitProducerId: gives a producer its id, or lets it take over from its predecessor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from millstream.servers.kafka.handlers.transactions import transaction_code_of
 from millstream.servers.kafka.request_context import RequestContext
 
 FENCED_SINCE = 4
-"""The first version whose clients know that they can be fenced."""
+"""The first version whose clients know the error of being fenced."""
 
 
 async def init_producer_id(
     request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """Give a producer its id and epoch; with a transactional id, fence those before it."""
+    """Return the id and epoch of a producer; with a transactional id, fence its predecessors."""
     try:
         producer = await context.broker.transactions.init_producer(
             request.transactional_id,
@@ -29,7 +29,7 @@ async def init_producer_id(
     except MillstreamError as error:
         code = transaction_code_of(error, knows_fenced=context.version >= FENCED_SINCE)
         if request.transactional_id is None and code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            # There is no coordinator that such a producer could look for.
+            # Such a producer has no coordinator to look for.
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return InitProducerIdResponse(error_code=code)
     return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)

@@ -1,4 +1,4 @@
-"""ListOffsets: from a point in time, or a mark below zero, to an offset."""
+"""ListOffsets: looks up an offset by timestamp, or by a negative special value."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ SINCE = {
     LATEST_TIERED: 9,
     EARLIEST_NOT_TIERED: 11,
 }
-"""The first version that knows a mark."""
+"""The first version that supports a special value."""
 
 READ_COMMITTED = 1
 
 
 async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """Look up one offset in each partition that is asked about.
+    """Look up one offset in each partition of the request.
 
-    The replica id is not looked at: whoever asks is a consumer, and sees what consumers see.
+    The replica id is ignored: every client is a consumer, and sees what consumers see.
     """
     asked = Counter(
         (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
@@ -52,7 +52,7 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> 
         for wanted in topic.partitions:
             try:
                 if asked[topic.name, wanted.partition_index] > 1:
-                    raise InvalidRequest(f"partition {wanted.partition_index} is there twice")
+                    raise InvalidRequest(f"partition {wanted.partition_index} is repeated")
                 partition = context.broker.topics.partition(topic.name, wanted.partition_index)
                 found = await _find(partition, wanted, context.version, is_committed_only)
                 results.append(_answer(wanted.partition_index, found))
@@ -70,11 +70,11 @@ async def _find(
     partition: Partition,
     wanted: ListOffsetsRequestPartition,
     version: int,
-    is_committed_only: bool,  # noqa: FBT001 - named as it is passed on.
+    is_committed_only: bool,  # noqa: FBT001 - passed by name.
 ) -> OffsetAndTimestamp | None:
     mark = wanted.timestamp
     if mark < 0 and version < SINCE.get(mark, version + 1):
-        raise UnsupportedVersion(f"version {version} knows no timestamp {mark}")
+        raise UnsupportedVersion(f"timestamp {mark} is not supported in version {version}")
     await partition.open()
     partition.offsets.check_leader_epoch(wanted.current_leader_epoch)
     await partition.settle()
@@ -86,7 +86,7 @@ async def _find(
         return partition.offsets.earliest()
     if mark == MAX_TIMESTAMP:
         return await partition.offsets.max_timestamp(is_committed_only=is_committed_only)
-    return None  # Nothing is kept elsewhere, and nothing is on its way there.
+    return None  # There is no remote storage.
 
 
 def _answer(index: int, found: OffsetAndTimestamp | None) -> ListOffsetsResponsePartition:

@@ -1,4 +1,4 @@
-"""Metadata: which nodes there are, and where the partitions of topics live."""
+"""Metadata: the nodes, and the leaders of the partitions of topics."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from millstream.servers.kafka.request_context import RequestContext
 from millstream.storage.files.names import check_topic
 
 NULL_MEANS_ALL_SINCE = 1
-"""Before, an empty list of topics means all of them; from here on, none."""
+"""Before this version, an empty list of topics means all of them; from here on, none."""
 
 TOPIC_ID_SINCE = 12
-"""The first version in which topics can be asked for by id."""
+"""The first version in which topics can be named by id."""
 
 UNKNOWN_EPOCH = -1
 
 
 async def metadata(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    """Describe the node and the topics that are asked for, or all."""
+    """Describe the node and the topics of the request, or all topics."""
     broker = context.broker
     host, port = broker.advertised
     operations = (
@@ -54,7 +54,9 @@ async def _topics(
 ) -> tuple[MetadataResponseTopic, ...]:
     if _is_for_all(request, context.version):
         return tuple(_describe(topic, request, context) for topic in context.broker.topics.all())
-    wanted = dict.fromkeys(request.topics or ())  # Each once, in the order of the request.
+    wanted = dict.fromkeys(
+        request.topics or ()
+    )  # Without repetitions, in the order of the request.
     return tuple([await _topic(topic, request, context) for topic in wanted])
 
 
@@ -80,11 +82,11 @@ async def _topic(
 async def _find(
     wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
 ) -> Topic:
-    """Return the topic that is asked for; it is created where that is wanted and allowed."""
+    """Return a topic of the request; create it if that is wanted and allowed."""
     topics = context.broker.topics
     if wanted.topic_id != NO_ID:
         if context.version < TOPIC_ID_SINCE:
-            raise InvalidRequest(f"topics have ids from version {TOPIC_ID_SINCE} on")
+            raise InvalidRequest(f"topic ids need version {TOPIC_ID_SINCE} or newer")
         return topics.by_id(wanted.topic_id)
     if wanted.name is None:
         raise InvalidRequest("a topic needs a name or an id")

@@ -1,4 +1,4 @@
-"""How far groups have read: committed, fetched, deleted."""
+"""Committed offsets of groups: commit, fetch, delete."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from millstream.servers.kafka.handlers.groups import group_code_of
 from millstream.servers.kafka.request_context import RequestContext
 
 TOPIC_IDS_SINCE = 10
-"""The first version of OffsetCommit and of OffsetFetch in which topics go by their ids."""
+"""The first version of OffsetCommit and of OffsetFetch that names topics by id."""
 
 COMMIT_NOT_FOUND_SINCE = 9
-"""The first version of OffsetCommit whose clients know that a group may not be there."""
+"""The first version of OffsetCommit whose clients know the error of an unknown group."""
 
 FETCH_MANY_SINCE = 8
 FETCH_GROUP_ERROR_SINCE = 2
-"""Before, OffsetFetch had to say of each partition what was wrong with the group."""
+"""Before this version, OffsetFetch repeats an error of the group in each partition."""
 
 _VERSION_SIZE = 2
 
@@ -56,7 +56,7 @@ _VERSION_SIZE = 2
 async def offset_commit(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
-    """Remember how far a group has read; what cannot be taken is refused by itself."""
+    """Commit offsets of a group; each offset is accepted or rejected on its own."""
     codes: dict[tuple[int, int], ErrorCode] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     places: dict[tuple[int, int], TopicPartition] = {}
@@ -164,7 +164,7 @@ class _FoundTopic(NamedTuple):
 
 
 def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-    """Say how far groups have read: one up to version 7, many from then on."""
+    """Return committed offsets: of one group up to version 7, of several from then on."""
     if context.version >= FETCH_MANY_SINCE:
         return OffsetFetchResponse(
             groups=tuple(
@@ -252,7 +252,7 @@ def _fetch(
     epoch: int = NO_EPOCH,
     is_stable_required: bool,
 ) -> list[_FoundTopic]:
-    """Return what a group has committed, topic by topic; of all topics where none are named."""
+    """Return the committed offsets of a group by topic; of all topics if none are named."""
     names = [_name_of(topic, context) for topic in topics or ()]
     wanted = [
         TopicPartition(name, index)
@@ -279,7 +279,7 @@ def _fetch(
 
 
 def _name_of(wanted: _Wanted, context: RequestContext) -> str | None:
-    """Return the name of a topic; nothing where there is none with the id that was given."""
+    """Return the name of a topic; `None` if there is none with the given id."""
     if context.version < TOPIC_IDS_SINCE:
         return wanted.name
     try:
@@ -289,9 +289,9 @@ def _name_of(wanted: _Wanted, context: RequestContext) -> str | None:
 
 
 def _everything(found: Iterable[TopicPartition], context: RequestContext) -> list[_Wanted]:
-    """Return all that was found as if it had been asked for.
+    """Return all committed offsets as if the request had named them.
 
-    A topic that is gone has no id by which a client could be told of it.
+    A deleted topic has no id under which it could be returned.
     """
     indexes: dict[str, list[int]] = {}
     for partition in found:
@@ -322,7 +322,7 @@ def _found(
 ) -> _Found:
     if isinstance(value, MillstreamError):
         return _Found(index, error_code=code_of(value))
-    # An offset of a topic that was deleted and made anew says nothing of the new one.
+    # The offset of a deleted topic does not apply to a new topic of the same name.
     is_other = value and topic and value.topic_id not in (None, topic.id)
     if value is None or is_other:
         return _Found(index)
@@ -340,7 +340,7 @@ def _refused(wanted: _Wanted, code: ErrorCode) -> _FoundTopic:
 async def offset_delete(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
-    """Forget how far a group has read, of topics that it does not read now."""
+    """Delete committed offsets of topics to which the group is not subscribed."""
     codes: dict[TopicPartition, ErrorCode] = {}
     known: list[TopicPartition] = []
     for wanted in request.topics:
@@ -377,9 +377,9 @@ async def offset_delete(
 
 
 def _reads(group_id: str, context: RequestContext) -> Callable[[str], bool]:
-    """Return what tells whether the members of a classic group read a topic.
+    """Return a predicate for the topics that the members of a classic group read.
 
-    Where a member's subscription cannot be understood, it may be any.
+    A member whose subscription cannot be decoded may read any topic.
     """
     topics: set[str] = set()
     for subscription in context.broker.groups.subscriptions(group_id):
@@ -391,7 +391,7 @@ def _reads(group_id: str, context: RequestContext) -> Callable[[str], bool]:
 
 
 def subscribed_topics(subscription: bytes) -> list[str] | None:
-    """Return the topics that a consumer named when it joined; nothing if that is not to be read.
+    """Return the topics in the subscription of a member; `None` if it cannot be decoded.
 
     All versions of the subscription begin in the same way: a version, and an array of names.
     """

@@ -1,8 +1,8 @@
-"""Produce: batches into several partitions.
+"""Produce: appends batches to several partitions.
 
-Every batch takes its place in its log before the next request of the connection begins, so that
-pipelined requests keep their order; the answer waits for what `acks` asks for. Records are written
-from the memory that they arrived in.
+Every batch has its place in its log before the next request of the connection starts, so that
+pipelined requests keep their order; the response waits for what `acks` asks for. Records are
+written from the memory in which they arrived.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ TOPIC_ID_SINCE = 13
 """The first version that names topics by id."""
 
 ZSTD_SINCE = 7
-"""The first version that may carry zstd: consumers that old could not read it."""
+"""The first version that may contain zstd: older consumers could not read it."""
 
 ABORTABLE_SINCE = 11
-"""The first version whose clients abort when they are told that they have to."""
+"""The first version whose clients abort a transaction when they are told to."""
 
 JOINS_TRANSACTION_SINCE = 12
 """The first version whose batches add their partition to the transaction (KIP-890)."""
@@ -54,7 +54,7 @@ NONE = 0
 
 
 def produce(request: ProduceRequest, context: RequestContext) -> object:
-    """Append what is asked for, and answer as `acks` says; with 0, not at all."""
+    """Append the batches, and answer as `acks` says; with 0, not at all."""
     work = PendingProduce(request, context)
     if work.is_ready():
         return work.begin()
@@ -64,7 +64,7 @@ def produce(request: ProduceRequest, context: RequestContext) -> object:
 def _result_of(
     index: int, partition: Partition, done: asyncio.Future[Appended]
 ) -> ProduceResponsePartition:
-    """Say what became of a batch that was handed to its partition."""
+    """Return the result of a batch that was passed to its partition."""
     error = done.exception()
     if error is None:
         appended = done.result()
@@ -80,7 +80,7 @@ def _result_of(
 
 
 class _PartitionBatch:
-    """One partition of the request, and what became of its batch."""
+    """One partition of the request, with its batch and the result."""
 
     __slots__ = (
         "batch",
@@ -96,16 +96,16 @@ class _PartitionBatch:
         self.index = index
         self.batch = batch
         self.header: BatchHeader | None = None
-        """What its batch says of itself, as far as it looks like one."""
+        """Header of its batch, if it looks like one."""
         self.partition: Partition | None = None
         self.error: MillstreamError | None = None
         self.expected_marker_offset: int | None = None
-        """Which transaction the coordinator was asked about, so that none before it is hit."""
+        """Marker offset that the coordinator saw, so that no earlier transaction is affected."""
         self.result: ProduceResponsePartition | None = None
 
 
 class PendingProduce:
-    """One produce request under way."""
+    """One produce request in flight."""
 
     def __init__(self, request: ProduceRequest, context: RequestContext) -> None:
         self._request = request
@@ -133,10 +133,10 @@ class PendingProduce:
             except MillstreamError as error:
                 slot.error = error
 
-    # Whatever has to be awaited before a batch can take its place.
+    # Preparation: what has to be awaited before a batch can be appended.
 
     def is_ready(self) -> bool:
-        """Whether all batches can be appended right now."""
+        """Return whether all batches can be appended right now."""
         return all(self._is_slot_ready(slot) for slot in self._slots)
 
     def _is_slot_ready(self, slot: _PartitionBatch) -> bool:
@@ -146,7 +146,7 @@ class PendingProduce:
         return partition.is_open and not self._has_to_join(slot)
 
     def _has_to_join(self, slot: _PartitionBatch) -> bool:
-        """Whether a batch's partition is not part of its producer's open transaction."""
+        """Return whether a batch's partition is not part of its producer's open transaction."""
         if slot.header is None or slot.partition is None or not slot.header.is_transactional:
             return False
         return not self._context.broker.transactions.is_ongoing(
@@ -154,7 +154,7 @@ class PendingProduce:
         )
 
     async def prepare_and_begin(self) -> object:
-        """Open partitions, see to transactions, then append."""
+        """Open partitions and join transactions, then append."""
         joining: dict[tuple[int, int], list[_PartitionBatch]] = {}
         for slot in self._slots:
             if slot.partition is None or slot.error is not None:
@@ -173,7 +173,7 @@ class PendingProduce:
     async def _join_transaction(
         self, producer_id: int, producer_epoch: int, slots: list[_PartitionBatch]
     ) -> None:
-        """Have partitions be part of the producer's transaction, or refuse their batches."""
+        """Add partitions to the producer's transaction, or reject their batches."""
         version = self._context.version
         partitions = []
         for slot in slots:
@@ -190,7 +190,7 @@ class PendingProduce:
                 is_abortable=version >= ABORTABLE_SINCE,
             )
         except ConcurrentTransaction:
-            # Older clients give up when they are told so; this code has all of them try again.
+            # Older clients fail on the exact code; with this one all of them retry.
             is_known = version >= JOINS_TRANSACTION_SINCE
             code = ErrorCode.CONCURRENT_TRANSACTIONS if is_known else ErrorCode.NOT_ENOUGH_REPLICAS
             for slot in slots:
@@ -202,7 +202,7 @@ class PendingProduce:
     # Appending.
 
     def begin(self) -> DeferredResponse | ProduceResponse | None:
-        """Append every batch; answer at once where nothing has to be waited for."""
+        """Append every batch; answer at once if there is nothing to wait for."""
         acks = self._request.acks
         if acks not in (ALL, LEADER, NONE):
             for slot in self._slots:
@@ -219,7 +219,7 @@ class PendingProduce:
         assert slot.partition is not None
         assert slot.batch is not None
         self._size += len(slot.batch)
-        if self._has_to_join(slot):  # The transaction ended while others were being waited for.
+        if self._has_to_join(slot):  # The transaction ended during the preparation.
             error = InvalidTransactionState(f"{slot.partition}: the transaction has ended")
             slot.result = error_result(slot.index, error)
             return
@@ -265,7 +265,7 @@ class PendingProduce:
 
 
 def error_result(index: int, error: MillstreamError) -> ProduceResponsePartition:
-    """Say why a batch was not taken."""
+    """Return the result of a batch that was rejected."""
     record_index = getattr(error, "record_index", None)
     return _failed(index, code_of(error), str(error), record_index=record_index)
 
@@ -290,19 +290,19 @@ def _failed(
 
 
 def check_records(records: memoryview | None, version: int) -> BatchHeader:
-    """Return the header of what looks like exactly one batch of the present format; else raise."""
+    """Return the header of exactly one batch of the present format; raise otherwise."""
     if records is None or len(records) < HEADER_SIZE:
         found = 0 if records is None else len(records)
-        raise InvalidRecord(f"a batch has at least {HEADER_SIZE} bytes, found {found}")
+        raise InvalidRecord(f"a batch must have at least {HEADER_SIZE} bytes, got {found}")
     header = BatchHeader._make(unpack_header(records))
     if header.magic != MAGIC:
-        raise InvalidRecord(f"batch format is {header.magic}, allowed is {MAGIC}")
+        raise InvalidRecord(f"batch format must be {MAGIC}, got {header.magic}")
     if HEADER_SIZE <= header.size < len(records):
         raise InvalidRecord(
-            f"one batch of {header.size} bytes is allowed, found {len(records)} bytes"
+            f"records must be one batch of {header.size} bytes, got {len(records)} bytes"
         )
     if version < ZSTD_SINCE and header.codec == Codec.ZSTD:
-        raise UnsupportedCompression(f"zstd needs version {ZSTD_SINCE} or newer, found {version}")
+        raise UnsupportedCompression(f"zstd needs version {ZSTD_SINCE} or newer, got {version}")
     return header
 
 

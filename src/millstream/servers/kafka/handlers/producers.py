@@ -1,4 +1,4 @@
-"""DescribeProducers: who writes to a partition, and whose transaction holds its readers back."""
+"""DescribeProducers: the producers of a partition, and the transaction that blocks its readers."""
 
 from __future__ import annotations
 

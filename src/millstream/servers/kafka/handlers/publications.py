@@ -1,4 +1,4 @@
-"""PublishTransactions: many producers, one commit."""
+"""PublishTransactions, an API of Millstream: commits transactions of many producers at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.servers.kafka.request_context import RequestContext
 async def publish_transactions(
     request: PublishTransactionsRequest, context: RequestContext
 ) -> PublishTransactionsResponse:
-    """Commit transactions of many producers, all or none, once for each sequence. Ours."""
+    """Commit transactions of many producers, all or none, once for each sequence."""
     proposal = PublicationProposal(
         publisher=request.publisher,
         sequence=request.sequence,

@@ -1,4 +1,4 @@
-"""Quotas: who may use how much, shown and set."""
+"""Quotas: describe and alter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXACT, DEFAULT_ONLY, ANY = 0, 1, 2
 
 
 class _Filter(NamedTuple):
-    """What the name of one kind has to be."""
+    """Condition on the name of one type of entity."""
 
     kind: str
     how: int
@@ -47,13 +47,13 @@ class _Filter(NamedTuple):
         return name is DEFAULT if self.how == DEFAULT_ONLY else name == self.name
 
 
-# Showing.
+# Describe.
 
 
 def describe_client_quotas(
     request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:
-    """Show the quotas of all that fit."""
+    """Return the quotas of all entities that match."""
     try:
         filters = _filters(request.components)
     except MillstreamError as error:
@@ -79,9 +79,9 @@ def _filters(components: Sequence[DescribeClientQuotasRequestComponent]) -> list
     filters = [_filter(component) for component in components]
     kinds = Counter(found.kind for found in filters)
     if repeated := [kind for kind, count in kinds.items() if count > 1]:
-        raise InvalidRequest(f"entity type {repeated[0]!r} is there twice")
+        raise InvalidRequest(f"entity type {repeated[0]!r} is repeated")
     if ADDRESS in kinds and len(kinds) > 1:
-        raise InvalidRequest(f"{ADDRESS!r} cannot be asked for together with {USER} or {CLIENT_ID}")
+        raise InvalidRequest(f"{ADDRESS!r} cannot be combined with {USER} or {CLIENT_ID}")
     return filters
 
 
@@ -89,11 +89,11 @@ def _filter(component: DescribeClientQuotasRequestComponent) -> _Filter:
     kind, how, name = component.entity_type, component.match_type, component.match
     if kind not in (USER, CLIENT_ID, ADDRESS):
         raise UnsupportedVersion(
-            f"entity type is {kind[:100]!r}, allowed is {USER}, {CLIENT_ID}, {ADDRESS}"
+            f"entity type must be one of {USER}, {CLIENT_ID}, {ADDRESS}, got {kind[:100]!r}"
         )
     if how not in (EXACT, DEFAULT_ONLY, ANY):
         raise InvalidRequest(
-            f"match type is {how}, allowed is {EXACT} exact, {DEFAULT_ONLY} default, {ANY} any"
+            f"match type must be {EXACT} exact, {DEFAULT_ONLY} default or {ANY} any, got {how}"
         )
     if (name is not None) != (how == EXACT):
         raise InvalidRequest("a name is needed for an exact match, and for no other")
@@ -101,7 +101,7 @@ def _filter(component: DescribeClientQuotasRequestComponent) -> _Filter:
 
 
 def _fits(entity: ClientQuotaEntity, filters: Sequence[_Filter], *, is_strict: bool) -> bool:
-    """Whether an entity is what is asked for; strictly: and has no other part.
+    """Return whether an entity matches; if strict, it must have no other part.
 
     No entity has an address: quotas for addresses are not kept.
     """
@@ -121,20 +121,20 @@ def _described(entity: ClientQuotaEntity) -> tuple[DescribeClientQuotasResponseE
     )
 
 
-# Setting.
+# Alter.
 
 
 async def alter_client_quotas(
     request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """Set and remove quotas: all those of one entity, or none."""
+    """Set and remove quotas: all changes of one entity, or none."""
     seen = Counter(_identity(entry) for entry in request.entries)
     results = []
     for entry in request.entries:
         code, message = ErrorCode.NONE, None
         try:
             if seen[_identity(entry)] > 1:
-                raise InvalidRequest("an entity is there twice")
+                raise InvalidRequest("an entity is repeated")
             await _alter(entry, context, is_validate_only=request.validate_only)
         except MillstreamError as error:
             code, message = code_of(error), str(error)
@@ -162,7 +162,7 @@ async def _alter(
 ) -> None:
     changes = {change.key: None if change.remove else change.value for change in entry.ops}
     if len(changes) < len(entry.ops):
-        raise InvalidRequest("a quota is there twice")
+        raise InvalidRequest("a quota is repeated")
     entity = _entity(entry.entity)
     await context.broker.quotas.alter(entity, changes, is_validate_only=is_validate_only)
 
@@ -173,10 +173,10 @@ def _entity(parts: Sequence[AlterClientQuotasRequestEntity]) -> ClientQuotaEntit
         for part in parts
     }
     if len(names) < len(parts):
-        raise InvalidRequest("an entity type is there twice")
+        raise InvalidRequest("an entity type is repeated")
     if unknown := names.keys() - {USER, CLIENT_ID}:
         raise InvalidRequest(
-            f"entity type is {min(unknown)[:100]!r}, allowed is {USER}, {CLIENT_ID}:"
+            f"entity type must be {USER} or {CLIENT_ID}, got {min(unknown)[:100]!r}:"
             " quotas for addresses are not kept"
         )
     return ClientQuotaEntity(names.get(USER), names.get(CLIENT_ID))

@@ -1,4 +1,4 @@
-"""DeleteRecords: the start of partitions moves on."""
+"""DeleteRecords: moves the start of partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.servers.kafka.request_context import RequestContext
 async def delete_records(
     request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    """Delete what lies before the given offsets; it is gone for good when this is answered."""
+    """Delete the records before the given offsets for good, before this is answered."""
     topics = []
     for topic in request.topics:
         results = [await _delete(topic.name, wanted, context) for wanted in topic.partitions]
@@ -34,7 +34,7 @@ async def _delete(
     try:
         partition = context.broker.topics.partition(topic, index)
         if DELETE not in partition.config.cleanup_policy:
-            # A compacted topic keeps the last record of each key, whatever someone asks for.
+            # A compacted topic keeps the last record of each key.
             return DeleteRecordsResponsePartition(
                 partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
             )

@@ -1,4 +1,4 @@
-"""Proving who one is: not asked for yet, and a client that insists is told so."""
+"""SASL requests. There is no authentication yet, and clients that ask for it are told so."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from millstream.servers.kafka.request_context import RequestContext
 
 
 def sasl_handshake(_: SaslHandshakeRequest, __: RequestContext) -> SaslHandshakeResponse:
-    """Say that no mechanism is spoken here."""
+    """Answer that no mechanism is supported."""
     return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=())
 
 
 def sasl_authenticate(_: SaslAuthenticateRequest, __: RequestContext) -> SaslAuthenticateResponse:
-    """Refuse, because no handshake can have come before."""
+    """Reject: there cannot have been a handshake."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
-        error_message="this node does not ask who a client is: connect without SASL",
+        error_message="this node has no authentication: connect without SASL",
     )

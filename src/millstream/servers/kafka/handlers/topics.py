@@ -1,4 +1,4 @@
-"""Topics: created, grown, deleted; and elections, which a lone node has won already."""
+"""Topics: create, add partitions, delete; and elections, which a single node has always won."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from millstream.servers.kafka.request_context import RequestContext
 K = TypeVar("K", bound=Hashable)
 
 NOT_SPECIFIED = -1
-"""As a number of partitions or replicas: what the node has for default."""
+"""As a number of partitions or replicas: the default of the node."""
 
 DELETES_BY_ID_SINCE = 6
 
 CREATE_TOPICS_STRICT_SINCE = 6
 DELETE_TOPICS_STRICT_SINCE = 5
 CREATE_PARTITIONS_STRICT_SINCE = 3
-"""From here on, clients know what to do when a quota refuses them; those before are slowed down."""
+"""From this version on, clients know the error of an exceeded quota; older ones are throttled."""
 
 PREFERRED, UNCLEAN = 0, 1
 
 
 class _InvalidReplicaAssignment(InvalidReplication):
-    """Replicas were placed by hand where they cannot be."""
+    """A manual replica assignment cannot be fulfilled."""
 
 
 # Creating.
@@ -67,13 +67,13 @@ class _InvalidReplicaAssignment(InvalidReplication):
 async def create_topics(
     request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    """Create topics, each by itself."""
+    """Create topics, each on its own."""
     repeated = _repeated(topic.name for topic in request.topics)
     results = []
     for wanted in request.topics:
         try:
             if wanted.name in repeated:
-                raise InvalidRequest(f"topic {wanted.name!r} is there twice")
+                raise InvalidRequest(f"topic {wanted.name!r} is repeated")
             topic = await _create(wanted, request, context)
             results.append(_created(topic))
         except MillstreamError as error:
@@ -106,13 +106,13 @@ async def _create(
 
 
 def _partitions_of(wanted: CreateTopicsRequestTopic, node_id: int) -> int | None:
-    """Return how many partitions are wanted, if their replicas can be as wanted too."""
+    """Return the number of partitions, after checking the replica assignment."""
     replicas = wanted.replication_factor
     if wanted.assignments:
         if (wanted.num_partitions, replicas) != (NOT_SPECIFIED, NOT_SPECIFIED):
             raise InvalidRequest(
                 f"with assignments, partitions and replicas must be {NOT_SPECIFIED},"
-                f" not {wanted.num_partitions} and {replicas}"
+                f" got {wanted.num_partitions} and {replicas}"
             )
         indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
         if indexes != list(range(len(indexes))):
@@ -123,7 +123,7 @@ def _partitions_of(wanted: CreateTopicsRequestTopic, node_id: int) -> int | None
         return len(indexes)
     if replicas not in (NOT_SPECIFIED, 1):
         raise InvalidReplication(
-            f"replication factor is {replicas}, allowed is 1, or {NOT_SPECIFIED} for the default:"
+            f"replication factor must be 1, or {NOT_SPECIFIED} for the default, got {replicas}:"
             " there is one node"
         )
     return None if wanted.num_partitions == NOT_SPECIFIED else wanted.num_partitions
@@ -133,7 +133,7 @@ def _check_nodes(assignments: Iterable[Sequence[int]], node_id: int) -> None:
     for nodes in assignments:
         if tuple(nodes) != (node_id,):
             raise _InvalidReplicaAssignment(
-                f"replicas on nodes {list(nodes)}, allowed is [{node_id}]"
+                f"replicas must be on nodes [{node_id}], got {list(nodes)}"
             )
 
 
@@ -153,20 +153,20 @@ def _created(topic: Topic) -> CreateTopicsResponseTopic:
     )
 
 
-# Growing.
+# Adding partitions.
 
 
 async def create_partitions(
     request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    """Let topics grow, each by itself."""
+    """Add partitions to topics, each on its own."""
     repeated = _repeated(topic.name for topic in request.topics)
     results = []
     for wanted in request.topics:
         code, message = ErrorCode.NONE, None
         try:
             if wanted.name in repeated:
-                raise InvalidRequest(f"topic {wanted.name!r} is there twice")
+                raise InvalidRequest(f"topic {wanted.name!r} is repeated")
             await _grow(wanted, context, is_validate_only=request.validate_only)
         except MillstreamError as error:
             code, message = _answer(error)
@@ -200,7 +200,7 @@ async def _grow(
 async def delete_topics(
     request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
-    """Delete topics, each by itself; they are gone when this is answered."""
+    """Delete topics, each on its own; they are gone when this is answered."""
     wanted = request.topics
     if context.version < DELETES_BY_ID_SINCE:
         wanted = tuple(
@@ -213,7 +213,7 @@ async def delete_topics(
         code, message = ErrorCode.NONE, None
         try:
             if (name, topic_id) in repeated:
-                raise InvalidRequest("a topic is there twice")
+                raise InvalidRequest("a topic is repeated")
             name, topic_id = _find(name, topic_id, context)
             _check_mutations(context, strict_since=DELETE_TOPICS_STRICT_SINCE)
             deleted = await context.broker.topics.delete(name, topic_id=topic_id)
@@ -229,11 +229,11 @@ async def delete_topics(
 
 
 def _find(name: str | None, topic_id: UUID, context: RequestContext) -> tuple[str, UUID]:
-    """Return name and id of a topic that is named by one of them."""
+    """Return name and id of a topic that is given by one of them."""
     if name is None and topic_id == NO_ID:
         raise InvalidRequest("a topic needs a name or an id")
     if name is not None and topic_id != NO_ID:
-        raise InvalidRequest(f"topic {name!r} has an id too: one of both is needed")
+        raise InvalidRequest(f"topic {name!r} must be given by name or by id, got both")
     topics = context.broker.topics
     topic = topics.by_id(topic_id) if name is None else topics.get(name)
     return topic.name, topic.id
@@ -243,9 +243,9 @@ def _find(name: str | None, topic_id: UUID, context: RequestContext) -> tuple[st
 
 
 def elect_leaders(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-    """Say that each partition has the leader that it should have: this node.
+    """Answer that each partition has its preferred leader: this node.
 
-    Asked about all partitions, Kafka names those where something happened: none.
+    For all partitions, Kafka lists those whose leader changed: none.
     """
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -277,7 +277,7 @@ def _elections(
         )
 
 
-# What all have in common.
+# Shared.
 
 
 def _repeated(keys: Iterable[K]) -> set[K]:
@@ -285,7 +285,7 @@ def _repeated(keys: Iterable[K]) -> set[K]:
 
 
 def _check_mutations(context: RequestContext, *, strict_since: int) -> None:
-    """Refuse a client that has used up its quota, if it can understand that."""
+    """Reject the request if the client exceeded its quota, and knows that error."""
     quotas = context.broker.quotas
     if quotas.is_empty or context.version < strict_since:
         return
@@ -297,7 +297,7 @@ def _check_mutations(context: RequestContext, *, strict_since: int) -> None:
 
 
 def _answer(error: MillstreamError) -> tuple[ErrorCode, str]:
-    """Return what a client is told of an error."""
+    """Return code and message of an error."""
     if isinstance(error, _InvalidReplicaAssignment):
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)
     return code_of(error), str(error)

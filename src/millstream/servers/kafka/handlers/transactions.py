@@ -1,4 +1,4 @@
-"""Transactions: what they cover, how they end, and which there are."""
+"""Transactions: add partitions and offsets, end, describe, list."""
 
 from __future__ import annotations
 
@@ -40,27 +40,28 @@ from millstream.records.topic_partition import TopicPartition
 from millstream.servers.kafka.request_context import RequestContext
 
 FENCED_SINCE = 2
-"""The first version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn whose clients know that they
-can be fenced."""
+"""The first version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn whose clients know the error
+of being fenced.
+"""
 
 ADD_MANY_SINCE = 4
-"""The first version of AddPartitionsToTxn with several transactions, which nodes use."""
+"""The first version of AddPartitionsToTxn with several transactions, which only nodes send."""
 
 ADD_ABORTABLE_SINCE = 5
-"""The first version of AddPartitionsToTxn that knows of a transaction that has to be aborted."""
+"""The first version of AddPartitionsToTxn with the error that a transaction has to be aborted."""
 
 BUMPED_SINCE = 5
 """The first version of EndTxn that gives the client a new epoch (KIP-890)."""
 
 STAGE_LOADING_SINCE = 2
-"""The first version of TxnOffsetCommit whose clients survive that a coordinator is loading."""
+"""The first version of TxnOffsetCommit whose clients retry while a coordinator is loading."""
 
 STAGE_ABORTABLE_SINCE = 4
 STAGE_JOINS_SINCE = 5
 """The first version of TxnOffsetCommit that adds its group to the transaction (KIP-890)."""
 
 OTHER_STATES = frozenset({"Dead", "PrepareEpochFence"})
-"""States that Kafka's tools know, and no transaction here is ever in."""
+"""States that Kafka's tools know, but no transaction here ever has."""
 
 _UNSTORED = frozenset(
     {
@@ -76,8 +77,8 @@ PartitionTuple = tuple[str, int]
 def transaction_code_of(error: MillstreamError, *, knows_fenced: bool = True) -> ErrorCode:
     """Return the code of an error for transactional producers.
 
-    They are asked to look for the coordinator once more when something cannot be stored: the codes
-    of records would be fatal to some of them.
+    If something cannot be stored, they are told to look for the coordinator again: the codes for
+    records would be fatal to some of them.
     """
     if isinstance(error, ProducerFenced) and not knows_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -85,13 +86,13 @@ def transaction_code_of(error: MillstreamError, *, knows_fenced: bool = True) ->
     return ErrorCode.COORDINATOR_NOT_AVAILABLE if code in _UNSTORED else code
 
 
-# Growing.
+# Adding.
 
 
 async def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse:
-    """Make partitions part of a transaction; or only say which are, as one node asks another."""
+    """Add partitions to a transaction, or only verify that they are part of it, for other nodes."""
     if context.version < ADD_MANY_SINCE:
         added = AddPartitionsToTxnRequestTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -118,7 +119,7 @@ async def add_partitions_to_txn(
 async def _add_partitions(
     added: AddPartitionsToTxnRequestTransaction, context: RequestContext
 ) -> tuple[AddPartitionsToTxnResponseTopic, ...]:
-    """Add all partitions or none: where one does not exist, the others are not attempted."""
+    """Add all partitions or none: if one does not exist, the others are not attempted."""
     wanted = [(topic.name, index) for topic in added.topics for index in topic.partitions]
     unknown = {where for where in wanted if not _exists(where, context)}
     codes: Mapping[PartitionTuple, ErrorCode]
@@ -189,7 +190,7 @@ def _exists(where: PartitionTuple, context: RequestContext) -> bool:
 async def add_offsets_to_txn(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    """Make a group's offsets part of a transaction."""
+    """Add a group's offsets to a transaction."""
     try:
         await context.broker.transactions.add_offsets(
             request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
@@ -206,7 +207,7 @@ async def add_offsets_to_txn(
 
 
 async def end_txn(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-    """Commit or abort a transaction; from version 5 on, with a new epoch for the next one."""
+    """Commit or abort a transaction; from version 5 on, return a new epoch for the next one."""
     try:
         producer = await context.broker.transactions.end(
             request.transactional_id,
@@ -238,7 +239,7 @@ class _Position(NamedTuple):
 async def txn_offset_commit(
     request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Put a group's offsets aside until the transaction ends."""
+    """Stage a group's offsets until the transaction ends."""
     codes: dict[TopicPartition, ErrorCode] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for position in _positions(request):
@@ -274,7 +275,7 @@ def _positions(request: TxnOffsetCommitRequest) -> Iterator[_Position]:
 
 def _offset_of(position: _Position, context: RequestContext) -> OffsetAndMetadata:
     if not _exists(position.where, context):
-        raise UnknownTopic(f"there is no partition {position.where}")
+        raise UnknownTopic(f"partition {position.where} does not exist")
     found = position.partition
     offset = OffsetAndMetadata(
         offset=found.committed_offset,
@@ -313,12 +314,12 @@ async def _stage(
             is_abortable=context.version >= STAGE_ABORTABLE_SINCE,
         )
     except (ProducerFenced, InvalidProducerEpoch):
-        return ErrorCode.INVALID_PRODUCER_EPOCH  # As Kafka's groups, which know only producers.
+        return ErrorCode.INVALID_PRODUCER_EPOCH  # As in Kafka, whose groups know only producers.
     except MillstreamError as error:
         code = transaction_code_of(error)
         if code is not ErrorCode.CONCURRENT_TRANSACTIONS:
             return code
-        # Clients expect this of the transaction's coordinator, and not of the group's.
+        # Clients expect this code from the transaction coordinator only.
         is_known = context.version >= STAGE_LOADING_SINCE
         return (
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -328,13 +329,13 @@ async def _stage(
     return ErrorCode.NONE
 
 
-# Looking.
+# Describing.
 
 
 def describe_transactions(
     request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
-    """Say what transactional ids are doing."""
+    """Describe transactional ids."""
     return DescribeTransactionsResponse(
         transaction_states=tuple(_described(name, context) for name in request.transactional_ids)
     )
@@ -366,7 +367,7 @@ def _described(
 def list_transactions(
     request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """Say which transactional ids there are, in these states and of these producers, or all."""
+    """List transactional ids with the given states and producers, or all."""
     known = {state.value for state in TransactionState} | OTHER_STATES
     states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
     return ListTransactionsResponse(

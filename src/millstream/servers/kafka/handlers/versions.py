@@ -1,4 +1,4 @@
-"""ApiVersions: what is spoken here."""
+"""ApiVersions: the supported APIs, versions and features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.protocols.kafka.messages.versions import (
 from millstream.servers.kafka.request_context import RequestContext
 
 SOFTWARE_SINCE = 3
-"""The first version in which a client says what it is."""
+"""The first version in which a client names its software."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
@@ -25,7 +25,7 @@ FEATURES = {
     "transaction.version": (0, 2),  # Every transaction has an epoch of its own (KIP-890).
     "group.version": (0, 1),  # Consumer groups that the server divides (KIP-848).
 }
-"""What clients take for granted when it is said to be on: the lowest level, and the present."""
+"""Features that clients rely on when they are announced: lowest level and present level."""
 
 _APIS = tuple(
     ApiVersionsResponseApi(
@@ -36,7 +36,7 @@ _APIS = tuple(
 
 
 def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    """Tell a client which requests it may send, in which versions, and which features are on."""
+    """Return the supported APIs with their versions, and the features that are on."""
     if context.version >= SOFTWARE_SINCE:
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
@@ -58,5 +58,5 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """Tell a client whose version of this very request is too new which ones it may use."""
+    """Return the supported versions to a client whose version of ApiVersions is too new."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_APIS)
