@@ -64,7 +64,7 @@ def test_a_topic_is_described(version):
             if version >= 2:
                 assert response.cluster_id == CLUSTER_ID
             if version >= 7:
-                epochs = [partition.offsets.leader_epoch for partition in topic.partitions]
+                epochs = [partition.leader_epoch for partition in topic.partitions]
                 assert epochs == [-1, 0]
             if version >= 8:
                 assert topic.topic_authorized_operations == UNASKED
