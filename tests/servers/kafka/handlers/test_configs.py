@@ -182,7 +182,7 @@ def test_every_kind_of_value_has_kafkas_number():
     ("kind", "name", "code", "message"),
     [
         (TOPIC, "x", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
-        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION, "0 characters"),
+        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION, "characters, got 0"),
         (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, "'a/b'"),
         (BROKER, "8", ErrorCode.INVALID_REQUEST, "node must be 7, got '8'"),
         (BROKER, "x", ErrorCode.INVALID_REQUEST, "node must be 7, got 'x'"),

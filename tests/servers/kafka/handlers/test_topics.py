@@ -114,9 +114,9 @@ async def test_what_is_unsaid_is_as_the_node_has_it():
     ("topic", "code", "message"),
     [
         (new_topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "letters, digits"),
-        (new_topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "0 characters"),
+        (new_topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "characters, got 0"),
         (new_topic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION, "'..'"),
-        (new_topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "250 characters"),
+        (new_topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "characters, got 250"),
         (new_topic("there"), ErrorCode.TOPIC_ALREADY_EXISTS, "'there' exists"),
         (new_topic("dot.ted"), ErrorCode.INVALID_TOPIC_EXCEPTION, "differs from 'dot_ted'"),
         (new_topic("a", 0), ErrorCode.INVALID_PARTITIONS, "0 partitions, least is 1"),
