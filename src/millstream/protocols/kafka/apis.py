@@ -1,4 +1,4 @@
-"""Every API that is spoken here, in one table."""
+"""Table of all supported APIs."""
 
 from __future__ import annotations
 
@@ -122,22 +122,23 @@ from millstream.protocols.kafka.messages.versions import ApiVersionsRequest, Api
 PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
 PUBLISH_TRANSACTIONS_KEY = 1000
-"""The first of the keys that are ours. Kafka counts its own from 0 and has come to about a hundred,
-so it needs many years to get here; and clients pass over keys that they do not know."""
+"""The first key of Millstream's own APIs. Kafka counts its keys from 0 and has about a hundred, so
+there is no conflict for many years; and clients ignore keys that they do not know.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A kind of request, and its response."""
+    """One API: its key, versions, request and response."""
 
     key: int
     name: str
     request: type[Any]
     response: type[Any]
     versions: Versions
-    """What can be decoded and encoded."""
+    """Versions that can be decoded and encoded."""
     announced: Versions
-    """What clients are told; wider than `versions` for Produce alone."""
+    """Versions that ApiVersions reports; wider than `versions` for Produce only."""
 
 
 def _api(key: int, request: type[Any], response: type[Any]) -> Api:

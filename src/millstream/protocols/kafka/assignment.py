@@ -1,12 +1,12 @@
-r"""What a member of a classic group was given, as the consumers of a group write it.
+r"""The assignment of a member of a classic group, as consumers encode it.
 
     version  int16
     count    int32, then for each topic:
                name        int16 length, UTF-8
                partitions  int32 count, int32 each
-    user data, which is nobody's business
+    user data, which is opaque
 
-All versions begin in the same way. It comes from a client, so nothing in it is believed.
+All versions begin in the same way. It comes from a client, so everything in it is checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOPIC_SIZE_MIN = 6
 
 
 def assigned_partitions(assignment: bytes) -> list[tuple[str, int]] | None:
-    """Return topics and partitions of a member's share; nothing if that is not to be read."""
+    """Return the topics and partitions of an assignment; `None` if it cannot be decoded."""
     if not assignment:
         return []
     found: list[tuple[str, int]] = []

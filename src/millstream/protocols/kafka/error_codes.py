@@ -1,4 +1,4 @@
-"""Kafka's error codes: what a response says of how its request went."""
+"""Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """A number that every client knows, by the name that Kafka gives it."""
+    """An error code by Kafka's name for it."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

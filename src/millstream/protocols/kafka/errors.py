@@ -1,8 +1,8 @@
-"""What an error looks like to a Kafka client, and what a code looks like to ours.
+"""Maps errors to Kafka's codes, and codes to errors for our own client.
 
-One table: the nearest listed ancestor of an error gives its code. Whoever raises knows nothing of
-Kafka; whoever answers knows nothing of the reason. Read backwards, it gives our own client the
-error that a node meant.
+One table: the nearest listed ancestor of an error gives its code. Code that raises an error knows
+nothing of Kafka; code that answers knows nothing of the reason. In reverse, the table gives our own
+client the error that a node meant.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
     ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,
 }
-"""Codes that several errors have: what a client is told."""
+"""Codes that several errors share, with the error that a client raises."""
 
 _ONE_WAY = frozenset(
     {
@@ -108,7 +108,7 @@ _ONE_WAY = frozenset(
         ErrorCode.MEMBER_ID_REQUIRED,
     }
 )
-"""Codes that are no error of ours when they come from a node."""
+"""Codes that map to no error of ours when a node sends them."""
 
 
 def _backwards() -> dict[ErrorCode, type[errors.MillstreamError]]:
@@ -118,11 +118,11 @@ def _backwards() -> dict[ErrorCode, type[errors.MillstreamError]]:
 
 
 ERRORS: Mapping[ErrorCode, type[errors.MillstreamError]] = MappingProxyType(_backwards())
-"""What a client raises for a code. All others become `NodeRefused`."""
+"""Errors that a client raises, by code. All other codes become `NodeRefused`."""
 
 
 def error_of(code: int, message: str) -> errors.MillstreamError:
-    """Return the error that a node means by `code`; one from a newer Kafka has no name here."""
+    """Return the error for a code from a node; a code of a newer Kafka has no name here."""
     try:
         known = ErrorCode(code)
     except ValueError:

@@ -1,12 +1,13 @@
-"""The commonest request there is, read and answered without its message.
+"""Fast parser and encoder for the most common request: one batch for one partition.
 
-A produce request with one batch for one partition, of the versions that present clients send:
+It reads a produce request by fixed positions instead of by the generated decoder, and builds the
+response from a template. It covers the versions that present clients send:
 
     key 0, version, correlation id, client id, tags 0
     no transactional id, acks, timeout, 1 topic: name or id, 1 partition: index, records, tags 0 0 0
 
-Everything else, and everything odd, is left to `message`: `read_fast_produce` returns None then.
-The tests have both ways say the same of every request and every answer.
+For every other request, and for a malformed one, `read_fast_produce` returns `None`, and the caller
+uses `codec.message`. The tests check that both ways agree on every request and every response.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ NAMED_LAST_VERSION = 12
 LAST_VERSION = 13
 _ID_SIZE = 16
 _NAME_SIZE_MAX = 126
-"""Longer names have a size of two bytes."""
+"""Sizes of longer names take two bytes."""
 
 _NAME_SIZE_AT = 19
-"""Where the size of the name is, behind the client id."""
+"""Position of the size of the name, without the client id before it."""
 
 _NO_TAGS = b"\0\0\0"
 _ANSWER_HEAD = struct.Struct(">iixB")
@@ -32,7 +33,7 @@ _ANSWER_RESULT = struct.Struct(">BihqqqBBBBiB")
 
 
 class FastProduceFrame(NamedTuple):
-    """What such a request says."""
+    """The content of such a request."""
 
     version: int
     correlation_id: int
@@ -40,13 +41,13 @@ class FastProduceFrame(NamedTuple):
     acks: int
     timeout_ms: int
     topic: bytes
-    """The name, in UTF-8, or from version 13 on the sixteen bytes of the id."""
+    """The name in UTF-8, or from version 13 on the sixteen bytes of the id."""
     partition: int
     batch: memoryview
 
 
 def read_fast_produce(frame: memoryview) -> FastProduceFrame | None:
-    """Read a request if it is of the plain kind."""
+    """Parse a request; return `None` if it does not qualify for the fast path."""
     try:
         version, client_size = frame[3], frame[9]
         if not FIRST_VERSION <= version <= LAST_VERSION:
@@ -78,9 +79,9 @@ def read_fast_produce(frame: memoryview) -> FastProduceFrame | None:
 
 @lru_cache(maxsize=4096)
 def _layout(client_size: int, name_size: int, *, is_named: bool) -> struct.Struct:
-    """Lay out all before the records, for a client id and a name of these sizes."""
+    """Return the layout of all before the records, for a client id and a name of these sizes."""
     if not 0 < name_size <= _NAME_SIZE_MAX:
-        raise IndexError("a name of this size is not plain")
+        raise IndexError("a name of this size does not qualify for the fast path")
     name = f"x{name_size}s" if is_named else f"{name_size}s"
     return struct.Struct(f">hhih{client_size}sBBhiB{name}Bi")
 
@@ -88,7 +89,7 @@ def _layout(client_size: int, name_size: int, *, is_named: bool) -> struct.Struc
 def encode_fast_response(
     request: FastProduceFrame, *, base_offset: int, append_time_ms: int, log_start_offset: int
 ) -> bytes:
-    """Return the frame that tells where the batch went."""
+    """Return the response frame with the offset of the batch."""
     topic = request.topic
     is_named = request.version <= NAMED_LAST_VERSION
     name = bytes((len(topic) + 1,)) + topic if is_named else topic
@@ -117,7 +118,7 @@ def encode_fast_response(
 
 @lru_cache(maxsize=4096)
 def topic_of(topic: bytes, *, is_named: bool) -> str | uuid.UUID | None:
-    """Return the name or the id that these bytes are, if they are one."""
+    """Return the name or id in these bytes; `None` if they are neither."""
     if not is_named:
         return uuid.UUID(bytes=topic)
     try:

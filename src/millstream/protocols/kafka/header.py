@@ -1,11 +1,11 @@
-"""What comes before the body of a request and of a response.
+"""Headers of requests and responses.
 
     request:   int16 key, int16 version, int32 correlation id, nullable string client id
     response:  int32 correlation id
 
-The header of a flexible version also has tagged fields at its end, though the client id stays a
-classic string. The response to ApiVersions never has them: its client does not know yet what is
-spoken here.
+The header of a flexible version ends with tagged fields, though the client id stays a classic
+string. The response to ApiVersions never has them: its client does not know the supported versions
+yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _versions = {key: api.versions for key, api in APIS.items()}
 
 
 class RequestHeader(NamedTuple):
-    """Which request it is, and whose."""
+    """Header of a request."""
 
     api_key: int
     api_version: int
@@ -36,11 +36,11 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, memoryview]:
-    """Read the header at the start of `frame`; return it and the body.
+    """Decode the header at the start of `frame`; return it and the body.
 
-    Where the API or its version is not spoken here, nobody knows what follows the correlation
-    id: the client id is null then, and the body is the rest. That is enough for the caller to
-    answer an ApiVersions request, or to say what was asked for before it hangs up.
+    If the API or its version is not supported, the layout after the correlation id is unknown: then
+    the client id is null, and the body is the remainder. That is enough for the caller to answer an
+    ApiVersions request, or to name the request in the log before it closes the connection.
     """
     end = len(frame)
     if end < _IDENTITY.size:
@@ -64,7 +64,6 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, memoryview]
 
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
-    """Write the header of a response."""
     versions = _versions.get(api_key)
     is_flexible = versions is not None and api_version >= versions.flexible
     if is_flexible and api_key != API_VERSIONS_KEY:

@@ -218,7 +218,7 @@ def test_items_that_take_no_bytes_are_not_declared():
 @pytest.mark.parametrize("version", [-1, 5, 99])
 def test_a_version_that_is_not_spoken_is_named(version):
     value = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-    error = f"HeartbeatRequest version is {version}, expected 0 to 4"
+    error = f"version of HeartbeatRequest must be between 0 and 4, got {version}"
     with pytest.raises(UnsupportedVersion, match=error):
         encode(value, version)
     with pytest.raises(UnsupportedVersion, match=error):

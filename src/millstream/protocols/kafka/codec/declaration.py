@@ -1,8 +1,8 @@
-"""Declaring a message: which fields it has, and in which versions.
+"""Declarations of messages: their fields, and the versions that have them.
 
-A message is a frozen dataclass that knows nothing of bytes. Each field names its wire type and
-the versions that have it; what follows from that for the bytes is worked out in `layout`. A
-struct is a part of messages: its fields count in the versions of the message around it.
+A message is a frozen dataclass that knows nothing about bytes. Each field names its wire type and
+the versions that have it; `layout` derives the bytes from that. A struct is a part of messages: the
+versions of its fields are those of the message around it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.protocols.kafka.codec.primitives import WireType
 from millstream.protocols.kafka.codec.source_builder import SourceBuilder
 
 NEVER = 0x7FFF
-"""The first flexible version of a message that has none."""
+"""First flexible version of a message that has none."""
 
 M = TypeVar("M")
 
@@ -25,7 +25,7 @@ _versions: dict[type, Versions] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Versions:
-    """Which versions of a message Millstream speaks, and from which one on it is flexible."""
+    """Supported versions of a message, and the first flexible one."""
 
     first: int
     last: int
@@ -37,7 +37,7 @@ class Versions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldDeclaration:
-    """What a field says of its place on the wire."""
+    """Wire type and versions of a field."""
 
     kind: WireType
     since: int
@@ -57,9 +57,9 @@ def wire(
 ) -> Any:
     """Declare a field: its wire type, and the first and last version that have it.
 
-    The default is the field's value in versions that lack it. A field with a tag is sent only
-    where its value is not the default. `nullable_since` is for a kind that has no null of its
-    own in earlier versions, and for structs.
+    The default is the field's value in versions that lack it. A tagged field is sent only if its
+    value is not the default. `nullable_since` is for types that have no null of their own in
+    earlier versions, and for structs.
     """
     is_everywhere = since == 0 and until == NEVER and tag is None
     if default is dataclasses.MISSING and not is_everywhere:
@@ -84,8 +84,8 @@ def message(versions: Versions) -> Callable[[type[M]], type[M]]:
 def struct(cls: type[M]) -> type[M]:
     """Make a class a part of messages: a frozen dataclass.
 
-    There are hundreds of them, and a node meets few: so what a dataclass would have written for
-    each when it is made is shared here, and `__init__` is written when it is first called.
+    There are hundreds of them, and a node uses few. So the methods that a dataclass would generate
+    for each class are shared here, and `__init__` is generated at the first call.
     """
     made = dataclasses.dataclass(kw_only=True, slots=True, init=False, repr=False, eq=False)(cls)
     for name, function in (("__init__", _init_later(made)), *_SHARED.items()):
@@ -95,10 +95,10 @@ def struct(cls: type[M]) -> type[M]:
 
 @cache
 def mutable_twin(kind: Any) -> type:
-    """Return a class whose instances lie in memory as those of `kind`, but can be changed.
+    """Return a class with the memory layout of `kind`, but whose instances can be changed.
 
-    Filling the twin and then making it the frozen class takes a third of the time of setting each
-    field of a frozen instance.
+    Filling an instance of the twin, then changing its class to the frozen one, takes a third of the
+    time of setting each field of a frozen instance.
     """
     return type(kind.__name__, (), {"__slots__": _names_of(kind)})
 
@@ -109,7 +109,7 @@ def _names_of(kind: Hashable) -> tuple[str, ...]:
 
 
 def _init_later(kind: Any) -> Callable[..., None]:
-    """Return an `__init__` that replaces itself by a quick one when it is first called."""
+    """Return an `__init__` that replaces itself with a generated one at the first call."""
 
     def __init__(self: Any, **values: Any) -> None:  # noqa: N807 - it stands for the real one.
         kind.__init__ = _quick_init(kind)
@@ -119,7 +119,7 @@ def _init_later(kind: Any) -> Callable[..., None]:
 
 
 def _quick_init(kind: Any) -> Callable[..., None]:
-    """Write and compile the `__init__` that a dataclass would have, by way of the twin."""
+    """Generate and compile the `__init__` that a dataclass would have, using the twin."""
     source = SourceBuilder()
     twin, made = source.constant("Twin", mutable_twin(kind)), source.constant("Kind", kind)
     parameters = ["self", "*"]
@@ -163,7 +163,7 @@ def _reduce(self: Any) -> tuple[Any, ...]:
 
 
 def _rebuild(kind: Any, values: tuple[Any, ...]) -> Any:
-    """Make a value anew in the process that it was sent to."""
+    """Build a value again when it is unpickled."""
     return kind(**dict(zip(_names_of(kind), values, strict=True)))
 
 
@@ -178,7 +178,6 @@ _SHARED = {
 
 
 def versions_of(kind: type) -> Versions:
-    """Return the versions of a message."""
     try:
         return _versions[kind]
     except KeyError:

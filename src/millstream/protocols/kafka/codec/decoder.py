@@ -13,7 +13,7 @@ or count after them. It looks like this:
       position += 7
       ...
      except (IndexError, StructError):
-      raise cut_short('ProduceRequest v9', position, end) from None
+      raise truncated_message('ProduceRequest v9', position, end) from None
      ...
 
 Reading past the end raises by itself, except for slices, before which sizes are checked.
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from millstream.protocols.kafka.codec import malformed as refusal
+from millstream.protocols.kafka.codec import malformed
 from millstream.protocols.kafka.codec.declaration import mutable_twin
 from millstream.protocols.kafka.codec.layout import LayoutField, layout_of, size_min
 from millstream.protocols.kafka.codec.primitives import (
@@ -56,7 +56,7 @@ class _Decoder:
         self._version = version
         self._is_flexible = is_flexible
         self._source = SourceBuilder()
-        # Numbers that are still to be unpacked, and what is to be done with them then.
+        # Numbers that are still to be unpacked, and the statements that follow then.
         self._run: list[tuple[str, str]] = []
         self._after_run: list[str] = []
 
@@ -64,20 +64,22 @@ class _Decoder:
         source = self._source
         name = repr(f"{self._kind.__name__} v{self._version}")
         with source.block("def decode(data, is_exact):"):
-            source.add("end = len(data)", f"items_left = {refusal.ITEM_COUNT_MAX}", "position = 0")
+            source.add(
+                "end = len(data)", f"items_left = {malformed.ITEM_COUNT_MAX}", "position = 0"
+            )
             with source.block("try:"):
                 self._struct(self._kind, "value", self._kind.__name__)
             with source.block("except (IndexError, StructError):"):
-                source.add(f"raise cut_short({name}, position, end) from None")
+                source.add(f"raise truncated_message({name}, position, end) from None")
             with source.block("except UnicodeDecodeError as error:"):
-                source.add(f"raise is_no_text({name}, position, error) from None")
+                source.add(f"raise invalid_utf8({name}, position, error) from None")
             with source.block("if position != end and is_exact:"):
-                source.add(f"raise has_trailing({name}, position, end)")
+                source.add(f"raise trailing_bytes({name}, position, end)")
             source.add("return value")
         return source.compile("decode", f"{self._kind.__name__}-{self._version}-decode", _NAMES)
 
     def _struct(self, kind: type, target: str, path: str) -> None:
-        """Read a struct's fields, then make it of them."""
+        """Read the fields of a struct, then build it."""
         layout = layout_of(kind, self._version)
         values = {part.name: self._source.fresh(part.name) for part in layout.plain}
         for part in layout.plain:
@@ -107,7 +109,7 @@ class _Decoder:
                 self._struct(kind, target, path)
 
     def _sized(self, kind: WireType, target: str, path: str, *, is_nullable: bool) -> None:
-        """Read a value whose size or count comes before it."""
+        """Read a value that follows its size or count."""
         source = self._source
         length = self._length("h" if isinstance(kind, Text) else "i")
         if not is_nullable:
@@ -175,7 +177,7 @@ class _Decoder:
             source.add(f"raise bad_presence({path!r}, {mark})")
 
     def _tags(self, tagged: tuple[LayoutField, ...], path: str) -> dict[str, str]:
-        """Read the tagged fields; return where the known ones are."""
+        """Read the tagged fields; return the variables of the known ones."""
         source = self._source
         count = source.fresh("tags")
         self._run.append(("B", count))
@@ -196,7 +198,7 @@ class _Decoder:
         return values
 
     def _tag(self, tagged: tuple[LayoutField, ...], values: dict[str, str], path: str) -> None:
-        """Read one tagged field. Of a tag that comes twice, the last value counts."""
+        """Read one tagged field. If a tag is repeated, the last value counts."""
         source = self._source
         tag, size, start = source.fresh("tag"), source.fresh("size"), source.fresh("start")
         source.add(
@@ -231,7 +233,7 @@ class _Decoder:
         return length
 
     def _flush(self) -> None:
-        """Unpack the numbers that were put off."""
+        """Unpack the numbers that were deferred."""
         source = self._source
         if not self._run:
             return
@@ -264,13 +266,13 @@ _NAMES = {
     "uuid_of": _uuid_of,
     "unpack_many": _unpack_many,
     "read_uvarint": read_uvarint,
-    "read_text_size": refusal.read_text_size,
-    "skip_tags": refusal.skip_tags,
-    "cut_short": refusal.truncated_message,
-    "has_trailing": refusal.trailing_bytes,
-    "is_no_text": refusal.invalid_utf8,
-    "bad_size": refusal.bad_size,
-    "bad_count": refusal.bad_count,
-    "bad_presence": refusal.bad_presence,
-    "bad_tag": refusal.bad_tag,
+    "read_text_size": malformed.read_text_size,
+    "skip_tags": malformed.skip_tags,
+    "truncated_message": malformed.truncated_message,
+    "trailing_bytes": malformed.trailing_bytes,
+    "invalid_utf8": malformed.invalid_utf8,
+    "bad_size": malformed.bad_size,
+    "bad_count": malformed.bad_count,
+    "bad_presence": malformed.bad_presence,
+    "bad_tag": malformed.bad_tag,
 }

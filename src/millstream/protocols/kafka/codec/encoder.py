@@ -1,8 +1,7 @@
 """Encoders: straight-line code that writes one version of one message.
 
-The counterpart of `reader`, made the same way. Numbers that follow each other are packed at one
-go; the pieces are joined once, at the end, or at each field of records, whose buffers stay what
-they are:
+The counterpart of `decoder`, made in the same way. Adjacent numbers are packed in one call; the
+pieces are joined once at the end, or at each field of records, whose buffers are not copied:
 
     def encode(value):
      parts = []
@@ -90,7 +89,7 @@ class _Encoder:
             self._run.append(("x", ""))
 
     def _value(self, kind: WireType, value: str, *, is_nullable: bool) -> None:
-        """Write what the expression `value` gives."""
+        """Write the value of the expression `value`."""
         match kind:
             case Fixed(code=code):
                 self._run.append((code, value))
@@ -138,7 +137,7 @@ class _Encoder:
         source.add(f"add({name})")
 
     def _length(self, code: str, name: str) -> None:
-        """Write the size or count of what is called `name`."""
+        """Write the size or count of the variable `name`."""
         if not self._is_flexible:
             self._run.append((code, f"len({name})"))
             return
@@ -180,7 +179,7 @@ class _Encoder:
             self._flush()
 
     def _tags(self, tagged: tuple[LayoutField, ...], value: str) -> None:
-        """Write the tagged fields that are not what they are by default."""
+        """Write the tagged fields that differ from their default."""
         source = self._source
         self._flush()
         tags, outer = source.fresh("tags"), self._out
@@ -202,7 +201,7 @@ class _Encoder:
         source.add(f"{outer} += {tags}")
 
     def _flush(self) -> None:
-        """Pack the numbers that were put off."""
+        """Pack the numbers that were deferred."""
         if not self._run:
             return
         codes = "".join(code for code, _ in self._run)

@@ -1,4 +1,4 @@
-"""How one version of a message or struct lies on the wire, worked out from its declaration."""
+"""Layout of one version of a message or struct, derived from its declaration."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from millstream.protocols.kafka.codec.primitives import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayoutField:
-    """A field, as one version has it."""
+    """A field in one version."""
 
     name: str
     kind: WireType
     is_nullable: bool
     default: Any
-    """`dataclasses.MISSING` where there is none."""
+    """`dataclasses.MISSING` if there is none."""
     tag: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageLayout:
-    """Which fields one version has, in the order of their bytes."""
+    """The fields of one version, in the order of their bytes."""
 
     plain: tuple[LayoutField, ...]
     tagged: tuple[LayoutField, ...]
@@ -40,7 +40,7 @@ class MessageLayout:
 
 
 def layout_of(kind: Any, version: int) -> MessageLayout:
-    """Work out the layout of `kind`, which is a message or a struct."""
+    """Derive the layout of `kind`, which is a message or a struct."""
     plain, tagged, absent = [], [], []
     for field in dataclasses.fields(kind):
         declared: FieldDeclaration = field.metadata["wire"]
@@ -62,7 +62,7 @@ def layout_of(kind: Any, version: int) -> MessageLayout:
 
 
 def size_min(kind: WireType, version: int, *, is_flexible: bool) -> int:
-    """Return the least number of bytes that a value of `kind` takes."""
+    """Return the smallest encoded size of a value of `kind`."""
     match kind:
         case Fixed(size=size):
             return size

@@ -1,4 +1,4 @@
-"""What can be wrong with the bytes of a message, and how much they may ask for."""
+"""Errors of malformed messages, and limits of their content."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from millstream.errors import MalformedRequest
 from millstream.protocols.kafka.codec.primitives import TEXT_SIZE_MAX, Buffer, read_uvarint
 
 ITEM_COUNT_MAX = 1 << 18
-"""Array items and tagged fields of one message, all levels together.
+"""Array items and tagged fields of one message, on all levels together.
 
-A count is checked against the bytes left first. This bounds what a large frame may still cost
-that is full of small items: an item of 2 bytes becomes a value of 100. The largest request that
-clients send, a fetch, has 100,000 partitions in the largest clusters.
+A count is first checked against the bytes left. This limit bounds the cost of a large frame full of
+small items: an item of 2 bytes becomes a value of 100. The largest request that clients send, a
+fetch, has 100,000 partitions in the largest clusters.
 """
 
 
@@ -55,17 +55,17 @@ def bad_count(field: str, count: int, item_size_min: int, left: int) -> Malforme
 
 
 def bad_presence(field: str, mark: int) -> MalformedRequest:
-    """A struct is neither there nor null."""
+    """A struct is neither present nor null."""
     return MalformedRequest(f"{field} starts with {mark}, expected 1, or -1 for null")
 
 
 def bad_tag(field: str, size: int, found: int) -> MalformedRequest:
-    """A tagged field is longer or shorter than it says."""
+    """A tagged field is longer or shorter than its declared size."""
     return MalformedRequest(f"{field} claims {size} bytes, its value takes {found}")
 
 
 def read_text_size(data: Buffer, position: int) -> tuple[int, int]:
-    """Read the size of a string, plus one, where that takes more than a byte."""
+    """Read the size of a string, plus one, if it takes more than one byte."""
     size, position = read_uvarint(data, position)
     if size > TEXT_SIZE_MAX + 1:
         raise MalformedRequest(f"string claims {size - 1} bytes, limit is {TEXT_SIZE_MAX}")
@@ -73,7 +73,7 @@ def read_text_size(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tags(data: Buffer, position: int, items_left: int) -> tuple[int, int]:
-    """Pass over tagged fields; return the position after them and the items left."""
+    """Skip tagged fields; return the position after them and the items left."""
     count, position = read_uvarint(data, position)
     left = len(data) - position
     if count * 2 > left or count > items_left:

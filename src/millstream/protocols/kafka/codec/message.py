@@ -1,10 +1,10 @@
-"""Messages: plain values, and the bytes that they are on the wire.
+"""Messages: plain values, and their bytes on the wire.
 
     heartbeat = decode(HeartbeatRequest, body, version)
     answer = encode(HeartbeatResponse(error_code=0), version)
 
-The layout of each version follows from the declaration of the message. It is worked out, and
-compiled to a decoder and an encoder, when that version is first met.
+The layout of each version is derived from the declaration of the message, and compiled to a decoder
+and an encoder when that version is first used.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _encoders: defaultdict[type, dict[int, Encoder]] = defaultdict(dict)
 
 
 def decode(kind: type[M], data: Buffer, version: int, *, is_exact: bool = True) -> M:
-    """Read one message, which must be all of `data`; `MalformedRequest` where it is not.
+    """Decode one message, which must fill `data`; raises `MalformedRequest` otherwise.
 
-    Unless `is_exact`, bytes may follow it: Kafka never looks at them, and librdkafka 2.12 leaves
-    three behind when it asks for all topics. The message's records are views into `data`;
-    everything else is copied out of it. Tagged fields that nobody knows are passed over; of a
-    tag that comes twice, the last counts, in any order.
+    Unless `is_exact`, bytes may follow it: Kafka ignores them, and librdkafka 2.12 leaves three
+    behind when it asks for all topics. The message's records are views into `data`; everything else
+    is copied out of it. Unknown tagged fields are skipped; if a tag is repeated, the last value
+    counts, in any order.
     """
     try:
         decoder = _decoders[kind][version]
@@ -62,16 +62,16 @@ def decode(kind: type[M], data: Buffer, version: int, *, is_exact: bool = True) 
 
 
 def encode(value: object, version: int) -> bytes:
-    """Write one message. Fields that `version` does not have are left out.
+    """Encode one message. Fields that `version` does not have are left out.
 
-    `ValueError` where a value has no place in its field: a number too large, a null that is
-    not allowed.
+    Raises `ValueError` if a value does not fit its field: a number too large, a null that is not
+    allowed.
     """
     return b"".join(encode_parts(value, version))
 
 
 def encode_parts(value: object, version: int) -> list[Buffer]:
-    """Write one message as `encode` does, in parts: the buffers of records are not copied."""
+    """Encode one message like `encode`, in parts: the buffers of records are not copied."""
     kind = type(value)
     try:
         encoder = _encoders[kind][version]
@@ -83,10 +83,11 @@ def encode_parts(value: object, version: int) -> list[Buffer]:
 
 
 def _check_version(kind: type, version: int) -> bool:
-    """Return whether the version is flexible; `UnsupportedVersion` where there is none."""
+    """Return whether the version is flexible; raises `UnsupportedVersion` if it does not exist."""
     versions = versions_of(kind)
     if version not in versions:
         raise UnsupportedVersion(
-            f"{kind.__name__} version is {version}, expected {versions.first} to {versions.last}"
+            f"version of {kind.__name__} must be between {versions.first} and {versions.last},"
+            f" got {version}"
         )
     return version >= versions.flexible

@@ -29,13 +29,13 @@ from millstream.errors import MalformedRequest
 
 Buffer: TypeAlias = bytes | memoryview
 Records: TypeAlias = Buffer | Sequence[Buffer]
-"""Record batches to send: one buffer, or several that lie one after the other."""
+"""Record batches to send: one buffer, or several in a row."""
 
 NO_ID = uuid.UUID(int=0)
 """Stands for no topic and no directory."""
 
 TEXT_SIZE_MAX = 0x7FFF
-"""What the classic encoding can say; Kafka holds the flexible one to it, too."""
+"""Limit of the classic encoding; Kafka applies it to the flexible one, too."""
 UVARINT_SIZE_MAX = 5
 UVARINT_MAX = 0xFFFF_FFFF
 
@@ -65,7 +65,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes that mean nothing here; `bytes`, a copy."""
+    """Opaque bytes; `bytes`, a copy."""
 
     is_nullable: bool = False
 
@@ -74,8 +74,8 @@ class Blob:
 class RecordData:
     """Record batches, always nullable.
 
-    They are read as a `memoryview` into the frame and written as `Records`: whoever encodes
-    them may keep the buffers apart, so that no batch is copied on its way through.
+    They are read as a `memoryview` into the frame and written as `Records`: the encoder can keep
+    the buffers separate, so that no batch is copied.
     """
 
 
@@ -88,7 +88,7 @@ class Array:
 
 
 WireType: TypeAlias = Fixed | Uuid | Text | Blob | RecordData | Array | type
-"""What a field can be; a class stands for the struct that it declares."""
+"""Type of a field; a class stands for the struct that it declares."""
 
 BOOL = Fixed("?", 1)
 INT8 = Fixed("b", 1)
@@ -111,7 +111,7 @@ NULLABLE_ARRAY = partial(Array, is_nullable=True)
 def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
     """Read the number at `position`; return it and the position after it.
 
-    `IndexError` where the bytes end within the number.
+    Raises `IndexError` if the bytes end within the number.
     """
     if (byte := data[position]) < 0x80:
         return byte, position + 1
@@ -155,4 +155,4 @@ def _encode_uvarint(number: int) -> bytes:
 
 
 UVARINTS = tuple(_encode_uvarint(number) for number in range(_TABLE_SIZE))
-"""The bytes of small numbers, which nearly all sizes and counts are."""
+"""Encodings of small numbers, which nearly all sizes and counts are."""

@@ -1,4 +1,4 @@
-"""Python source that is written by Python, and the names that it refers to."""
+"""Builds the source of generated Python functions, with the names that it refers to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SourceBuilder:
-    """Lines of one function, in the making."""
+    """The lines of one generated function."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -17,12 +17,12 @@ class SourceBuilder:
         self._count = 0
 
     def add(self, *lines: str) -> None:
-        """Add lines at the present depth."""
+        """Add lines at the present indentation."""
         self._lines += [self._indent + line for line in lines]
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Put what is added meanwhile under `head`."""
+        """Indent the lines that are added in this context below `head`."""
         self.add(head)
         self._indent += " "
         start = len(self._lines)
@@ -32,12 +32,12 @@ class SourceBuilder:
         self._indent = self._indent[:-1]
 
     def fresh(self, stem: str) -> str:
-        """Make up a name that is not in use."""
+        """Return a name that is not in use."""
         self._count += 1
         return f"{stem}_{self._count}"
 
     def constant(self, stem: str, value: Any) -> str:
-        """Return an expression for `value`: a literal where there is one, else a new name."""
+        """Return an expression for `value`: a literal if there is one, otherwise a new name."""
         if value is None or value == () or isinstance(value, bool | int | str | bytes):
             return repr(value)
         name = self.fresh(stem)
@@ -45,7 +45,7 @@ class SourceBuilder:
         return name
 
     def compile(self, function: str, origin: str, names: dict[str, Any]) -> Callable[..., Any]:
-        """Run the source with `names` in reach, and return the function that it defines."""
+        """Execute the source with `names` in scope, and return the function that it defines."""
         scope = {**names, **self._names}
         exec(compile("\n".join(self._lines), f"<{origin}>", "exec"), scope)  # noqa: S102
         made: Callable[..., Any] = scope[function]

@@ -1,1 +1,1 @@
-"""Every request and response that is spoken here, by family."""
+"""All supported requests and responses, by family."""

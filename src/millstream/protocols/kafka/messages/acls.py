@@ -1,4 +1,4 @@
-"""Rules: who may do what."""
+"""ACLs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELETE_ACLS = Versions(first=1, last=3, flexible=2)
 
 @message(DESCRIBE_ACLS)
 class DescribeAclsRequest:
-    """Which rules match this pattern."""
+    """Ask for the ACLs that match a filter."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(NULLABLE_STRING, default=None)
@@ -32,7 +32,7 @@ class DescribeAclsRequest:
 
 @struct
 class DescribeAclsResponseAcl:
-    """One rule: who may, or may not, do what from where."""
+    """One ACL."""
 
     principal: str = wire(STRING)
     host: str = wire(STRING)
@@ -42,7 +42,7 @@ class DescribeAclsResponseAcl:
 
 @struct
 class DescribeAclsResponseResource:
-    """The rules for one resource."""
+    """The ACLs of one resource."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -52,7 +52,7 @@ class DescribeAclsResponseResource:
 
 @message(DESCRIBE_ACLS)
 class DescribeAclsResponse:
-    """The rules that match."""
+    """The ACLs that match."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, default=0)
@@ -64,7 +64,7 @@ class DescribeAclsResponse:
 
 @struct
 class CreateAclsRequestAcl:
-    """One rule to add."""
+    """One ACL to create."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -77,14 +77,14 @@ class CreateAclsRequestAcl:
 
 @message(CREATE_ACLS)
 class CreateAclsRequest:
-    """New rules are to hold."""
+    """Create ACLs."""
 
     creations: tuple[CreateAclsRequestAcl, ...] = wire(ARRAY(CreateAclsRequestAcl))
 
 
 @struct
 class CreateAclsResponseResult:
-    """Whether one rule was added."""
+    """Result for one ACL."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)
@@ -92,7 +92,7 @@ class CreateAclsResponseResult:
 
 @message(CREATE_ACLS)
 class CreateAclsResponse:
-    """Which rules hold now."""
+    """Results for all ACLs."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     results: tuple[CreateAclsResponseResult, ...] = wire(
@@ -102,7 +102,7 @@ class CreateAclsResponse:
 
 @struct
 class DeleteAclsRequestFilter:
-    """One pattern."""
+    """One filter."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(NULLABLE_STRING, default=None)
@@ -115,14 +115,14 @@ class DeleteAclsRequestFilter:
 
 @message(DELETE_ACLS)
 class DeleteAclsRequest:
-    """Rules that match any of these patterns are to go."""
+    """Delete the ACLs that match any of these filters."""
 
     filters: tuple[DeleteAclsRequestFilter, ...] = wire(ARRAY(DeleteAclsRequestFilter))
 
 
 @struct
 class DeleteAclsResponseAcl:
-    """One rule that matched, and whether it is gone."""
+    """One ACL that matched, and whether it was deleted."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)
@@ -137,7 +137,7 @@ class DeleteAclsResponseAcl:
 
 @struct
 class DeleteAclsResponseFilter:
-    """What one pattern matched."""
+    """The ACLs that one filter matched."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)
@@ -148,7 +148,7 @@ class DeleteAclsResponseFilter:
 
 @message(DELETE_ACLS)
 class DeleteAclsResponse:
-    """Which rules are gone."""
+    """Results for all filters."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     filter_results: tuple[DeleteAclsResponseFilter, ...] = wire(

@@ -1,4 +1,4 @@
-"""Settings of topics and nodes."""
+"""Configs of topics and nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INCREMENTAL_ALTER_CONFIGS = Versions(first=0, last=1, flexible=1)
 
 @struct
 class DescribeConfigsRequestResource:
-    """One topic or node; all its settings where the keys are null."""
+    """One topic or node; all its configs if the keys are null."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -30,7 +30,7 @@ class DescribeConfigsRequestResource:
 
 @message(DESCRIBE_CONFIGS)
 class DescribeConfigsRequest:
-    """How are these topics and nodes set up."""
+    """Ask for the configs of topics and nodes."""
 
     resources: tuple[DescribeConfigsRequestResource, ...] = wire(
         ARRAY(DescribeConfigsRequestResource)
@@ -41,7 +41,7 @@ class DescribeConfigsRequest:
 
 @struct
 class DescribeConfigsResponseSynonym:
-    """A place the value could have come from, the most specific first."""
+    """A possible source of the value, the most specific first."""
 
     name: str = wire(STRING)
     value: str | None = wire(NULLABLE_STRING, default=None)
@@ -50,7 +50,7 @@ class DescribeConfigsResponseSynonym:
 
 @struct
 class DescribeConfigsResponseConfig:
-    """One setting, its value and where the value comes from."""
+    """One config with its value and source."""
 
     name: str = wire(STRING)
     value: str | None = wire(NULLABLE_STRING, default=None)
@@ -79,7 +79,7 @@ class DescribeConfigsResponseResult:
 
 @message(DESCRIBE_CONFIGS)
 class DescribeConfigsResponse:
-    """The settings that were asked for."""
+    """The configs of the request."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     results: tuple[DescribeConfigsResponseResult, ...] = wire(

@@ -107,7 +107,7 @@ class ConsumerGroupDescribeResponseAssignment:
 
 @struct
 class ConsumerGroupDescribeResponseMember:
-    """One member: what it wants, holds and is to hold."""
+    """One member: its subscription, its assignment and its target assignment."""
 
     member_id: str = wire(STRING)
     instance_id: str | None = wire(NULLABLE_STRING, default=None)

@@ -38,7 +38,7 @@ class FindCoordinatorResponseCoordinator:
 
 @message(FIND_COORDINATOR)
 class FindCoordinatorResponse:
-    """The nodes that were asked for."""
+    """The coordinators of the keys."""
 
     throttle_time_ms: int = wire(INT32, since=1, default=0)
     error_code: int = wire(INT16, until=3, default=0)

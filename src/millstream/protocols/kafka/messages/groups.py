@@ -78,7 +78,7 @@ class SyncGroupRequestAssignment:
 
 @message(SYNC_GROUP)
 class SyncGroupRequest:
-    """A member asks for its share of the work; the leader brings everybody's."""
+    """Ask for the assignment of a member; the leader sends the assignments of all."""
 
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)

@@ -1,4 +1,4 @@
-"""Looking up offsets by time."""
+"""ListOffsets: looks up offsets by timestamp."""
 
 from __future__ import annotations
 

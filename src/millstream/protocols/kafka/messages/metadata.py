@@ -21,7 +21,7 @@ METADATA = Versions(first=0, last=13, flexible=9)
 
 @struct
 class MetadataRequestTopic:
-    """A topic that is asked about, by name or by id."""
+    """A topic by name or by id."""
 
     topic_id: uuid.UUID = wire(UUID, since=10, default=NO_ID)
     name: str | None = wire(STRING, nullable_since=10, default=None)

@@ -25,7 +25,7 @@ OFFSET_DELETE = Versions(first=0, last=0, flexible=NEVER)
 
 @struct
 class OffsetCommitRequestPartition:
-    """The position in one partition, with a note of the reader's own."""
+    """The offset of one partition, with metadata of the client."""
 
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
@@ -102,7 +102,7 @@ class OffsetFetchRequestTopics:
 
 @struct
 class OffsetFetchRequestGroup:
-    """One group that is asked about; all its topics where they are null."""
+    """One group; all its topics if they are null."""
 
     group_id: str = wire(STRING)
     member_id: str | None = wire(NULLABLE_STRING, since=9, default=None)

@@ -53,7 +53,7 @@ class DescribeProducersRequest:
 
 @struct
 class DescribeProducersResponseProducer:
-    """One producer: how far it came, and where its open transaction began."""
+    """One producer: its last sequence, and the start of its open transaction."""
 
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT32)

@@ -1,4 +1,4 @@
-"""Limits on what clients may use."""
+"""Client quotas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DescribeClientQuotasRequestComponent:
 
 @message(DESCRIBE_CLIENT_QUOTAS)
 class DescribeClientQuotasRequest:
-    """Which limits hold for the users, clients and addresses that match."""
+    """Ask for the quotas of the users, clients and addresses that match."""
 
     components: tuple[DescribeClientQuotasRequestComponent, ...] = wire(
         ARRAY(DescribeClientQuotasRequestComponent)
@@ -40,7 +40,7 @@ class DescribeClientQuotasRequest:
 
 @struct
 class DescribeClientQuotasResponseEntity:
-    """One part of what an entity is; a null name stands for the default."""
+    """One part of an entity; a null name stands for the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(NULLABLE_STRING)
@@ -48,7 +48,7 @@ class DescribeClientQuotasResponseEntity:
 
 @struct
 class DescribeClientQuotasResponseValue:
-    """One limit."""
+    """One quota."""
 
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
@@ -56,7 +56,7 @@ class DescribeClientQuotasResponseValue:
 
 @struct
 class DescribeClientQuotasResponseEntry:
-    """The limits of one entity."""
+    """The quotas of one entity."""
 
     entity: tuple[DescribeClientQuotasResponseEntity, ...] = wire(
         ARRAY(DescribeClientQuotasResponseEntity), default=()
@@ -68,7 +68,7 @@ class DescribeClientQuotasResponseEntry:
 
 @message(DESCRIBE_CLIENT_QUOTAS)
 class DescribeClientQuotasResponse:
-    """The limits that hold."""
+    """The quotas that match."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, default=0)
@@ -80,7 +80,7 @@ class DescribeClientQuotasResponse:
 
 @struct
 class AlterClientQuotasRequestEntity:
-    """One part of what an entity is; a null name stands for the default."""
+    """One part of an entity; a null name stands for the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(NULLABLE_STRING)
@@ -88,7 +88,7 @@ class AlterClientQuotasRequestEntity:
 
 @struct
 class AlterClientQuotasRequestOp:
-    """One limit to set or to lift."""
+    """One quota to set or remove."""
 
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
@@ -105,7 +105,7 @@ class AlterClientQuotasRequestEntry:
 
 @message(ALTER_CLIENT_QUOTAS)
 class AlterClientQuotasRequest:
-    """Limits are to be set or lifted."""
+    """Set or remove quotas."""
 
     entries: tuple[AlterClientQuotasRequestEntry, ...] = wire(ARRAY(AlterClientQuotasRequestEntry))
     validate_only: bool = wire(BOOL, default=False)
@@ -113,7 +113,7 @@ class AlterClientQuotasRequest:
 
 @struct
 class AlterClientQuotasResponseEntity:
-    """One part of what an entity is; a null name stands for the default."""
+    """One part of an entity; a null name stands for the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(NULLABLE_STRING)
@@ -121,7 +121,7 @@ class AlterClientQuotasResponseEntity:
 
 @struct
 class AlterClientQuotasResponseEntry:
-    """Whether the limits of one entity were changed."""
+    """Result for one entity."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)
@@ -132,7 +132,7 @@ class AlterClientQuotasResponseEntry:
 
 @message(ALTER_CLIENT_QUOTAS)
 class AlterClientQuotasResponse:
-    """Which limits hold now."""
+    """Results for all entities."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     entries: tuple[AlterClientQuotasResponseEntry, ...] = wire(

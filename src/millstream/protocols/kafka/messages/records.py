@@ -1,4 +1,4 @@
-"""Deleting the records at the start of a partition."""
+"""DeleteRecords: deletes the records at the start of partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeleteRecordsRequestPartition:
 
 @struct
 class DeleteRecordsRequestTopic:
-    """Partitions of one topic to cut."""
+    """Partitions of one topic."""
 
     name: str = wire(STRING)
     partitions: tuple[DeleteRecordsRequestPartition, ...] = wire(
@@ -28,7 +28,7 @@ class DeleteRecordsRequestTopic:
 
 @message(DELETE_RECORDS)
 class DeleteRecordsRequest:
-    """What lies before these offsets may go."""
+    """Delete the records before these offsets."""
 
     topics: tuple[DeleteRecordsRequestTopic, ...] = wire(ARRAY(DeleteRecordsRequestTopic))
     timeout_ms: int = wire(INT32)
@@ -55,7 +55,7 @@ class DeleteRecordsResponseTopic:
 
 @message(DELETE_RECORDS)
 class DeleteRecordsResponse:
-    """Where the partitions begin now."""
+    """The start offsets of the partitions now."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     topics: tuple[DeleteRecordsResponseTopic, ...] = wire(

@@ -1,4 +1,4 @@
-"""Proving who one is."""
+"""SASL authentication."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SASL_AUTHENTICATE = Versions(first=0, last=2, flexible=2)
 
 @message(SASL_HANDSHAKE)
 class SaslHandshakeRequest:
-    """A client says how it wants to prove who it is."""
+    """Ask for a SASL mechanism."""
 
     mechanism: str = wire(STRING)
 
 
 @message(SASL_HANDSHAKE)
 class SaslHandshakeResponse:
-    """Whether that way is open, and which ways are."""
+    """Whether the mechanism is enabled, and which ones are."""
 
     error_code: int = wire(INT16, default=0)
     mechanisms: tuple[str, ...] = wire(ARRAY(STRING), default=())
@@ -33,14 +33,14 @@ class SaslHandshakeResponse:
 
 @message(SASL_AUTHENTICATE)
 class SaslAuthenticateRequest:
-    """The client's next step of the proof."""
+    """The client's next SASL message."""
 
     auth_bytes: bytes = wire(BYTES)
 
 
 @message(SASL_AUTHENTICATE)
 class SaslAuthenticateResponse:
-    """The broker's next step, and how long the session lasts once all is proved."""
+    """The broker's next SASL message, and the lifetime of the session."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)

@@ -1,4 +1,4 @@
-"""Topics: made, grown, deleted."""
+"""Topics: create, add partitions, delete, elect leaders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ELECT_LEADERS = Versions(first=0, last=2, flexible=2)
 
 @struct
 class CreateTopicsRequestAssignment:
-    """Where the copies of one partition are to lie."""
+    """Replica assignment of one partition."""
 
     partition_index: int = wire(INT32)
     broker_ids: tuple[int, ...] = wire(ARRAY(INT32))
@@ -34,7 +34,7 @@ class CreateTopicsRequestAssignment:
 
 @struct
 class CreateTopicsRequestConfig:
-    """One setting of the new topic."""
+    """One config of the new topic."""
 
     name: str = wire(STRING)
     value: str | None = wire(NULLABLE_STRING)
@@ -42,7 +42,7 @@ class CreateTopicsRequestConfig:
 
 @struct
 class CreateTopicsRequestTopic:
-    """One topic to create: so many partitions, or placed by hand."""
+    """One topic to create, with a number of partitions or a manual assignment."""
 
     name: str = wire(STRING)
     num_partitions: int = wire(INT32)
@@ -57,7 +57,7 @@ class CreateTopicsRequestTopic:
 
 @message(CREATE_TOPICS)
 class CreateTopicsRequest:
-    """New topics are wanted."""
+    """Create topics."""
 
     topics: tuple[CreateTopicsRequestTopic, ...] = wire(ARRAY(CreateTopicsRequestTopic))
     timeout_ms: int = wire(INT32, default=60000)
@@ -66,7 +66,7 @@ class CreateTopicsRequest:
 
 @struct
 class CreateTopicsResponseConfig:
-    """One setting that the new topic has, and where it comes from."""
+    """One config of the new topic, with its source."""
 
     name: str = wire(STRING)
     value: str | None = wire(NULLABLE_STRING, default=None)
@@ -77,7 +77,7 @@ class CreateTopicsResponseConfig:
 
 @struct
 class CreateTopicsResponseTopic:
-    """One new topic, or why there is none."""
+    """One new topic, or the error."""
 
     name: str = wire(STRING)
     topic_id: uuid.UUID = wire(UUID, since=7, default=NO_ID)
@@ -93,7 +93,7 @@ class CreateTopicsResponseTopic:
 
 @message(CREATE_TOPICS)
 class CreateTopicsResponse:
-    """Which topics were created, and how."""
+    """Results for all topics."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     topics: tuple[CreateTopicsResponseTopic, ...] = wire(
@@ -111,7 +111,7 @@ class DeleteTopicsRequestTopic:
 
 @message(DELETE_TOPICS)
 class DeleteTopicsRequest:
-    """Topics are to go; by name up to version 5, by name or id from then on."""
+    """Delete topics: by name up to version 5, by name or id from then on."""
 
     topics: tuple[DeleteTopicsRequestTopic, ...] = wire(
         ARRAY(DeleteTopicsRequestTopic), since=6, default=()
@@ -122,7 +122,7 @@ class DeleteTopicsRequest:
 
 @struct
 class DeleteTopicsResponseTopic:
-    """Whether one topic is gone."""
+    """Result for one topic."""
 
     name: str | None = wire(STRING, nullable_since=6)
     topic_id: uuid.UUID = wire(UUID, since=6, default=NO_ID)
@@ -132,7 +132,7 @@ class DeleteTopicsResponseTopic:
 
 @message(DELETE_TOPICS)
 class DeleteTopicsResponse:
-    """Which topics are gone."""
+    """Results for all topics."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     responses: tuple[DeleteTopicsResponseTopic, ...] = wire(
@@ -142,14 +142,14 @@ class DeleteTopicsResponse:
 
 @struct
 class CreatePartitionsRequestAssignment:
-    """Where the copies of one new partition are to lie."""
+    """Replica assignment of one new partition."""
 
     broker_ids: tuple[int, ...] = wire(ARRAY(INT32))
 
 
 @struct
 class CreatePartitionsRequestTopic:
-    """How many partitions one topic is to have, old ones counted."""
+    """New total number of partitions of one topic."""
 
     name: str = wire(STRING)
     count: int = wire(INT32)
@@ -160,7 +160,7 @@ class CreatePartitionsRequestTopic:
 
 @message(CREATE_PARTITIONS)
 class CreatePartitionsRequest:
-    """Topics are to have more partitions."""
+    """Add partitions to topics."""
 
     topics: tuple[CreatePartitionsRequestTopic, ...] = wire(ARRAY(CreatePartitionsRequestTopic))
     timeout_ms: int = wire(INT32)
@@ -169,7 +169,7 @@ class CreatePartitionsRequest:
 
 @struct
 class CreatePartitionsResponseTopic:
-    """Whether one topic has grown."""
+    """Result for one topic."""
 
     name: str = wire(STRING)
     error_code: int = wire(INT16, default=0)
@@ -178,7 +178,7 @@ class CreatePartitionsResponseTopic:
 
 @message(CREATE_PARTITIONS)
 class CreatePartitionsResponse:
-    """Which topics have grown."""
+    """Results for all topics."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     results: tuple[CreatePartitionsResponseTopic, ...] = wire(
@@ -196,7 +196,7 @@ class ElectLeadersRequestTopic:
 
 @message(ELECT_LEADERS)
 class ElectLeadersRequest:
-    """Partitions are to choose their leader anew; all of them where null."""
+    """Elect leaders of partitions; of all of them if null."""
 
     election_type: int = wire(INT8, since=1, default=0)
     topic_partitions: tuple[ElectLeadersRequestTopic, ...] | None = wire(
@@ -226,7 +226,7 @@ class ElectLeadersResponseTopic:
 
 @message(ELECT_LEADERS)
 class ElectLeadersResponse:
-    """How the elections went."""
+    """Results of the elections."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, since=1, default=0)

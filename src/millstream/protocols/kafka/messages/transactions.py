@@ -1,4 +1,4 @@
-"""Transactions: what they cover and how they end."""
+"""Transactions: add partitions and offsets, end, describe, list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AddPartitionsToTxnRequestTopic:
 
 @struct
 class AddPartitionsToTxnRequestTransaction:
-    """The partitions that one transaction grows by, or is asked about."""
+    """Partitions to add to one transaction, or to verify."""
 
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -42,7 +42,7 @@ class AddPartitionsToTxnRequestTransaction:
 
 @message(ADD_PARTITIONS_TO_TXN)
 class AddPartitionsToTxnRequest:
-    """Transactions grow by partitions; one up to version 3, many from then on."""
+    """Add partitions to transactions: one up to version 3, several from then on."""
 
     transactions: tuple[AddPartitionsToTxnRequestTransaction, ...] = wire(
         ARRAY(AddPartitionsToTxnRequestTransaction), since=4, default=()
@@ -65,7 +65,7 @@ class AddPartitionsToTxnResponsePartition:
 
 @struct
 class AddPartitionsToTxnResponseTopic:
-    """What became of the partitions of one topic."""
+    """Results for the partitions of one topic."""
 
     name: str = wire(STRING)
     results_by_partition: tuple[AddPartitionsToTxnResponsePartition, ...] = wire(
@@ -75,7 +75,7 @@ class AddPartitionsToTxnResponseTopic:
 
 @struct
 class AddPartitionsToTxnResponseTransaction:
-    """What became of one transaction."""
+    """Results for one transaction."""
 
     transactional_id: str = wire(STRING)
     topic_results: tuple[AddPartitionsToTxnResponseTopic, ...] = wire(
@@ -85,7 +85,7 @@ class AddPartitionsToTxnResponseTransaction:
 
 @message(ADD_PARTITIONS_TO_TXN)
 class AddPartitionsToTxnResponse:
-    """Which partitions belong to the transactions now."""
+    """Results for all partitions."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, since=4, default=0)
@@ -99,7 +99,7 @@ class AddPartitionsToTxnResponse:
 
 @message(ADD_OFFSETS_TO_TXN)
 class AddOffsetsToTxnRequest:
-    """A transaction will commit a group's positions, too."""
+    """Add a group's offsets to a transaction."""
 
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -109,7 +109,7 @@ class AddOffsetsToTxnRequest:
 
 @message(ADD_OFFSETS_TO_TXN)
 class AddOffsetsToTxnResponse:
-    """Whether the transaction covers the group now."""
+    """Whether the group was added."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, default=0)
@@ -117,7 +117,7 @@ class AddOffsetsToTxnResponse:
 
 @message(END_TXN)
 class EndTxnRequest:
-    """A transaction is to be committed or rolled back."""
+    """Commit or abort a transaction."""
 
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -137,7 +137,7 @@ class EndTxnResponse:
 
 @struct
 class TxnOffsetCommitRequestPartition:
-    """The position in one partition, with a note of the reader's own."""
+    """The offset of one partition, with metadata of the client."""
 
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
@@ -147,7 +147,7 @@ class TxnOffsetCommitRequestPartition:
 
 @struct
 class TxnOffsetCommitRequestTopic:
-    """Positions in one topic."""
+    """Offsets of one topic."""
 
     name: str = wire(STRING)
     partitions: tuple[TxnOffsetCommitRequestPartition, ...] = wire(
@@ -157,7 +157,7 @@ class TxnOffsetCommitRequestTopic:
 
 @message(TXN_OFFSET_COMMIT)
 class TxnOffsetCommitRequest:
-    """A group's positions, to hold when the transaction commits."""
+    """Offsets of a group, which take effect when the transaction commits."""
 
     transactional_id: str = wire(STRING)
     group_id: str = wire(STRING)
@@ -171,7 +171,7 @@ class TxnOffsetCommitRequest:
 
 @struct
 class TxnOffsetCommitResponsePartition:
-    """Whether the position in one partition was taken."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16, default=0)
@@ -179,7 +179,7 @@ class TxnOffsetCommitResponsePartition:
 
 @struct
 class TxnOffsetCommitResponseTopic:
-    """What became of the positions in one topic."""
+    """Results for the partitions of one topic."""
 
     name: str = wire(STRING)
     partitions: tuple[TxnOffsetCommitResponsePartition, ...] = wire(
@@ -189,7 +189,7 @@ class TxnOffsetCommitResponseTopic:
 
 @message(TXN_OFFSET_COMMIT)
 class TxnOffsetCommitResponse:
-    """Which positions wait for the transaction now."""
+    """Results for all offsets."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     topics: tuple[TxnOffsetCommitResponseTopic, ...] = wire(
@@ -199,7 +199,7 @@ class TxnOffsetCommitResponse:
 
 @message(DESCRIBE_TRANSACTIONS)
 class DescribeTransactionsRequest:
-    """What are these transactions doing."""
+    """Ask for the state of transactions."""
 
     transactional_ids: tuple[str, ...] = wire(ARRAY(STRING))
 
@@ -230,7 +230,7 @@ class DescribeTransactionsResponseTransaction:
 
 @message(DESCRIBE_TRANSACTIONS)
 class DescribeTransactionsResponse:
-    """The state of each transaction that was asked about."""
+    """The state of each transaction."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     transaction_states: tuple[DescribeTransactionsResponseTransaction, ...] = wire(
@@ -240,7 +240,7 @@ class DescribeTransactionsResponse:
 
 @message(LIST_TRANSACTIONS)
 class ListTransactionsRequest:
-    """Which transactions are there, in the given states and of the given producers or of any."""
+    """List transactions, with the given states and producers or all."""
 
     state_filters: tuple[str, ...] = wire(ARRAY(STRING), default=())
     producer_id_filters: tuple[int, ...] = wire(ARRAY(INT64), default=())
@@ -257,7 +257,7 @@ class ListTransactionsResponseTransaction:
 
 @message(LIST_TRANSACTIONS)
 class ListTransactionsResponse:
-    """The transactions there are."""
+    """The transactions that match."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, default=0)

@@ -1,4 +1,4 @@
-"""What is spoken here: the first question of every client."""
+"""ApiVersions, the first request of every client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ API_VERSIONS = Versions(first=0, last=4, flexible=3)
 
 @message(API_VERSIONS)
 class ApiVersionsRequest:
-    """A client asks what is spoken here, and from version 3 on says what it is."""
+    """Ask for the supported versions; from version 3 on with the name of the client software."""
 
     client_software_name: str = wire(STRING, since=3, default="")
     client_software_version: str = wire(STRING, since=3, default="")
@@ -18,7 +18,7 @@ class ApiVersionsRequest:
 
 @struct
 class ApiVersionsResponseApi:
-    """One kind of request and the versions of it."""
+    """One API with its versions."""
 
     api_key: int = wire(INT16)
     min_version: int = wire(INT16)
@@ -27,7 +27,7 @@ class ApiVersionsResponseApi:
 
 @struct
 class ApiVersionsResponseSupportedFeature:
-    """A feature that this release could turn on, and its levels."""
+    """A supported feature with its levels."""
 
     name: str = wire(STRING)
     min_version: int = wire(INT16)
@@ -36,7 +36,7 @@ class ApiVersionsResponseSupportedFeature:
 
 @struct
 class ApiVersionsResponseFinalizedFeature:
-    """A feature that is turned on, and at which level."""
+    """A feature that is on, with its level."""
 
     name: str = wire(STRING)
     max_version_level: int = wire(INT16)
@@ -45,7 +45,7 @@ class ApiVersionsResponseFinalizedFeature:
 
 @message(API_VERSIONS)
 class ApiVersionsResponse:
-    """Which requests are spoken here, in which versions, and which features are on."""
+    """The supported APIs and versions, and the features that are on."""
 
     error_code: int = wire(INT16, default=0)
     api_keys: tuple[ApiVersionsResponseApi, ...] = wire(ARRAY(ApiVersionsResponseApi), default=())
