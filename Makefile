@@ -35,8 +35,11 @@ browser: ## Install the browser that the tests use, where there is none.
 demo: setup java ## A node, a crash, a pipeline on Spark, a query, a plot: the story, step by step.
 	@$(BIN)/python examples/demo
 
-test: setup java clients browser ## Run all tests.
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: setup java clients browser ## Run all tests, and print the slowest.
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 30 $(ARGS)
+
+test-fast: setup ## Run the tests of pure code, storage, broker and in-process servers: four minutes.
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
 
 test-long: setup java clients browser ## Run the campaigns that take longer than CI may.
 	@MILLSTREAM_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 7200 $(ARGS)

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
+SLOW = (
+    "benchmarks",
+    "browser",
+    "cli",
+    "compat",
+    "crash",
+    "deploy",
+    "planted",
+    "spark",
+    "test_demo.py",
+    "test_docs.py",
+)
+"""Tests that start processes, a JVM or a browser, or that enumerate crash states.
+
+`make test-fast` leaves them out, and whatever else is marked `slow`.
+"""
 
 # How long an example takes says something about the machine and nothing about the code.
 settings.register_profile("millstream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,3 +57,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if len(marker.args) > 1 and isinstance(marker.args[1], set | frozenset):
             found = metafunc.definition.nodeid
             raise pytest.UsageError(f"{found} takes its parameters from a set; they need an order")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests by their folder."""
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in SLOW:
+            item.add_marker("slow")
