@@ -1,1 +1,1 @@
-"""A real browser against a real node. `make browser` installs it where it is missing."""
+"""Tests with a real browser and a real node. `make browser` installs a missing browser."""

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a window, driven through its DevTools protocol."""
+"""Headless Chromium, driven by its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ FLAGS = (
 
 
 UNLIMITED = ("/bin/sh", "-c", 'ulimit -S -v "$(ulimit -H -v)"; exec "$@"', "sh")
-"""Lets a program reserve what it likes: a browser takes terabytes of addresses, not of memory."""
+"""No limit of address space: a browser reserves terabytes of addresses, not of memory."""
 
 
 class Chromium:
-    """A browser that runs."""
+    """A running browser."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -55,7 +55,7 @@ class Chromium:
 
 @contextmanager
 def running_chromium() -> Iterator[Chromium]:
-    """Run a browser that nobody has used before."""
+    """Run a browser with a fresh profile."""
     program = shutil.which("chromium")
     assert program, "run `make browser`"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

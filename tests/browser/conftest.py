@@ -1,4 +1,4 @@
-"""One browser for all tests of a worker, and a node for those of a module."""
+"""Fixtures: one browser for each worker, and one node for each module."""
 
 from __future__ import annotations
 

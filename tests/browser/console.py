@@ -1,4 +1,4 @@
-"""The console in a browser, and a node with something to see."""
+"""The console in a browser, and a node with data to show."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.browser.page import Page
 from tests.servers.http.calls import ask
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-"""Where a run of the tests leaves what it saw."""
+"""Folder of the screenshots of a test run."""
 
 
 @contextmanager
 def console(chromium: Chromium, url: str, view: str = "#/overview") -> Iterator[Page]:
-    """Open the console; when done, it asked nobody else, and nothing went wrong in it."""
+    """Open the console; at the end, check that it contacted only the node and had no errors."""
     with chromium.page(f"{url}/{view}") as page:
         page.look()
         yield page
@@ -37,7 +37,7 @@ def go(page: Page, view: str) -> None:
 
 
 def append(node: RunningBroker, topic: str, *records: dict[str, Any]) -> None:
-    """Append records over HTTP; the topic is made where there is none."""
+    """Append records over HTTP; the topic is created if it does not exist."""
     body = json.dumps({"records": records}).encode()
     answer = ask(node.url, "POST", f"/v1/topics/{topic}/records", body)
     assert answer.status == 201, answer.body
@@ -56,7 +56,7 @@ def claim(node: RunningBroker, queue: str, worker: str, count: int) -> None:
 
 @contextmanager
 def writing(node: RunningBroker, topic: str) -> Iterator[None]:
-    """Have somebody write into a topic for as long as the block lasts."""
+    """Write records into a topic in the background."""
     is_over = threading.Event()
 
     def write() -> None:
@@ -78,7 +78,7 @@ def writing(node: RunningBroker, topic: str) -> Iterator[None]:
 def consumer(
     node: RunningBroker, group: str, topic: str, *, client: str = "worker"
 ) -> Iterator[Consumer]:
-    """Have a consumer join a group, until it has its partitions."""
+    """Run a consumer in a group; yields when it has its partitions."""
     config = {
         "bootstrap.servers": node.bootstrap,
         "group.id": group,
@@ -103,7 +103,7 @@ def commit(joined: Consumer, topic: str, partition: int, offset: int) -> None:
 
 @contextmanager
 def typing(page: Page) -> Iterator[None]:
-    """Give the field for searches the focus, and take it away afterwards."""
+    """Focus the search field, and leave it afterwards."""
     page.press("/")
     page.until("document.activeElement.matches('[data-search]')")
     yield

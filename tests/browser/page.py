@@ -1,4 +1,4 @@
-"""A page in the browser, driven through DevTools: what it shows, asks for, and says."""
+"""A page in the browser, driven by DevTools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = {
     "ArrowLeft": ("ArrowLeft", 37, ""),
     "ArrowRight": ("ArrowRight", 39, ""),
 }
-"""Keys that are no letters: their code, their number, and what they write."""
+"""Keys that are not letters: code, number and text."""
 
 UNTIL = """
     new Promise((done, fail) => {
@@ -65,11 +65,11 @@ class Page:
         self._until_loaded("Page.navigate", url=url)
 
     def reload(self) -> None:
-        """Load the page anew."""
+        """Reload the page."""
         self._until_loaded("Page.reload")
 
     def run(self, script: str) -> Any:
-        """Run a script in the page, and return what it, or its promise, comes to."""
+        """Run a script in the page, and return its result, awaited if it is a promise."""
         found = self._call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -77,12 +77,12 @@ class Page:
         return found["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Return once an expression holds, with what it came to."""
+        """Wait until an expression is true, and return its value."""
         script = UNTIL.replace("EXPRESSION", expression)
         return self.run(script.replace("MILLISECONDS", str(int(CONDITION_SECONDS_MAX * 1000))))
 
     def until_shown(self, *texts: str) -> None:
-        """Return once the page shows all these texts."""
+        """Wait until the page shows all these texts."""
         self.until(f"{json.dumps(texts)}.every(text => document.body.innerText.includes(text))")
 
     def press(self, *keys: str) -> None:
@@ -101,24 +101,24 @@ class Page:
     def look(
         self, *, width: int = 1440, height: int = 900, scheme: str = "light", is_phone: bool = False
     ) -> None:
-        """Have the page seen by somebody with such a screen, who likes such colors."""
+        """Emulate a screen and a color scheme."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}
         self._call("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._call("Emulation.setEmulatedMedia", features=features)
 
     def before_scripts(self, script: str) -> None:
-        """Have a script run in every page that is opened from now on, before its own."""
+        """Run a script in every page that is opened from now on, before its own scripts."""
         self._call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def screenshot(self, path: Path) -> None:
-        """Write what is seen into a file."""
+        """Write a screenshot to a file."""
         found = self._call("Page.captureScreenshot", format="png")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
     def close(self) -> None:
-        """Close the page; what it watches ends."""
+        """Close the page and its connections."""
         self._call("Page.close")
 
     def _until_loaded(self, method: str, **parameters: Any) -> None:

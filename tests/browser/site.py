@@ -1,6 +1,6 @@
-"""A web site in front of a node: its own page, and the node's routes under the same name.
+"""A web site in front of a node: its own page, and the node's routes under the same host name.
 
-That is how a browser reaches a node: pages of other sites may not (no CORS).
+That is how a page reaches a node: pages of other sites may not (no CORS).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAGE = b"<!doctype html><title>site</title>"
 
 
 class Site:
-    """Serves a page at `/`, and passes on everything else, byte by byte."""
+    """Serves a page at `/`, and forwards everything else byte by byte."""
 
     def __init__(self, node_url: str) -> None:
         place = urlsplit(node_url)
@@ -27,7 +27,7 @@ class Site:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Cut all connections to the node, as a network does that fails."""
+        """Cut all connections to the node, as a network failure does."""
         passed, self._passed = self._passed, []
         for one in passed:
             with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ def _pass(source: socket.socket, target: socket.socket) -> None:
 
 @contextmanager
 def running_site(node_url: str) -> Iterator[Site]:
-    """Run a site in front of a node for as long as the block lasts."""
+    """Run a site in front of a node."""
     site = Site(node_url)
     try:
         yield site

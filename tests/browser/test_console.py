@@ -1,4 +1,4 @@
-"""The console in a real browser, of a real node that real clients use."""
+"""The console in a real browser, with a real node and real clients."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_health_tells_what_the_node_is_and_what_it_runs_on(
     node: RunningBroker, chromium: Chromium
 ) -> None:
     with console(chromium, node.url, "#/health") as page:
-        page.until_shown("Nothing is wrong.", node.bootstrap, node.url, node.data, "Kernel")
+        page.until_shown("No problems.", node.bootstrap, node.url, node.data, "Kernel")
         go(page, "#/pipelines")
         page.until_shown("No pipelines yet")
 

@@ -1,4 +1,4 @@
-"""The tail in a real browser: records as they come, or page by page, and all of it as text."""
+"""The live tail in a real browser: records live or page by page, and always as text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_records_are_shown_as_they_come_filtered_and_held_back(
         # What comes during a pause is counted, and shown after it.
         page.press("p")
         append(node, "tailed", {"value": "held"}, {"value": "back"})
-        page.until("document.querySelector('.tail-count').textContent.includes('2 more came')")
+        page.until("document.querySelector('.tail-count').textContent.includes('2 new')")
         until_rows(page, 5)
         page.press("p")
         until_rows(page, 7)
@@ -81,7 +81,7 @@ def test_a_topic_is_read_from_its_start_a_page_at_a_time(
         append(node, "long", *({"key": f"k{n}", "value": n} for n in range(1_000)))
     with console(chromium, node.url, "#/tail?topic=long&from=earliest") as page:
         for page_number in (1, 2):
-            page.until_shown(f"Read on: {3_000 - 1_000 * page_number:,} records to the end")
+            page.until_shown(f"Continue: {3_000 - 1_000 * page_number:,} records to the end")
             page.until(f"{LAST} === '{page_number * 1_000 - 1:,}'")
             until_rows(page, 1_000)
             page.run("document.querySelector('.tail-more').click()")
@@ -100,7 +100,7 @@ def test_several_topics_and_what_retention_took_are_told(
     node.run(log.evict_before(7))
     with console(chromium, node.url, "#/tail?topic=gone&from=0&partition=0") as page:
         until_rows(page, 3)
-        assert texts(page, "tr.note") == ["gone/0, 0 to 6, is gone: retention."]
+        assert texts(page, "tr.note") == ["gone/0, 0 to 6, was deleted: retention."]
         page.run("document.querySelector('.head input').focus()")
         page.write("beside")
         page.press("Enter")
@@ -145,7 +145,7 @@ def test_the_page_says_that_the_node_is_gone_and_goes_on_when_it_is_back(
             page.until("document.getElementById('banner').hidden")
             until_rows(page, 2)
             assert values(page) == ['"one"', '"two"']
-            page.until_shown("goes on where it was")
+            page.until_shown("has resumed where it was")
             page.until(LIVE)
         finally:
             page.run("location.hash = '#/health'")

@@ -1,4 +1,4 @@
-"""The console for everybody: by keys alone, dark and light, on a phone, and while nobody looks."""
+"""Usability of the console: keyboard, color schemes, phone screens, and hidden pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def stocked(node: RunningBroker) -> Iterator[RunningBroker]:
-    """A node with something of everything."""
+    """A node with data for every view."""
     for at, name in enumerate(NAMES):
         append(node, name, *({"value": {"n": n, "at": at}} for n in range(10 * at + 1)))
     configs = {"segment.bytes": "16384", "retention.ms": "604800000"}
@@ -94,7 +94,7 @@ LOOKS = {
 
 
 def test_every_view_fits_every_screen(stocked: RunningBroker, chromium: Chromium) -> None:
-    """Leaves a picture of each in `build/screenshots`."""
+    """Writes a screenshot of each view to `build/screenshots`."""
     wide = {}
     with writing(stocked, "clicks"), console(chromium, stocked.url) as page:
         for name, (view, is_there) in SHOWN.items():

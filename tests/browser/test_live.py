@@ -1,4 +1,4 @@
-"""A page watches a topic, loses its connection, and goes on: with what every browser has."""
+"""A page watches a topic, loses its connection, and resumes, with the browser's EventSource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors over HTTP, both ways: what a node raises is what a client gets."""
+"""Errors over HTTP: the client gets the error that the node raised."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def test_what_has_no_error_here_is_a_refusal(code, detail):
     assert (found.code, found.name, found.message) == (409, code, "because")
 
 
-def test_the_shape_is_what_the_door_writes():
+def test_the_shape_is_what_the_server_writes():
     shape = ErrorShape(code="a", message="b")
     assert msgspec.json.encode(shape) == b'{"code":"a","message":"b","detail":null}'

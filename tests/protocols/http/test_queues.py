@@ -1,4 +1,4 @@
-"""Jobs as JSON: put together from bytes, and what the description says."""
+"""The concatenated JSON of jobs matches its declaration."""
 
 from __future__ import annotations
 

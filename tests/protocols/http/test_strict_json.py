@@ -1,4 +1,4 @@
-"""Only JSON that means the same to everybody is taken, and what is wrong with it is said."""
+"""Only JSON with the same meaning for every reader is accepted, and errors say what is wrong."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_no_error_repeats_much_of_what_was_sent() -> None:
 
 
 class Deep(msgspec.Struct):
-    """As deep as somebody declares it."""
+    """A recursive message."""
 
     value: msgspec.Raw
 

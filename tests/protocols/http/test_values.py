@@ -1,4 +1,4 @@
-"""JSON of keys and values becomes bytes and JSON again, and means the same."""
+"""Keys and values survive the conversion from JSON to bytes and back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The application of the HTTP door before a real broker, whose time passes when it is told to.
+"""The HTTP application of a real broker, with a manual clock.
 
-What happens between a request and its answer can be arranged exactly: a client goes away in the
-middle, or stops reading, or time passes.
+What happens between a request and its response can be controlled exactly: a client disconnects in
+the middle, or stops reading, or time passes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from millstream.testing.clocks.manual_timers import ManualTimers
 PATIENCE_S = 60
 
 
-class Exchange:
-    """One request, by a client that can go away, or stop reading, at any moment."""
+class PendingRequest:
+    """One request of a client that can disconnect, or stop reading, at any moment."""
 
     def __init__(
         self, app: Any, method: str, path: str, body: Any = None, client_id: str | None = None
@@ -74,22 +74,22 @@ class Exchange:
             self._news.set()
 
     def leave(self) -> None:
-        """Go away, without a word."""
+        """Disconnect."""
         self._is_gone.set()
 
     def stop_reading_after(self, messages: int) -> None:
-        """Have no room for more than so many messages, the head among them."""
+        """Accept no more than so many messages, including the head."""
         self._messages_max = messages
 
     async def answer(self) -> tuple[int, Any]:
-        """Return status and JSON, once they are there."""
+        """Wait for the response; return status and JSON."""
         await self.task
         start, *rest = self.sent
         data = b"".join(one["body"] for one in rest)
         return start["status"], json.loads(data) if data else None
 
     async def events(self, count: int) -> list[tuple[str, Any]]:
-        """Return the first events, once there are so many."""
+        """Wait for so many events, and return them."""
         while len(found := self._events()) < count:
             self._news.clear()
             await self._news.wait()
@@ -105,7 +105,7 @@ class Exchange:
 
 
 class AppNode:
-    """A broker and the door before it."""
+    """A broker and its HTTP application."""
 
     def __init__(self, broker: Broker, clock: ManualClock, timers: ManualTimers) -> None:
         self.broker = broker
@@ -128,12 +128,12 @@ class AppNode:
 
     def begin(
         self, method: str, path: str, body: Any = None, client_id: str | None = None
-    ) -> Exchange:
-        """Make a request, and do not wait for its answer."""
-        return Exchange(self.app, method, path, body, client_id)
+    ) -> PendingRequest:
+        """Start a request without waiting for its response."""
+        return PendingRequest(self.app, method, path, body, client_id)
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a request that has to succeed, and return what it is answered."""
+        """Make a request that must succeed, and return its JSON."""
         status, answer = await self.begin(method, path, body).answer()
         assert status < 300, answer
         return answer
@@ -144,7 +144,7 @@ class AppNode:
         await self.ask("POST", f"/v1/topics/{topic}/records", {"records": records})
 
 
-def at_the_door(
+def with_app_node(
     work: Callable[[AppNode], Coroutine[Any, Any, None]],
 ) -> Callable[[Path], None]:
     """Run a test with a node of its own."""

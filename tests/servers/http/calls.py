@@ -17,7 +17,7 @@ from millstream.servers.http.routing.operations import Handler, HttpOperation
 
 @dataclass(frozen=True)
 class Answer:
-    """Status, headers (by names in small letters) and body of an answer."""
+    """Status, headers (by lower-case names) and body of a response."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,7 +44,7 @@ def ask(
     body: bytes | Iterable[bytes] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Make one request; a body in pieces goes in chunks, without a word about its size."""
+    """Make one request; an iterable body is sent in chunks, without its size."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         connection.request(method, path, body=body, headers=headers or {})

@@ -1,4 +1,4 @@
-"""One topic of a running node, as a client of the HTTP door sees it."""
+"""A topic of a running node, as an HTTP client sees it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class HttpTopic:
-    """A topic of the running node, which no other test uses."""
+    """A topic of the running node that no other test uses."""
 
     def __init__(self, running: RunningBroker, **fields: Any) -> None:
         self.running = running
@@ -40,7 +40,7 @@ class HttpTopic:
         return self.broker.topics.partition(self.name, index)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the node do something on its own loop."""
+        """Run a coroutine on the node's event loop."""
         return self.running.run(work)
 
     def ask(self, method: str, rest: str, body: Any = None, **query: Any) -> Answer:
@@ -72,7 +72,7 @@ class HttpTopic:
         return [one["value"] for one in self.read(**query)["records"]]
 
     def follow(self, from_: int = 0, **query: Any) -> tuple[list[tuple[int, Any]], list[Any]]:
-        """What a reader sees that goes on with `next` until it is at the head, and its gaps."""
+        """Return the records and gaps that a reader sees that follows `next` to the head."""
         records: list[tuple[int, Any]] = []
         gaps: list[Any] = []
         while True:
@@ -84,7 +84,7 @@ class HttpTopic:
             from_ = found["next"]
 
     def append_batch(self, *records: Record, codec: Codec = Codec.NONE, **stamp: Any) -> None:
-        """Append one batch, as Kafka's door would."""
+        """Append one batch, as the Kafka server does."""
 
         async def go() -> None:
             partition = self.partition()
@@ -95,7 +95,7 @@ class HttpTopic:
         self.run(go())
 
     def evict_before(self, offset: int) -> None:
-        """Let retention take what lies before an offset."""
+        """Have retention delete everything before an offset."""
 
         async def go() -> None:
             await self.broker.store.get(self.name).evict_before(offset)
@@ -103,7 +103,7 @@ class HttpTopic:
         self.run(go())
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Return once something is so; what takes half a minute never will be."""
+        """Wait until a condition holds, for half a minute at most."""
 
         async def go() -> None:
             async with asyncio.timeout(30):
@@ -113,13 +113,13 @@ class HttpTopic:
         self.run(go())
 
     def waiting(self, count: int, index: int = 0) -> None:
-        """Return once so many wait for records of a partition."""
+        """Wait until so many clients wait for records of a partition."""
         partition = self.partition(index)
         self.until(lambda: len(partition._watchers) == count)
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Have something done in a thread."""
+    """Run a function in a thread."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(work)

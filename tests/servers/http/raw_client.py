@@ -1,4 +1,4 @@
-"""A client that writes what it likes, for tests of what the HTTP door does with it."""
+"""A client that sends arbitrary bytes to the HTTP server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 SECONDS_MAX = 60
-"""A wait that long is a failure. Nothing is timed."""
+"""A wait this long is a failure. Nothing is measured."""
 
 
 @dataclass(frozen=True)
 class RawAnswer:
-    """One answer, as it came."""
+    """One parsed response."""
 
     status: int
     headers: dict[str, str]
@@ -39,12 +39,12 @@ class RawClient:
         self.socket.sendall(data)
 
     def try_to_send(self, data: bytes) -> None:
-        """Send to one who may not listen any more."""
+        """Send data; ignore that the other side may have closed."""
         with contextlib.suppress(OSError):
             self.socket.sendall(data)
 
     def read_some(self) -> bytes:
-        """Return what comes next; nothing at the end, however that came."""
+        """Return the next bytes; none at the end, clean or not."""
         try:
             return self.socket.recv(65_536)
         except ConnectionError:
@@ -55,11 +55,11 @@ class RawClient:
         return b"".join(iter(self.read_some, b""))
 
     def answers(self) -> list[RawAnswer]:
-        """Return all answers up to the end of the connection."""
+        """Return all responses up to the end of the connection."""
         return answers_in(self.read_all())
 
     def answer(self) -> RawAnswer:
-        """Return the next answer, on a connection that may stay open."""
+        """Return the next response, on a connection that may stay open."""
         came = b""
         while not (found := answers_in(came)):
             piece = self.read_some()
@@ -79,7 +79,7 @@ def raw_client(url: str) -> Iterator[RawClient]:
 
 
 def answers_in(came: bytes) -> list[RawAnswer]:
-    """Return the whole answers at the start of what came; each says how long it is."""
+    """Return the complete responses at the start of some bytes."""
     found = []
     while b"\r\n\r\n" in came:
         head, _, rest = came.partition(b"\r\n\r\n")

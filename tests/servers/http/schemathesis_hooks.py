@@ -1,4 +1,4 @@
-"""What schemathesis has to know of the HTTP door; see `test_openapi.py`."""
+"""Hooks of schemathesis for the HTTP server; see `test_openapi.py`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import schemathesis
 
 WAIT_MS_MAX = 5
-"""Requests may ask for a minute; what is checked is the same after some milliseconds."""
+"""Requests may wait for a minute; the checks are the same after some milliseconds."""
 
 LEAK = re.compile(r"Traceback|File \"|\.py\b|/tmp/|/home/|/usr/|/var/|site-packages|Python/\d")
-"""What an error must not tell: calls, paths, versions."""
+"""Contents that an error must not have: calls, paths, versions."""
 
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any = None) -> None:
-    """Let nobody wait for long, and send headers as text, though an answer had a number there."""
+    """Shorten waits, and send headers as text, though a response had a number there."""
     case.headers = {name: str(value) for name, value in (case.headers or {}).items()}
     for fields in (case.query, case.body):
         if isinstance(fields, dict) and _is_long(fields.get("wait_ms")):
@@ -32,9 +32,10 @@ def _is_long(wait_ms: Any) -> bool:
 
 @schemathesis.check
 def what_the_document_allows_is_well_formed(ctx: Any, response: Any, case: Any) -> None:
-    """A request that fits the document is refused for what there is, never for how it looks.
+    """A request that matches the document may be refused for the state of the node, never for its
+    form.
 
-    Save one thing that a document cannot say: 1.0 is a whole number there, and here it is not.
+    Except for one thing that a document cannot express: there, 1.0 is an integer; here, it is not.
     """
     mode = case.meta.generation.mode if case.meta is not None else None
     if case.method.upper() == "HEAD":
@@ -49,13 +50,13 @@ def what_the_document_allows_is_well_formed(ctx: Any, response: Any, case: Any) 
 
 @schemathesis.check
 def every_answer_says_what_it_cost(ctx: Any, response: Any, case: Any) -> None:
-    """`Server-Timing` is on all of them, errors too."""
+    """`Server-Timing` is on all responses, errors too."""
     assert "server-timing" in {name.lower() for name in response.headers}
 
 
 @schemathesis.check
 def every_error_has_the_one_shape_and_tells_no_secrets(ctx: Any, response: Any, case: Any) -> None:
-    """S28, over everything that is asked here."""
+    """S28, for all requests of this test."""
     if response.status_code >= 400 and case.method.upper() != "HEAD":
         error = response.json()["error"]
         assert error.keys() == {"code", "message", "detail"}

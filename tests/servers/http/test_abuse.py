@@ -1,7 +1,7 @@
-"""Bodies that are meant to do harm are refused, on every route that takes one, and cost little.
+"""Hostile bodies are refused by every route that takes one, and cost little.
 
-S4: bodies without end or of any claimed size. S5: two hundred odd pieces of JSON. S28: no error
-tells more than its code and what is allowed.
+S4: endless bodies, and bodies of any claimed size. S5: two hundred odd pieces of JSON. S28: errors
+contain only a code and what is allowed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_a_body_that_claims_too_much_is_refused_at_its_header(
 
 @pytest.mark.parametrize("operation", BODIES, ids=name_of)
 def test_a_body_without_end_is_not_kept(running: RunningBroker, operation: HttpOperation) -> None:
-    """It is sent for as long as the node reads it, which is up to the limit and no further."""
+    """It is sent for as long as the node reads it, which is up to the limit."""
     host, _, port = urlsplit(running.url).netloc.partition(":")
     head = f"{operation.method} {path_of(operation)} HTTP/1.1\r\nHost: localhost\r\n"
     piece = b"10000\r\n" + b" " * 65_536 + b"\r\n"
@@ -106,7 +106,7 @@ def test_records_that_are_too_large_end_no_connection(running: RunningBroker) ->
 
 
 def odd_bodies() -> dict[str, bytes]:
-    """Two hundred pieces of JSON that nobody should take, by what is odd about them."""
+    """Return two hundred pieces of JSON that must be refused, by what is odd about them."""
     found: dict[str, bytes] = {}
     for depth in (1_000, 5_000, 100_000, 1_000_000):
         found[f"lists {depth} deep"] = b"[" * depth + b"]" * depth

@@ -1,4 +1,4 @@
-"""Health and metrics are told as machines ask for them."""
+"""Health and metrics over HTTP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def listening(health: Health = GOOD, pieces: Iterable[str] = ()) -> AsyncI
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
-    """Return status, kind and body of a page."""
+    """Return status, content type and body of a page."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path)

@@ -1,4 +1,4 @@
-"""What the guide and the reference tell people to type does what they say."""
+"""The commands in the guide and the reference work as described."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.testing.broker import RunningBroker, running_broker
 ROOT = Path(__file__).parents[3]
 PAGES = ("docs/guides/http.md", "docs/reference/http.md")
 SHOWN_ONLY = ("wait_ms", "/v1/queues", "/v1/events", "/v1/ws", "/v1/streams", "curl -N")
-"""What takes its time, or has tests of its own."""
+"""Commands that take long, or have tests of their own."""
 
 
 def commands(page: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whatever clients call things: no file is touched elsewhere, and no line is broken."""
+"""Whatever names clients use: no file is touched elsewhere, and no log line is broken."""
 
 # ruff: noqa: RUF001 - letters that look like others are what this is about.
 
@@ -95,7 +95,7 @@ NAMES: tuple[bytes, ...] = tuple(
         ]
     )
 )
-"""Odd ones. Each is sent with every byte escaped that may be, and with as few as possible."""
+"""Odd names. Each is sent with every possible byte escaped, and with as few as possible."""
 
 CHANGING = [one for one in OPERATIONS if one.method not in ("GET", "HEAD") and "{" in one.path]
 
@@ -118,7 +118,7 @@ def broker(root: Path) -> Iterator[RunningBroker]:
 
 
 def tree_around(root: Path) -> set[str]:
-    """Return every path beside the data directory, up to the root of the test."""
+    """Return every path outside of the data directory, up to the root of the test."""
     found = set()
     for folder, folders, files in os.walk(root):
         if folder.endswith(os.path.join("b", "data")):
@@ -137,7 +137,7 @@ def asked(url: str, method: str, path: bytes, body: bytes) -> RawAnswer:
 
 
 def written(name: bytes) -> Iterator[bytes]:
-    """Yield a name as it may stand in a path."""
+    """Yield the spellings of a name in a path."""
     yield b"".join(b"%%%02x" % byte for byte in name)
     yield quote_from_bytes(name, safe="/.~!$&'()*+,;=:@").encode()
 
@@ -163,7 +163,7 @@ def test_odd_names_touch_nothing_elsewhere_and_are_answered_clearly(
 
 
 def test_a_topic_has_a_plain_name_or_is_refused(broker: RunningBroker) -> None:
-    """Names reach the broker as they were meant, and it has a list of what may be in one."""
+    """Names reach the broker unchanged, and it has a list of valid characters."""
     for name in NAMES:
         path = b"/v1/topics/" + next(written(name)) + b"/records"
         answer = asked(broker.url, "POST", path, b'{"records": [{"value": 1}]}')

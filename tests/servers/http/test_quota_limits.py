@@ -1,4 +1,4 @@
-"""Clients of the HTTP door that use more than their quotas allow; time passes when told to."""
+"""HTTP clients that exceed their quotas, with a manual clock."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from millstream.broker.quotas import QuotaKind
 from millstream.config.schema import BrokerConfig
 from millstream.testing.broker import running_broker
 
-from .app_node import AppNode, Exchange, at_the_door
+from .app_node import AppNode, PendingRequest, with_app_node
 from .calls import ask
 
 REQUEST = QuotaKind.REQUEST
 RECORDS = "/v1/topics/t/records"
 BULK_SIZE = 5_000
 BULK = {"records": [{"value": "x" * (BULK_SIZE - len('{"records": [{"value": ""}]}'))}]}
-"""A body of so many bytes: two of them are what a bucket of 1,000 bytes a second holds."""
+"""The size of a body: two of them fill a bucket of 1,000 bytes per second."""
 
 
 async def allow(node: AppNode, client_id: str, **rates: float | None) -> None:
     await node.ask("PUT", "/v1/quotas", {"client_id": client_id, "rates": rates})
 
 
-async def status(exchange: Exchange) -> int:
+async def status(exchange: PendingRequest) -> int:
     found, _ = await exchange.answer()
     return found
 
 
-def headers(exchange: Exchange) -> dict[str, str]:
+def headers(exchange: PendingRequest) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in exchange.sent[0]["headers"]}
 
 
@@ -40,14 +40,14 @@ async def head(node: AppNode) -> int:
 
 
 async def owing(node: AppNode, client_id: str = "etl") -> None:
-    """Have a client owe for five seconds of appends."""
+    """Have a client owe five seconds of appends."""
     await node.ask("PUT", "/v1/topics/t")
     await allow(node, client_id, producer_byte_rate=1_000)
     for _ in range(3):
         assert await status(node.begin("POST", RECORDS, BULK, client_id)) == 201
 
 
-@at_the_door
+@with_app_node
 async def test_who_owes_is_refused_and_told_for_how_long(node):
     await owing(node)
     refused = node.begin("POST", RECORDS, BULK, "etl")
@@ -67,7 +67,7 @@ async def test_who_owes_is_refused_and_told_for_how_long(node):
     assert headers(refused)["retry-after"] == "5", "rounded up"
 
 
-@at_the_door
+@with_app_node
 async def test_a_refused_request_does_nothing(node):
     await owing(node)
     before = await head(node)
@@ -79,7 +79,7 @@ async def test_a_refused_request_does_nothing(node):
     assert (code, placed["offsets"]) == (201, [before]), "refusals were not charged for either"
 
 
-@at_the_door
+@with_app_node
 async def test_an_answer_tells_what_is_owed(node):
     await node.ask("PUT", "/v1/topics/t")
     await allow(node, "etl", producer_byte_rate=1_000)
@@ -92,14 +92,14 @@ async def test_an_answer_tells_what_is_owed(node):
     assert "throttle;dur=5000, " in headers(exchange)["server-timing"]
 
 
-@at_the_door
+@with_app_node
 async def test_who_owes_appends_may_read_and_be_told(node):
     await owing(node)
     assert await status(node.begin("GET", f"{RECORDS}?from=0", None, "etl")) == 200
     assert await status(node.begin("GET", "/v1/topics/t", None, "etl")) == 200
 
 
-@at_the_door
+@with_app_node
 async def test_a_throttled_client_does_not_slow_another(node):
     await owing(node)
     for client_id in ("other", "", None):
@@ -109,7 +109,7 @@ async def test_a_throttled_client_does_not_slow_another(node):
     assert await status(node.begin("POST", RECORDS, BULK, "etl")) == 429
 
 
-@at_the_door
+@with_app_node
 async def test_reads_are_charged_by_what_is_answered(node):
     await node.ask("PUT", "/v1/topics/t")
     await node.append("t", "x" * 15_000)
@@ -123,9 +123,9 @@ async def test_reads_are_charged_by_what_is_answered(node):
     assert await status(node.begin("POST", RECORDS, BULK, "reader")) == 201
 
 
-@at_the_door
+@with_app_node
 async def test_claims_are_reads_and_what_becomes_of_jobs_is_not(node):
-    """A worker that read too much has to be able to say that it is done."""
+    """A worker that read too much must still be able to acknowledge."""
     await node.ask("PUT", "/v1/queues/mail")
     await node.append("mail", "x" * 20_000)
     await allow(node, "worker", consumer_byte_rate=1_000)
@@ -148,7 +148,7 @@ CHANGES: list[tuple[str, str, Any, int]] = [
 
 @pytest.mark.parametrize(("method", "path", "body", "code"), CHANGES)
 def test_partitions_that_come_and_go_are_charged(tmp_path: Path, method, path, body, code):
-    @at_the_door
+    @with_app_node
     async def test(node: AppNode) -> None:
         await node.ask("PUT", "/v1/topics/grown")
         await node.ask("PUT", "/v1/topics/wide", {"partitions": 20})
@@ -167,7 +167,7 @@ def test_partitions_that_come_and_go_are_charged(tmp_path: Path, method, path, b
     test(tmp_path)
 
 
-@at_the_door
+@with_app_node
 async def test_a_topic_that_an_append_or_a_queue_makes_is_charged(node):
     await allow(node, "admin", controller_mutation_rate=0.1)
     await node.begin("POST", "/v1/topics/made/records", BULK, "admin").answer()
@@ -177,7 +177,7 @@ async def test_a_topic_that_an_append_or_a_queue_makes_is_charged(node):
     assert answer["error"]["detail"]["throttle_ms"] == 10_000
 
 
-@at_the_door
+@with_app_node
 async def test_time_is_charged_and_whoever_owes_it_is_refused_everything(node):
     await node.ask("PUT", "/v1/topics/t")
     await allow(node, "etl", request_percentage=1)
@@ -188,7 +188,7 @@ async def test_time_is_charged_and_whoever_owes_it_is_refused_everything(node):
         assert (code, answer["error"]["detail"]["quota"]) == (429, "request_percentage")
 
 
-@at_the_door
+@with_app_node
 async def test_health_metrics_and_quotas_are_never_refused(node):
     await allow(node, "etl", request_percentage=1, producer_byte_rate=1)
     node.broker.quotas.charge(REQUEST, "ANONYMOUS", "etl", 1000.0, node.clock.monotonic())
@@ -202,7 +202,7 @@ async def test_health_metrics_and_quotas_are_never_refused(node):
     assert await status(node.begin("GET", "/v1/topics", None, "etl")) == 200
 
 
-@at_the_door
+@with_app_node
 async def test_a_hostile_client_id_is_refused_whether_or_not_there_are_quotas(node):
     for _ in range(2):
         code, answer = await node.begin("GET", "/v1/topics", None, "a\tb").answer()
@@ -211,7 +211,7 @@ async def test_a_hostile_client_id_is_refused_whether_or_not_there_are_quotas(no
     assert await status(node.begin("GET", "/health/live", None, "a\tb")) == 200
 
 
-@at_the_door
+@with_app_node
 async def test_quotas_count_what_they_hold_up(node):
     await owing(node)
     for _ in range(3):

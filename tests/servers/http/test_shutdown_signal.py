@@ -1,4 +1,4 @@
-"""Who waits at the door is told when it closes."""
+"""Waiting requests are notified when the server stops."""
 
 from __future__ import annotations
 

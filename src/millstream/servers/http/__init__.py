@@ -1,1 +1,1 @@
-"""The HTTP door."""
+"""The HTTP server of a node."""

@@ -1,4 +1,4 @@
-"""The files of the console: whole, safe, and from nowhere else than the node."""
+"""The files of the console: complete, safe, and only from the node."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _without_comments(text: str) -> str:
 
 
 class _Inline(HTMLParser):
-    """Gathers what a policy without `unsafe-inline` would refuse."""
+    """Collects everything that a policy without `unsafe-inline` would refuse."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who waits for records gets them when they come, and is never left hanging."""
+"""Long polls get records when they are committed, and always end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells of itself over HTTP."""
+"""The description of a node over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from millstream import __version__
 from millstream.observe.node_info import resident_bytes
 from millstream.testing.broker import RunningBroker, running_broker
-from tests.servers.http.app_node import AppNode, at_the_door
+from tests.servers.http.app_node import AppNode, with_app_node
 from tests.servers.http.calls import ask
 from tests.servers.http.http_topic import HttpTopic
 
@@ -23,7 +23,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
         yield broker
 
 
-def test_a_node_tells_what_it_is_and_where_its_doors_are(running: RunningBroker) -> None:
+def test_a_node_tells_what_it_is_and_where_its_servers_are(running: RunningBroker) -> None:
     found = ask(running.url, "GET", "/v1/node").json
     assert found["version"] == __version__
     assert found["node_id"] == running.server.broker.node_id
@@ -107,8 +107,8 @@ def test_a_node_that_was_stopped_samples_no_more(tmp_path: Path) -> None:
     assert history._timer is None
 
 
-@at_the_door
-async def test_a_door_without_a_node_behind_it_says_so(node: AppNode) -> None:
+@with_app_node
+async def test_a_server_without_a_node_says_so(node: AppNode) -> None:
     for path in ("/v1/node", "/v1/node/history"):
         status, answer = await node.begin("GET", path).answer()
         assert (status, answer["error"]["code"]) == (503, "unavailable")

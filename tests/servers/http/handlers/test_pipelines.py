@@ -1,4 +1,4 @@
-"""Who publishes exactly once, as the node sees it."""
+"""The list of publishers that write exactly once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.clients.kafka.publication import publish
 from millstream.protocols.kafka.pipeline_client_id import pipeline_client_id, pipeline_of
 from millstream.servers.http.handlers import pipelines
 from millstream.testing.broker import running_broker
-from tests.servers.http.app_node import AppNode, at_the_door
+from tests.servers.http.app_node import AppNode, with_app_node
 from tests.servers.http.calls import ask
 
 
@@ -33,7 +33,7 @@ async def listed(node: AppNode, limit: int = 100) -> list[dict[str, Any]]:
         after = answer["next"]
 
 
-@at_the_door
+@with_app_node
 async def test_a_publisher_is_told_with_its_name_kind_and_last_publication(node: AppNode) -> None:
     await publishes(node, "spark-query/1", 16)
     await publishes(node, "spark-query/1", 17, pipeline_client_id("clicks", "by-hour"))
@@ -49,7 +49,7 @@ async def test_a_publisher_is_told_with_its_name_kind_and_last_publication(node:
     }
 
 
-@at_the_door
+@with_app_node
 async def test_the_kind_is_what_the_sinks_of_spark_make_it(node: AppNode) -> None:
     for name in ("spark-query/1", "spark-job/1", "spark-queryless", "mine"):
         await publishes(node, name, client_id="millstream-spark")
@@ -62,7 +62,7 @@ async def test_the_kind_is_what_the_sinks_of_spark_make_it(node: AppNode) -> Non
     }
 
 
-@at_the_door
+@with_app_node
 async def test_who_published_last_comes_first_whatever_the_size_of_a_page(node: AppNode) -> None:
     names = [f"p{number}:/ä" for number in range(7)]
     for name in names:
@@ -80,21 +80,21 @@ async def test_who_published_last_comes_first_whatever_the_size_of_a_page(node: 
         pipelines.PUBLISHERS_PER_TURN = kept
 
 
-@at_the_door
+@with_app_node
 async def test_no_more_is_remembered_of_a_client_id_than_may_be(node: AppNode) -> None:
     await publishes(node, "p", client_id="pipeline:" + "x" * 30_000)
     (found,) = await listed(node)
     assert len(found["name"]) == CLIENT_ID_LENGTH_MAX - len("pipeline:")
 
 
-@at_the_door
+@with_app_node
 async def test_a_sequence_that_was_given_up_makes_nobody_a_publisher(node: AppNode) -> None:
     proposal = PublicationProposal(publisher="p", sequence=0, is_commit=False)
     await node.broker.transactions.publish(proposal)
     assert await listed(node) == []
 
 
-@at_the_door
+@with_app_node
 async def test_a_page_that_is_none_is_malformed(node: AppNode) -> None:
     for after in ("x", ":", "1:", "-1:p"):
         status, answer = await node.begin("GET", f"/v1/pipelines?after={after}").answer()

@@ -1,4 +1,4 @@
-"""An append with a producer may be repeated: it happens once, and is answered the same."""
+"""An append with a producer id can be repeated: it happens once, with the same response."""
 
 from __future__ import annotations
 

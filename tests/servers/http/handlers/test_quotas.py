@@ -1,4 +1,4 @@
-"""Quotas over HTTP: shown, set and removed, and the same at both doors."""
+"""Quotas over HTTP: shown, set and removed, and the same for both servers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_is_no_quota_changes_nothing(node, body, says):
     assert listed(node) == [good]
 
 
-def test_what_is_set_at_one_door_is_shown_and_holds_at_the_other(node):
+def test_a_quota_set_by_one_server_is_shown_and_holds_at_the_other(node):
     wanted = {"client_id": "etl", "rates": {"producer_byte_rate": 1_000.0}}
     quotas(node, "PUT", wanted)
     with RawClient(node.bootstrap, client_id="etl") as client:
@@ -122,7 +122,7 @@ def test_what_is_set_at_one_door_is_shown_and_holds_at_the_other(node):
     assert wanted in listed(node)
 
 
-def test_a_client_owes_at_one_door_what_it_used_at_the_other(node):
+def test_a_client_owes_at_one_server_what_it_used_at_the_other(node):
     path = "/v1/topics/t/records"
     ask(node.url, "PUT", "/v1/topics/t")
     quotas(node, "PUT", {"client_id": "etl", "rates": {"producer_byte_rate": 1_000}})

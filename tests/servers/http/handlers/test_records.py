@@ -1,4 +1,4 @@
-"""Records over HTTP: what is appended is read again, by everyone, in order and with its gaps."""
+"""Records over HTTP: appended records are read again by all clients, in order, with their gaps."""
 
 from __future__ import annotations
 

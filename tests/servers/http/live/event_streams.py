@@ -1,4 +1,4 @@
-"""A client of `GET /v1/events` for tests: a socket, and events as they come out of it."""
+"""A test client of `GET /v1/events`: a socket and the events from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stream:
         self.retry_ms: int | None = None
 
     def next(self) -> Told:
-        """Return the next event; raises `EOFError` where the stream ended."""
+        """Return the next event; raises `EOFError` if the stream ended."""
         kind, data, own_id = "", "", None
         while line := self._response.readline():
             name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -48,17 +48,17 @@ class Stream:
         raise EOFError
 
     def next_but(self, *kinds: str) -> Told:
-        """Return the next event that is none of these."""
+        """Return the next event that is not of these kinds."""
         while (told := self.next()).kind in kinds:
             pass
         return told
 
     def values(self, count: int) -> list[Any]:
-        """Return the values of the next records, as many as are wanted."""
+        """Return the values of the next `count` records."""
         return [record["value"] for record in self.records(count)]
 
     def records(self, count: int) -> list[Any]:
-        """Return the next records, whichever events they come by."""
+        """Return the next records, from one or more events."""
         found: list[Any] = []
         while len(found) < count:
             told = self.next_but("heartbeat", "lagged")
@@ -68,7 +68,7 @@ class Stream:
         return found
 
     def rest(self) -> list[Told]:
-        """Return all that comes until the stream ends."""
+        """Return all events until the stream ends."""
         found = []
         try:
             while True:
@@ -79,7 +79,7 @@ class Stream:
 
 @contextmanager
 def watching(url: str, *topics: str, last_id: str | None = None, **query: str) -> Iterator[Stream]:
-    """Watch topics for as long as the block lasts; `from_` stands for `from`."""
+    """Watch topics; `from_` is the parameter `from`."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
     words = [("topic", topic) for topic in topics]
     words += [(name.rstrip("_"), value) for name, value in query.items()]

@@ -16,7 +16,7 @@ from tests.servers.http.calls import ask
 
 
 class LiveTopic:
-    """A topic of a running node, which no other test uses."""
+    """A topic of a running node that no other test uses."""
 
     def __init__(
         self, node: RunningBroker, *, partitions: int = 1, configs: dict[str, str] | None = None
@@ -30,7 +30,7 @@ class LiveTopic:
         return self.node.server.broker
 
     def create(self, *, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
-        """Make it; also after it was deleted."""
+        """Create the topic, also after it was deleted."""
         work = self.broker.topics.create(self.name, partitions=partitions, configs=configs)
         self.node.run(work)
 
@@ -41,14 +41,14 @@ class LiveTopic:
         self.node.run(self.broker.topics.add_partitions(self.name, count))
 
     def evict(self, offset: int, *, partition: int = 0) -> None:
-        """Let retention take what lies before an offset."""
+        """Have retention delete everything before an offset."""
         self.node.run(self.broker.store.get(self.name, partition).evict_before(offset))
 
     def partition(self, index: int = 0) -> Partition:
         return self.broker.topics.partition(self.name, index)
 
     def append(self, *values: Any, partition: int = 0, node: str | None = None) -> list[int]:
-        """Append records through the HTTP door, in one request; return their offsets."""
+        """Append records with one HTTP request; return their offsets."""
         records = [{"value": value, "partition": partition} for value in values]
         body: dict[str, Any] = {"records": records}
         if node is not None:
@@ -66,7 +66,7 @@ class LiveTopic:
         assert ask(self.node.url, "POST", path, json.dumps(body).encode()).status == 201
 
     def append_bytes(self, values: Sequence[bytes], *, partition: int = 0) -> None:
-        """Append records past the door, in one batch."""
+        """Append records in one batch, without HTTP."""
         topic = self.broker.topics.get(self.name)
         records = [Record(value) for value in values]
         places = [partition] * len(records)
@@ -74,7 +74,7 @@ class LiveTopic:
 
 
 def wait_until(node: RunningBroker, holds: Callable[[], bool]) -> None:
-    """Return once something holds; it is asked in every turn of the node's loop."""
+    """Wait until a condition holds; it is checked in every turn of the node's event loop."""
 
     async def wait() -> None:
         while not holds():  # noqa: ASYNC110 - what it waits for is no event of anybody.

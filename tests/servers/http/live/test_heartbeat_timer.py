@@ -1,4 +1,4 @@
-"""A connection hears something every now and then, though nothing happens."""
+"""A connection without events gets heartbeats."""
 
 from __future__ import annotations
 

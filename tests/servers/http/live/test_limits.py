@@ -1,4 +1,4 @@
-"""What the documentation says of limits is what holds."""
+"""The documented limits are those of the code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Whatever happens to a topic and to its watcher, every live record comes once, and in order.
 
-A real topic, with real feeds and subscribers, and no sockets: the events are those that a client
-would be sent, by SSE or by WebSocket, and a client that comes back does so with the cursor that it
-was told last. Between two of them, a plain difference may read on from the same cursor.
+A real topic with real feeds and subscribers, and no sockets: the events are those that a client
+would get by SSE or by WebSocket, and a client that reconnects does so with its last cursor. In
+between, a plain read may continue from the same cursor.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STEPS = st.lists(
     min_size=10,
     max_size=40,
 )
-"""What happens most has to happen often for the rest to find something to disturb."""
+"""Frequent steps are listed several times, so that the others find something to disturb."""
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ class Session:
     # What the client does.
 
     async def turns(self, count: int) -> None:
-        """Let feeds work while the client takes nothing."""
+        """Let feeds work while the client reads nothing."""
         for _ in range(count):
             await asyncio.sleep(0)
 
@@ -189,7 +189,7 @@ class Session:
         await self.enter()
 
     async def difference(self, index: int, limit: int) -> None:
-        """Read on from the cursor by a plain difference, as a client without a connection."""
+        """Read from the cursor on with a plain read, as a client without a connection."""
         self.live.leave(self.subscriber)
         places = decode_cursor(self.cursor)
         partition = self.broker.topics.partition(self.name, index)
@@ -222,7 +222,7 @@ class Session:
         self.check_cursor()
 
     def check_cursor(self) -> None:
-        """Whatever lies before the cursor was seen, told as missed, or deleted."""
+        """Check that everything before the cursor was seen, reported as a gap, or deleted."""
         places = decode_cursor(self.cursor)
         for progress in self.appended.keys() - self.deleted - self.missed:
             partition, offset = progress

@@ -1,4 +1,4 @@
-"""`GET /v1/events`: what a watcher is told."""
+"""`GET /v1/events`: the events of a watcher."""
 
 from __future__ import annotations
 
@@ -265,5 +265,5 @@ def test_a_head_request_gets_the_headers_and_no_stream(node: RunningBroker) -> N
 
 
 def next_(stream: Stream, count: int) -> list[Told]:
-    """The next events."""
+    """Return the next events."""
     return [stream.next() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What one connection is told next, of several partitions, and where its cursor says it stands."""
+"""The next events of one connection over several partitions, and its cursor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Bench:
         await self.broker.appends.append(topic, records, partitions=places)
 
     async def settle(self) -> None:
-        """Let the feeds do what they have to do."""
+        """Let the feeds finish their work."""
         feeds = [subscription.feed for subscription in self.subscriber.subscriptions]
         for _ in range(20):
             await asyncio.sleep(0)

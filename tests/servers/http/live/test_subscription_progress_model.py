@@ -1,7 +1,7 @@
 """Whatever happens to a partition and to its watcher, every live record comes once, and in order.
 
 The model is a log of numbers, a feed over it, and one watcher that is sometimes slow and sometimes
-connects again. Only `SubscriptionProgress` is real.
+reconnects. Only `SubscriptionProgress` is real.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.servers.http.live.subscription_progress import SubscriptionProgr
 
 OPENING = event_prefix("t", 0)
 ROOM = 600
-"""Bytes that may wait: a few batches of this model."""
+"""Bytes that may be queued: a few batches of this model."""
 
 
 class Watcher(RuleBasedStateMachine):
@@ -51,7 +51,7 @@ class Watcher(RuleBasedStateMachine):
         self.floor = data.draw(st.integers(self.floor, self.head))
 
     def read(self, offset: int, count: int) -> RecordPage:
-        """Return what the difference of a real partition would be."""
+        """Return the page that a real partition would return."""
         gap = Gap(offset, self.floor - 1, "retention") if offset < self.floor else None
         first = max(offset, self.floor)
         end = min(self.head, first + count)
@@ -127,7 +127,7 @@ class Watcher(RuleBasedStateMachine):
         assert not any(offset >= self.progress.next_offset for offset in self.seen)
 
     def teardown(self) -> None:
-        """In the end the watcher has come to the head."""
+        """In the end the watcher has reached the head."""
         for _ in range(4 * self.head + 10):
             self.feed(20)
             self.serve(20)

@@ -1,4 +1,4 @@
-"""Live delivery to clients that owe: slowed and not cut, and nobody else notices."""
+"""Live delivery to clients that exceed a quota: delayed, not closed; others are not affected."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from websockets.exceptions import InvalidStatus
 from millstream.broker.quotas import DEFAULT, ClientQuotaEntity, QuotaKind
 from millstream.broker.streams.writers import WriteMark
 from millstream.testing.broker import RunningBroker, running_broker
-from tests.servers.http.app_node import AppNode, Exchange, at_the_door
+from tests.servers.http.app_node import AppNode, PendingRequest, with_app_node
 
 from .event_streams import watching
 from .live_topic import LiveTopic
 from .websockets_client import talking
 
 LARGE = "x" * 20_000
-"""Twice what a bucket of 1,000 bytes a second holds."""
+"""Twice the size of a bucket of 1,000 bytes per second."""
 
 
 async def allow(node: AppNode, client_id: str, **rates: float | None) -> None:
@@ -29,7 +29,7 @@ async def allow(node: AppNode, client_id: str, **rates: float | None) -> None:
 
 
 async def turns() -> None:
-    """Let everybody do what can be done without time passing."""
+    """Run everything that needs no time to pass."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -39,11 +39,11 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def kinds(watcher: Exchange) -> list[str]:
+def kinds(watcher: PendingRequest) -> list[str]:
     return [kind for kind, _ in watcher._events()]
 
 
-def values(watcher: Exchange) -> list[Any]:
+def values(watcher: PendingRequest) -> list[Any]:
     return [
         record["value"]
         for kind, data in watcher._events()
@@ -52,19 +52,19 @@ def values(watcher: Exchange) -> list[Any]:
     ]
 
 
-async def watch(node: AppNode, client_id: str) -> Exchange:
+async def watch(node: AppNode, client_id: str) -> PendingRequest:
     watcher = node.begin("GET", "/v1/events?topic=t", None, client_id)
     await watcher.events(1)
     return watcher
 
 
-async def leave(*watchers: Exchange) -> None:
+async def leave(*watchers: PendingRequest) -> None:
     for watcher in watchers:
         watcher.leave()
         await watcher.task
 
 
-@at_the_door
+@with_app_node
 async def test_a_watcher_that_owes_waits_and_nobody_else_does(node):
     await node.ask("PUT", "/v1/topics/t")
     await allow(node, "slow", consumer_byte_rate=1_000)
@@ -86,7 +86,7 @@ async def test_a_watcher_that_owes_waits_and_nobody_else_does(node):
     await leave(slow, other)
 
 
-@at_the_door
+@with_app_node
 async def test_who_is_held_for_long_lags_and_misses_nothing(node):
     await node.ask("PUT", "/v1/topics/t")
     await allow(node, "slow", consumer_byte_rate=1_000)
@@ -105,7 +105,7 @@ async def test_who_is_held_for_long_lags_and_misses_nothing(node):
     await leave(slow)
 
 
-@at_the_door
+@with_app_node
 async def test_a_held_watcher_leaves_and_ends_as_every_other(node):
     await node.ask("PUT", "/v1/topics/t")
     await allow(node, "gone", consumer_byte_rate=1_000)
@@ -122,7 +122,7 @@ async def test_a_held_watcher_leaves_and_ends_as_every_other(node):
     assert values(told) == [LARGE]
 
 
-@at_the_door
+@with_app_node
 async def test_a_quota_that_goes_lets_the_watcher_go_on(node):
     await node.ask("PUT", "/v1/topics/t")
     await allow(node, "slow", consumer_byte_rate=1)
@@ -137,14 +137,14 @@ async def test_a_quota_that_goes_lets_the_watcher_go_on(node):
     await leave(slow)
 
 
-@at_the_door
+@with_app_node
 async def test_a_stream_as_events_waits_and_sends_what_is_there_then(node):
     await node.ask("PUT", "/v1/streams/s")
     path = "/v1/streams/s?offset=-1&live=sse"
     await allow(node, "slow", consumer_byte_rate=1_000)
     slow, other = node.begin("GET", path, None, "slow"), node.begin("GET", path, None, "other")
 
-    def sent(reader: Exchange) -> bytes:
+    def sent(reader: PendingRequest) -> bytes:
         return b"".join(one.get("body", b"") for one in reader.sent)
 
     large, second = base64.b64encode(LARGE.encode()), base64.b64encode(b"second")
@@ -244,7 +244,7 @@ def test_a_socket_with_a_hostile_client_id_is_refused(
 
 
 def test_a_watcher_that_is_slowed_is_not_cut(tmp_path: Path) -> None:
-    """With real sockets and real time, of which it takes a second more than it would."""
+    """With real sockets and real time; takes about a second."""
     with running_broker(tmp_path) as node:
         topic = LiveTopic(node)
         everyone = ClientQuotaEntity(None, DEFAULT)

@@ -1,4 +1,4 @@
-"""Many watchers, slow ones, and ones that are gone: nobody pays for another."""
+"""Many watchers, slow ones and disconnected ones: none affects another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @contextmanager
 def connecting(node: RunningBroker) -> Iterator[socket.socket]:
-    """A connection with little room for what comes."""
+    """Return a socket with a small receive buffer."""
     progress = urlsplit(node.url)
     with socket.socket() as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
@@ -46,14 +46,14 @@ def connecting(node: RunningBroker) -> Iterator[socket.socket]:
 
 @contextmanager
 def connected(node: RunningBroker, topic: str) -> Iterator[socket.socket]:
-    """A watcher that reads nothing unless the test does."""
+    """Return a watcher that reads only when the test does."""
     with connecting(node) as found:
         found.sendall(f"GET /v1/events?topic={topic} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         yield found
 
 
 def read_until(found: socket.socket, words: bytes) -> bytes:
-    """What comes, up to the end of the event with these words."""
+    """Read up to the end of the event with these words."""
     data = b""
     while words not in data or not data.endswith(b"\n\n\r\n"):
         piece = found.recv(1 << 20)
@@ -63,7 +63,7 @@ def read_until(found: socket.socket, words: bytes) -> bytes:
 
 
 def events_of(data: bytes) -> list[tuple[str, dict[str, object]]]:
-    """The events in what came over a socket, chunks and head and all."""
+    """Return the events in raw output with its head and chunks."""
     _, _, body = data.partition(b"\r\n\r\n")
     text = b""
     while body:
@@ -78,7 +78,7 @@ def events_of(data: bytes) -> list[tuple[str, dict[str, object]]]:
 
 
 def is_lagging(node: RunningBroker) -> bool:
-    """Whether somebody was too slow, and was not told yet."""
+    """Return whether a watcher was too slow and was not told yet."""
     return any(
         subscription.progress.lag is not None
         for one in node.server.live.subscribers
@@ -87,7 +87,8 @@ def is_lagging(node: RunningBroker) -> bool:
 
 
 def fill(topic: LiveTopic) -> int:
-    """Append until the only watcher takes no more, and something waits; return how many records."""
+    """Append until the only watcher takes no more and a batch is queued; return the number of
+    records."""
     [subscriber] = topic.node.server.live.subscribers
     count = 0
     while subscriber.queued_bytes < 2 * len(VALUE):  # One alone may be about to be sent.

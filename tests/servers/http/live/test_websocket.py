@@ -1,4 +1,4 @@
-"""`GET /v1/ws`: what a client can ask for, and what it is told."""
+"""`GET /v1/ws`: the operations and events of a client."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_page_of_the_same_site_gets_one(node: RunningBroker) -> None:
 
 
 def test_what_waits_for_a_client_that_only_sends_stays_bounded(node: RunningBroker) -> None:
-    """Pings are answered below the application; who reads no answer is not listened to either."""
+    """Pings are answered below the application; a client that reads nothing is not read either."""
     progress = urlsplit(node.url)
     with socket.create_connection((progress.hostname, progress.port)) as rude:
         rude.settimeout(30)

@@ -1,4 +1,4 @@
-"""Who watches, in tests that are about something else."""
+"""Usages of watchers in tests that are about something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A WebSocket client for tests: that of the `websockets` package, and JSON."""
+"""A WebSocket client for tests: that of the `websockets` package, with JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 
 
 class Talk:
-    """A connection, and what was said on it."""
+    """A WebSocket connection and its messages."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -34,7 +34,7 @@ class Talk:
         return json.loads(self.connection.recv(timeout=30))
 
     def ask(self, **message: Any) -> Any:
-        """Send a message, and return what answers it."""
+        """Send a message, and return its answer."""
         message_id = self.send(**message)
         while True:
             found = json.loads(self.connection.recv(timeout=30))
@@ -43,13 +43,13 @@ class Talk:
             self.pushed.append(found)
 
     def result(self, **message: Any) -> Any:
-        """Send a message, and return the result that answers it."""
+        """Send a message, and return the result in its answer."""
         found = self.ask(**message)
         assert found["type"] == "answer", found
         return found["result"]
 
     def values(self, count: int) -> list[Any]:
-        """Return the values of the next records, as many as are wanted."""
+        """Return the values of the next `count` records."""
         found: list[Any] = []
         while len(found) < count:
             told = self.next()
@@ -61,6 +61,6 @@ class Talk:
 
 @contextmanager
 def talking(url: str, **named: Any) -> Iterator[Talk]:
-    """Talk to a node for as long as the block lasts."""
+    """Connect to a node."""
     with connect(f"ws://{urlsplit(url).netloc}/v1/ws", **named) as connection:
         yield Talk(connection)

@@ -137,7 +137,7 @@ def test_even_what_was_no_request_is_answered_safely(broker: RunningBroker) -> N
 
 
 def answered(handler: Handler) -> RawAnswer:
-    """Return what a door with one handler answers."""
+    """Return the response of a server with one handler."""
 
     async def run() -> bytes:
         listener = HttpListener(app_with(test=handler))
@@ -174,7 +174,7 @@ def test_an_answer_to_an_error_of_ours_is_safe_too() -> None:
 
 
 def test_a_websocket_of_another_site_is_refused(broker: RunningBroker) -> None:
-    """A browser lets every page open one anywhere, and read what comes."""
+    """A browser lets every page open a WebSocket anywhere, and read from it."""
     assert upgrade(broker, "localhost", "Origin: http://evil.example") == 403
     assert upgrade(broker, "localhost", "Origin: http://localhost") != 403
     assert upgrade(broker, "localhost", "X: y") != 403

@@ -35,7 +35,7 @@ ALL = [
 
 
 def answer_to(error: Exception) -> Answer:
-    """What a client gets where a handler raises `error`."""
+    """Return the response if a handler raises `error`."""
 
     async def raise_it(_: Request) -> Response:
         raise error

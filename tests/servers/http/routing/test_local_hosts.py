@@ -1,4 +1,4 @@
-"""A node that only this machine reaches answers to no other name: pages must not borrow it."""
+"""A local node answers to no other host name: web pages must not reach it by DNS rebinding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOOD = Health(is_started=True)
 
 
 def status(host: str | None, *, is_local: bool) -> int:
-    """Ask for something under a name, and return the status of the answer."""
+    """Return the status of a request with this `Host`."""
     app = make_app(lambda: GOOD, lambda: (), is_local=is_local)
     headers = [] if host is None else [(b"host", host.encode())]
     scope = {

@@ -1,4 +1,4 @@
-"""The document at `/openapi.json` is true, and leaves nothing out."""
+"""The document at `/openapi.json` is correct and complete."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ HEALTH = Health(is_started=True)
 ALL: list[HttpOperation] = [*health_operations(lambda: HEALTH, lambda: ()), *OPERATIONS]
 NAMES = [f"{one.method} {one.path}" for one in ALL]
 ENDLESS = "text/event-stream"
-"""Answers of this kind end when the client hangs up, so nobody can wait for them."""
+"""Responses of this type end when the client disconnects, so the tests cannot wait for them."""
 
 LEFT_OUT: tuple[str, ...] = ()
-"""Operations, as `GET /v1/path`, that answer without end in some other way."""
+"""Operations, as `GET /v1/path`, with other endless responses."""
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_an_operation_says_what_its_path_takes(described: Any, operation: HttpOp
     assert found == names
 
 
-# The document and the door.
+# The document and the server.
 
 
 def test_a_path_that_is_there_names_the_methods_that_it_knows(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def is_endless(one: HttpOperation) -> bool:
 
 
 def test_schemathesis_finds_nothing_wrong(tmp_path: Path) -> None:
-    """Takes some twenty seconds: it asks for every operation in hundreds of ways."""
+    """Takes some twenty seconds: it calls every operation in hundreds of ways."""
     left_out = [
         word
         for one in ALL

@@ -1,4 +1,4 @@
-"""Who uses what through the HTTP door, with time that passes when it is told to."""
+"""Usage of HTTP clients and their quotas, with a manual clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRODUCE, CONSUME, REQUEST = QuotaKind.PRODUCE, QuotaKind.CONSUME, QuotaKind.REQU
 
 
 class Bench:
-    """Quotas of nobody yet, and a meter."""
+    """A meter, and quotas that are empty at first."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -225,7 +225,7 @@ def test_a_delivery_is_held_until_nothing_is_owed(bench):
 
 
 def test_a_delivery_looks_again_while_it_is_held_for_long(bench):
-    """Somebody may have raised the quota: it would wait for nothing."""
+    """The quota may have been raised meanwhile."""
     bench.allow("etl", consumer_byte_rate=1)
     usage, woken = bench.usage("etl"), []
     holding = Throttle(usage, bench.timers, lambda: woken.append(bench.clock.monotonic()))

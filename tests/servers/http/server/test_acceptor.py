@@ -1,4 +1,4 @@
-"""There are as many connections as there may be, and the log keeps its descriptors."""
+"""The limits of connections hold, and the log keeps its descriptors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ with running_broker(sys.argv[1]) as broker:
 
 @contextlib.contextmanager
 def limited_node(path: Path, share: float) -> Iterator[tuple[str, list[str]]]:
-    """Run a process with 256 descriptors; yields its URL, and after its end the lines it logged."""
+    """Run a process with 256 descriptors; yields its URL, and a list that gets its log lines."""
     command = [sys.executable, "-c", NODE, str(path), str(share)]
     lines: list[str] = []
     with subprocess.Popen(
@@ -94,7 +94,7 @@ def limited_node(path: Path, share: float) -> Iterator[tuple[str, list[str]]]:
 
 
 def wait_until_served(url: str) -> None:
-    """Return when the node has noticed that clients are gone."""
+    """Wait until the node has noticed that clients are gone."""
     while True:
         with raw_client(url) as client:
             client.try_to_send(GET)
@@ -103,7 +103,7 @@ def wait_until_served(url: str) -> None:
 
 
 def test_a_thousand_connections_leave_the_log_its_descriptors(tmp_path: Path) -> None:
-    """Who was taken appends to new logs, whose files have to be opened: meanwhile and after."""
+    """An accepted client appends to new logs, whose files have to be opened."""
     with limited_node(tmp_path, DESCRIPTOR_SHARE) as (url, log):
         clients = []
         for _ in range(1_000):
@@ -124,7 +124,7 @@ def test_a_thousand_connections_leave_the_log_its_descriptors(tmp_path: Path) ->
 
 
 def test_without_descriptors_nothing_spins_and_all_is_well_again_after(tmp_path: Path) -> None:
-    """As if Kafka's clients had taken the rest: the share is larger than all there is."""
+    """As if Kafka clients had taken the others: the share is larger than the limit."""
     with limited_node(tmp_path, 10.0) as (url, log):
         clients = [RawClient(url) for _ in range(1_000)]
         for client in clients[:150]:
@@ -140,7 +140,7 @@ def test_without_descriptors_nothing_spins_and_all_is_well_again_after(tmp_path:
 
 
 def client_statuses(client: RawClient) -> list[int]:
-    """Return the status of the next answer; none where the connection ended without one."""
+    """Return the status of the next response; none if the connection ended without one."""
     with contextlib.suppress(AssertionError):
         return [client.answer().status]
     return []

@@ -1,4 +1,4 @@
-"""Whoever is slow is given up at a fixed moment, however the bytes trickle in."""
+"""A slow client is closed at a fixed time, however its bytes trickle in."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def ended(broker: RunningBroker) -> dict[str, int]:
 
 
 def trickle(client: RawClient, piece: bytes) -> bytes:
-    """Send a piece over and over, as fast as it goes, until the other side has said all."""
+    """Send a piece again and again, as fast as possible, until the other side has closed."""
     client.socket.settimeout(0.005)
     came = b""
     for _ in range(2_000):
@@ -201,7 +201,7 @@ def test_who_reads_a_large_answer_slowly_has_more_time(
 
 
 def test_two_hundred_slow_clients_do_not_keep_others_from_being_served(tmp_path: Path) -> None:
-    """Heads that do not end, and bodies that do not come; limits are the usual ones."""
+    """Heads that do not end, and bodies that do not arrive; with the default limits."""
     with running_broker(tmp_path) as broker:
         slow = [RawClient(broker.url) for _ in range(200)]
         for at, client in enumerate(slow):

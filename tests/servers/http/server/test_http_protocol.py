@@ -1,4 +1,4 @@
-"""One connection: requests one after the other, within limits, to a clean end."""
+"""One connection: requests one after the other, within limits, up to a clean end."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_body_of_too_many_chunks_is_refused(broker: RunningBroker) -> None:
 
 
 def test_who_answers_before_the_body_came_closes_behind_the_answer(broker: RunningBroker) -> None:
-    """What is left of the body is not waited for, nor taken for a request."""
+    """The remaining body is neither waited for nor taken for a request."""
     with raw_client(broker.url) as client:
         client.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         (answer,) = client.answers()
@@ -180,7 +180,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def test_two_hundred_clients_that_read_nothing_cost_bounded_memory(tmp_path: Path) -> None:
-    """Each sends ten thousand requests, as far as they are taken from it."""
+    """Each sends ten thousand requests, as far as they are read."""
     command = [sys.executable, "-c", NODE, str(tmp_path)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Nobody can hide a request inside another: what leaves doubt about where one ends is refused."""
+"""No request can be hidden inside another: everything ambiguous about its end is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.testing.broker import RunningBroker, running_broker
 from tests.servers.http.raw_client import raw_client
 
 CANARY = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-"""Sent behind everything that is refused. It must not be answered."""
+"""Sent after everything that is refused. It must not be answered."""
 
 
 def post(*lines: bytes, body: bytes = b"") -> bytes:
@@ -197,7 +197,7 @@ def test_doubt_is_refused_and_what_follows_is_not_answered(
 def test_doubt_is_refused_however_its_bytes_arrive(
     broker: RunningBroker, request_bytes: bytes
 ) -> None:
-    """A request that comes in two pieces is judged as one that comes whole."""
+    """A request in two pieces is treated like a whole one."""
     middle = len(request_bytes) // 2
     with raw_client(broker.url) as client:
         client.send(request_bytes[:middle])
@@ -210,7 +210,7 @@ def test_doubt_is_refused_however_its_bytes_arrive(
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name != "a method that nobody knows"])
 def test_doubt_is_refused_before_the_parser_sees_it(name: str) -> None:
-    """Of these, the parser alone would let every fourth pass. Methods are what it knows better."""
+    """The parser alone would accept every fourth of these. Unknown methods are left to it."""
     framing = RequestFramer(head_size_max=65_536)
     framing.receive(REFUSED[name] + CANARY)
     with pytest.raises(HTTPException):
@@ -274,7 +274,7 @@ def test_a_body_ends_where_it_says_and_the_next_request_begins_there(
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(64))
 KAFKA_FRAME = bytes.fromhex("00000012001200030000000100047465737400") + b"a\x02b\x00"
-"""Asks a Kafka node for its versions."""
+"""A Kafka ApiVersions request."""
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ def test_another_protocol_is_refused_with_its_first_bytes(
     assert lines[0].isprintable()
 
 
-def test_http_at_the_door_of_kafka_is_closed_at_once(broker: RunningBroker) -> None:
-    """`GET ` would be a frame of 1,195,725,856 bytes, which nobody waits for."""
+def test_http_at_the_kafka_server_is_closed_at_once(broker: RunningBroker) -> None:
+    """`GET ` would be a frame of 1,195,725,856 bytes, which is refused."""
     with raw_client(f"http://{broker.bootstrap}") as client:
         client.send(CANARY)
         assert client.read_all() == b""

@@ -1,6 +1,6 @@
 """The public conformance suite of Durable Streams, with its own client, against a real node.
 
-It takes most of a minute, and waits for most of that: for polls to end, for streams to expire.
+It takes most of a minute, mainly waiting for polls to end and for streams to expire.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.testing.broker import running_broker
 
 FOLDER = Path(__file__).parent / "conformance"
 TESTS_MIN = 330
-"""Fewer would say that the suite did not find its tests."""
+"""Fewer mean that the suite did not find its tests."""
 
 
 @pytest.mark.timeout(180)

@@ -1,4 +1,4 @@
-"""Bodies as records and back."""
+"""Conversion of bodies to records and back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_more_messages_than_a_batch_may_have_are_refused(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"{", b'"a\nb"', b"", b"nul"])
-def test_what_came_through_another_door_and_is_no_json_is_told_as_bytes(value: bytes) -> None:
+def test_a_kafka_value_that_is_no_json_is_shown_as_bytes(value: bytes) -> None:
     [first, second] = json.loads(body_of(JSON, stored(value, b"1")))
     assert first.keys() == {"base64"}
     assert second == 1

@@ -1,4 +1,4 @@
-"""Odd paths: each is a stream of its own or is refused, and none leaves the data directory."""
+"""Odd paths: each is a separate stream or is refused, and none leaves the data directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets sort as text; cursors never stand still and never go back."""
+"""Offsets sort as text; cursors always increase."""
 
 from __future__ import annotations
 

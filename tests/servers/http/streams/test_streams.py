@@ -1,4 +1,4 @@
-"""Streams over HTTP beside the other doors: what each sees, what is refused and limited."""
+"""Streams over HTTP together with Kafka clients: visibility, errors and limits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def stream(node: RunningBroker) -> Stream:
     return Stream(node)
 
 
-# Other doors.
+# Kafka clients.
 
 
 def kafka_values(node: RunningBroker, topic: str, count: int) -> list[bytes]:
@@ -114,7 +114,7 @@ def test_what_is_appended_elsewhere_after_the_end_is_not_part_of_it(stream: Stre
     assert answer.headers["stream-closed"] == "true"
 
 
-def test_a_stream_whose_topic_another_door_deletes_is_gone(stream: Stream) -> None:
+def test_a_stream_whose_topic_a_kafka_client_deletes_is_gone(stream: Stream) -> None:
     stream.create(b"a")
     node = stream.node
     node.run(node.server.broker.topics.delete(stream.path))
@@ -293,7 +293,7 @@ def events(
 
 
 def next_event(response: http.client.HTTPResponse) -> list[bytes]:
-    """Return the lines of the next event, and pass over comments."""
+    """Return the lines of the next event, without comments."""
     lines: list[bytes] = []
     while line := response.readline().rstrip(b"\n"):
         lines.append(line)
@@ -333,7 +333,7 @@ def test_who_waits_is_answered_when_the_stream_is_closed_or_deleted(node: Runnin
 
 
 def wait_for_readers(stream: Stream, count: int) -> None:
-    """Return once a stream has so many live readers."""
+    """Wait until a stream has so many live readers."""
 
     async def readers() -> int:
         life = stream.node.server.broker.streams._registry.lifetimes[stream.path]

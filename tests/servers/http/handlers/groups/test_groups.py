@@ -1,4 +1,4 @@
-"""Groups over HTTP: looked at, set anew, and deleted."""
+"""Groups over HTTP: described, reset and deleted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 
 
 class Group:
-    """A group of the running node, which no other test uses."""
+    """A group of the running node that no other test uses."""
 
     def __init__(self, running: RunningBroker, name: str | None = None) -> None:
         self.running = running
@@ -54,7 +54,7 @@ class Group:
         return self.ask("PUT", "/offsets", {"topic": topic, "to": to, **fields})
 
     def offsets(self, topic: str) -> dict[int, int]:
-        """What the group reads next, as a consumer would be told."""
+        """Return the committed offsets, as a consumer gets them."""
 
         async def go() -> dict[TopicPartition, Any]:
             return dict(self.running.server.broker.groups.fetch(self.name))
@@ -63,7 +63,7 @@ class Group:
         return {where.partition: one.offset for where, one in found.items() if where.topic == topic}
 
     def join(self, assignment: bytes) -> str:
-        """Have a consumer of the classic protocol join, with this share; returns its id."""
+        """Join with a consumer of the classic protocol and this assignment; return its id."""
 
         async def go() -> str:
             groups = self.running.server.broker.groups
@@ -94,7 +94,7 @@ class Group:
         self.running.run(go())
 
     def join_as_consumer(self, topic: str) -> None:
-        """Have a consumer of the new protocol join, with the id `me`."""
+        """Join with a consumer of the new protocol and the id `me`."""
 
         async def go() -> None:
             beat = ConsumerHeartbeat(
@@ -149,7 +149,7 @@ def test_a_group_is_listed_with_what_it_has_committed_and_how_far_it_is_behind(
 
 
 def listed(running: RunningBroker, prefix: str, limit: int = 100) -> list[dict[str, Any]]:
-    """Return groups whose names begin so, page by page."""
+    """Return groups with this prefix, page by page."""
     found: list[dict[str, Any]] = []
     query: dict[str, Any] = {"limit": limit}
     while True:

@@ -1,4 +1,4 @@
-"""With a claim window, everybody who waits gets an even share: who asks, and who is pushed to."""
+"""With a claim window, all waiting claims and pushed workers get an even share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.http.app_node import AppNode, Exchange, at_the_door
+from tests.servers.http.app_node import AppNode, PendingRequest, with_app_node
 
 from .test_job_push import end, jobs_of, pushed
 from .test_jobs import CLAIM, in_line, make_queue, settle
@@ -14,18 +14,18 @@ from .test_jobs import CLAIM, in_line, make_queue, settle
 WINDOW_MS = 100
 
 
-async def claimed(*claims: Exchange) -> list[int]:
-    """Return how many jobs each claim was answered with."""
+async def claimed(*claims: PendingRequest) -> list[int]:
+    """Return the number of jobs in each claim."""
     return [len((await claim.answer())[1]["jobs"]) for claim in claims]
 
 
-def claim(node: AppNode, most: int = 10) -> Exchange:
+def claim(node: AppNode, most: int = 10) -> PendingRequest:
     return node.begin("POST", CLAIM, {"max": most, "wait_ms": 10_000})
 
 
 @pytest.mark.parametrize("workers", [2, 4, 5, 10])
 def test_claims_within_the_window_get_even_shares(workers: int, tmp_path: Any) -> None:
-    @at_the_door
+    @with_app_node
     async def test(node: AppNode) -> None:
         await make_queue(node, *range(20), claim_window_ms=WINDOW_MS)
         claims = [claim(node) for _ in range(workers)]
@@ -36,7 +36,7 @@ def test_claims_within_the_window_get_even_shares(workers: int, tmp_path: Any) -
     test(tmp_path)
 
 
-@at_the_door
+@with_app_node
 async def test_jobs_that_come_to_those_who_wait_are_shared_evenly(node: AppNode) -> None:
     await make_queue(node, claim_window_ms=WINDOW_MS)
     claims = [claim(node) for _ in range(4)]
@@ -47,7 +47,7 @@ async def test_jobs_that_come_to_those_who_wait_are_shared_evenly(node: AppNode)
     assert await claimed(*claims) == [5, 5, 5, 5]
 
 
-@at_the_door
+@with_app_node
 async def test_what_one_does_not_want_is_for_the_others(node: AppNode) -> None:
     await make_queue(node, *range(20), claim_window_ms=WINDOW_MS)
     claims = [claim(node, 2), claim(node, 10), claim(node, 10)]
@@ -56,7 +56,7 @@ async def test_what_one_does_not_want_is_for_the_others(node: AppNode) -> None:
     assert await claimed(*claims) == [2, 9, 9]
 
 
-@at_the_door
+@with_app_node
 async def test_without_a_window_the_first_is_served_first(node: AppNode) -> None:
     await make_queue(node)
     claims = [claim(node), claim(node)]
@@ -65,7 +65,7 @@ async def test_without_a_window_the_first_is_served_first(node: AppNode) -> None
     assert await claimed(*claims) == [10, 2]
 
 
-@at_the_door
+@with_app_node
 async def test_workers_that_have_work_pushed_stand_in_the_same_line(node: AppNode) -> None:
     await make_queue(node, *range(20), claim_window_ms=WINDOW_MS)
     workers = [pushed(node, max=10), pushed(node, max=10)]
@@ -78,7 +78,7 @@ async def test_workers_that_have_work_pushed_stand_in_the_same_line(node: AppNod
     await end(node, *workers)
 
 
-@at_the_door
+@with_app_node
 async def test_workers_that_ack_at_the_same_pace_get_the_same_in_the_long_run(
     node: AppNode,
 ) -> None:

@@ -1,11 +1,11 @@
-"""Jobs of a queue, to look at: in which state, with whom, and nothing is claimed by it."""
+"""Browsing jobs of a queue shows state and worker, and claims nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from millstream.broker.queues import job_browser as looking
-from tests.servers.http.app_node import AppNode, at_the_door
+from tests.servers.http.app_node import AppNode, with_app_node
 
 from .test_jobs import QUEUE, claim, counts, make_queue, settle
 
@@ -30,7 +30,7 @@ def briefly(jobs: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     ]
 
 
-@at_the_door
+@with_app_node
 async def test_jobs_are_seen_in_all_states_and_nothing_is_claimed(node: AppNode) -> None:
     await make_queue(node)
     await node.append(QUEUE, *range(5))
@@ -48,7 +48,7 @@ async def test_jobs_are_seen_in_all_states_and_nothing_is_claimed(node: AppNode)
     assert await counts(node) == before
 
 
-@at_the_door
+@with_app_node
 async def test_jobs_of_one_state_come_page_by_page_each_once(node: AppNode) -> None:
     await node.ask("PUT", f"/v1/topics/{QUEUE}", {"partitions": 2})
     await make_queue(node)
@@ -71,7 +71,7 @@ async def test_jobs_of_one_state_come_page_by_page_each_once(node: AppNode) -> N
         assert found == everything
 
 
-@at_the_door
+@with_app_node
 async def test_a_job_whose_lease_ran_out_is_ready_and_nobodys(node: AppNode) -> None:
     await make_queue(node)
     await node.append(QUEUE, "a")
@@ -80,7 +80,7 @@ async def test_a_job_whose_lease_ran_out_is_ready_and_nobodys(node: AppNode) -> 
     assert briefly(await seen(node)) == [("a", "ready", 1, None, "")]
 
 
-@at_the_door
+@with_app_node
 async def test_a_job_shows_who_has_it_now_and_not_who_had_it(node: AppNode) -> None:
     await make_queue(node)
     await node.append(QUEUE, "a")
@@ -90,7 +90,7 @@ async def test_a_job_shows_who_has_it_now_and_not_who_had_it(node: AppNode) -> N
         node.timers.advance(1.5)
 
 
-@at_the_door
+@with_app_node
 async def test_a_worker_that_jobs_are_pushed_to_is_shown(node: AppNode) -> None:
     await make_queue(node)
     await node.append(QUEUE, "a")
@@ -101,7 +101,7 @@ async def test_a_worker_that_jobs_are_pushed_to_is_shown(node: AppNode) -> None:
     await worker.task
 
 
-@at_the_door
+@with_app_node
 async def test_a_job_that_is_done_or_deleted_is_not_seen(node: AppNode) -> None:
     await make_queue(node)
     await node.ask(
@@ -116,7 +116,7 @@ async def test_a_job_that_is_done_or_deleted_is_not_seen(node: AppNode) -> None:
     assert [one["value"] for one in await seen(node)] == [3]
 
 
-@at_the_door
+@with_app_node
 async def test_a_page_ends_where_much_was_read_and_the_next_goes_on(node: AppNode) -> None:
     await make_queue(node)
     for number in range(6):
@@ -133,7 +133,7 @@ async def test_a_page_ends_where_much_was_read_and_the_next_goes_on(node: AppNod
         looking.BYTES_MAX = kept
 
 
-@at_the_door
+@with_app_node
 async def test_many_jobs_that_were_handed_out_are_sorted_in_pieces(node: AppNode) -> None:
     await make_queue(node)
     await node.append(QUEUE, *range(40))
@@ -146,20 +146,20 @@ async def test_many_jobs_that_were_handed_out_are_sorted_in_pieces(node: AppNode
         looking.JOBS_PER_TURN = kept
 
 
-@at_the_door
+@with_app_node
 async def test_an_empty_queue_has_nothing_to_see(node: AppNode) -> None:
     await make_queue(node)
     assert await seen(node) == []
 
 
-@at_the_door
+@with_app_node
 async def test_a_page_behind_all_partitions_is_empty(node: AppNode) -> None:
     await make_queue(node)
     await node.append(QUEUE, "a")
     assert await seen(node, after="9:0") == []
 
 
-@at_the_door
+@with_app_node
 async def test_what_is_no_state_or_no_queue_is_refused(node: AppNode) -> None:
     await make_queue(node)
     for words in ("state=done", "state=null", "after=x", "limit=0", "limit=1001"):

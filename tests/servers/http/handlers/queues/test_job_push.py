@@ -1,4 +1,4 @@
-"""Work that is pushed: never more than asked for, never to who is gone, and evenly."""
+"""Pushed jobs: never more than requested, never to a disconnected worker, and evenly."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from millstream.servers.http.handlers.queues import job_push as work
-from tests.servers.http.app_node import AppNode, Exchange, at_the_door
+from tests.servers.http.app_node import AppNode, PendingRequest, with_app_node
 
 from .test_jobs import QUEUE, claim, counts, in_line, make_queue, settle
 
 Job = dict[str, Any]
 
 
-def pushed(node: AppNode, **wanted: Any) -> Exchange:
+def pushed(node: AppNode, **wanted: Any) -> PendingRequest:
     query = "&".join(f"{name}={value}" for name, value in wanted.items())
     return node.begin("GET", f"/v1/queues/{QUEUE}/work?{query}")
 
 
-async def jobs_of(worker: Exchange, count: int) -> list[Job]:
-    """Return the first jobs that were pushed, once there are so many."""
+async def jobs_of(worker: PendingRequest, count: int) -> list[Job]:
+    """Wait for so many pushed jobs, and return them."""
     events = 0
     while True:
         found = await worker.events(events)
@@ -30,14 +30,14 @@ async def jobs_of(worker: Exchange, count: int) -> list[Job]:
         events = len(found) + 1
 
 
-async def end(node: AppNode, *workers: Exchange) -> None:
-    """Close the door, and return when all streams have ended."""
+async def end(node: AppNode, *workers: PendingRequest) -> None:
+    """Stop the server, and wait until all streams have ended."""
     node.shutdown.begin()
     for worker in workers:
         await worker.task
 
 
-@at_the_door
+@with_app_node
 async def test_jobs_are_pushed_as_a_claim_answers_them(node: AppNode) -> None:
     await make_queue(node, {"n": 1})
     worker = pushed(node, max=2, lease_ms=5_000, worker="w1")
@@ -61,7 +61,7 @@ async def test_jobs_are_pushed_as_a_claim_answers_them(node: AppNode) -> None:
     await end(node, worker)
 
 
-@at_the_door
+@with_app_node
 async def test_jobs_that_come_later_are_pushed_when_they_come(node: AppNode) -> None:
     await make_queue(node)
     worker = pushed(node, max=10)
@@ -76,7 +76,7 @@ async def test_jobs_that_come_later_are_pushed_when_they_come(node: AppNode) -> 
 
 @pytest.mark.parametrize("how", ["ack", "nack", "expire"])
 def test_a_worker_has_no_more_jobs_at_a_time_than_it_asked_for(how: str, tmp_path: Any) -> None:
-    @at_the_door
+    @with_app_node
     async def test(node: AppNode) -> None:
         await make_queue(node, *range(5), lease_ms=1_000)
         worker = pushed(node, max=2)
@@ -95,7 +95,7 @@ def test_a_worker_has_no_more_jobs_at_a_time_than_it_asked_for(how: str, tmp_pat
     test(tmp_path)
 
 
-@at_the_door
+@with_app_node
 async def test_a_worker_that_went_away_gets_nothing_more(node: AppNode) -> None:
     await make_queue(node)
     worker = pushed(node, max=2)
@@ -107,7 +107,7 @@ async def test_a_worker_that_went_away_gets_nothing_more(node: AppNode) -> None:
     assert job["deliveries"] == 1
 
 
-@at_the_door
+@with_app_node
 async def test_jobs_that_were_sent_belong_to_the_worker_though_it_is_gone(node: AppNode) -> None:
     await make_queue(node, "a", lease_ms=1_000)
     worker = pushed(node)
@@ -120,7 +120,7 @@ async def test_jobs_that_were_sent_belong_to_the_worker_though_it_is_gone(node: 
     assert job["deliveries"] == 2
 
 
-@at_the_door
+@with_app_node
 async def test_a_quiet_connection_hears_a_heartbeat(node: AppNode) -> None:
     await make_queue(node)
     worker = pushed(node)
@@ -131,8 +131,8 @@ async def test_a_quiet_connection_hears_a_heartbeat(node: AppNode) -> None:
     await end(node, worker)
 
 
-@at_the_door
-async def test_the_stream_ends_when_the_door_closes(node: AppNode) -> None:
+@with_app_node
+async def test_the_stream_ends_when_the_server_stops(node: AppNode) -> None:
     await make_queue(node, "a")
     worker = pushed(node)
     await jobs_of(worker, 1)
@@ -141,7 +141,7 @@ async def test_the_stream_ends_when_the_door_closes(node: AppNode) -> None:
     assert not worker.sent[-1].get("more_body")
 
 
-@at_the_door
+@with_app_node
 async def test_the_stream_ends_with_its_queue(node: AppNode) -> None:
     await make_queue(node)
     worker = pushed(node)
@@ -151,7 +151,7 @@ async def test_the_stream_ends_with_its_queue(node: AppNode) -> None:
     assert await worker.events(1) == [("end", {"reason": "deleted"})]
 
 
-@at_the_door
+@with_app_node
 async def test_a_full_worker_is_told_of_the_end_of_its_queue(node: AppNode) -> None:
     await make_queue(node, "a")
     worker = pushed(node)
@@ -161,7 +161,7 @@ async def test_a_full_worker_is_told_of_the_end_of_its_queue(node: AppNode) -> N
     assert (await worker.events(2))[-1] == ("end", {"reason": "deleted"})
 
 
-@at_the_door
+@with_app_node
 async def test_looking_at_the_head_of_the_stream_claims_nothing(node: AppNode) -> None:
     await make_queue(node, "a")
     looking = node.begin("HEAD", f"/v1/queues/{QUEUE}/work")
@@ -169,7 +169,7 @@ async def test_looking_at_the_head_of_the_stream_claims_nothing(node: AppNode) -
     assert (await counts(node))["ready"] == 1
 
 
-@at_the_door
+@with_app_node
 async def test_jobs_that_were_not_sent_go_to_others_at_once(node: AppNode) -> None:
     large = "x" * (work.EVENT_BYTES_MAX // 2)
     await make_queue(node, *[large] * 6)
@@ -186,7 +186,7 @@ async def test_jobs_that_were_not_sent_go_to_others_at_once(node: AppNode) -> No
     "query", ["max=0", "max=1001", "lease_ms=1", "max=a", "min=1", "max=1&max=2"]
 )
 def test_a_query_that_is_not_allowed_is_refused(query: str, tmp_path: Any) -> None:
-    @at_the_door
+    @with_app_node
     async def test(node: AppNode) -> None:
         await make_queue(node)
         status, answer = await node.begin("GET", f"/v1/queues/{QUEUE}/work?{query}").answer()
@@ -196,7 +196,7 @@ def test_a_query_that_is_not_allowed_is_refused(query: str, tmp_path: Any) -> No
     test(tmp_path)
 
 
-@at_the_door
+@with_app_node
 async def test_a_worker_that_owes_claims_nothing_and_others_get_the_jobs(node: AppNode) -> None:
     await make_queue(node)
     rates = {"consumer_byte_rate": 1_000}

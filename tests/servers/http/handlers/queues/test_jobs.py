@@ -1,4 +1,4 @@
-"""Jobs over HTTP: claimed, acked, given back and kept, by clients that may go away meanwhile."""
+"""Jobs over HTTP: claimed, acknowledged, returned and extended, by clients that may disconnect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from millstream.protocols.http.queues import AckAnswer, ClaimAnswer, ExtendAnswer, NackAnswer
-from tests.servers.http.app_node import AppNode, at_the_door
+from tests.servers.http.app_node import AppNode, with_app_node
 
 QUEUE = "mail"
 CLAIM = f"/v1/queues/{QUEUE}/claim"
@@ -33,7 +33,7 @@ async def settle(node: AppNode, what: str, *jobs: dict[str, Any], **more: Any) -
 
 
 async def in_line(node: AppNode, claims: int = 1) -> None:
-    """Return when so many claims stand in line."""
+    """Wait until so many claims are waiting."""
     queue = node.broker.queues.get(QUEUE)
     while queue.waiting != claims:  # noqa: ASYNC110 - Nobody is told when one stands in line.
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def counts(node: AppNode) -> dict[str, int]:
     return await node.ask("GET", f"/v1/queues/{QUEUE}")
 
 
-@at_the_door
+@with_app_node
 async def test_a_claim_answers_jobs_in_the_shape_that_is_promised(node: AppNode) -> None:
     await make_queue(node)
     record = {"key": "k", "value": {"n": 1}, "headers": {"a": "b"}, "node": "n1"}
@@ -65,7 +65,7 @@ async def test_a_claim_answers_jobs_in_the_shape_that_is_promised(node: AppNode)
     assert answer["cost"].keys() == COST
 
 
-@at_the_door
+@with_app_node
 async def test_answers_are_what_the_description_says(node: AppNode) -> None:
     await make_queue(node, 1, 2, 3)
     answer = await node.ask("POST", CLAIM, {"max": 3})
@@ -81,7 +81,7 @@ async def test_answers_are_what_the_description_says(node: AppNode) -> None:
         msgspec.json.decode(json.dumps(settled), type=kind)
 
 
-@at_the_door
+@with_app_node
 async def test_what_a_request_cost_stands_in_its_answer_and_its_head(node: AppNode) -> None:
     await make_queue(node, 1)
     exchange = node.begin("POST", CLAIM, {})
@@ -91,7 +91,7 @@ async def test_what_a_request_cost_stands_in_its_answer_and_its_head(node: AppNo
     assert head[b"server-timing"].startswith(b"commit;dur=")
 
 
-@at_the_door
+@with_app_node
 async def test_an_acked_job_is_done_and_the_ack_can_be_repeated(node: AppNode) -> None:
     await make_queue(node, "a", "b")
     first, second = await claim(node, max=2)
@@ -105,7 +105,7 @@ async def test_an_acked_job_is_done_and_the_ack_can_be_repeated(node: AppNode) -
 
 @pytest.mark.parametrize("what", ["ack", "nack", "extend"])
 def test_a_stale_receipt_is_named_and_the_others_take_effect(what: str, tmp_path: Any) -> None:
-    @at_the_door
+    @with_app_node
     async def test(node: AppNode) -> None:
         await make_queue(node, "a", "b")
         [old] = await claim(node, max=1)
@@ -120,7 +120,7 @@ def test_a_stale_receipt_is_named_and_the_others_take_effect(what: str, tmp_path
     test(tmp_path)
 
 
-@at_the_door
+@with_app_node
 async def test_a_receipt_of_nobody_is_stale(node: AppNode) -> None:
     await make_queue(node)
     for receipt in ("", "x", "A" * 44, "é" * 44, "\0", '"'):
@@ -128,7 +128,7 @@ async def test_a_receipt_of_nobody_is_stale(node: AppNode) -> None:
         assert (status, answer["error"]["detail"]) == (409, {"stale": [receipt], "done": 0})
 
 
-@at_the_door
+@with_app_node
 async def test_a_job_that_is_given_back_for_later_comes_later(node: AppNode) -> None:
     await make_queue(node, "a")
     [job] = await claim(node)
@@ -143,7 +143,7 @@ async def test_a_job_that_is_given_back_for_later_comes_later(node: AppNode) -> 
     assert [job["deliveries"] for job in answer["jobs"]] == [2]
 
 
-@at_the_door
+@with_app_node
 async def test_a_lease_that_is_extended_lasts_from_now(node: AppNode) -> None:
     await make_queue(node, "a", lease_ms=1_000)
     [job] = await claim(node)
@@ -157,7 +157,7 @@ async def test_a_lease_that_is_extended_lasts_from_now(node: AppNode) -> None:
     assert (await settle(node, "ack", job))[0] == 200
 
 
-@at_the_door
+@with_app_node
 async def test_a_claim_that_waits_gets_the_job_that_comes(node: AppNode) -> None:
     await make_queue(node)
     waiting = node.begin("POST", CLAIM, {"wait_ms": 10_000})
@@ -167,7 +167,7 @@ async def test_a_claim_that_waits_gets_the_job_that_comes(node: AppNode) -> None
     assert [job["value"] for job in answer["jobs"]] == ["late"]
 
 
-@at_the_door
+@with_app_node
 async def test_a_claim_that_waited_in_vain_answers_with_no_job(node: AppNode) -> None:
     await make_queue(node)
     waiting = node.begin("POST", CLAIM, {"wait_ms": 10_000})
@@ -177,7 +177,7 @@ async def test_a_claim_that_waited_in_vain_answers_with_no_job(node: AppNode) ->
     assert (status, answer["jobs"]) == (200, [])
 
 
-@at_the_door
+@with_app_node
 async def test_a_client_that_went_away_swallows_no_job(node: AppNode) -> None:
     await make_queue(node)
     waiting = node.begin("POST", CLAIM, {"wait_ms": 10_000})
@@ -190,7 +190,7 @@ async def test_a_client_that_went_away_swallows_no_job(node: AppNode) -> None:
     assert waiting.sent == []
 
 
-@at_the_door
+@with_app_node
 async def test_whenever_a_client_goes_away_its_job_goes_to_others_unless_it_was_sent(
     node: AppNode,
 ) -> None:
@@ -212,7 +212,7 @@ async def test_whenever_a_client_goes_away_its_job_goes_to_others_unless_it_was_
     assert unsent
 
 
-@at_the_door
+@with_app_node
 async def test_a_claim_that_could_not_be_called_off_gives_back_what_it_got(node: AppNode) -> None:
     await make_queue(node, "a")
     queue = node.broker.queues.get(QUEUE)
@@ -234,8 +234,8 @@ async def test_a_claim_that_could_not_be_called_off_gives_back_what_it_got(node:
     assert gone.sent == []
 
 
-@at_the_door
-async def test_claims_that_wait_are_answered_when_the_door_closes(node: AppNode) -> None:
+@with_app_node
+async def test_claims_that_wait_are_answered_when_the_server_stops(node: AppNode) -> None:
     await make_queue(node)
     waiting = node.begin("POST", CLAIM, {"wait_ms": 10_000})
     await in_line(node)
@@ -244,7 +244,7 @@ async def test_claims_that_wait_are_answered_when_the_door_closes(node: AppNode)
     assert (status, answer["jobs"]) == (200, [])
 
 
-@at_the_door
+@with_app_node
 async def test_a_job_can_be_any_bytes(node: AppNode) -> None:
     await make_queue(node)
     for value in (None, "text", {"base64": "AAE="}, [1, 2], {"a\n": "\u2028"}):
@@ -278,7 +278,7 @@ async def test_a_job_can_be_any_bytes(node: AppNode) -> None:
 def test_a_request_that_is_not_allowed_is_told_why(
     path: str, body: Any, said: str, tmp_path: Any
 ) -> None:
-    @at_the_door
+    @with_app_node
     async def test(node: AppNode) -> None:
         await make_queue(node)
         status, answer = await node.begin("POST", f"/v1/queues/{QUEUE}/{path}", body).answer()

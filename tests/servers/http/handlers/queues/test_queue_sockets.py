@@ -1,4 +1,4 @@
-"""Queues over real sockets: clients that go away, that do not read, and a node that stops."""
+"""Queues over real sockets: clients that disconnect or do not read, and a node that stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def node(tmp_path: Path) -> Iterator[RunningBroker]:
 
 @contextmanager
 def sent(node: RunningBroker, method: str, path: str, body: bytes = b"") -> Iterator[socket.socket]:
-    """A connection on which a request was sent, and nothing was read."""
+    """Return a connection on which a request was sent and nothing was read."""
     parts = urlsplit(node.url)
     with socket.create_connection((parts.hostname, parts.port)) as connection:
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -39,7 +39,7 @@ def sent(node: RunningBroker, method: str, path: str, body: bytes = b"") -> Iter
 
 
 def wait_until(node: RunningBroker, *, waiting: int) -> None:
-    """Return when so many claims stand in line."""
+    """Wait until so many claims are waiting."""
     until = threading.Event()
 
     async def look() -> None:
@@ -77,7 +77,7 @@ def test_a_client_that_went_away_stands_in_line_no_more(
 def test_a_worker_that_does_not_read_is_cut_off_and_others_get_the_rest(
     node: RunningBroker,
 ) -> None:
-    """Of 20 MB, the buffers of a connection take a part."""
+    """The buffers of a connection take only a part of the 20 MB."""
     jobs = 40
     for _ in range(jobs // 2):
         append(node, *["x" * 500_000] * 2)
@@ -92,7 +92,7 @@ def test_a_worker_that_does_not_read_is_cut_off_and_others_get_the_rest(
 
 
 def cut_off(node: RunningBroker) -> bool:
-    """Whether a connection was ended because it was not read."""
+    """Return whether a connection was closed because it was not read."""
     metrics = ask(node.url, "GET", "/metrics").body.decode()
     return 'millstream_http_closed_connections_total{reason="output"} 1.0\n' in metrics
 

@@ -1,4 +1,4 @@
-"""Queues over HTTP: made, changed, looked at, and let go."""
+"""Queues over HTTP: created, changed, described and deleted."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_queue_cannot_be_its_own_dead_letter_topic(node: RunningBroker, name: 
     assert refused.status == 400
 
 
-def test_the_description_of_the_door_has_every_operation(node: RunningBroker) -> None:
+def test_the_openapi_document_has_every_operation(node: RunningBroker) -> None:
     paths = call(node, "GET", "/openapi.json").json["paths"]
     found = {
         (method, path) for path in paths for method in paths[path] if path.startswith("/v1/queues")

@@ -1,4 +1,4 @@
-"""Topics are made, changed, listed and deleted over HTTP."""
+"""Topics are created, changed, listed and deleted over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much topics hold, and their segments: told without opening anything."""
+"""Sizes and segments of topics, without opening a partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics over HTTP: how far they reach, and what is deleted from them."""
+"""Topics over HTTP: their offsets, and deletions from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 
 
 class Topic:
-    """A topic of the running node, which no other test uses."""
+    """A topic of the running node that no other test uses."""
 
     def __init__(self, running: RunningBroker, *, partitions: int = 1) -> None:
         self._running = running
@@ -43,7 +43,7 @@ class Topic:
         return self._running.server.broker
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the node do something on its own loop."""
+        """Run a coroutine on the node's event loop."""
         return self._running.run(work)
 
     def append(self, *keys: bytes | None, partition: int = 0) -> None:
@@ -58,7 +58,7 @@ class Topic:
         self.run(go())
 
     def keys(self, partition: int = 0) -> list[bytes | None]:
-        """What a consumer that starts at the first offset would read."""
+        """Return the keys that a consumer reads from the first offset on."""
 
         async def go() -> list[bytes | None]:
             found = self._broker.topics.partition(self.name, partition)
@@ -79,7 +79,7 @@ class Topic:
         return answer.json
 
     def delete(self, body: Any = None, **fields: Any) -> Answer:
-        """Ask for a deletion: of what the fields say, or with a body as it is."""
+        """Request a deletion with these fields, or with a raw body."""
         data = json.dumps(fields).encode() if body is None else body
         return ask(self._running.url, "DELETE", f"/v1/topics/{self.name}/records", data)
 

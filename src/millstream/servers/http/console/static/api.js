@@ -1,11 +1,11 @@
-// What the node is asked, and whether it answers.
+// Requests to the node, and whether it is reachable.
 
 const TIMEOUT_MS = 10_000;
 const RETRY_MS = 1_000;
 
 const BASE = new URL(".", document.baseURI);
 
-/** The node said no, and why. */
+/** An error response of the node. */
 export class Refused extends Error {
   constructor(status, code, message) {
     super(message);
@@ -14,10 +14,10 @@ export class Refused extends Error {
   }
 }
 
-/** The node did not say anything. */
+/** The node did not respond. */
 export class Unreachable extends Error {}
 
-/** Tells with `change` when the node is reached no more, and when it is again. */
+/** Emits `change` when the node becomes unreachable, and when it is reachable again. */
 export const node = new (class extends EventTarget {
   isReached = true;
 
@@ -28,7 +28,7 @@ export const node = new (class extends EventTarget {
   }
 })();
 
-/** Return the address of an operation; parameters that are empty are left out. */
+/** Return the URL of an operation, without empty parameters. */
 export function address(path, query = {}) {
   const url = new URL(path.replace(/^\//, ""), BASE);
   for (const [name, value] of Object.entries(query))
@@ -37,12 +37,12 @@ export function address(path, query = {}) {
   return url;
 }
 
-/** Write a name so that it can be part of a path. */
+/** Escape a name for a path. */
 export function part(name) {
   return encodeURIComponent(name);
 }
 
-/** Ask, and return what JSON is answered. */
+/** Send a request and return the JSON of the response. */
 export async function get(path, query, signal, parse = JSON.parse) {
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   let answer;
@@ -65,7 +65,7 @@ export async function get(path, query, signal, parse = JSON.parse) {
   throw new Refused(
     answer.status,
     told?.code ?? "",
-    told?.message ?? `the node answered ${answer.status} ${answer.statusText}`,
+    told?.message ?? `the node responded with ${answer.status} ${answer.statusText}`,
   );
 }
 
@@ -77,10 +77,10 @@ function parsed(text, parse) {
   }
 }
 
-/** Do something now and again and again until `signal`, but not while nobody looks.
+/** Call a function repeatedly until `signal`, but not while the page is hidden.
  *
- * What is thrown goes to `fail`, save that the node is not reached or the signal came: the one is
- * told by the banner, and the other by nobody. Returns what does it at once.
+ * Errors go to `fail`, except that the node is unreachable (the banner says so) or that the signal
+ * came. Returns a function that calls it at once.
  */
 export function repeat(milliseconds, signal, work, fail) {
   let timer = 0;
@@ -117,9 +117,9 @@ export function repeat(milliseconds, signal, work, fail) {
   return run;
 }
 
-/** A list that the node gives in pages: what is loaded, and whether there is more. */
+/** A paged list: the loaded items, and whether there are more. */
 export class Pages {
-  /** `name` is the field of the answer that has the items. */
+  /** `name` is the field of the response with the items. */
   constructor(path, name, query, limit, parse = JSON.parse) {
     this.path = path;
     this.name = name;
@@ -136,7 +136,7 @@ export class Pages {
     return this.next !== null && this.next !== undefined;
   }
 
-  /** Ask anew for all pages that were loaded. */
+  /** Reload all pages that were loaded. */
   async refresh(signal) {
     const items = [];
     let after = null;
@@ -153,7 +153,7 @@ export class Pages {
     return this;
   }
 
-  /** Load one page more. */
+  /** Load the next page. */
   async more(signal) {
     if (!this.hasMore) return this;
     const query = { ...this.query, after: this.next, limit: this.limit };

@@ -1,5 +1,5 @@
-// Lines over time, drawn as SVG. A chart has few ticks, a readout under the pointer that all charts
-// of a page share, and a text that says the same for who does not see it.
+// Line charts over time, drawn as SVG. A chart has few ticks, a readout under the pointer that all
+// charts of a page share, and a text alternative for screen readers.
 
 import { h, svg, fill, setText, setAttribute } from "./dom.js";
 import { clock } from "./format.js";
@@ -11,7 +11,7 @@ const RIGHT = 10;
 const TICKS = 3;
 const LEFT = 56;
 
-/** Charts that stand together: they show the same moment. */
+/** A group of charts that show the same moment. */
 export class ChartGroup {
   charts = [];
   at = null;
@@ -24,8 +24,8 @@ export class ChartGroup {
 
 /** One chart, of one or several lines.
  *
- * A line has `name`, `label`, and `color`, which is a class of the stylesheet; `format` writes a
- * value. With `isFilled` there is color under the first.
+ * A line has `name`, `label`, and `color`, which is a class of the stylesheet; `format` formats a
+ * value. With `isFilled` the area under the first line is filled.
  */
 export class Chart {
   #width = 0;
@@ -103,7 +103,7 @@ export class Chart {
     return this.#values[0]?.length ?? 0;
   }
 
-  /** Show other values: one list for each line, oldest first, null where nothing is known. */
+  /** Show other values: one list for each line, oldest first, null for missing samples. */
   show(values, until, interval) {
     this.#values = values;
     this.#until = until;
@@ -113,7 +113,7 @@ export class Chart {
     this.#draw();
     const words = this.lines.map((line, index) => {
       const some = values[index].filter((value) => value !== null);
-      if (!some.length) return `${line.label}: nothing yet`;
+      if (!some.length) return `${line.label}: no data yet`;
       const most = Math.max(...some);
       return `${line.label}: now ${this.format(values[index].at(-1))}, highest ${this.format(most)}`;
     });
@@ -154,7 +154,7 @@ export class Chart {
     this.showReadout();
   }
 
-  /** Write a value beside the axis: its title says already that it is told by the second. */
+  /** Format a value for the axis, without "per second", which is in the title. */
   #tick(value) {
     if (value === 0) return "0";
     return this.format(value).replace("/s", "").replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
@@ -200,7 +200,7 @@ export class Chart {
     return found;
   }
 
-  /** Show the values of the moment that the group points at, or the newest. */
+  /** Show the values at the group's pointer, or the newest. */
   showReadout() {
     const isPointed = this.group.at !== null && this.group.at < this.#count;
     const at = isPointed ? this.group.at : this.#count - 1;
@@ -233,15 +233,15 @@ export class Chart {
   }
 }
 
-/** Units that go by tens. */
+/** Decimal units. */
 export const DECIMAL = 1000;
 
-/** Units that go by powers of two. */
+/** Binary units. */
 export const BINARY = 1024;
 
 const STEPS = [1, 10, 100].flatMap((power) => [1, 1.2, 1.6, 2, 3, 4, 5, 6, 8].map((one) => one * power));
 
-/** Return the least round number that is no less: half of it is round, too. */
+/** Return the smallest round number that is not less, half of which is round too. */
 function niceTop(value, base) {
   let unit = 1;
   while (value / unit >= base) unit *= base;

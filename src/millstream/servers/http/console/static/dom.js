@@ -1,7 +1,7 @@
-// Elements, made by calls. Texts become text nodes and nothing else: there is no way through here
-// by which a key, a value or a name could become markup.
+// Functions that create elements. Texts become text nodes only, so no key, value or name can become
+// markup.
 
-/** Make an element: `h("a.link", {href: "#/topics"}, "Topics")`. */
+/** Create an element: `h("a.link", {href: "#/topics"}, "Topics")`. */
 export function h(kind, properties, ...children) {
   const [tag, ...classes] = kind.split(".");
   const element = document.createElement(tag);
@@ -11,7 +11,7 @@ export function h(kind, properties, ...children) {
   return element;
 }
 
-/** Make an element of a drawing. */
+/** Create an SVG element. */
 export function svg(kind, properties, ...children) {
   const [tag, ...classes] = kind.split(".");
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -21,7 +21,7 @@ export function svg(kind, properties, ...children) {
   return element;
 }
 
-/** Return one of the symbols that the page has. */
+/** Return one of the page's icons. */
 export function icon(name) {
   return svg("svg.icon", { "aria-hidden": "true" }, svg("use", { href: `#icon-${name}` }));
 }
@@ -39,23 +39,23 @@ function isThere(child) {
   return child !== null && child !== undefined && child !== false;
 }
 
-/** Put other children into an element. */
+/** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter(isThere));
   return element;
 }
 
-/** Set a text, where it is another: what is selected or read aloud stays undisturbed. */
+/** Set a text if it differs, so that selections and screen readers are not disturbed. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Set an attribute, where it is another. */
+/** Set an attribute if it differs. */
 export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-/** Have something read aloud, when there is a pause. */
+/** Announce something to screen readers. */
 export function say(text) {
   setText(document.getElementById("said"), text);
 }

@@ -1,4 +1,4 @@
-// Numbers, sizes, times and texts, as people read them. The exact value goes into the title.
+// Formatting of numbers, sizes, times and texts for people. The exact value goes into the title.
 
 const PLACES = new Intl.NumberFormat("en-US");
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -22,7 +22,7 @@ export function exact(value) {
 function scaled(value, base, units, separator) {
   let unit = 0;
   let rest = Math.abs(value);
-  // 999.6 would be shown as 1000, which is one of the next unit.
+  // 999.6 would be shown as 1000, which belongs to the next unit.
   while (rest >= base - 0.5 && unit < units.length - 1) {
     rest /= base;
     unit += 1;
@@ -32,7 +32,7 @@ function scaled(value, base, units, separator) {
   return `${value < 0 ? "-" : ""}${text}${units[unit] ? separator + units[unit] : ""}`;
 }
 
-/** 1234567 as 1.23 M; what has up to four digits stays whole. */
+/** 1234567 as 1.23 M; up to four digits are shown in full. */
 export function count(value) {
   if (isNothing(value)) return NOTHING;
   if (Number.isInteger(value) && Math.abs(value) < 10_000) return exact(value);
@@ -44,7 +44,7 @@ export function bytes(value) {
   return isNothing(value) ? NOTHING : scaled(value, 1024, BYTE_UNITS, " ");
 }
 
-/** How much of something in a second, where it goes without saying that it is in a second. */
+/** A rate without its unit, where the context has it. */
 export function perSecond(value) {
   if (isNothing(value)) return NOTHING;
   if (value === 0) return "0";
@@ -56,7 +56,7 @@ export function bytesPerSecond(value) {
   return isNothing(value) ? NOTHING : bytes(Math.round(value));
 }
 
-/** The same, where it has to be said: 12.3 k/s. */
+/** A rate with its unit: 12.3 k/s. */
 export function rate(value) {
   return isNothing(value) ? NOTHING : `${perSecond(value)}/s`;
 }
@@ -76,7 +76,7 @@ export function latency(ms) {
   return `${ms >= 100 ? ms.toFixed(0) : ms >= 10 ? ms.toFixed(1) : ms.toFixed(2)} ms`;
 }
 
-/** How long something lasts or lasted: 3 d 4 h, 12 min, 8 s. */
+/** A duration: 3 d 4 h, 12 min, 8 s. */
 export function duration(ms) {
   if (isNothing(ms)) return NOTHING;
   if (ms < 0) return `-${duration(-ms)}`;
@@ -94,7 +94,7 @@ function two(ms, large, largeName, little, littleName, largeMax) {
   return isShort ? `${first} ${largeName}` : `${first} ${largeName} ${second} ${littleName}`;
 }
 
-/** A moment as how long ago it was. */
+/** A time as its age. */
 export function ago(timestamp, now = Date.now()) {
   if (isNothing(timestamp) || timestamp < 0) return NOTHING;
   const since = now - timestamp;
@@ -102,7 +102,7 @@ export function ago(timestamp, now = Date.now()) {
   return since < 0 ? `in ${duration(-since)}` : `${duration(since)} ago`;
 }
 
-/** A moment in full, in the zone of who looks. */
+/** A full time in the local time zone. */
 export function moment(timestamp) {
   if (isNothing(timestamp) || timestamp < 0) return NOTHING;
   const date = new Date(timestamp);
@@ -129,7 +129,7 @@ export function many(number, one, more = `${one}s`) {
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 const HIDDEN_BUT_LINES = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-/** Show what has no shape of its own, or turns around what stands beside it: a name could hide. */
+/** Make invisible and bidirectional characters visible: a name could hide behind them. */
 export function visible(text, { keepsLines = false } = {}) {
   return String(text).replace(keepsLines ? HIDDEN_BUT_LINES : HIDDEN, (found) => {
     const code = found.charCodeAt(0);
@@ -139,7 +139,7 @@ export function visible(text, { keepsLines = false } = {}) {
   });
 }
 
-/** Cut a text that is too long for its place, and not in the middle of a character. */
+/** Truncate a text, but not in the middle of a character. */
 export function short(text, length) {
   if (text.length <= length) return text;
   const cut = text.slice(0, length - 1);

@@ -1,9 +1,9 @@
-// JSON as people read it: numbers as they were written, indented, with a color for each kind.
+// JSON for people: numbers as written, indented, with a color for each kind.
 
 import { h } from "./dom.js";
 import { visible } from "./format.js";
 
-/** A number that JavaScript would show as another one: it is shown as it was written. */
+/** A number that JavaScript cannot represent: it is shown as written. */
 export class Written {
   constructor(text) {
     this.text = text;
@@ -12,7 +12,7 @@ export class Written {
 
 const MAY_CHANGE = /\d{16}|\.\d*0(?!\d)|\d[eE]/;
 
-/** Parse JSON; numbers that would not come out as they were written are kept as `Written`. */
+/** Parse JSON; numbers that would change are kept as `Written`. */
 export function parseExactly(text) {
   if (!MAY_CHANGE.test(text)) return JSON.parse(text);
   return JSON.parse(text, (_, value, context) =>
@@ -22,7 +22,7 @@ export function parseExactly(text) {
   );
 }
 
-/** Return the kinds and texts that a value is written with, one after the other. */
+/** Yield the tokens of a value: kind and text. */
 function* tokens(value, indent) {
   const inner = `${indent}  `;
   if (value instanceof Written) yield ["number", value.text];
@@ -50,7 +50,7 @@ function* tokens(value, indent) {
   }
 }
 
-/** Return a value on one line, as short as JSON can be. */
+/** Return a value as compact JSON. */
 export function compact(value) {
   if (value instanceof Written) return value.text;
   if (Array.isArray(value)) return `[${value.map(compact).join(",")}]`;
@@ -61,7 +61,7 @@ export function compact(value) {
   return JSON.stringify(value);
 }
 
-/** Return an element that shows a value over several lines, of so many characters at the most. */
+/** Return an element that shows an indented value, up to a number of characters. */
 export function pretty(value, lengthMax) {
   const element = h("pre.json");
   let length = 0;
@@ -70,7 +70,7 @@ export function pretty(value, lengthMax) {
     element.append(kind ? h(`span.${kind}`, null, shown) : shown);
     length += shown.length;
     if (length > lengthMax) {
-      element.append("\n… cut here, the rest is longer than this page shows");
+      element.append("\n… truncated: the value is too long to show");
       break;
     }
   }

@@ -1,4 +1,4 @@
-// What keys do. Views add theirs; none is taken from who types into a field.
+// Keyboard shortcuts. Views add theirs; typing into a field triggers none.
 
 const SEQUENCE_MS = 1_500;
 
@@ -6,7 +6,7 @@ const bindings = new Map();
 let prefix = "";
 let prefixTimer = 0;
 
-/** Have a key, or two one after the other (`g t`), do something until `signal`. */
+/** Bind a key, or a sequence of two (`g t`), until `signal`. */
 export function bind(keys, work, signal) {
   bindings.set(keys, work);
   signal?.addEventListener("abort", () => {
@@ -18,7 +18,7 @@ function isTyping(target) {
   return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
 }
 
-/** Start to listen. */
+/** Start listening. */
 export function listen() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
@@ -51,7 +51,7 @@ export function listen() {
   });
 }
 
-/** Go up or down through the rows of the table that has the focus, or of the first. */
+/** Move the focus up or down in the focused table, or in the first one. */
 export function moveRow(step) {
   const all = [...document.querySelectorAll("main [data-row]")].filter((row) => row.offsetParent);
   if (!all.length) return false;

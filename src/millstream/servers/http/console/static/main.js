@@ -1,4 +1,4 @@
-// The frame around the views: navigation, the state of the node, keys, and which view is shown.
+// The frame around the views: navigation, state of the node, keys, and the current view.
 
 import { get, node, repeat } from "./api.js";
 import { fill, h, icon, say, setText } from "./dom.js";
@@ -36,7 +36,7 @@ const nav = document.getElementById("nav");
 let leaving = new AbortController();
 let isFirst = true;
 
-/** Show the view that the address names. Each gets a signal that comes when it is left. */
+/** Show the view of the address. Its signal is aborted when the view is left. */
 function showView() {
   leaving.abort();
   leaving = new AbortController();
@@ -53,10 +53,10 @@ function showView() {
   const title = VIEWS.find((one) => one.name === view)?.title;
   document.title = [rest[0] && visible(rest[0]), title, "Millstream"].filter(Boolean).join(" · ");
   if (show) show(place, { names: rest, query, signal: leaving.signal });
-  else fill(place, nothing("There is nothing here", "Choose a view from the navigation."));
+  else fill(place, nothing("This view does not exist", "Choose a view from the navigation."));
   if (!isFirst) {
     say(title ?? "");
-    // Focus goes where the view begins, as it would with a new page.
+    // Focus moves to the start of the view, as with a new page.
     place.querySelector("h1")?.focus({ preventScroll: true });
   }
   isFirst = false;
@@ -101,7 +101,7 @@ function watchNode() {
       fill(
         banner,
         h("strong", null, "The node is not reachable."),
-        " Trying again every second; what is shown is what was known before.",
+        " Retrying every second; the data shown may be outdated.",
       );
     show();
   });
@@ -121,7 +121,7 @@ function showTheme() {
   const show = (choice) => {
     setText(button, { system: "Auto", light: "Light", dark: "Dark" }[choice]);
     button.title = `Colors: ${choice} (d)`;
-    button.setAttribute("aria-label", `Colors: ${choice}. Press for the next.`);
+    button.setAttribute("aria-label", `Colors: ${choice}. Press to change.`);
   };
   const turn = () => show(window.millstreamTheme.turn());
   button.addEventListener("click", turn);
@@ -134,11 +134,11 @@ const KEYS = [
   [
     "Everywhere",
     [
-      [["/"], "Search, or filter"],
+      [["/"], "Search or filter"],
       [["j", "↓"], "Next row"],
-      [["k", "↑"], "Row before"],
+      [["k", "↑"], "Previous row"],
       [["Enter"], "Open the row"],
-      [["Esc"], "Leave the field; go back"],
+      [["Esc"], "Leave the field or go back"],
       [["d"], "Colors: system, light, dark"],
       [["?"], "This help"],
     ],
@@ -146,11 +146,11 @@ const KEYS = [
   [
     "Tail",
     [
-      [["p", "Space"], "Pause and go on"],
+      [["p", "Space"], "Pause or resume"],
       [["c"], "Clear"],
     ],
   ],
-  ["Chart", [[["←", "→"], "Moment by moment"]]],
+  ["Chart", [[["←", "→"], "Move along the time axis"]]],
 ];
 
 function showHelp() {

@@ -1,12 +1,11 @@
-// What several views are made of: heads, figures, badges, bars; and what is shown where there is
-// nothing to show yet, nothing at all, or something that went wrong.
+// Parts that views share: heads, figures, badges, bars, and the states loading, empty and failed.
 
 import { h, fill, setText } from "./dom.js";
 import { Refused } from "./api.js";
 import { link } from "./routes.js";
 import { visible } from "./format.js";
 
-/** The head of a view: where it is, what it is called, and what can be done. */
+/** The head of a view: breadcrumbs, title and actions. */
 export function head(title, { path = [], badges = [], tools = [] } = {}) {
   const crumbs = path.map(([text, target]) => [
     h("a", { href: target }, text),
@@ -20,7 +19,7 @@ export function head(title, { path = [], badges = [], tools = [] } = {}) {
   );
 }
 
-/** Links to the parts of a thing. */
+/** Tabs of a view. */
 export function tabs(label, entries, current) {
   return h(
     "nav.tabs",
@@ -31,7 +30,7 @@ export function tabs(label, entries, current) {
   );
 }
 
-/** Figures in a row: each has a name, a value, and the exact value as its title. */
+/** A row of figures: each has a name, a value, and the exact value as its title. */
 export class Figures {
   #values = new Map();
 
@@ -63,24 +62,24 @@ const TONES = {
   delayed: "plain",
 };
 
-/** A word in a small frame, with the color of what it means. */
+/** A badge: a word with a color for its meaning. */
 export function badge(text, tone = TONES[String(text).toLowerCase()] ?? "plain") {
   return h(`span.badge.${tone}`, null, visible(text));
 }
 
-/** A bar of how much of the most something is. */
+/** A bar that shows a value relative to the maximum. */
 export function bar(share, tone = "accent") {
   const filled = h(`span.bar-fill.${tone}`);
   filled.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
   return h("span.bar", { "aria-hidden": "true" }, filled);
 }
 
-/** A part of a view with a title. */
+/** A card: a part of a view with a title. */
 export function card(title, ...children) {
   return h("section.card", null, title ? h("h2", null, title) : null, children);
 }
 
-/** Names and texts, one beside the other. */
+/** A list of names and values. */
 export function facts(rows) {
   return h(
     "dl.facts",
@@ -96,7 +95,7 @@ export function loading() {
   return h("p.state.loading", { role: "status" }, "Loading…");
 }
 
-/** What is shown where there is nothing: what it is, and how there comes to be some. */
+/** The empty state: what is missing, and how to create it. */
 export function nothing(title, text, commands = "") {
   return h(
     "div.state",
@@ -107,7 +106,7 @@ export function nothing(title, text, commands = "") {
   );
 }
 
-/** What is shown where the node said no. */
+/** The error state. */
 export function failure(error, list) {
   const isMissing = error instanceof Refused && error.status === 404;
   return h(
@@ -119,7 +118,7 @@ export function failure(error, list) {
   );
 }
 
-/** A place for what may fail or be empty, as long as it is so. */
+/** Shows content, or instead of it an error or an empty state. */
 export class Stage {
   constructor(content) {
     this.content = content;
@@ -141,7 +140,7 @@ export class Stage {
   }
 }
 
-/** A button that loads more of a list, and says how much is there already. */
+/** A button that loads the next page, and the number of loaded items. */
 export class More {
   constructor(noun, work) {
     this.noun = noun;
@@ -160,6 +159,6 @@ export class More {
 
   show(count, hasMore) {
     this.element.hidden = !hasMore;
-    setText(this.text, `The first ${count} ${this.noun} are shown. `);
+    setText(this.text, `Showing the first ${count} ${this.noun}. `);
   }
 }

@@ -1,17 +1,17 @@
-// Rates out of counters that only grow: each is noted with its time, and compared with what it was.
+// Rates from counters: each sample is kept with its time and compared with an earlier one.
 
 const WINDOW_MS = 5_000;
 const KEYS_MAX = 20_000;
 
-/** Remembers what counters were some seconds ago. */
+/** Keeps the samples of the last seconds. */
 export class Rates {
   #seen = new Map();
 
-  /** Note what a counter is, and return how much it grows in a second; null where nobody knows. */
+  /** Add a sample and return the rate per second; null if it is not known yet. */
   note(key, value, now = performance.now()) {
     if (value === null || value === undefined) return null;
     let points = this.#seen.get(key);
-    // A counter that is smaller than it was began anew, with its node.
+    // A counter that decreased was reset with its node.
     if (!points || value < points.at(-1).value) {
       points = [];
       if (this.#seen.size >= KEYS_MAX) this.#seen.clear();
@@ -24,5 +24,5 @@ export class Rates {
   }
 }
 
-/** Those of topics, for all views: who goes from one to another sees them at once. */
+/** Rates of topics, shared by all views, so that they are there when the view changes. */
 export const topicRates = new Rates();

@@ -1,4 +1,4 @@
-// Keys, values and headers of records: what a log keeps is bytes, and most of them mean something.
+// Keys, values and headers of records: stored as bytes, shown by what they contain.
 
 import { h } from "./dom.js";
 import { bytes, moment, ago, visible, short, NOTHING } from "./format.js";
@@ -33,7 +33,7 @@ function hex(data) {
   return shown.join(" ") + (data.length > HEX_MAX ? " …" : "");
 }
 
-/** What a key, a header or a value is: its kind, and its text on one line. */
+/** Kind and one-line text of a key, a header or a value. */
 function read(value, isText) {
   if (value === null || value === undefined) return { kind: "none", text: "", size: 0 };
   if (isPacked(value)) {
@@ -57,7 +57,7 @@ function headerTexts(headers) {
   return found;
 }
 
-/** A record as the page keeps it: texts only, and no more of them than it could ever show. */
+/** A record as the page keeps it: only texts, and only as much as can be shown. */
 export class ShownRecord {
   constructor(topic, partition, record) {
     this.topic = topic;
@@ -73,7 +73,7 @@ export class ShownRecord {
     this.length = this.value.text.length + this.key.text.length;
   }
 
-  /** The first of what a search could find it by. */
+  /** The text that a search looks through. */
   get searched() {
     const headers = this.headers.map(([name, value]) => `${name}: ${value}`).join("\n");
     const text = `${this.key.text}\n${this.value.text.slice(0, TEXT_MAX)}\n${headers}`;
@@ -81,12 +81,12 @@ export class ShownRecord {
   }
 }
 
-/** Return a text with what was searched for marked in it. */
+/** Return a text with the matches marked. */
 export function marked(text, search) {
   if (!search) return [text];
   const lowered = text.toLowerCase();
   const wanted = search.toLowerCase();
-  // Some letters change their length in small letters; then places would not fit.
+  // Some letters change their length in lower case; then positions would not match.
   if (lowered.length !== text.length) return [text];
   const found = [];
   let at = 0;
@@ -100,7 +100,7 @@ export function marked(text, search) {
 
 /** Return a key or a value on one line. */
 export function preview(part, search) {
-  if (part.kind === "none") return h("span.none", { title: "There is none" }, NOTHING);
+  if (part.kind === "none") return h("span.none", { title: "None" }, NOTHING);
   const text = aroundMatch(part.text, search);
   const shown = visible(short(text, PREVIEW_MAX));
   if (part.kind === "bytes")
@@ -109,14 +109,14 @@ export function preview(part, search) {
   return h("span.text", null, marked(shown, search));
 }
 
-/** Begin a long text where the match is, so that it is seen. */
+/** Start a long text at the match, so that it is visible. */
 function aroundMatch(text, search) {
   if (!search) return text;
   const at = text.toLowerCase().indexOf(search.toLowerCase());
   return at > PREVIEW_MAX / 2 ? `…${text.slice(at - 40)}` : text;
 }
 
-/** Return everything about a record. */
+/** Return the details of a record. */
 export function details(record, extra = []) {
   const rows = [
     ["Topic", record.topic],
@@ -148,7 +148,7 @@ function block(title, content) {
 
 function valueDetail(record) {
   const { kind, text } = record.value;
-  if (kind === "none") return h("p.none", null, "No value: in a compacted topic, the end of its key.");
+  if (kind === "none") return h("p.none", null, "No value: in a compacted topic, a tombstone for its key.");
   if (kind === "json" && !record.isCut) {
     try {
       return pretty(parseExactly(text), DETAIL_MAX);
@@ -161,5 +161,5 @@ function valueDetail(record) {
 
 function plain(part, isCut = false) {
   const text = part.text.slice(0, DETAIL_MAX);
-  return h("pre.json", null, visible(text, { keepsLines: true }), isCut ? "\n… cut here" : "");
+  return h("pre.json", null, visible(text, { keepsLines: true }), isCut ? "\n… truncated" : "");
 }

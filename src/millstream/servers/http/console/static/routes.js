@@ -1,6 +1,6 @@
-// Which view the address names: `#/topics/orders/segments?partition=1`.
+// Routes: `#/topics/orders/segments?partition=1`.
 
-/** What there is, in the order of the navigation: its letter goes behind `g`. */
+/** All views in the order of the navigation; `letter` follows the key `g`. */
 export const VIEWS = [
   { name: "overview", title: "Overview", letter: "o" },
   { name: "topics", title: "Topics", letter: "t" },
@@ -11,7 +11,7 @@ export const VIEWS = [
   { name: "health", title: "Health", letter: "h" },
 ];
 
-/** Return the names in a hash, and its query. */
+/** Parse a hash into names and query. */
 export function parse(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const names = path.split("/").filter(Boolean).map(decoded);
@@ -26,7 +26,7 @@ function decoded(name) {
   }
 }
 
-/** Return the hash for some names and a query. */
+/** Return the hash of names and a query. */
 export function link(names, query = {}) {
   const found = new URLSearchParams();
   for (const [name, value] of Object.entries(query))
@@ -36,7 +36,7 @@ export function link(names, query = {}) {
   return `#/${[names].flat().map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
 }
 
-/** Where Escape leads: from a thing to the list it is in. */
+/** Target of Escape: the list of an item. */
 export function above(hash) {
   const { names } = parse(hash);
   if (names.length > 1) return link(names.slice(0, 1));

@@ -1,16 +1,16 @@
-// Tables that are refreshed in place: rows keep their elements, so focus, selection and the place
-// in the page stay where they are while numbers change.
+// Tables that are updated in place: rows keep their elements, so focus, selection and scroll
+// position stay while numbers change.
 
 import { h, fill, setText } from "./dom.js";
 import { many } from "./format.js";
 
 const ROWS_MAX = 500;
 
-/** A table over rows of some kind.
+/** A table of rows.
  *
- * A column has `id`, `label`, and `show(row)`, which gives a text or an element; `value(row)` to
- * sort by, `title(row)` for the exact value, `isNumber`, `isFaint(row)` for what need not be seen,
- * `hint` for its head. What `show` gives as an element is made anew only where `stamp(row)` differs.
+ * A column has `id`, `label`, and `show(row)`, which returns a text or an element; `value(row)` to
+ * sort by, `title(row)` for the exact value, `isNumber`, `isFaint(row)` for unimportant values,
+ * `hint` for its head. An element of `show` is created again only if `stamp(row)` differs.
  */
 export class Table {
   #elements = new Map();
@@ -27,7 +27,7 @@ export class Table {
     this.body = h("tbody");
     this.note = h("p.table-note");
     const table = h("table", { "aria-label": label }, h("thead", null, this.head), this.body);
-    // A part of the page that scrolls has to be reached by keys, too.
+    // A scrolling region must be reachable by keyboard.
     this.scroller = h("div.table", { role: "region", "aria-label": label, tabindex: "0" }, table);
     this.element = h("div.table-box", null, this.scroller, this.note);
     this.#showHead();
@@ -77,7 +77,7 @@ export class Table {
     });
   }
 
-  /** Show these rows, and no others. */
+  /** Show exactly these rows. */
   show(rows) {
     this.#rows = rows;
     const shown = this.#sorted(rows).slice(0, ROWS_MAX);
@@ -100,11 +100,11 @@ export class Table {
       this.body.append(h("tr", null, cell));
     }
     const left = rows.length - shown.length;
-    setText(this.note, left > 0 ? `${many(left, "row")} more: search for what you need.` : "");
+    setText(this.note, left > 0 ? `${many(left, "row")} more: use the search.` : "");
     this.note.hidden = left <= 0;
   }
 
-  /** Bring a row into view, and give it the focus. */
+  /** Scroll to a row and focus it. */
   focusRow(key) {
     const element = this.#elements.get(key);
     element?.scrollIntoView({ block: "center" });
@@ -117,7 +117,7 @@ export class Table {
     const element = h("tr", properties);
     if (target) {
       element.addEventListener("click", (event) => {
-        // Not where somebody selects text, or follows a link, or wants a new tab.
+        // Not while text is selected, on links, or for a new tab.
         if (event.target.closest("a, button") || String(getSelection())) return;
         element.querySelector("a[data-row-focus]")?.click();
       });
@@ -154,7 +154,7 @@ export class Table {
   }
 }
 
-/** A field by which rows are searched; `changed` is told what is in it. */
+/** A search field; `changed` is called with its text. */
 export function searchField(label, changed, value = "") {
   const input = h("input.search", {
     type: "search",
@@ -170,7 +170,7 @@ export function searchField(label, changed, value = "") {
   return input;
 }
 
-/** Whether a text has all words of a search in it. */
+/** Return whether a text contains all words of a search. */
 export function matches(text, search) {
   const found = text.toLowerCase();
   return search

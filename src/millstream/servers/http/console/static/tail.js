@@ -1,4 +1,4 @@
-// The tail of topics: records as they come, newest at the end, as many as a page can hold.
+// Live tail of topics: the newest records last, as many as the page can hold.
 
 import { fill, h, setText } from "./dom.js";
 import { ago, clock, exact, many, moment, visible } from "./format.js";
@@ -11,7 +11,7 @@ const CHARACTERS_MAX = 16 * 1024 * 1024;
 const SHOW_MS = 100;
 const NEAR_END = 40;
 
-/** A list that forgets its oldest, by number and by size. */
+/** A list bounded by number and size: the oldest items are dropped. */
 class Ring {
   items = [];
   length = 0;
@@ -24,7 +24,7 @@ class Ring {
   }
 }
 
-/** The tail of some topics, with its tools. */
+/** The live tail of topics, with its toolbar. */
 export class Tail {
   #all = new Ring();
   #matched = new Ring();
@@ -116,10 +116,10 @@ export class Tail {
     );
   }
 
-  /** Stop to show what comes, or go on. What comes meanwhile is kept, as far as there is room. */
+  /** Pause or resume. Records that arrive while paused are kept within the limits. */
   pause() {
     this.isPaused = !this.isPaused;
-    setText(this.pauseButton, this.isPaused ? "Go on" : "Pause");
+    setText(this.pauseButton, this.isPaused ? "Resume" : "Pause");
     this.pauseButton.classList.toggle("is-on", this.isPaused);
     if (!this.isPaused) this.#show();
     this.#showCount();
@@ -137,7 +137,7 @@ export class Tail {
     if (this.watch.state === "held") this.#goOn();
   }
 
-  // What comes.
+  // Input.
 
   #take(data) {
     if (this.isBounded) {
@@ -145,7 +145,7 @@ export class Tail {
       this.#turn();
       return;
     }
-    // Of more than fits, only the last could be seen; but all are looked through by a filter.
+    // Of more records than fit, only the last are visible; but a filter looks through all.
     const skipped = this.filter ? 0 : Math.max(0, data.records.length - ROWS_MAX);
     this.#passed += skipped;
     this.#seen += skipped;
@@ -153,7 +153,7 @@ export class Tail {
       this.#add(new ShownRecord(data.topic, data.partition, one));
   }
 
-  /** Show what came and was not shown yet, up to a page; then wait to be told to read on. */
+  /** Show new records up to a page; then wait until the user continues. */
   #turn() {
     let taken = 0;
     while (taken < this.#unread.length && this.#sinceOpened < ROWS_MAX) {
@@ -185,7 +185,7 @@ export class Tail {
     return !this.filter || item.searched.includes(this.filter.toLowerCase());
   }
 
-  /** Let go of what is too much while nobody looks; what the filter finds stays longest. */
+  /** Drop excess records while the page is hidden; matches of the filter stay longest. */
   #keep() {
     const found = this.#waiting.filter((item) => this.#isShown(item)).slice(-ROWS_MAX);
     const rest = this.#waiting.slice(-ROWS_MAX);
@@ -225,7 +225,7 @@ export class Tail {
     return (this.filter ? this.#matched : this.#all).items;
   }
 
-  // What is shown.
+  // Output.
 
   #setFilter(text) {
     this.filter = text.trim();
@@ -233,7 +233,7 @@ export class Tail {
     for (const item of this.#all.items) if (this.#isShown(item)) this.#matched.push(item);
     this.#sinceOpened = this.#items().length;
     this.#showAll();
-    // There may be more of it further on.
+    // There may be more matches later.
     if (this.filter && this.watch.state === "held" && this.#sinceOpened < ROWS_MAX) this.#goOn();
   }
 
@@ -307,7 +307,7 @@ export class Tail {
     const [word, tone] = STATES[state];
     fill(this.state, h(`span.dot.${tone}`), h("span", null, detail ? `${word}: ${visible(detail)}` : word));
     this.more.hidden = state !== "held";
-    setText(this.more, `Read on: ${many(this.#left, "record")} to the end`);
+    setText(this.more, `Continue: ${many(this.#left, "record")} to the end`);
     this.#showCount();
   }
 
@@ -324,12 +324,12 @@ export class Tail {
     if (this.filter) words.push(`${exact(shown)} of ${exact(this.#seen)} match`);
     else words.push(many(shown, "record"));
     if (!this.filter && this.#seen - this.#waiting.length > shown) words.push(`the last of ${exact(this.#seen)}`);
-    if (this.isPaused) words.push(`${exact(this.#waiting.length + this.#passed)} more came`);
+    if (this.isPaused) words.push(`${exact(this.#waiting.length + this.#passed)} new`);
     setText(this.count, words.join(", "));
     this.wait.hidden = shown > 0;
     const state = this.watch?.state;
     if (state === "failed" || state === "ended") setText(this.wait, "");
-    else if (this.filter && this.#seen) setText(this.wait, "None of what came matches.");
+    else if (this.filter && this.#seen) setText(this.wait, "No record matches the filter.");
     else setText(this.wait, "Waiting for records.");
   }
 

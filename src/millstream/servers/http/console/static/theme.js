@@ -1,4 +1,4 @@
-// Light or dark, before anything is painted: this one is no module, since modules wait.
+// Sets the color theme before the first paint. Not a module, because modules are deferred.
 (() => {
   const KEY = "millstream.theme";
   const CHOICES = ["system", "light", "dark"];
@@ -17,7 +17,7 @@
     try {
       localStorage.setItem(KEY, choice);
     } catch {
-      // It lasts as long as the page does, then.
+      // Without storage, the choice lasts as long as the page.
     }
   }
 

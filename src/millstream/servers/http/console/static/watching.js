@@ -1,5 +1,5 @@
-// Watching topics: one connection that goes on by itself where it broke off, and stops when it has
-// brought as much as anybody can look at.
+// Watches topics with one connection that reconnects where it broke off, and pauses when the page is
+// full.
 
 import { address, get, node, part, Refused } from "./api.js";
 import { parseExactly } from "./json.js";
@@ -8,18 +8,18 @@ const RETRY_MS = 1_000;
 const RECENT = 100;
 const CURSOR_MAX = 8_000;
 
-/** How a watch stands: each has a word, and a tone. */
+/** States of a watch: text and tone. */
 export const STATES = {
   connecting: ["connecting", "plain"],
   live: ["live", "good"],
-  behind: ["reading what is there", "warn"],
-  held: ["stopped: the page is full", "warn"],
-  lost: ["connection lost, trying again", "bad"],
+  behind: ["catching up", "warn"],
+  held: ["paused: the page is full", "warn"],
+  lost: ["connection lost, reconnecting", "bad"],
   ended: ["ended", "plain"],
   failed: ["cannot be watched", "bad"],
 };
 
-/** A watch over topics. It tells `on.records`, `on.note` and `on.state` of what happens. */
+/** A watch over topics. Calls `on.records`, `on.note` and `on.state`. */
 export class Watch {
   #source = null;
   #cursor = null;
@@ -38,14 +38,14 @@ export class Watch {
     signal.addEventListener("abort", () => this.close());
   }
 
-  /** How many records lie between what was told and the ends of the partitions. */
+  /** Number of records between the position and the ends of the partitions. */
   get behind() {
     let sum = 0;
     for (const { next, head } of this.#ends.values()) sum += head - next;
     return sum;
   }
 
-  /** Begin, or go on after `hold`. */
+  /** Start, or resume after `hold`. */
   async open() {
     this.#set("connecting");
     try {
@@ -56,7 +56,7 @@ export class Watch {
     }
   }
 
-  /** Let go of the connection, and remember where it was. */
+  /** Close the connection, and remember the position. */
   hold() {
     this.#disconnect();
     this.#set("held");
@@ -81,7 +81,7 @@ export class Watch {
     this.on.state(state, detail);
   }
 
-  /** Return what to ask for: a word, or where each partition is to begin. */
+  /** Return the start: a word, or a cursor. */
   async #beginning() {
     if (this.from === "now") return "latest";
     if (this.from === "earliest") return "earliest";
@@ -105,7 +105,7 @@ export class Watch {
     this.#source = source;
     source.onopen = () => {
       node.note(true);
-      if (this.#isCutOff) this.on.note("The connection was lost, and goes on where it was.");
+      if (this.#isCutOff) this.on.note("The connection was lost and has resumed where it was.");
       this.#isCutOff = false;
       this.#set(this.from === "now" || this.behind === 0 ? "live" : "behind");
     };
@@ -122,7 +122,7 @@ export class Watch {
     hear("heartbeat", () => {});
     hear("records", (data) => this.#tell(data));
     hear("lagged", (data) => this.on.note(`This page was too slow; ${place(data)} is read again from the log.`));
-    hear("gap", (data) => this.on.note(`${place(data)} is gone: ${data.reason}.`));
+    hear("gap", (data) => this.on.note(`${place(data)} was deleted: ${data.reason}.`));
     hear("end", (data) => {
       if (data.reason === "stopping") return; // The browser connects again.
       this.on.note(`${data.topic} ended: ${data.reason}.`);
@@ -138,7 +138,7 @@ export class Watch {
     if (this.#source) this.#set(this.behind > 0 ? "behind" : "live");
   }
 
-  /** The node answered, and not with events: ask again to hear what it said. */
+  /** The node responded with an error instead of events: request it again to read the error. */
   async #askWhy(url) {
     this.#disconnect();
     this.#asking = new AbortController();

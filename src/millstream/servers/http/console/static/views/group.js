@@ -1,4 +1,4 @@
-// One group: its members, and how far it has come in each partition.
+// One group: its members, and its committed offsets.
 
 import { get, part, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -84,7 +84,7 @@ function offsetTable(mostLag) {
         ],
         title: (row) => format.exact(row.lag),
       },
-      figure("committed", "Committed", "What the group reads next"),
+      figure("committed", "Committed", "The next offset that the group reads"),
       figure("end", "End", "The offset after the last record"),
       {
         id: "member",
@@ -92,7 +92,7 @@ function offsetTable(mostLag) {
         class: "name",
         value: (row) => row.who?.client_id ?? row.member ?? "",
         show: (row) => format.visible(row.who?.client_id || row.member || format.NOTHING),
-        title: (row) => format.visible(row.member ?? "Nobody has it"),
+        title: (row) => format.visible(row.member ?? "Not assigned"),
       },
     ],
     key: (row) => `${row.topic} ${row.partition}`,
@@ -118,7 +118,7 @@ function memberTable() {
       { id: "id", label: "Member id", class: "name mono", show: (row) => format.visible(row.id), title: (row) => format.visible(row.id) },
     ],
     key: (row) => row.id,
-    empty: "Nobody is in the group now; what it committed is kept.",
+    empty: "The group has no members; its committed offsets are kept.",
   });
 }
 

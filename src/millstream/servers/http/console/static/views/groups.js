@@ -1,4 +1,4 @@
-// Groups of consumers: all of them, and how far behind they are.
+// Consumer groups with their lag.
 
 import { Pages, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -17,16 +17,16 @@ export function showGroups(place, { query, signal }) {
     label: "Groups",
     columns: [
       { id: "group", label: "Group", class: "name", value: (row) => row.group, show: (row) => format.visible(row.group), title: (row) => format.visible(row.group) },
-      figure("lag", "Lag", "Records that are left to read, of all partitions"),
+      figure("lag", "Lag", "Records left to read, over all partitions"),
       { id: "state", label: "State", value: (row) => row.state, stamp: (row) => row.state, show: (row) => badge(words(row.state), tone(row.state)) },
       figure("members", "Members"),
-      figure("partitions", "Partitions", "Of how many the group has committed an offset"),
-      { id: "kind", label: "Protocol", value: (row) => row.kind, show: (row) => row.kind, hint: "Who divides the partitions: a member (classic), or the node (consumer)" },
+      figure("partitions", "Partitions", "Partitions with a committed offset"),
+      { id: "kind", label: "Protocol", value: (row) => row.kind, show: (row) => row.kind, hint: "Who assigns the partitions: a member (classic) or the node (consumer)" },
     ],
     key: (row) => row.group,
     link: (row) => link(["groups", row.group]),
     sort: "group",
-    empty: "No group is called so.",
+    empty: "No group matches.",
   });
   const more = new More("groups", async () => {
     await pages.more(signal);
@@ -57,7 +57,7 @@ export function showGroups(place, { query, signal }) {
       if (!pages.items.length) {
         total.textContent = "";
         stage.showState(
-          nothing("No consumer groups yet", "A group is there from the moment that a Kafka consumer with a group.id joins it, or commits an offset."),
+          nothing("No consumer groups yet", "A group is created when a Kafka consumer with a group.id joins it or commits an offset."),
         );
         return;
       }
@@ -80,7 +80,7 @@ function figure(id, label, hint) {
   };
 }
 
-/** Kafka's word for a state, as words. */
+/** Kafka's name of a state, as words. */
 export function words(state) {
   return state.replaceAll("_", " ");
 }

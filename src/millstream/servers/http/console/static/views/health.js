@@ -1,4 +1,4 @@
-// Health: whether the node serves, what is in the way, and what it runs on.
+// Health: readiness, problems, and the machine of the node.
 
 import { address, get, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -20,7 +20,7 @@ export function showHealth(place, { signal }) {
       stage.showContent();
       const isGood = node.status === "ready" && !node.problems.length;
       fill(status, badge(node.status, node.status === "ready" ? (isGood ? "good" : "warn") : "bad"));
-      // Only what says something else is put in anew: a link keeps the focus that it has.
+      // Only changed problems are replaced, so that a link keeps its focus.
       for (const [at, card] of makeCards(node).entries()) {
         const shown = content.children[at];
         if (!shown) content.append(card);
@@ -39,10 +39,10 @@ function wide(card) {
 function makeCards(node) {
   const { machine, opened } = node;
   const code = (text) => h("code", null, format.visible(text));
-  const quota = machine.cpu_quota === null ? "" : `, of which it may use ${machine.cpu_quota}`;
+  const quota = machine.cpu_quota === null ? "" : `, limited to ${machine.cpu_quota}`;
   const problems = node.problems.length
     ? h("ul.problems", null, node.problems.map((one) => h("li", null, format.visible(one))))
-    : h("p.good-news", null, "Nothing is wrong.");
+    : h("p.good-news", null, "No problems.");
   return [
     wide(card("Problems", problems)),
     card(
@@ -50,7 +50,7 @@ function makeCards(node) {
       facts([
         ["Version", node.version],
         ["Node id", String(node.node_id)],
-        ["Up for", h("span", { title: `since ${format.moment(node.started_at)}` }, format.duration(node.uptime_ms))],
+        ["Uptime", h("span", { title: `since ${format.moment(node.started_at)}` }, format.duration(node.uptime_ms))],
         ["Started", format.moment(node.started_at)],
         ["Data", code(node.data)],
         ["Commits by", node.commits],
@@ -61,7 +61,7 @@ function makeCards(node) {
       "Doors",
       facts([
         ["Kafka", code(node.kafka)],
-        ["Clients are told", code(node.advertised)],
+        ["Advertised address", code(node.advertised)],
         ["Kafka connections", format.exact(node.kafka_connections)],
         ["HTTP", code(node.http)],
         ["HTTP connections", format.exact(node.http_connections)],
@@ -77,22 +77,22 @@ function makeCards(node) {
         ["Memory", format.bytes(machine.memory_bytes)],
         ["Checksums", machine.checksums],
         ["File system", machine.file_system],
-        ["Free on disk", format.bytes(machine.free_bytes)],
+        ["Free disk space", format.bytes(machine.free_bytes)],
         ["File descriptors", format.exact(machine.descriptors_max)],
       ]),
     ),
     card(
-      "When its data was opened",
+      "Opening the data",
       facts([
         ["Logs", format.exact(opened.logs)],
-        ["Read through", format.bytes(opened.scanned_bytes)],
+        ["Scanned", format.bytes(opened.scanned_bytes)],
         ["Damaged logs", format.exact(opened.damaged_logs)],
       ]),
     ),
-    card("For machines", h("ul.plain", null, [
-      ["health/ready", "Does it serve?"],
+    card("For tools", h("ul.plain", null, [
+      ["health/ready", "Is the node ready?"],
       ["metrics", "Metrics, for Prometheus"],
-      ["openapi.json", "Every operation, as OpenAPI"],
+      ["openapi.json", "All operations, as OpenAPI"],
     ].map(([path, text]) => h("li", null, h("a", { href: address(path) }, `/${path}`), ` ${text}`)))),
   ];
 }

@@ -1,4 +1,4 @@
-// Overview: what the node does now, and did in the last minutes.
+// Overview: current activity of the node, and its last minutes.
 
 import { get, repeat } from "../api.js";
 import { BINARY, Chart, ChartGroup } from "../charts.js";
@@ -67,7 +67,7 @@ export function showOverview(place, { signal }) {
     ["queues", "Queues", link("queues")],
     ["connections", "Connections"],
     ["watchers", "Watchers"],
-    ["uptime", "Up for", link("health")],
+    ["uptime", "Uptime", link("health")],
   ]);
   const group = new ChartGroup();
   const charts = CHARTS.map(([title, lines, write, options]) => ({
@@ -133,7 +133,7 @@ export function showOverview(place, { signal }) {
   );
 }
 
-/** Give a node that has just started an empty past, so that time runs from right to left at once. */
+/** Pad the history of a new node, so that time runs from right to left at once. */
 function padded(values = []) {
   return [...Array(Math.max(0, SAMPLES - values.length)).fill(null), ...values];
 }

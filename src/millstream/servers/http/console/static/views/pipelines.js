@@ -1,4 +1,4 @@
-// Pipelines: who publishes exactly once into the node, as far as the node sees.
+// Pipelines: publishers that write exactly once into the node.
 
 import { Pages, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -15,14 +15,14 @@ export function showPipelines(place, { signal }) {
   const table = new Table({
     label: "Pipelines",
     columns: [
-      { id: "name", label: "Pipeline", class: "name", value: (row) => row.name ?? "", show: (row) => format.visible(row.name ?? "not named since the node started"), title: (row) => format.visible(row.name ?? "") },
+      { id: "name", label: "Pipeline", class: "name", value: (row) => row.name ?? "", show: (row) => format.visible(row.name ?? "no name since the node started"), title: (row) => format.visible(row.name ?? "") },
       { id: "kind", label: "Kind", value: (row) => row.kind, stamp: (row) => row.kind, show: (row) => badge(row.kind, "plain") },
-      { id: "sequence", label: "Publication", isNumber: true, hint: "The number of the last: of a stream, its micro-batch", value: (row) => row.sequence, show: (row) => format.exact(row.sequence) },
-      { id: "age_ms", label: "Last", isNumber: true, hint: "How long ago that was", value: (row) => row.age_ms, show: (row) => `${format.duration(row.age_ms)} ago`, title: (row) => `${format.exact(row.age_ms)} ms` },
+      { id: "sequence", label: "Publication", isNumber: true, hint: "Number of the last publication: for a stream, its micro-batch", value: (row) => row.sequence, show: (row) => format.exact(row.sequence) },
+      { id: "age_ms", label: "Last", isNumber: true, hint: "Age of the last publication", value: (row) => row.age_ms, show: (row) => `${format.duration(row.age_ms)} ago`, title: (row) => `${format.exact(row.age_ms)} ms` },
       { id: "publisher", label: "Publisher", class: "name mono", value: (row) => row.publisher, show: (row) => format.visible(row.publisher), title: (row) => format.visible(row.publisher) },
     ],
     key: (row) => row.publisher,
-    empty: "No pipeline is called so.",
+    empty: "No pipeline matches.",
   });
   const more = new More("pipelines", async () => {
     await pages.more(signal);
@@ -52,7 +52,7 @@ export function showPipelines(place, { signal }) {
       if (!pages.items.length) {
         total.textContent = "";
         stage.showState(
-          nothing("No pipelines yet", "Here is who publishes exactly once into this node: what Spark writes with format(\"millstream\"), and pipelines from files.", "millstream pipeline run pipeline.yaml"),
+          nothing("No pipelines yet", "Publishers that write exactly once into this node are listed here: Spark jobs with format(\"millstream\"), and pipelines from files.", "millstream pipeline run pipeline.yaml"),
         );
         return;
       }

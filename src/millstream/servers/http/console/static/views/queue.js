@@ -1,4 +1,4 @@
-// One queue: where its jobs are, and the jobs themselves. To look at them claims none.
+// One queue: its counts and its jobs. Browsing claims none.
 
 import { get, Pages, part, repeat } from "../api.js";
 import { fill, h, setText } from "../dom.js";
@@ -21,7 +21,7 @@ export function showQueue(place, { names: [name], query, signal }) {
     ["dead", "Dead"],
     ["acked", "Done"],
     ["enqueued", "Enqueued"],
-    ["delivered", "Handed out"],
+    ["delivered", "Delivered"],
   ]);
   const split = h("div.split", { role: "img" });
   const settings = h("div");
@@ -75,7 +75,7 @@ function title(word) {
   return word[0].toUpperCase() + word.slice(1);
 }
 
-/** Draw how the jobs are divided. */
+/** Draw the jobs by state. */
 function drawSplit(place, queue) {
   const parts = ["acked", "leased", "ready", "delayed", "dead"];
   const words = parts.map((one) => `${format.exact(queue[one])} ${one === "acked" ? "done" : one}`).join(", ");
@@ -95,8 +95,8 @@ function drawSplit(place, queue) {
 function showSettings(place, queue) {
   const rows = [
     ["Lease", format.duration(queue.lease_ms)],
-    ["Deliveries, at the most", format.exact(queue.deliveries_max)],
-    ["Claims are gathered for", queue.claim_window_ms ? format.duration(queue.claim_window_ms) : "no time"],
+    ["Maximum deliveries", format.exact(queue.deliveries_max)],
+    ["Claim window", queue.claim_window_ms ? format.duration(queue.claim_window_ms) : "none"],
     ["Removed before they were done", format.exact(queue.removed)],
     ["Topic", h("a", { href: link(["topics", queue.name]) }, queue.name)],
     [
@@ -115,7 +115,7 @@ function showSettings(place, queue) {
   fill(place, facts(rows));
 }
 
-/** Jobs, each of which can be opened. */
+/** A table of jobs that can be expanded. */
 class JobTable {
   #open = new Set();
   #stamp = "";
@@ -123,7 +123,7 @@ class JobTable {
   constructor(queue) {
     this.queue = queue;
     this.body = h("tbody");
-    const heads = ["Offset", "Deliveries", "State", "Worker", "Put in", "Key", "Value"].map((text) =>
+    const heads = ["Offset", "Deliveries", "State", "Worker", "Enqueued", "Key", "Value"].map((text) =>
       h("th", { scope: "col", class: ["Offset", "Deliveries"].includes(text) ? "number" : null }, text),
     );
     const table = h("table.jobs", { "aria-label": "Jobs" }, h("thead", null, h("tr", null, heads)), this.body);
@@ -137,7 +137,7 @@ class JobTable {
       const cell = h("td.empty", { colspan: "7" }, `No jobs are ${state}.`);
       rows.push(h("tr", null, cell));
     }
-    // What changes from one second to the next are the times; the rest stays as it is.
+    // Only the times change every second; the other cells stay.
     const stamp = JSON.stringify([jobs.map((job) => [job.partition, job.offset, job.state, job.deliveries, job.worker]), [...this.#open]]);
     if (stamp === this.#stamp) this.#showTimes(jobs);
     else {

@@ -1,4 +1,4 @@
-// Queues: how many jobs wait, are being worked on, are done, or went to the dead letters.
+// Queues with their number of jobs by state.
 
 import { get, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -26,17 +26,17 @@ export function showQueues(place, { query, signal }) {
     columns: [
       { id: "name", label: "Queue", class: "name", value: (row) => row.name, show: (row) => format.visible(row.name), title: (row) => row.name },
       figure("ready", "Ready", "Jobs that can be claimed"),
-      figure("leased", "Leased", "Jobs that belong to a worker"),
-      figure("delayed", "Delayed", "Jobs that a worker gave back for later"),
-      figure("dead", "Dead", "Jobs that went to the dead letters"),
+      figure("leased", "Leased", "Jobs that a worker has claimed"),
+      figure("delayed", "Delayed", "Jobs that a worker returned with a delay"),
+      figure("dead", "Dead", "Jobs moved to the dead-letter topic"),
       figure("acked", "Done", "Jobs that are done"),
-      figure("enqueued", "Enqueued", "Jobs that were put in since the queue was made"),
-      figure("delivered", "Handed out", "How often a job was handed out, all jobs together"),
+      figure("enqueued", "Enqueued", "Jobs added since the queue was created"),
+      figure("delivered", "Delivered", "Deliveries of all jobs together"),
     ],
     key: (row) => row.name,
     link: (row) => link(["queues", row.name]),
     sort: "name",
-    empty: "No queue is called so.",
+    empty: "No queue matches.",
   });
   const total = h("span.count");
   const field = searchField("Search queues", (text) => {
@@ -76,7 +76,7 @@ function emptyState() {
   const records = new URL("v1/topics/mail/records", document.baseURI);
   return nothing(
     "No queues yet",
-    "A queue hands out the records of the topic of its name, one worker each.",
+    "A queue delivers each record of the topic of the same name to one worker.",
     `curl -X PUT ${url}\ncurl -X POST ${records} -d '{"records": [{"value": {"to": "a"}}]}'`,
   );
 }

@@ -1,4 +1,4 @@
-// The segments of a topic: drawn to scale, one strip for each partition, and listed.
+// Segments of a topic: drawn to scale, one strip for each partition, and listed.
 
 import { Pages, part, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -60,7 +60,7 @@ function words(one) {
   return parts.join(" · ");
 }
 
-/** Draw a strip for each partition; the longest is as wide as the page. */
+/** Draw a strip for each partition; the longest has the width of the page. */
 function drawStrips(place, segments, readout, table) {
   const byPartition = Map.groupBy(segments, (one) => one.partition);
   const sums = new Map();
@@ -126,9 +126,9 @@ function segmentTable() {
     columns: [
       { ...figure("partition", "Partition", String), title: undefined },
       figure("base_offset", "From", format.exact, "The first offset of the segment"),
-      figure("end_offset", "To", format.exact, "The offset that the next segment starts with"),
+      figure("end_offset", "To", format.exact, "The base offset of the next segment"),
       figure("bytes", "Size", format.bytes),
-      figure("records", "Records", format.count, "In its file, with those that were deleted by key"),
+      figure("records", "Records", format.count, "In the file, including those deleted by key"),
       { id: "state", label: "State", value: (row) => row.state, stamp: (row) => row.state, show: (row) => badge(row.state) },
       time("first_timestamp", "Oldest"),
       time("last_timestamp", "Newest"),

@@ -1,4 +1,4 @@
-// Tail: the records of one or several topics as they come.
+// Tail: live records of one or more topics.
 
 import { get } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -9,7 +9,7 @@ import { Tail } from "../tail.js";
 const TOPICS_MAX = 20;
 const SUGGESTED_MAX = 1_000;
 
-/** Return where to begin, as an address says it. */
+/** Return the start position in an address. */
 export function readFrom(query) {
   const from = query.get("from") ?? "recent";
   const partition = /^\d+$/.test(query.get("partition") ?? "") ? Number(query.get("partition")) : null;
@@ -17,12 +17,12 @@ export function readFrom(query) {
   return { from: ["now", "earliest"].includes(from) ? from : "recent", partition };
 }
 
-/** The tools by which somebody says where to begin; `go` is given what goes into the address. */
+/** Controls of the start position; `go` gets the new query. */
 export function fromTools({ from, partition }, go) {
   const isOffset = typeof from === "number";
   const choice = h(
     "select",
-    { "aria-label": "Where to begin" },
+    { "aria-label": "Start position" },
     [
       ["recent", "Last 100, then live"],
       ["now", "From now on"],
@@ -88,7 +88,7 @@ export function showTail(place, { query, signal }) {
   if (topics.length) tools.push(fromTools(beginning, go));
   fill(place, head("Tail", { badges: chips, tools }));
   if (!topics.length) {
-    place.append(nothing("Which topic?", "Name one above to see its records as they come; add others to see them together."));
+    place.append(nothing("Which topic?", "Enter a topic above to see its records live; add others to see them together."));
     showChoices(place, signal);
     return;
   }
@@ -110,7 +110,7 @@ async function suggest(list, signal) {
     const { topics } = await get("/v1/topics", { limit: SUGGESTED_MAX }, signal);
     fill(list, topics.map(({ name }) => h("option", { value: name })));
   } catch {
-    // It is only a help.
+    // Suggestions are optional.
   }
 }
 
@@ -122,6 +122,6 @@ async function showChoices(place, signal) {
     );
     place.append(h("ul.choices", { "aria-label": "Topics" }, entries));
   } catch {
-    // The field above works without.
+    // The field above works without them.
   }
 }

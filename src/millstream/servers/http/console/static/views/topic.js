@@ -1,4 +1,4 @@
-// One topic: its partitions, the segments they consist of, what it is set to, and its tail.
+// One topic: partitions, segments, configs and live tail.
 
 import { get, part, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -67,7 +67,7 @@ export function showTopic(place, { names: [name, wanted], query, signal }) {
 
 function showFigures(figures, topic) {
   const heads = topic.partitions.reduce((sum, one) => sum + one.head, 0);
-  // Bytes only grow as long as nothing is deleted; heads always do.
+  // Bytes shrink when records are deleted; heads only grow.
   const rate = topicRates.note(`${topic.id} heads`, heads);
   const bytes = topicRates.note(`${topic.id} size`, topic.bytes);
   figures.set("rate", format.perSecond(rate), "Over the last five seconds");
@@ -100,8 +100,8 @@ function partitions(inside) {
       figure("count", "Records", format.count),
       figure("bytes", "Size", format.bytes),
       figure("segments", "Segments"),
-      figure("eviction_floor", "Floor", format.exact, "Retention took everything before it"),
-      figure("deleted", "Deleted", format.count, "Deleted by key, and still in a file"),
+      figure("eviction_floor", "Floor", format.exact, "Retention has deleted everything before it"),
+      figure("deleted", "Deleted", format.count, "Deleted by key, still in a file"),
       figure("epoch", "Epoch", String),
     ],
     key: (row) => row.partition,
@@ -118,11 +118,11 @@ function configs(inside) {
       { id: "value", label: "Value", class: "mono wrap", show: ([, value]) => format.visible(value) },
     ],
     key: ([name]) => name,
-    empty: "The topic sets nothing itself.",
+    empty: "The topic sets no configs.",
   });
   const id = h("code");
   inside.append(
-    card(null, h("p.hint", null, "What the topic sets itself; all else is what the node is set to. Its id is ", id, "."), table.element),
+    card(null, h("p.hint", null, "Configs of the topic; all others have the defaults of the node. Its id is ", id, "."), table.element),
   );
   return (topic) => {
     id.textContent = topic.id;

@@ -1,4 +1,4 @@
-// Topics: all of them, how large they are, and how fast they grow.
+// Topics with their sizes and rates.
 
 import { Pages, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -12,7 +12,7 @@ const REFRESH_MS = 2_000;
 const PAGE = 200;
 const SEARCHED_MAX = 10_000;
 
-/** Return rows for topics: what the node told of them, and how fast they grow. */
+/** Return rows for topics: their data and rates. */
 export function withRates(topics, rates) {
   const now = performance.now();
   return topics.map((topic) => {
@@ -31,7 +31,7 @@ export function withRates(topics, rates) {
   });
 }
 
-/** Return the columns that a list of topics may have. */
+/** Return the columns of a list of topics. */
 export function topicColumns() {
   const figure = (id, label, write, hint) => ({
     id,
@@ -45,8 +45,8 @@ export function topicColumns() {
   });
   return [
     { id: "name", label: "Topic", class: "name", value: (row) => row.name, show: (row) => format.visible(row.name), title: (row) => row.name },
-    figure("rate", "Records/s", format.perSecond, "Records appended in a second, over the last five"),
-    figure("byteRate", "Bytes/s", format.bytesPerSecond, "Bytes appended in a second, over the last five"),
+    figure("rate", "Records/s", format.perSecond, "Records per second, over the last five"),
+    figure("byteRate", "Bytes/s", format.bytesPerSecond, "Bytes per second, over the last five"),
     figure("records", "Records", format.count),
     figure("bytes", "Size", format.bytes),
     figure("segments", "Segments", format.count),
@@ -66,7 +66,7 @@ export function showTopics(place, { query, signal }) {
     key: (row) => row.id,
     link: (row) => link(["topics", row.name]),
     sort: "name",
-    empty: "No topic is called so.",
+    empty: "No topic matches.",
   });
   const more = new More("topics", async () => {
     await pages.more(signal);
@@ -100,7 +100,7 @@ export function showTopics(place, { query, signal }) {
     signal,
     async () => {
       await pages.refresh(signal);
-      // Who searches wants to find it, on whichever page it is.
+      // A search has to find topics on all pages.
       while (search && pages.hasMore && pages.items.length < SEARCHED_MAX) await pages.more(signal);
       if (!pages.items.length) {
         total.textContent = "";
@@ -118,7 +118,7 @@ function emptyState() {
   const url = new URL("v1/topics/orders/records", document.baseURI);
   return nothing(
     "No topics yet",
-    "Append a first record, and its topic is made. Kafka clients find the node under the address that Health shows.",
+    "A topic is created when its first record is appended. Kafka clients connect to the address in Health.",
     `curl -X POST ${url} \\\n  -d '{"records": [{"key": "k1", "value": {"n": 1}}]}'`,
   );
 }
