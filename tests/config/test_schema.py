@@ -1,4 +1,4 @@
-"""A setting is checked once, and a wrong one is named together with what is allowed."""
+"""Configs validate their fields, and errors name the field and what is allowed."""
 
 from __future__ import annotations
 
@@ -303,17 +303,17 @@ def test_everything_else_may_be_reached_by_others(host):
     assert not is_loopback(host)
 
 
-@pytest.mark.parametrize("door", ["kafka", "http"])
+@pytest.mark.parametrize("name", ["kafka", "http"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::"])
-def test_a_door_for_others_has_to_be_allowed(door, host):
-    with pytest.raises(InvalidConfig, match=f"{door} is .* allowed with --insecure"):
-        NodeConfig(**{door: Endpoint(host, 1)})
+def test_a_listener_for_other_machines_has_to_be_allowed(name, host):
+    with pytest.raises(InvalidConfig, match=f"{name} is .* allowed with --insecure"):
+        NodeConfig(**{name: Endpoint(host, 1)})
 
 
-@pytest.mark.parametrize("door", ["kafka", "http"])
-def test_a_door_for_others_opens_where_that_is_allowed(door):
-    config = NodeConfig(**{door: Endpoint("10.0.0.1", 1)}, is_insecure=True)
-    assert getattr(config, door).host == "10.0.0.1"
+@pytest.mark.parametrize("name", ["kafka", "http"])
+def test_a_listener_for_other_machines_opens_if_it_is_allowed(name):
+    config = NodeConfig(**{name: Endpoint("10.0.0.1", 1)}, is_insecure=True)
+    assert getattr(config, name).host == "10.0.0.1"
 
 
 def test_a_node_without_any_settings_serves_this_machine_alone():

@@ -1,1 +1,1 @@
-"""What `deploy/` says is what a node does. No engine runs here: files are read and compared."""
+"""Tests of `deploy/`: files are read and compared with the code; no container engine runs."""

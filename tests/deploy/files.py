@@ -15,7 +15,7 @@ from millstream.servers.http.handlers.health import Health, health_operations
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UID = 10001
-"""Who a node runs as, wherever it is deployed. Volumes remember the number."""
+"""User id of a node in every deployment. Volumes store the number."""
 
 VOLUME = "/var/lib/millstream"
 ROUTES = {one.path for one in health_operations(lambda: Health(True), list)}
@@ -44,7 +44,7 @@ def configured(path: Path, *pairs: str, **variables: str) -> Configuration:
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML would take the last."""
+    """Rejects repeated keys, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -1,4 +1,4 @@
-"""The compose file: one node that this machine alone can reach, and those who watch it."""
+"""The compose file: one node that only this machine can reach, with Prometheus and Grafana."""
 
 from __future__ import annotations
 

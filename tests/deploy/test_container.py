@@ -1,4 +1,4 @@
-"""The image: never root, nothing open unless whoever runs it says so, signals reach the node."""
+"""The image: never root, not reachable unless the user allows it, signals reach the node."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_selectors_find_the_pod():
 
 
 @pytest.mark.parametrize("name", ["startup", "liveness", "readiness"])
-def test_probes_ask_the_door(name: str):
+def test_probes_ask_the_http_server(name: str):
     asked = CONTAINER[f"{name}Probe"]["httpGet"]
     paths = {"startup": "startup", "liveness": "live", "readiness": "ready"}
     assert asked["path"] == f"/health/{paths[name]}"

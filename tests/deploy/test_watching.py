@@ -48,7 +48,7 @@ def used(expression: str) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a node tells that has a topic and a queue."""
+    """Metrics of a node with a topic and a queue."""
     path: Path = tmp_path_factory.mktemp("node")
     with running_broker(path) as broker:
         json = {"content-type": "application/json"}

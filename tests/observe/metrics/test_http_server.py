@@ -1,4 +1,4 @@
-"""What the HTTP door does is counted, by what was asked and how it ended."""
+"""Metrics of the HTTP server: requests by operation and outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Kafka door does is counted, by what was asked and how it ended."""
+"""Metrics of the Kafka server: requests by API and outcome."""
 
 from __future__ import annotations
 

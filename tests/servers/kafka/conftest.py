@@ -1,4 +1,4 @@
-"""A real broker for the tests of the door; one for each file, with topics of their own names."""
+"""A real broker for the tests of the Kafka server; one per file, with unique topic names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A door without a socket, for tests of the handlers that rest on topics and quotas.
+"""Handlers without a socket, for tests that need only topics and quotas.
 
-Every request and every answer goes through its bytes, in the version that the test is about.
+Every request and every response is encoded and decoded, in the version under test.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NODE_ID = 7
 CLUSTER_ID = "cluster-of-one"
 
 
-class Door:
-    """Asks handlers, each time with a context of its own."""
+class HandlerNode:
+    """Calls handlers, each time with a new context."""
 
     def __init__(self, topics: Topics, quotas: Quotas, config: BrokerConfig) -> None:
         self.topics = topics
@@ -50,7 +50,7 @@ class Door:
         version: int,
         client_id: str = "client",
     ) -> Any:
-        """Return the answer as a client reads it."""
+        """Return the response as a client decodes it."""
         context = RequestContext(
             broker=self.broker,
             config=KafkaConfig(),
@@ -66,15 +66,15 @@ class Door:
 
 
 @asynccontextmanager
-async def open_door(
+async def open_handler_node(
     config: BrokerConfig | None = None,
     *,
     metadata: Metadata | None = None,
     log_config: LogConfig | None = None,
-) -> AsyncIterator[Door]:
+) -> AsyncIterator[HandlerNode]:
     config = config or BrokerConfig(node_id=NODE_ID)
     metadata = metadata or MemoryMetadata()
     async with running(metadata, config=config, log_config=log_config) as topics:
         quotas = Quotas(metadata)
         await quotas.open()
-        yield Door(topics, quotas, config)
+        yield HandlerNode(topics, quotas, config)

@@ -35,7 +35,7 @@ class Session:
         """Take note of nothing: the tests look for themselves."""
 
 
-class Door:
+class ProduceClient:
     """The way from a frame to one partition."""
 
     def __init__(self, bench: Bench) -> None:
@@ -68,15 +68,15 @@ def test_acks_all_is_answered_when_the_batch_is_durable_and_not_before(version, 
     async def scenario(bench: Bench):
         held = bench.store._background
         held.is_held = True
-        exchange, block = Door(bench).send(
+        pending, block = ProduceClient(bench).send(
             batch(b"v", producer_id=producer_id), acks=-1, version=version
         )
         await turns()
-        assert exchange.parts is None
+        assert pending.parts is None
         assert block.users == 1
         held.let_go()
         await turns()
-        assert exchange.parts
+        assert pending.parts
         assert block.users == 0
         survivor = await bench.again()
         assert values(survivor.partition) == [b"v"]
@@ -90,12 +90,12 @@ def test_acks_1_is_answered_when_the_batch_is_written_and_not_before(version, pr
     async def scenario(bench: Bench):
         held = bench.store._background
         held.is_held = True
-        exchange, _ = Door(bench).send(
+        pending, _ = ProduceClient(bench).send(
             batch(b"v", producer_id=producer_id), acks=1, version=version
         )
-        assert exchange.parts is None
+        assert pending.parts is None
         await turns()
-        assert exchange.parts
+        assert pending.parts
         assert bench.partition.high_watermark == 0, "readers do not see it yet"
         killed = Bench(bench.filesystem.copy())
         await killed.partition.open()
@@ -111,11 +111,11 @@ def test_acks_1_is_answered_when_the_batch_is_written_and_not_before(version, pr
 @ANY_PRODUCER
 def test_acks_0_has_an_empty_answer(version, producer_id):
     async def scenario(bench: Bench):
-        exchange, block = Door(bench).send(
+        pending, block = ProduceClient(bench).send(
             batch(b"v", producer_id=producer_id), acks=0, version=version
         )
         await turns(100)
-        assert (exchange.parts, block.users) == ([], 0)
+        assert (pending.parts, block.users) == ([], 0)
         assert values(bench.partition) == [b"v"]
 
     run(scenario)
@@ -130,8 +130,8 @@ def test_the_memory_of_a_request_is_kept_until_nothing_reads_from_it(
 ):
     async def scenario(bench: Bench):
         records = batch(b"v" * 100, producer_id=producer_id)
-        exchange, block = Door(bench).send(records, acks=acks, version=version)
-        exchange.cancel()  # The connection ended at once; the batch has its offset.
+        pending, block = ProduceClient(bench).send(records, acks=acks, version=version)
+        pending.cancel()  # The connection ended at once; the batch has its offset.
         for _ in range(100):
             if block.users == 0:
                 block.view[:] = bytes(block.size)  # As the next request does.

@@ -1,7 +1,7 @@
-"""A node in a process of its own, with the limits that a test wishes.
+"""A node in a process of its own, with limits that a test sets.
 
-Run as `python -m tests.servers.kafka.abuse.node_process DATA SETTINGS`. SETTINGS is JSON: `door`
-holds what `KafkaConfig` takes, `descriptors_max` how many descriptors the process may have.
+Run as `python -m tests.servers.kafka.abuse.node_process DATA SETTINGS`. SETTINGS is JSON:
+`kafka_server` holds the fields of `KafkaConfig`, `descriptors_max` the limit of file descriptors.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def main(data: str, settings: str) -> int:
         stream=sys.stderr, level="INFO", format="%(levelname)s %(name)s %(message)s"
     )
     any_port = Endpoint("127.0.0.1", 0)
-    door = KafkaConfig(**asked.get("door", {}))
-    config = NodeConfig(data=data, kafka=any_port, http=any_port, kafka_server=door)
+    kafka_server = KafkaConfig(**asked.get("kafka_server", {}))
+    config = NodeConfig(data=data, kafka=any_port, http=any_port, kafka_server=kafka_server)
     return 0 if run(config, announce) else 1
 
 

@@ -90,7 +90,7 @@ def test_looking_up_a_time_in_a_bomb_is_bounded(node, codec):
     with node.client(timeout=60) as client:
         topic = make_topic(client, max_message_bytes=SIZE_MAX)
         if produced(client, topic, bomb(codec)) != 0:
-            return  # Refused at the door already, which is as good.
+            return  # Rejected on arrival, which is as good.
         partition = ListOffsetsRequestPartition(partition_index=0, timestamp=NOW_MS + 500)
         wanted = ListOffsetsRequestTopic(name=topic, partitions=(partition,))
 

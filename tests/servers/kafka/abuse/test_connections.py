@@ -74,7 +74,7 @@ def test_two_thousand_idle_clients_cost_little(node):
 
 
 def test_clients_that_never_read_are_bounded_and_dropped(tmp_path):
-    with running_node(tmp_path, door={"output_ms_max": 4000}) as node:
+    with running_node(tmp_path, kafka_server={"output_ms_max": 4000}) as node:
         with node.client() as client:
             topic = make_topic(client)
             client.call(produce_request(topic, batch_of(bytes(100_000))), 9)
@@ -117,7 +117,7 @@ SLOW = {"handshake_ms_max": 600, "request_ms_max": 600, "idle_ms_max": 1500}
 
 @pytest.fixture(scope="module")
 def hasty_node(tmp_path_factory):
-    with running_node(tmp_path_factory.mktemp("hasty"), door=SLOW) as running:
+    with running_node(tmp_path_factory.mktemp("hasty"), kafka_server=SLOW) as running:
         yield running
 
 
@@ -181,7 +181,7 @@ def _is_served(node):
 
 
 def test_more_connections_than_allowed_are_closed(tmp_path):
-    with running_node(tmp_path, door={"connections_max": 10}) as node:
+    with running_node(tmp_path, kafka_server={"connections_max": 10}) as node:
         with many(node, 10) as connections, many(node, 5) as others:
             wait_until(lambda: all(map(is_closed, others)))
             assert not any(map(is_closed, connections))

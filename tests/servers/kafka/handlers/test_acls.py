@@ -14,7 +14,7 @@ from millstream.protocols.kafka.messages.acls import (
 )
 from millstream.servers.kafka.handlers.acls import NO_ACLS, create_acls, delete_acls, describe_acls
 from tests.metadata.suite import in_loop
-from tests.servers.kafka.socketless import open_door
+from tests.servers.kafka.socketless import open_handler_node
 
 REFUSED = (ErrorCode.SECURITY_DISABLED, NO_ACLS)
 
@@ -23,9 +23,9 @@ REFUSED = (ErrorCode.SECURITY_DISABLED, NO_ACLS)
 def test_there_are_no_rules(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
+        async with open_handler_node() as node:
             request = DescribeAclsRequest(resource_type_filter=1, operation=1, permission_type=1)
-            shown = await door.ask(describe_acls, request, version=version)
+            shown = await node.ask(describe_acls, request, version=version)
             assert (shown.error_code, shown.error_message, shown.resources) == (*REFUSED, ())
             rule = CreateAclsRequestAcl(
                 resource_type=2,
@@ -35,7 +35,7 @@ def test_there_are_no_rules(version):
                 operation=3,
                 permission_type=3,
             )
-            created = await door.ask(
+            created = await node.ask(
                 create_acls, CreateAclsRequest(creations=(rule,) * 3), version=version
             )
             found = [(result.error_code, result.error_message) for result in created.results]
@@ -43,7 +43,7 @@ def test_there_are_no_rules(version):
             pattern = DeleteAclsRequestFilter(
                 resource_type_filter=1, operation=1, permission_type=1
             )
-            deleted = await door.ask(
+            deleted = await node.ask(
                 delete_acls, DeleteAclsRequest(filters=(pattern,) * 2), version=version
             )
             found = [(result.error_code, result.error_message) for result in deleted.filter_results]

@@ -35,7 +35,7 @@ from millstream.servers.kafka.handlers.configs import (
     incremental_alter_configs,
 )
 from tests.metadata.suite import in_loop
-from tests.servers.kafka.socketless import NODE_ID, Door, open_door
+from tests.servers.kafka.socketless import NODE_ID, HandlerNode, open_handler_node
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 TOPIC_SOURCE, STATIC_BROKER, DEFAULT_SOURCE = 1, 4, 5
@@ -47,7 +47,7 @@ def each_version(versions: Any) -> Any:
 
 
 async def describe(
-    door: Door,
+    node: HandlerNode,
     kind: int,
     name: str,
     *keys: str,
@@ -63,7 +63,7 @@ async def describe(
         include_synonyms=has_synonyms,
         include_documentation=has_documentation,
     )
-    response = await door.ask(describe_configs, request, version=version)
+    response = await node.ask(describe_configs, request, version=version)
     (result,) = response.results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
@@ -83,9 +83,9 @@ def by_name(result: Any) -> dict[str, Any]:
 def test_every_config_of_a_topic_is_shown(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await door.topics.create("a", configs={"cleanup.policy": "compact"})
-            configs = by_name(await describe(door, TOPIC, "a", version=version))
+        async with open_handler_node() as node:
+            await node.topics.create("a", configs={"cleanup.policy": "compact"})
+            configs = by_name(await describe(node, TOPIC, "a", version=version))
             assert configs.keys() == TOPIC_CONFIGS.keys()
             for name, config in configs.items():
                 setting = TOPIC_CONFIGS[name]
@@ -107,9 +107,9 @@ def test_the_longest_schema_is_shown_whole(version):
 
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await door.topics.create("a", configs={VALUE_FORMAT: "json", VALUE_SCHEMA: schema})
-            configs = by_name(await describe(door, TOPIC, "a", VALUE_SCHEMA, version=version))
+        async with open_handler_node() as node:
+            await node.topics.create("a", configs={VALUE_FORMAT: "json", VALUE_SCHEMA: schema})
+            configs = by_name(await describe(node, TOPIC, "a", VALUE_SCHEMA, version=version))
             assert configs[VALUE_SCHEMA].value == schema
             assert configs[VALUE_SCHEMA].config_source == TOPIC_SOURCE
 
@@ -118,12 +118,12 @@ def test_the_longest_schema_is_shown_whole(version):
 
 @in_loop
 async def test_synonyms_say_where_a_value_comes_from_and_what_it_would_be_otherwise():
-    async with open_door(log_config=LogConfig(durability=Durability.DISK)) as door:
-        await door.topics.create("a", configs={"cleanup.policy": "compact", DURABILITY: "fsync"})
-        await door.topics.create("b")
+    async with open_handler_node(log_config=LogConfig(durability=Durability.DISK)) as node:
+        await node.topics.create("a", configs={"cleanup.policy": "compact", DURABILITY: "fsync"})
+        await node.topics.create("b")
 
         async def synonyms(topic: str, name: str) -> list[tuple[str, str, int]]:
-            configs = by_name(await describe(door, TOPIC, topic, name))
+            configs = by_name(await describe(node, TOPIC, topic, name))
             return [(found.name, found.value, found.source) for found in configs[name].synonyms]
 
         assert await synonyms("a", "cleanup.policy") == [
@@ -138,7 +138,7 @@ async def test_synonyms_say_where_a_value_comes_from_and_what_it_would_be_otherw
             (DURABILITY, "disk", STATIC_BROKER),
             (DURABILITY, "fsync", DEFAULT_SOURCE),
         ]
-        configs = by_name(await describe(door, TOPIC, "b", has_synonyms=False))
+        configs = by_name(await describe(node, TOPIC, "b", has_synonyms=False))
         assert configs[DURABILITY].config_source == STATIC_BROKER
         assert configs[DURABILITY].value == "disk"
         assert not any(config.synonyms for config in configs.values())
@@ -146,23 +146,23 @@ async def test_synonyms_say_where_a_value_comes_from_and_what_it_would_be_otherw
 
 @in_loop
 async def test_only_what_is_asked_for_is_shown():
-    async with open_door() as door:
-        await door.topics.create("a")
-        configs = by_name(await describe(door, TOPIC, "a", "retention.ms", "nonsense"))
+    async with open_handler_node() as node:
+        await node.topics.create("a")
+        configs = by_name(await describe(node, TOPIC, "a", "retention.ms", "nonsense"))
         assert configs.keys() == {"retention.ms"}
-        result = await describe(door, TOPIC, "a", "flush.ms", has_documentation=False)
+        result = await describe(node, TOPIC, "a", "flush.ms", has_documentation=False)
         assert by_name(result)["flush.ms"].documentation is None
 
 
 @in_loop
 async def test_an_empty_list_of_names_means_all():
-    async with open_door() as door:
-        await door.topics.create("a")
+    async with open_handler_node() as node:
+        await node.topics.create("a")
         resource = DescribeConfigsRequestResource(
             resource_type=TOPIC, resource_name="a", configuration_keys=()
         )
         request = DescribeConfigsRequest(resources=(resource,) * 2)
-        response = await door.ask(describe_configs, request, version=4)
+        response = await node.ask(describe_configs, request, version=4)
         assert [len(result.configs) for result in response.results] == [len(TOPIC_CONFIGS)] * 2
 
 
@@ -196,8 +196,8 @@ def test_every_kind_of_value_has_kafkas_number():
 def test_what_has_no_configs_is_refused(kind, name, code, message):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            result = await describe(door, kind, name)
+        async with open_handler_node() as node:
+            result = await describe(node, kind, name)
             assert (result.error_code, result.configs) == (code, ())
             assert message in result.error_message
 
@@ -210,8 +210,8 @@ def test_what_has_no_configs_is_refused(kind, name, code, message):
 @in_loop
 async def test_the_node_shows_what_it_is_set_to_under_kafkas_names():
     config = BrokerConfig(node_id=NODE_ID, num_partitions=4, offsets_retention_ms=120_000)
-    async with open_door(config) as door:
-        configs = by_name(await describe(door, BROKER, str(NODE_ID)))
+    async with open_handler_node(config) as node:
+        configs = by_name(await describe(node, BROKER, str(NODE_ID)))
         assert {
             name: (configs[name].value, configs[name].config_source)
             for name in (
@@ -242,14 +242,14 @@ async def test_the_node_shows_what_it_is_set_to_under_kafkas_names():
 
 @in_loop
 async def test_nothing_is_set_for_all_nodes():
-    async with open_door() as door:
-        assert by_name(await describe(door, BROKER, "")) == {}
+    async with open_handler_node() as node:
+        assert by_name(await describe(node, BROKER, "")) == {}
 
 
 @in_loop
 async def test_a_group_shows_what_holds_for_all_groups():
-    async with open_door() as door:
-        configs = by_name(await describe(door, GROUP, "any"))
+    async with open_handler_node() as node:
+        configs = by_name(await describe(node, GROUP, "any"))
         assert {name: config.value for name, config in configs.items()} == {
             "consumer.heartbeat.interval.ms": "5000",
             "consumer.session.timeout.ms": "45000",
@@ -261,7 +261,7 @@ async def test_a_group_shows_what_holds_for_all_groups():
 
 
 async def alter(
-    door: Door,
+    node: HandlerNode,
     *resources: tuple[int, str, dict[str, str | None]],
     version: int = 2,
     is_validate_only: bool = False,
@@ -280,7 +280,7 @@ async def alter(
         ),
         validate_only=is_validate_only,
     )
-    response = await door.ask(alter_configs, request, version=version)
+    response = await node.ask(alter_configs, request, version=version)
     found = [(found.resource_type, found.resource_name) for found in response.responses]
     assert found == [(kind, name) for kind, name, _ in resources]
     return [(found.error_code, found.error_message) for found in response.responses]
@@ -290,14 +290,14 @@ async def alter(
 def test_a_topic_is_set_to_these_configs_and_no_others(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            topic = await door.topics.create("a", configs={"flush.ms": "1"})
+        async with open_handler_node() as node:
+            topic = await node.topics.create("a", configs={"flush.ms": "1"})
             change = (TOPIC, "a", {"retention.ms": "5"})
-            assert await alter(door, change, version=version, is_validate_only=True) == [(0, None)]
+            assert await alter(node, change, version=version, is_validate_only=True) == [(0, None)]
             assert topic.config.overrides == {"flush.ms": "1"}
-            assert await alter(door, change, version=version) == [(0, None)]
+            assert await alter(node, change, version=version) == [(0, None)]
             assert topic.config.overrides == {"retention.ms": "5"}
-            assert await alter(door, (TOPIC, "a", {}), version=version) == [(0, None)]
+            assert await alter(node, (TOPIC, "a", {}), version=version) == [(0, None)]
             assert topic.config.overrides == {}
 
     run()
@@ -333,49 +333,49 @@ READ_ONLY = "a node is set up by its configuration file"
 def test_what_cannot_be_set_is_refused_and_its_neighbour_is_not(kind, name, configs, code, message):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await door.topics.create("a")
-            await door.topics.create("good")
+        async with open_handler_node() as node:
+            await node.topics.create("a")
+            await node.topics.create("good")
             refused, good = await alter(
-                door, (kind, name, configs), (TOPIC, "good", {"flush.ms": "1"})
+                node, (kind, name, configs), (TOPIC, "good", {"flush.ms": "1"})
             )
             assert refused[0] == code
             assert message in (refused[1] or "")
             assert good == (0, None)
-            assert door.topics.get("a").config.overrides == {}
-            assert door.topics.get("good").config.overrides == {"flush.ms": "1"}
+            assert node.topics.get("a").config.overrides == {}
+            assert node.topics.get("good").config.overrides == {"flush.ms": "1"}
             changes = [(key, SET, value) for key, value in configs.items()]
-            assert (await change(door, (kind, name, changes)))[0] == refused
+            assert (await change(node, (kind, name, changes)))[0] == refused
 
     run()
 
 
 @in_loop
 async def test_nothing_is_no_change_of_a_node():
-    async with open_door() as door:
-        assert await alter(door, (BROKER, "7", {}), (BROKER, "", {})) == [(0, None)] * 2
+    async with open_handler_node() as node:
+        assert await alter(node, (BROKER, "7", {}), (BROKER, "", {})) == [(0, None)] * 2
 
 
 @in_loop
 async def test_a_resource_that_is_there_twice_is_refused_both_times():
-    async with open_door() as door:
-        await door.topics.create("a")
+    async with open_handler_node() as node:
+        await node.topics.create("a")
         results = await alter(
-            door, (TOPIC, "a", {"flush.ms": "1"}), (BROKER, "7", {}), (TOPIC, "a", {})
+            node, (TOPIC, "a", {"flush.ms": "1"}), (BROKER, "7", {}), (TOPIC, "a", {})
         )
         assert [code for code, _ in results] == [
             ErrorCode.INVALID_REQUEST,
             0,
             ErrorCode.INVALID_REQUEST,
         ]
-        assert door.topics.get("a").config.overrides == {}
+        assert node.topics.get("a").config.overrides == {}
 
 
 # Changing some.
 
 
 async def change(
-    door: Door,
+    node: HandlerNode,
     *resources: tuple[int, str, list[tuple[str, int, str | None]]],
     version: int = 1,
     is_validate_only: bool = False,
@@ -396,7 +396,7 @@ async def change(
         ),
         validate_only=is_validate_only,
     )
-    response = await door.ask(incremental_alter_configs, request, version=version)
+    response = await node.ask(incremental_alter_configs, request, version=version)
     return [(found.error_code, found.error_message) for found in response.responses]
 
 
@@ -404,24 +404,24 @@ async def change(
 def test_configs_are_set_deleted_appended_to_and_subtracted_from(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            topic = await door.topics.create("a", configs={"flush.ms": "1", "segment.ms": "2"})
+        async with open_handler_node() as node:
+            topic = await node.topics.create("a", configs={"flush.ms": "1", "segment.ms": "2"})
             changes = [
                 ("retention.ms", SET, "5"),
                 ("flush.ms", DELETE, None),
                 ("cleanup.policy", APPEND, "compact"),
             ]
             wanted = (TOPIC, "a", changes)
-            assert await change(door, wanted, version=version, is_validate_only=True) == [(0, None)]
+            assert await change(node, wanted, version=version, is_validate_only=True) == [(0, None)]
             assert len(topic.config.overrides) == 2
-            assert await change(door, wanted, version=version) == [(0, None)]
+            assert await change(node, wanted, version=version) == [(0, None)]
             assert topic.config.overrides == {
                 "cleanup.policy": "delete,compact",
                 "retention.ms": "5",
                 "segment.ms": "2",
             }
             wanted = (TOPIC, "a", [("cleanup.policy", SUBTRACT, "delete")])
-            assert await change(door, wanted, version=version) == [(0, None)]
+            assert await change(node, wanted, version=version) == [(0, None)]
             assert topic.config.value("cleanup.policy") == "compact"
 
     run()
@@ -451,9 +451,9 @@ def test_configs_are_set_deleted_appended_to_and_subtracted_from(version):
 def test_of_changes_of_which_one_cannot_be_none_is_made(changes, code, message):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            topic = await door.topics.create("a")
-            ((found, words),) = await change(door, (TOPIC, "a", changes))
+        async with open_handler_node() as node:
+            topic = await node.topics.create("a")
+            ((found, words),) = await change(node, (TOPIC, "a", changes))
             assert found == code
             assert message in (words or "")
             assert topic.config.overrides == {}

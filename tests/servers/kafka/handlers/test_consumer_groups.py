@@ -29,7 +29,7 @@ from millstream.servers.kafka.request_context import RequestContext
 from tests.broker.groups.consumer.consumer_node import ConsumerNode, on_a_node
 
 
-class Door:
+class GroupClient:
     """Asks the handlers of a node, every request and answer through its bytes."""
 
     def __init__(self, node: ConsumerNode) -> None:
@@ -84,7 +84,7 @@ def partitions(answer: ConsumerGroupHeartbeatResponse) -> list[tuple[int, ...]]:
 
 @on_a_node
 async def test_a_member_joins_and_is_given_partitions(node: ConsumerNode) -> None:
-    answer = await Door(node).join()
+    answer = await GroupClient(node).join()
     assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "a", 1)
     assert answer.heartbeat_interval_ms == 5000
     assert partitions(answer) == [(0, 1, 2, 3)]
@@ -92,68 +92,68 @@ async def test_a_member_joins_and_is_given_partitions(node: ConsumerNode) -> Non
 
 @on_a_node
 async def test_null_and_minus_one_stand_for_what_was_said_before(node: ConsumerNode) -> None:
-    door = Door(node)
-    await door.join()
-    answer = await door.beat(member_epoch=1)
+    client = GroupClient(node)
+    await client.join()
+    answer = await client.beat(member_epoch=1)
     assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 1, None)
-    answer = await door.beat(
+    answer = await client.beat(
         member_epoch=1,
         rebalance_timeout_ms=1000,
         subscribed_topic_names=("apple",),
-        topic_partitions=door.owned(0),
+        topic_partitions=client.owned(0),
     )
     assert partitions(answer) == [(0, 1, 2, 3)]
 
 
 @on_a_node
 async def test_a_partition_changes_hands_when_it_was_let_go(node: ConsumerNode) -> None:
-    door = Door(node)
-    await door.join()
-    assert partitions(await door.join(member_id="b")) == []
-    assert partitions(await door.beat(member_epoch=1)) == [(0, 1)]
-    answer = await door.beat(member_epoch=1, topic_partitions=door.owned(0, 1))
+    client = GroupClient(node)
+    await client.join()
+    assert partitions(await client.join(member_id="b")) == []
+    assert partitions(await client.beat(member_epoch=1)) == [(0, 1)]
+    answer = await client.beat(member_epoch=1, topic_partitions=client.owned(0, 1))
     assert (answer.member_epoch, answer.assignment) == (2, None)
-    assert partitions(await door.beat(member_id="b", member_epoch=2)) == [(2, 3)]
+    assert partitions(await client.beat(member_id="b", member_epoch=2)) == [(2, 3)]
 
 
 @on_a_node
 async def test_clients_of_version_0_are_given_an_id_and_later_ones_bring_their_own(
     node: ConsumerNode,
 ) -> None:
-    door = Door(node)
-    answer = await door.join(version=0, member_id="")
+    client = GroupClient(node)
+    answer = await client.join(version=0, member_id="")
     assert UUID(answer.member_id)
-    answer = await door.join(version=1, member_id="")
+    answer = await client.join(version=1, member_id="")
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert answer.error_message == "member id must not be empty"
 
 
 @on_a_node
 async def test_a_pattern_is_a_subscription_from_version_1_on(node: ConsumerNode) -> None:
-    door = Door(node)
+    client = GroupClient(node)
     wants = {"subscribed_topic_names": None, "subscribed_topic_regex": "ap+le"}
-    assert partitions(await door.join(**wants)) == [(0, 1, 2, 3)]
-    answer = await door.join(member_id="b", subscribed_topic_regex="(")
+    assert partitions(await client.join(**wants)) == [(0, 1, 2, 3)]
+    answer = await client.join(member_id="b", subscribed_topic_regex="(")
     assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert "missing )" in (answer.error_message or "")
 
 
 @on_a_node
 async def test_each_refusal_has_its_code(node: ConsumerNode) -> None:
-    door = Door(node)
-    await door.join(instance_id="i")
+    client = GroupClient(node)
+    await client.join(instance_id="i")
     for refused, code in [
-        (door.beat(member_epoch=5), ErrorCode.FENCED_MEMBER_EPOCH),
-        (door.beat(member_id="b", member_epoch=1), ErrorCode.UNKNOWN_MEMBER_ID),
-        (door.join(member_id="b", instance_id="i"), ErrorCode.UNRELEASED_INSTANCE_ID),
+        (client.beat(member_epoch=5), ErrorCode.FENCED_MEMBER_EPOCH),
+        (client.beat(member_id="b", member_epoch=1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (client.join(member_id="b", instance_id="i"), ErrorCode.UNRELEASED_INSTANCE_ID),
         (
-            door.beat(member_id="b", member_epoch=1, instance_id="i"),
+            client.beat(member_id="b", member_epoch=1, instance_id="i"),
             ErrorCode.FENCED_INSTANCE_ID,
         ),
-        (door.join(member_id="b", server_assignor="mine"), ErrorCode.UNSUPPORTED_ASSIGNOR),
-        (door.join(member_id="b", rebalance_timeout_ms=-1), ErrorCode.INVALID_REQUEST),
-        (door.join(group_id=""), ErrorCode.INVALID_GROUP_ID),
-        (door.beat(member_epoch=-3), ErrorCode.INVALID_REQUEST),
+        (client.join(member_id="b", server_assignor="mine"), ErrorCode.UNSUPPORTED_ASSIGNOR),
+        (client.join(member_id="b", rebalance_timeout_ms=-1), ErrorCode.INVALID_REQUEST),
+        (client.join(group_id=""), ErrorCode.INVALID_GROUP_ID),
+        (client.beat(member_epoch=-3), ErrorCode.INVALID_REQUEST),
     ]:
         answer = await refused
         assert answer.error_code == code
@@ -165,9 +165,9 @@ async def test_each_refusal_has_its_code(node: ConsumerNode) -> None:
 def test_a_member_leaves_for_good_or_for_a_while(epoch: int, left: int) -> None:
     @on_a_node
     async def leave(node: ConsumerNode) -> None:
-        door = Door(node)
-        await door.join(instance_id="i")
-        answer = await door.beat(member_epoch=epoch, instance_id="i")
+        client = GroupClient(node)
+        await client.join(instance_id="i")
+        answer = await client.beat(member_epoch=epoch, instance_id="i")
         assert (answer.error_code, answer.member_epoch) == (0, epoch)
         assert len(node.groups.consumers.describe("g").members) == left
 
@@ -176,11 +176,11 @@ def test_a_member_leaves_for_good_or_for_a_while(epoch: int, left: int) -> None:
 
 @on_a_node
 async def test_a_group_is_described(node: ConsumerNode) -> None:
-    door = Door(node)
-    await door.join(rack_id="r", instance_id="i", subscribed_topic_regex="x.*")
-    await door.join(member_id="b", server_assignor="range")
-    await door.beat(member_epoch=1)
-    (group,) = await door.describe("g")
+    client = GroupClient(node)
+    await client.join(rack_id="r", instance_id="i", subscribed_topic_regex="x.*")
+    await client.join(member_id="b", server_assignor="range")
+    await client.beat(member_epoch=1)
+    (group,) = await client.describe("g")
     assert (group.error_code, group.group_id, group.group_state) == (0, "g", "Reconciling")
     assert (group.group_epoch, group.assignment_epoch, group.assignor_name) == (2, 2, "range")
     first, second = group.members
@@ -200,10 +200,10 @@ async def test_a_group_is_described(node: ConsumerNode) -> None:
 
 @on_a_node
 async def test_partitions_of_topics_that_are_gone_are_not_described(node: ConsumerNode) -> None:
-    door = Door(node)
-    await door.join()
+    client = GroupClient(node)
+    await client.join()
     node.topics.delete("apple")
-    (group,) = await door.describe("g", version=0)
+    (group,) = await client.describe("g", version=0)
     assert group.members[0].assignment.topic_partitions == ()
 
 
@@ -212,7 +212,7 @@ async def test_a_group_that_is_not_there_or_of_the_other_kind_is_not_found(
     node: ConsumerNode,
 ) -> None:
     await node.stable("classic")
-    groups = await Door(node).describe("none", "classic")
+    groups = await GroupClient(node).describe("none", "classic")
     assert [group.group_id for group in groups] == ["none", "classic"]
     assert {group.error_code for group in groups} == {ErrorCode.GROUP_ID_NOT_FOUND}
     assert all(group.error_message for group in groups)
@@ -220,9 +220,9 @@ async def test_a_group_that_is_not_there_or_of_the_other_kind_is_not_found(
 
 @on_a_node
 async def test_operations_are_named_when_asked_for(node: ConsumerNode) -> None:
-    door = Door(node)
-    await door.join()
-    (group,) = await door.describe("g")
+    client = GroupClient(node)
+    await client.join()
+    (group,) = await client.describe("g")
     assert group.authorized_operations == -(2**31)
-    (group,) = await door.describe("g", include_authorized_operations=True)
+    (group,) = await client.describe("g", include_authorized_operations=True)
     assert group.authorized_operations > 0

@@ -18,14 +18,14 @@ from millstream.protocols.kafka.messages.metadata import (
 )
 from millstream.servers.kafka.handlers.metadata import metadata
 from tests.metadata.suite import in_loop
-from tests.servers.kafka.socketless import CLUSTER_ID, NODE_ID, Door, open_door
+from tests.servers.kafka.socketless import CLUSTER_ID, NODE_ID, HandlerNode, open_handler_node
 
 UNASKED = -(2**31)
 EACH_VERSION = pytest.mark.parametrize("version", range(METADATA.first, METADATA.last + 1))
 
 
 async def ask(
-    door: Door,
+    node: HandlerNode,
     *names: str | None,
     version: int = 13,
     is_creating: bool = True,
@@ -35,7 +35,7 @@ async def ask(
     topics = tuple(MetadataRequestTopic(name=name) for name in names)
     topics += tuple(MetadataRequestTopic(topic_id=topic_id) for topic_id in ids)
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=is_creating, **rest)
-    return await door.ask(metadata, request, version=version)
+    return await node.ask(metadata, request, version=version)
 
 
 def codes(response: Any) -> dict[str | None, int]:
@@ -46,12 +46,13 @@ def codes(response: Any) -> dict[str | None, int]:
 def test_a_topic_is_described(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            created = await door.topics.create("a", partitions=2)
+        async with open_handler_node() as node:
+            created = await node.topics.create("a", partitions=2)
             await created.partitions[1].open()
-            response = await ask(door, "a", version=version)
-            (node,) = response.brokers
-            assert (node.node_id, node.host, node.port, node.rack) == (NODE_ID, "there", 9092, None)
+            response = await ask(node, "a", version=version)
+            (broker,) = response.brokers
+            assert (broker.node_id, broker.host, broker.port) == (NODE_ID, "there", 9092)
+            assert broker.rack is None
             (topic,) = response.topics
             assert (topic.name, topic.error_code, topic.is_internal) == ("a", 0, False)
             for index, partition in enumerate(topic.partitions):
@@ -80,13 +81,13 @@ def test_a_topic_is_described(version):
 def test_all_topics_and_none(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
+        async with open_handler_node() as node:
             for name in ("b", "a"):
-                await door.topics.create(name)
-            nothing = await door.ask(metadata, MetadataRequest(topics=()), version=version)
+                await node.topics.create(name)
+            nothing = await node.ask(metadata, MetadataRequest(topics=()), version=version)
             assert list(codes(nothing)) == (["a", "b"] if version == 0 else [])
             if version >= 1:
-                everything = await door.ask(metadata, MetadataRequest(topics=None), version=version)
+                everything = await node.ask(metadata, MetadataRequest(topics=None), version=version)
                 assert list(codes(everything)) == ["a", "b"]
 
     run()
@@ -96,11 +97,11 @@ def test_all_topics_and_none(version):
 def test_a_topic_that_is_asked_for_is_created(version):
     @in_loop
     async def run() -> None:
-        async with open_door(BrokerConfig(node_id=NODE_ID, num_partitions=3)) as door:
-            response = await ask(door, "new", version=version)
+        async with open_handler_node(BrokerConfig(node_id=NODE_ID, num_partitions=3)) as node:
+            response = await ask(node, "new", version=version)
             assert codes(response) == {"new": 0}
             assert len(response.topics[0].partitions) == 3
-            assert door.topics.get("new").partition_count == 3
+            assert node.topics.get("new").partition_count == 3
 
     run()
 
@@ -109,20 +110,20 @@ def test_a_topic_that_is_asked_for_is_created(version):
 def test_a_client_that_wants_nothing_created_creates_nothing(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            response = await ask(door, "new", version=version, is_creating=False)
+        async with open_handler_node() as node:
+            response = await ask(node, "new", version=version, is_creating=False)
             assert codes(response) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
             assert response.topics[0].partitions == ()
-            assert door.topics.all() == []
+            assert node.topics.all() == []
 
     run()
 
 
 @in_loop
 async def test_a_node_that_creates_nothing_creates_nothing():
-    async with open_door(BrokerConfig(node_id=NODE_ID, auto_create_topics=False)) as door:
-        assert codes(await ask(door, "new")) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        assert door.topics.all() == []
+    async with open_handler_node(BrokerConfig(node_id=NODE_ID, auto_create_topics=False)) as node:
+        assert codes(await ask(node, "new")) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert node.topics.all() == []
 
 
 @EACH_VERSION
@@ -130,9 +131,9 @@ async def test_a_node_that_creates_nothing_creates_nothing():
 def test_a_name_that_cannot_be_is_said_to_be_so(version, name):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await door.topics.create("good")
-            response = await ask(door, name, "good", version=version)
+        async with open_handler_node() as node:
+            await node.topics.create("good")
+            response = await ask(node, name, "good", version=version)
             assert codes(response) == {name: ErrorCode.INVALID_TOPIC_EXCEPTION, "good": 0}
 
     run()
@@ -140,16 +141,16 @@ def test_a_name_that_cannot_be_is_said_to_be_so(version, name):
 
 @in_loop
 async def test_a_name_that_cannot_be_is_said_to_be_so_even_if_nothing_is_created():
-    async with open_door() as door:
-        response = await ask(door, "a/b", is_creating=False)
+    async with open_handler_node() as node:
+        response = await ask(node, "a/b", is_creating=False)
         assert codes(response) == {"a/b": ErrorCode.INVALID_TOPIC_EXCEPTION}
 
 
 @in_loop
 async def test_what_cannot_be_created_is_said_why():
     config = BrokerConfig(node_id=NODE_ID, partitions_max=1)
-    async with open_door(config) as door:
-        assert codes(await ask(door, "a.b", "a_b", "c")) == {
+    async with open_handler_node(config) as node:
+        assert codes(await ask(node, "a.b", "a_b", "c")) == {
             "a.b": 0,
             "a_b": ErrorCode.INVALID_TOPIC_EXCEPTION,
             "c": ErrorCode.INVALID_PARTITIONS,
@@ -160,10 +161,10 @@ async def test_what_cannot_be_created_is_said_why():
 def test_topics_are_found_by_id(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            topic = await door.topics.create("a")
+        async with open_handler_node() as node:
+            topic = await node.topics.create("a")
             unknown = uuid.uuid4()
-            response = await ask(door, version=version, ids=(topic.id, unknown))
+            response = await ask(node, version=version, ids=(topic.id, unknown))
             found, missing = response.topics
             assert (found.name, found.topic_id, found.error_code) == ("a", topic.id, 0)
             assert (missing.name, missing.topic_id) == (None, unknown)
@@ -176,9 +177,9 @@ def test_topics_are_found_by_id(version):
 def test_before_that_ids_are_refused(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            topic = await door.topics.create("a")
-            (result,) = (await ask(door, version=version, ids=(topic.id,))).topics
+        async with open_handler_node() as node:
+            topic = await node.topics.create("a")
+            (result,) = (await ask(node, version=version, ids=(topic.id,))).topics
             assert (result.name, result.error_code) == ("", ErrorCode.INVALID_REQUEST)
 
     run()
@@ -188,25 +189,25 @@ def test_before_that_ids_are_refused(version):
 def test_a_topic_needs_a_name_or_an_id(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            (result,) = (await ask(door, version=version, ids=(NO_ID,))).topics
+        async with open_handler_node() as node:
+            (result,) = (await ask(node, version=version, ids=(NO_ID,))).topics
             assert result.error_code == ErrorCode.INVALID_REQUEST
-            assert door.topics.all() == []
+            assert node.topics.all() == []
 
     run()
 
 
 @in_loop
 async def test_a_topic_that_is_asked_for_twice_is_answered_once():
-    async with open_door() as door:
-        response = await ask(door, "b", "a", "b", "a")
+    async with open_handler_node() as node:
+        response = await ask(node, "b", "a", "b", "a")
         assert [topic.name for topic in response.topics] == ["b", "a"]
 
 
 @in_loop
 async def test_many_who_ask_for_a_new_topic_at_once_all_get_it():
-    async with open_door() as door:
-        responses = await asyncio.gather(*(ask(door, "new") for _ in range(5)))
+    async with open_handler_node() as node:
+        responses = await asyncio.gather(*(ask(node, "new") for _ in range(5)))
         assert [codes(response) for response in responses] == [{"new": 0}] * 5
         assert len({response.topics[0].topic_id for response in responses}) == 1
 
@@ -215,11 +216,11 @@ async def test_many_who_ask_for_a_new_topic_at_once_all_get_it():
 def test_who_asks_what_it_may_do_is_told_everything(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
+        async with open_handler_node() as node:
             rest = {"include_topic_authorized_operations": True}
             if version <= 10:
                 rest["include_cluster_authorized_operations"] = True
-            response = await ask(door, "a", version=version, **rest)
+            response = await ask(node, "a", version=version, **rest)
             assert response.topics[0].topic_authorized_operations == 0b1101_1111_1000
             wanted = 0b1_1111_1010_0000 if version <= 10 else UNASKED
             assert response.cluster_authorized_operations == wanted

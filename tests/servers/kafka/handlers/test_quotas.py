@@ -18,7 +18,7 @@ from millstream.protocols.kafka.messages.quotas import (
 )
 from millstream.servers.kafka.handlers.quotas import alter_client_quotas, describe_client_quotas
 from tests.metadata.suite import in_loop
-from tests.servers.kafka.socketless import Door, open_door
+from tests.servers.kafka.socketless import HandlerNode, open_handler_node
 
 EXACT, DEFAULT_ONLY, ANY = 0, 1, 2
 EACH_VERSION = pytest.mark.parametrize("version", [0, 1])
@@ -27,7 +27,10 @@ Part = tuple[str, str | None]
 
 
 async def describe(
-    door: Door, *components: tuple[str, int, str | None], is_strict: bool = False, version: int = 1
+    node: HandlerNode,
+    *components: tuple[str, int, str | None],
+    is_strict: bool = False,
+    version: int = 1,
 ) -> Any:
     request = DescribeClientQuotasRequest(
         components=tuple(
@@ -36,7 +39,7 @@ async def describe(
         ),
         strict=is_strict,
     )
-    return await door.ask(describe_client_quotas, request, version=version)
+    return await node.ask(describe_client_quotas, request, version=version)
 
 
 def shown(response: Any) -> dict[tuple[Part, ...], dict[str, float]]:
@@ -50,7 +53,7 @@ def shown(response: Any) -> dict[tuple[Part, ...], dict[str, float]]:
 
 
 async def alter(
-    door: Door,
+    node: HandlerNode,
     *entries: tuple[list[Part], list[tuple[str, float, bool]]],
     is_validate_only: bool = False,
     version: int = 1,
@@ -71,7 +74,7 @@ async def alter(
         ),
         validate_only=is_validate_only,
     )
-    response = await door.ask(alter_client_quotas, request, version=version)
+    response = await node.ask(alter_client_quotas, request, version=version)
     found = [
         [(part.entity_type, part.entity_name) for part in entry.entity]
         for entry in response.entries
@@ -87,18 +90,18 @@ RATE = [("producer_byte_rate", 1000.0, False)]
 def test_quotas_are_set_shown_and_removed(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
+        async with open_handler_node() as node:
             user, both = [("user", "u")], [("client-id", None), ("user", "u")]
             changes = [*RATE, ("request_percentage", 12.5, False)]
-            results = await alter(door, (user, changes), (both, RATE), version=version)
+            results = await alter(node, (user, changes), (both, RATE), version=version)
             assert results == [(0, None)] * 2
-            assert shown(await describe(door, version=version)) == {
+            assert shown(await describe(node, version=version)) == {
                 (("user", "u"),): {"producer_byte_rate": 1000.0, "request_percentage": 12.5},
                 (("user", "u"), ("client-id", None)): {"producer_byte_rate": 1000.0},
             }
-            await alter(door, (user, [("producer_byte_rate", 0.0, True)]), version=version)
-            await alter(door, (both, [("producer_byte_rate", 0.0, True)]), version=version)
-            assert shown(await describe(door, version=version)) == {
+            await alter(node, (user, [("producer_byte_rate", 0.0, True)]), version=version)
+            await alter(node, (both, [("producer_byte_rate", 0.0, True)]), version=version)
+            assert shown(await describe(node, version=version)) == {
                 (("user", "u"),): {"request_percentage": 12.5}
             }
 
@@ -107,11 +110,11 @@ def test_quotas_are_set_shown_and_removed(version):
 
 @in_loop
 async def test_only_validating_sets_nothing():
-    async with open_door() as door:
-        assert await alter(door, ([("user", "u")], RATE), is_validate_only=True) == [(0, None)]
-        assert door.quotas.is_empty
+    async with open_handler_node() as node:
+        assert await alter(node, ([("user", "u")], RATE), is_validate_only=True) == [(0, None)]
+        assert node.quotas.is_empty
         ((code, _),) = await alter(
-            door, ([("user", "u")], [("x", 1.0, False)]), is_validate_only=True
+            node, ([("user", "u")], [("x", 1.0, False)]), is_validate_only=True
         )
         assert code == ErrorCode.INVALID_REQUEST
 
@@ -135,23 +138,23 @@ async def test_only_validating_sets_nothing():
 def test_a_quota_that_cannot_be_is_refused_and_its_neighbour_is_not(entity, changes, message):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            refused, good = await alter(door, (entity, changes), ([("user", "good")], RATE))
+        async with open_handler_node() as node:
+            refused, good = await alter(node, (entity, changes), ([("user", "good")], RATE))
             assert refused[0] == ErrorCode.INVALID_REQUEST
             assert message in (refused[1] or "")
             assert good == (0, None)
-            assert list(door.quotas.all()) == [ClientQuotaEntity("good", None)]
+            assert list(node.quotas.all()) == [ClientQuotaEntity("good", None)]
 
     run()
 
 
 @in_loop
 async def test_an_entity_that_is_there_twice_is_refused_both_times():
-    async with open_door() as door:
+    async with open_handler_node() as node:
         first, second = [("user", "u"), ("client-id", "c")], [("client-id", "c"), ("user", "u")]
-        results = await alter(door, (first, RATE), (second, RATE))
+        results = await alter(node, (first, RATE), (second, RATE))
         assert [code for code, _ in results] == [ErrorCode.INVALID_REQUEST] * 2
-        assert door.quotas.is_empty
+        assert node.quotas.is_empty
 
 
 # Finding.
@@ -195,10 +198,10 @@ UC, UD, DC, C = (
 def test_quotas_are_found_by_what_they_are_for(components, is_strict, wanted):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
+        async with open_handler_node() as node:
             for entity in (U, V, D, UC, UD, DC, C):
-                await door.quotas.alter(entity, {"consumer_byte_rate": 1.0})
-            found = shown(await describe(door, *components, is_strict=is_strict))
+                await node.quotas.alter(entity, {"consumer_byte_rate": 1.0})
+            found = shown(await describe(node, *components, is_strict=is_strict))
             assert {entity_of(parts) for parts in found} == wanted
 
     run()
@@ -223,8 +226,8 @@ def test_quotas_are_found_by_what_they_are_for(components, is_strict, wanted):
 def test_a_question_that_makes_no_sense_is_refused(components, code, message):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            response = await describe(door, *components)
+        async with open_handler_node() as node:
+            response = await describe(node, *components)
             assert (response.error_code, response.entries) == (code, None)
             assert message in response.error_message
 

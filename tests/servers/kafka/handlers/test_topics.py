@@ -36,7 +36,7 @@ from millstream.servers.kafka.handlers.topics import (
     elect_leaders,
 )
 from tests.metadata.suite import in_loop
-from tests.servers.kafka.socketless import NODE_ID, Door, open_door
+from tests.servers.kafka.socketless import NODE_ID, HandlerNode, open_handler_node
 
 
 def each_version(versions: Any) -> Any:
@@ -66,10 +66,13 @@ def new_topic(
 
 
 async def create(
-    door: Door, *topics: CreateTopicsRequestTopic, version: int = 7, is_validate_only: bool = False
+    node: HandlerNode,
+    *topics: CreateTopicsRequestTopic,
+    version: int = 7,
+    is_validate_only: bool = False,
 ) -> Any:
     request = CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=is_validate_only)
-    return await door.ask(create_topics, request, version=version)
+    return await node.ask(create_topics, request, version=version)
 
 
 # Creating.
@@ -79,11 +82,11 @@ async def create(
 def test_a_topic_is_created_and_described(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
+        async with open_handler_node() as node:
             wanted = new_topic("a", 3, 1, configs={"cleanup.policy": "compact"})
-            response = await create(door, wanted, version=version)
+            response = await create(node, wanted, version=version)
             (result,) = response.topics
-            topic = door.topics.get("a")
+            topic = node.topics.get("a")
             assert (result.name, result.error_code, result.error_message) == ("a", 0, None)
             assert topic.partition_count == 3
             assert topic.config.is_compacted
@@ -104,8 +107,8 @@ def test_a_topic_is_created_and_described(version):
 
 @in_loop
 async def test_what_is_unsaid_is_as_the_node_has_it():
-    async with open_door(BrokerConfig(node_id=NODE_ID, num_partitions=4)) as door:
-        response = await create(door, new_topic("a"))
+    async with open_handler_node(BrokerConfig(node_id=NODE_ID, num_partitions=4)) as node:
+        response = await create(node, new_topic("a"))
         assert response.topics[0].num_partitions == 4
         assert response.topics[0].replication_factor == 1
 
@@ -183,17 +186,17 @@ def test_a_topic_that_cannot_be_is_refused_and_its_neighbour_is_not(
 ):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await create(door, new_topic("there"), new_topic("dot_ted"))
+        async with open_handler_node() as node:
+            await create(node, new_topic("there"), new_topic("dot_ted"))
             response = await create(
-                door, topic, new_topic("good"), is_validate_only=is_validate_only
+                node, topic, new_topic("good"), is_validate_only=is_validate_only
             )
             refused, good = response.topics
             assert (refused.error_code, good.error_code) == (code, 0)
             assert message in refused.error_message
             assert refused.num_partitions == refused.replication_factor == -1
             assert not refused.configs
-            names = {topic.name for topic in door.topics.all()}
+            names = {topic.name for topic in node.topics.all()}
             assert names == {"there", "dot_ted"} | (set() if is_validate_only else {"good"})
 
     run()
@@ -201,29 +204,29 @@ def test_a_topic_that_cannot_be_is_refused_and_its_neighbour_is_not(
 
 @in_loop
 async def test_partitions_may_be_placed_by_hand_on_the_one_node():
-    async with open_door() as door:
+    async with open_handler_node() as node:
         wanted = new_topic("a", assignments={1: (NODE_ID,), 0: (NODE_ID,)})
-        response = await create(door, wanted)
+        response = await create(node, wanted)
         assert response.topics[0].error_code == 0
-        assert door.topics.get("a").partition_count == 2
+        assert node.topics.get("a").partition_count == 2
 
 
 @in_loop
 async def test_a_topic_that_is_there_twice_is_refused_both_times():
-    async with open_door() as door:
-        response = await create(door, new_topic("a"), new_topic("b"), new_topic("a", 2))
+    async with open_handler_node() as node:
+        response = await create(node, new_topic("a"), new_topic("b"), new_topic("a", 2))
         assert [(result.name, result.error_code) for result in response.topics] == [
             ("a", ErrorCode.INVALID_REQUEST),
             ("b", 0),
             ("a", ErrorCode.INVALID_REQUEST),
         ]
         assert response.topics[0].error_message == "topic 'a' is repeated"
-        assert [topic.name for topic in door.topics.all()] == ["b"]
+        assert [topic.name for topic in node.topics.all()] == ["b"]
 
 
 @in_loop
 async def test_a_config_that_is_there_twice_is_refused():
-    async with open_door() as door:
+    async with open_handler_node() as node:
         wanted = CreateTopicsRequestTopic(
             name="a",
             num_partitions=1,
@@ -231,25 +234,25 @@ async def test_a_config_that_is_there_twice_is_refused():
             assignments=(),
             configs=(CreateTopicsRequestConfig(name="flush.ms", value="1"),) * 2,
         )
-        response = await create(door, wanted)
+        response = await create(node, wanted)
         assert response.topics[0].error_code == ErrorCode.INVALID_REQUEST
 
 
 @in_loop
 async def test_only_validating_creates_nothing():
-    async with open_door() as door:
-        response = await create(door, new_topic("a", 2), is_validate_only=True)
+    async with open_handler_node() as node:
+        response = await create(node, new_topic("a", 2), is_validate_only=True)
         (result,) = response.topics
         assert (result.error_code, result.num_partitions) == (0, 2)
         assert result.topic_id == NO_ID
-        assert door.topics.all() == []
+        assert node.topics.all() == []
 
 
 # Growing.
 
 
 async def grow(
-    door: Door,
+    node: HandlerNode,
     *topics: tuple[str, int, tuple[tuple[int, ...], ...] | None],
     version: int = 3,
     is_validate_only: bool = False,
@@ -268,7 +271,7 @@ async def grow(
         timeout_ms=1000,
         validate_only=is_validate_only,
     )
-    response = await door.ask(create_partitions, request, version=version)
+    response = await node.ask(create_partitions, request, version=version)
     return [(found.name, found.error_code, found.error_message) for found in response.results]
 
 
@@ -276,17 +279,17 @@ async def grow(
 def test_a_topic_grows(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await create(door, new_topic("a"), new_topic("b"))
+        async with open_handler_node() as node:
+            await create(node, new_topic("a"), new_topic("b"))
             wanted = [("a", 3, None), ("b", 2, ((NODE_ID,),))]
-            assert await grow(door, *wanted, version=version, is_validate_only=True) == [
+            assert await grow(node, *wanted, version=version, is_validate_only=True) == [
                 ("a", 0, None),
                 ("b", 0, None),
             ]
-            assert door.topics.partition_count == 2
-            await grow(door, *wanted, version=version)
-            assert door.topics.get("a").partition_count == 3
-            assert door.topics.get("b").partition_count == 2
+            assert node.topics.partition_count == 2
+            await grow(node, *wanted, version=version)
+            assert node.topics.get("a").partition_count == 3
+            assert node.topics.get("b").partition_count == 2
 
     run()
 
@@ -307,23 +310,23 @@ def test_a_topic_grows(version):
 def test_growth_that_cannot_be_is_refused(wanted, code, message):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await create(door, new_topic("a", 2))
-            ((_, found, words),) = await grow(door, wanted)
+        async with open_handler_node() as node:
+            await create(node, new_topic("a", 2))
+            ((_, found, words),) = await grow(node, wanted)
             assert found == code
             assert message in (words or "")
-            assert door.topics.get("a").partition_count == 2
+            assert node.topics.get("a").partition_count == 2
 
     run()
 
 
 @in_loop
 async def test_a_topic_that_is_to_grow_twice_does_not():
-    async with open_door() as door:
-        await create(door, new_topic("a"))
-        results = await grow(door, ("a", 2, None), ("a", 3, None))
+    async with open_handler_node() as node:
+        await create(node, new_topic("a"))
+        results = await grow(node, ("a", 2, None), ("a", 3, None))
         assert [code for _, code, _ in results] == [ErrorCode.INVALID_REQUEST] * 2
-        assert door.topics.partition_count == 1
+        assert node.topics.partition_count == 1
 
 
 # Deleting.
@@ -333,9 +336,9 @@ async def test_a_topic_that_is_to_grow_twice_does_not():
 def test_topics_are_deleted_by_name(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await create(door, new_topic("a"), new_topic("b"))
-            topic_id = door.topics.get("a").id
+        async with open_handler_node() as node:
+            await create(node, new_topic("a"), new_topic("b"))
+            topic_id = node.topics.get("a").id
             names = ("a", "x")
             request = DeleteTopicsRequest(
                 topic_names=names if version < 6 else (),
@@ -344,7 +347,7 @@ def test_topics_are_deleted_by_name(version):
                 else tuple(DeleteTopicsRequestTopic(name=name, topic_id=NO_ID) for name in names),
                 timeout_ms=1000,
             )
-            response = await door.ask(delete_topics, request, version=version)
+            response = await node.ask(delete_topics, request, version=version)
             gone, unknown = response.responses
             assert (gone.name, gone.error_code) == ("a", 0)
             assert (unknown.name, unknown.error_code) == ("x", 3)
@@ -352,38 +355,38 @@ def test_topics_are_deleted_by_name(version):
                 assert unknown.error_message == "there is no topic 'x'"
             if version >= 6:
                 assert gone.topic_id == topic_id
-            assert [topic.name for topic in door.topics.all()] == ["b"]
+            assert [topic.name for topic in node.topics.all()] == ["b"]
 
     run()
 
 
-async def delete(door: Door, *topics: tuple[str | None, uuid.UUID]) -> Any:
+async def delete(node: HandlerNode, *topics: tuple[str | None, uuid.UUID]) -> Any:
     request = DeleteTopicsRequest(
         topics=tuple(DeleteTopicsRequestTopic(name=name, topic_id=found) for name, found in topics),
         timeout_ms=1000,
     )
-    return (await door.ask(delete_topics, request, version=6)).responses
+    return (await node.ask(delete_topics, request, version=6)).responses
 
 
 @in_loop
 async def test_topics_are_deleted_by_id():
-    async with open_door() as door:
-        await create(door, new_topic("a"))
-        topic = door.topics.get("a")
-        (result,) = await delete(door, (None, topic.id))
+    async with open_handler_node() as node:
+        await create(node, new_topic("a"))
+        topic = node.topics.get("a")
+        (result,) = await delete(node, (None, topic.id))
         assert (result.name, result.topic_id, result.error_code) == ("a", topic.id, 0)
-        (result,) = await delete(door, (None, topic.id))
+        (result,) = await delete(node, (None, topic.id))
         assert (result.name, result.topic_id) == (None, topic.id)
         assert result.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @in_loop
 async def test_a_topic_to_delete_is_named_once_and_in_one_way():
-    async with open_door() as door:
-        await create(door, new_topic("a"), new_topic("b"))
-        topic_id = door.topics.get("a").id
+    async with open_handler_node() as node:
+        await create(node, new_topic("a"), new_topic("b"))
+        topic_id = node.topics.get("a").id
         results = await delete(
-            door, (None, NO_ID), ("a", topic_id), ("b", NO_ID), ("b", NO_ID), (None, uuid.uuid4())
+            node, (None, NO_ID), ("a", topic_id), ("b", NO_ID), ("b", NO_ID), (None, uuid.uuid4())
         )
         assert [result.error_code for result in results] == [
             ErrorCode.INVALID_REQUEST,
@@ -392,7 +395,7 @@ async def test_a_topic_to_delete_is_named_once_and_in_one_way():
             ErrorCode.INVALID_REQUEST,
             ErrorCode.UNKNOWN_TOPIC_ID,
         ]
-        assert len(door.topics.all()) == 2
+        assert len(node.topics.all()) == 2
 
 
 # Elections.
@@ -402,14 +405,14 @@ async def test_a_topic_to_delete_is_named_once_and_in_one_way():
 def test_no_election_is_needed(version):
     @in_loop
     async def run() -> None:
-        async with open_door() as door:
-            await create(door, new_topic("a", 2))
+        async with open_handler_node() as node:
+            await create(node, new_topic("a", 2))
             wanted = (
                 ElectLeadersRequestTopic(topic="a", partitions=(0, 1, 2)),
                 ElectLeadersRequestTopic(topic="x", partitions=(0,)),
             )
             request = ElectLeadersRequest(topic_partitions=wanted, timeout_ms=1)
-            response = await door.ask(elect_leaders, request, version=version)
+            response = await node.ask(elect_leaders, request, version=version)
             assert response.error_code == 0
             assert [
                 (topic.topic, found.partition_id, found.error_code)
@@ -422,7 +425,7 @@ def test_no_election_is_needed(version):
                 ("x", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ]
             request = ElectLeadersRequest(topic_partitions=None, timeout_ms=1)
-            response = await door.ask(elect_leaders, request, version=version)
+            response = await node.ask(elect_leaders, request, version=version)
             assert (response.error_code, response.replica_election_results) == (0, ())
 
     run()
@@ -430,9 +433,9 @@ def test_no_election_is_needed(version):
 
 @in_loop
 async def test_an_election_of_an_unknown_kind_is_refused():
-    async with open_door() as door:
+    async with open_handler_node() as node:
         request = ElectLeadersRequest(election_type=5, topic_partitions=None, timeout_ms=1)
-        response = await door.ask(elect_leaders, request, version=2)
+        response = await node.ask(elect_leaders, request, version=2)
         assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -441,38 +444,38 @@ async def test_an_election_of_an_unknown_kind_is_refused():
 
 @in_loop
 async def test_who_changes_too_many_partitions_is_refused_until_its_quota_allows_more():
-    async with open_door() as door:
-        await door.quotas.alter(ClientQuotaEntity(None, DEFAULT), {"controller_mutation_rate": 1.0})
-        response = await create(door, new_topic("a", 12), new_topic("b", 1))
+    async with open_handler_node() as node:
+        await node.quotas.alter(ClientQuotaEntity(None, DEFAULT), {"controller_mutation_rate": 1.0})
+        response = await create(node, new_topic("a", 12), new_topic("b", 1))
         assert [result.error_code for result in response.topics] == [
             0,
             ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ]
         assert response.throttle_time_ms == 2000
         assert "try again in 2000 ms" in response.topics[1].error_message
-        ((_, code, _),) = await grow(door, ("a", 13, None))
+        ((_, code, _),) = await grow(node, ("a", 13, None))
         assert code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        (result,) = await delete(door, ("a", NO_ID))
+        (result,) = await delete(node, ("a", NO_ID))
         assert result.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        door.clock.advance(2.0)
-        assert (await grow(door, ("a", 13, None)))[0][1] == 0
-        door.clock.advance(1.0)
-        assert (await delete(door, ("a", NO_ID)))[0].error_code == 0
-        assert door.topics.partition_count == 0
+        node.clock.advance(2.0)
+        assert (await grow(node, ("a", 13, None)))[0][1] == 0
+        node.clock.advance(1.0)
+        assert (await delete(node, ("a", NO_ID)))[0].error_code == 0
+        assert node.topics.partition_count == 0
 
 
 @in_loop
 async def test_older_clients_are_only_slowed_down():
-    async with open_door() as door:
-        await door.quotas.alter(ClientQuotaEntity(None, DEFAULT), {"controller_mutation_rate": 1.0})
-        response = await create(door, new_topic("a", 12), new_topic("b", 3), version=5)
+    async with open_handler_node() as node:
+        await node.quotas.alter(ClientQuotaEntity(None, DEFAULT), {"controller_mutation_rate": 1.0})
+        response = await create(node, new_topic("a", 12), new_topic("b", 3), version=5)
         assert [result.error_code for result in response.topics] == [0, 0]
         assert response.throttle_time_ms == 5000
 
 
 @in_loop
 async def test_only_validating_uses_nothing_up():
-    async with open_door() as door:
-        await door.quotas.alter(ClientQuotaEntity(None, DEFAULT), {"controller_mutation_rate": 1.0})
-        response = await create(door, new_topic("a", 100), is_validate_only=True)
+    async with open_handler_node() as node:
+        await node.quotas.alter(ClientQuotaEntity(None, DEFAULT), {"controller_mutation_rate": 1.0})
+        response = await create(node, new_topic("a", 100), is_validate_only=True)
         assert response.throttle_time_ms == 0
