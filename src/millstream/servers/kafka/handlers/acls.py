@@ -15,7 +15,7 @@ from millstream.protocols.kafka.messages.acls import (
 )
 from millstream.servers.kafka.request_context import RequestContext
 
-NO_ACLS = "this node keeps no rules about who may do what: everyone who reaches it may do all"
+NO_ACLS = "this node has no ACLs: every client that can connect may do everything"
 
 
 def describe_acls(_: DescribeAclsRequest, __: RequestContext) -> DescribeAclsResponse:

@@ -139,16 +139,16 @@ def _committed(
 # Fetching.
 
 
-class _Wanted(NamedTuple):
-    """Partitions of a topic that a client asks for, by name or by id."""
+class _RequestedTopic(NamedTuple):
+    """Partitions of a topic, by name or by id, whose offsets a client requests."""
 
     name: str
     topic_id: UUID
     partitions: tuple[int, ...]
 
 
-class _Found(NamedTuple):
-    """What a group has committed of one partition, as a client is told."""
+class _PartitionOffset(NamedTuple):
+    """Committed offset of one partition, or an error."""
 
     partition: int
     offset: int = NO_OFFSET
@@ -157,10 +157,10 @@ class _Found(NamedTuple):
     error_code: ErrorCode = ErrorCode.NONE
 
 
-class _FoundTopic(NamedTuple):
+class _TopicOffsets(NamedTuple):
     name: str
     topic_id: UUID
-    partitions: tuple[_Found, ...]
+    partitions: tuple[_PartitionOffset, ...]
 
 
 def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
@@ -175,14 +175,14 @@ def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> Offset
     wanted = request.topics
     topics = None
     if wanted is not None:
-        topics = [_Wanted(t.name, NO_ID, t.partition_indexes) for t in wanted]
+        topics = [_RequestedTopic(t.name, NO_ID, t.partition_indexes) for t in wanted]
     try:
         found = _fetch(request.group_id, topics, context, is_stable_required=request.require_stable)
     except MillstreamError as error:
         code = group_code_of(error)
         if context.version >= FETCH_GROUP_ERROR_SINCE:
             return OffsetFetchResponse(error_code=code)
-        found = [_refused(topic, code) for topic in topics or ()]
+        found = [_rejected(topic, code) for topic in topics or ()]
     return OffsetFetchResponse(
         topics=tuple(
             OffsetFetchResponseTopic(
@@ -209,7 +209,7 @@ def _fetch_group(
     wanted = group.topics
     topics = None
     if wanted is not None:
-        topics = [_Wanted(t.name, t.topic_id, t.partition_indexes) for t in wanted]
+        topics = [_RequestedTopic(t.name, t.topic_id, t.partition_indexes) for t in wanted]
     try:
         found = _fetch(
             group.group_id,
@@ -245,13 +245,13 @@ def _fetch_group(
 
 def _fetch(
     group_id: str,
-    topics: Sequence[_Wanted] | None,
+    topics: Sequence[_RequestedTopic] | None,
     context: RequestContext,
     *,
     member_id: str | None = None,
     epoch: int = NO_EPOCH,
     is_stable_required: bool,
-) -> list[_FoundTopic]:
+) -> list[_TopicOffsets]:
     """Return the committed offsets of a group by topic; of all topics if none are named."""
     names = [_name_of(topic, context) for topic in topics or ()]
     wanted = [
@@ -268,17 +268,17 @@ def _fetch(
         is_stable_required=is_stable_required,
     )
     if topics is None:
-        topics = _everything(found, context)
+        topics = _all_topics(found, context)
         names = [topic.name for topic in topics]
     return [
-        _refused(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+        _rejected(topic, ErrorCode.UNKNOWN_TOPIC_ID)
         if name is None
         else _fetched(topic, name, found, context)
         for topic, name in zip(topics, names, strict=True)
     ]
 
 
-def _name_of(wanted: _Wanted, context: RequestContext) -> str | None:
+def _name_of(wanted: _RequestedTopic, context: RequestContext) -> str | None:
     """Return the name of a topic; `None` if there is none with the given id."""
     if context.version < TOPIC_IDS_SINCE:
         return wanted.name
@@ -288,7 +288,7 @@ def _name_of(wanted: _Wanted, context: RequestContext) -> str | None:
         return None
 
 
-def _everything(found: Iterable[TopicPartition], context: RequestContext) -> list[_Wanted]:
+def _all_topics(found: Iterable[TopicPartition], context: RequestContext) -> list[_RequestedTopic]:
     """Return all committed offsets as if the request had named them.
 
     A deleted topic has no id under which it could be returned.
@@ -298,40 +298,40 @@ def _everything(found: Iterable[TopicPartition], context: RequestContext) -> lis
         indexes.setdefault(partition.topic, []).append(partition.partition)
     ids = {name: topic.id for name in indexes if (topic := context.broker.topics.find(name))}
     return [
-        _Wanted(name, ids.get(name, NO_ID), tuple(parts))
+        _RequestedTopic(name, ids.get(name, NO_ID), tuple(parts))
         for name, parts in indexes.items()
         if name in ids or context.version < TOPIC_IDS_SINCE
     ]
 
 
 def _fetched(
-    wanted: _Wanted,
+    wanted: _RequestedTopic,
     name: str,
     found: Mapping[TopicPartition, OffsetAndMetadata | MillstreamError | None],
     context: RequestContext,
-) -> _FoundTopic:
+) -> _TopicOffsets:
     topic = context.broker.topics.find(name)
     parts = (
         _found(index, found[TopicPartition(name, index)], topic) for index in wanted.partitions
     )
-    return _FoundTopic(wanted.name, wanted.topic_id, tuple(parts))
+    return _TopicOffsets(wanted.name, wanted.topic_id, tuple(parts))
 
 
 def _found(
     index: int, value: OffsetAndMetadata | MillstreamError | None, topic: Topic | None
-) -> _Found:
+) -> _PartitionOffset:
     if isinstance(value, MillstreamError):
-        return _Found(index, error_code=code_of(value))
+        return _PartitionOffset(index, error_code=code_of(value))
     # The offset of a deleted topic does not apply to a new topic of the same name.
     is_other = value and topic and value.topic_id not in (None, topic.id)
     if value is None or is_other:
-        return _Found(index)
-    return _Found(index, value.offset, value.leader_epoch, value.metadata)
+        return _PartitionOffset(index)
+    return _PartitionOffset(index, value.offset, value.leader_epoch, value.metadata)
 
 
-def _refused(wanted: _Wanted, code: ErrorCode) -> _FoundTopic:
-    parts = tuple(_Found(index, error_code=code) for index in wanted.partitions)
-    return _FoundTopic(wanted.name, wanted.topic_id, parts)
+def _rejected(wanted: _RequestedTopic, code: ErrorCode) -> _TopicOffsets:
+    parts = tuple(_PartitionOffset(index, error_code=code) for index in wanted.partitions)
+    return _TopicOffsets(wanted.name, wanted.topic_id, parts)
 
 
 # Deleting.
