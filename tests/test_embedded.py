@@ -1,4 +1,4 @@
-"""A store inside one's own process, with and without an event loop."""
+"""Embedded store, with and without an event loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def values(log: EmbeddedLog, *bounds: int | None, until: int | None = None) -> l
 
 
 def run_all(*works: Callable[[], None]) -> None:
-    """Run each in a thread of its own, and raise what one of them raised."""
+    """Run each in its own thread, and raise the first error."""
     errors: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -66,7 +66,7 @@ class HeldFile(OsFile):
 
 
 class HeldFilesystem(OsFilesystem):
-    """A disk that takes as long as a test wants: while the gate is shut, no sync returns."""
+    """A disk as slow as a test wants: while the gate is shut, no sync returns."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -79,11 +79,11 @@ class HeldFilesystem(OsFilesystem):
         return HeldFile(os.open(path, os.O_RDWR), self.gate)
 
 
-# What the docstrings show.
+# Examples of the docstrings.
 
 
 def shown_in(docstring: str | None) -> str:
-    """The indented example of a docstring."""
+    """Return the indented example of a docstring."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     start = next(n for n, line in enumerate(lines) if "millstream.open(" in line)
     indent = len(lines[start]) - len(lines[start].lstrip())
@@ -333,7 +333,7 @@ def _disk() -> LogConfig:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Iterator[EmbeddedLog]:
-    """Thirty records in batches of 1, 4 and 7, compressed and not, over several segments."""
+    """Return thirty records in batches of 1, 4 and 7, compressed and not, in several segments."""
     pytest.importorskip("pyarrow")
     config = LogConfig(durability=Durability.DISK, segment_bytes_max=1024)
     with millstream.open(tmp_path / "data", config=config) as store:

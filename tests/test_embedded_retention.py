@@ -1,4 +1,4 @@
-"""The life of data in an embedded log: gaps, deletion, eviction and compaction, for plain code."""
+"""Embedded log: gaps, deletion, eviction and compaction, without an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors are few, documented, and sorted by who has to act."""
+"""Errors are few, documented, and grouped by who has to act."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_error_says_what_it_means(kind):
 
 @pytest.mark.parametrize("kind", ALL)
 def test_an_error_is_no_error_of_python_itself(kind):
-    """Else code that catches `OSError` or `ValueError` would swallow it unawares."""
+    """Otherwise code that catches `OSError` or `ValueError` would hide it."""
     python = [base for base in kind.__mro__ if base.__module__ == "builtins"]
     assert python == [Exception, BaseException, object]
 

@@ -1,4 +1,4 @@
-"""`/health/ready` is true: a node says so when it cannot work for everyone, and only then."""
+"""`/health/ready` fails if and only if a node cannot serve all clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOWHERE = "/no path has this in it/"
 
 
 class Disk:
-    """A disk that works until a test lets it fail, for the paths that it names."""
+    """A disk that works until a test makes it fail, for some paths."""
 
     def __init__(self, **settings: Any) -> None:
         self.fault = Fault(call=1, forever=True, path=NOWHERE, **settings)
@@ -54,7 +54,7 @@ class Disk:
 
 
 def ready(url: str) -> tuple[int, list[str]]:
-    """The status of `/health/ready`, and the codes of what is wrong."""
+    """Return the status of `/health/ready`, and the codes of its problems."""
     found = ask(url, "GET", "/health/ready")
     assert found.json["status"] == ("ready" if found.status == 200 else "not ready")
     return found.status, [problem["code"] for problem in found.json["problems"]]
@@ -84,7 +84,7 @@ def try_commit(client: RawClient, topic: str) -> int:
 
 @contextlib.contextmanager
 def node_on(disk: Disk, path: Path) -> Iterator[tuple[RunningBroker, RawClient]]:
-    """A node on that disk with topics `orders` and `mail`, which works again before it stops."""
+    """Run a node with topics `orders` and `mail` on a disk that works again before it stops."""
     with (
         running_broker(path, filesystem=disk.filesystem) as broker,
         RawClient(broker.bootstrap) as client,
@@ -100,7 +100,7 @@ def node_on(disk: Disk, path: Path) -> Iterator[tuple[RunningBroker, RawClient]]
             disk.mend()
 
 
-# What the disk does.
+# Disk failures.
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_topic_that_is_gone_is_no_problem_any_more(tmp_path: Path, failing_syn
 
 @pytest.fixture
 def full() -> Disk:
-    """Nothing can grow; cutting a file back needs no room."""
+    """Make the disk full: nothing can grow, but files can be truncated."""
     return Disk(only={"create", "write_at", "reserve"}, error=errno.ENOSPC)
 
 
@@ -178,17 +178,17 @@ def test_a_full_disk_is_told_until_something_is_written_again(tmp_path: Path, fu
         assert ready(broker.url) == (200, [])
 
 
-def test_room_that_upkeep_finds_ends_it_though_nobody_writes(tmp_path: Path, full: Disk):
+def test_space_that_maintenance_finds_ends_it_even_without_writes(tmp_path: Path, full: Disk):
     with node_on(full, tmp_path) as (broker, client):
-        upkeep = broker.server.broker.store.maintenance
+        maintenance = broker.server.broker.store.maintenance
         full.fail(str(tmp_path))
         assert try_produce(client, "orders") != 0
         assert try_produce(client, "mail") != 0
-        broker.run(upkeep.run_once())
+        broker.run(maintenance.run_once())
         assert ready(broker.url) == (200, ["disk_full"])
         assert messages(broker.url)[0].endswith("(and 1 other logs)")
         full.mend()
-        broker.run(upkeep.run_once())
+        broker.run(maintenance.run_once())
         assert ready(broker.url) == (200, [])
         assert not (tmp_path / "spare.tmp").exists()
 
@@ -204,7 +204,7 @@ def test_metadata_that_takes_no_changes_leaves_a_node_not_ready(tmp_path: Path):
         assert "no changes are taken: " in messages(broker.url)[0]
 
 
-# What is told.
+# The response.
 
 
 def test_what_keeps_a_node_from_being_ready_is_told_first_and_never_left_out():
@@ -219,11 +219,11 @@ def test_notice_may_take_no_longer_than_stopping():
         NodeConfig(drain_ms_max=1, drain_notice_ms=2)
 
 
-# A process of its own.
+# Node in another process.
 
 
 class Scripted(Node):
-    """A node with something done in its process first."""
+    """A node whose process runs a script first."""
 
     def __init__(self, script: str, data: Path, *options: str) -> None:
         super().__init__(data, *options)
@@ -294,7 +294,7 @@ def test_a_node_that_is_told_to_stop_says_so_at_once_and_serves_on(tmp_path: Pat
         wait_until(lambda: ready(node.url) == (503, ["stopping"]))
         assert node.get("/health/live")[0] == 200
         assert node.get("/health/startup")[0] == 200
-        with RawClient(node.bootstrap) as client:  # The doors are still open, to new clients too.
+        with RawClient(node.bootstrap) as client:  # New clients can still connect.
             assert client.call(MetadataRequest(topics=())).brokers
             create_topic(client, "late")
             assert produce(client, "late", b"x") == 0

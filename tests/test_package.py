@@ -1,4 +1,4 @@
-"""The package itself: names that are there, and what is loaded for them."""
+"""The package: public names, and the modules that they import."""
 
 from __future__ import annotations
 

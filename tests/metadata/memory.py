@@ -1,4 +1,4 @@
-"""Metadata in memory, for tests: forgets nothing until the test does, and fails on command."""
+"""Metadata store in memory, for tests: fails on command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.metadata.interface import (
 
 
 class MemoryMetadata:
-    """Passes the suite that every `Metadata` passes."""
+    """Passes the suite for every `Metadata`."""
 
     def __init__(self, entries: dict[str, MetadataEntry] | None = None, revision: int = 0) -> None:
         self.entries = entries if entries is not None else {}
@@ -102,7 +102,7 @@ class MemoryWatch:
 
 
 class DyingMetadata:
-    """Dies at its N-th transaction, before or after that is durable, and stays dead."""
+    """Fails at its N-th transaction, before or after that is durable, and from then on."""
 
     def __init__(self, inner: Metadata, step: int, *, is_made: bool) -> None:
         self.is_dead = False

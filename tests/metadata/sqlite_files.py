@@ -1,4 +1,4 @@
-"""SQLite files for tests of metadata."""
+"""SQLite files for tests of the metadata store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def opened(path: Path) -> SqliteMetadata:
 
 
 def write(path: Path, entries: Mapping[str, bytes]) -> None:
-    """Make a file that was closed cleanly."""
+    """Create a file and close it cleanly."""
 
     async def fill() -> None:
         async with SqliteMetadata(str(path)) as metadata:

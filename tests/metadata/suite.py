@@ -1,7 +1,7 @@
-"""What every `Metadata` must pass, the one in SQLite and later the one in etcd.
+"""Suite that every `Metadata` must pass, the one in SQLite and later the one in etcd.
 
-Subclass `MetadataSuite` and give it one fixture: `open_metadata`, which opens the same empty
-store each time that it is awaited, once the one before was closed.
+Subclass `MetadataSuite` and give it one fixture: `open_metadata`, which opens the same, initially
+empty store each time that it is awaited, after the previous one was closed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 class Heard:
-    """Collects changes, and waits until so many came."""
+    """Collects changes, and waits for a number of them."""
 
     def __init__(self) -> None:
         self.changes: list[MetadataChange] = []

@@ -1,4 +1,4 @@
-"""The metadata that tests use instead of a file keeps the same promises."""
+"""The in-memory metadata store of the tests passes the same suite."""
 
 from __future__ import annotations
 

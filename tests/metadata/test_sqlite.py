@@ -1,4 +1,4 @@
-"""Metadata in SQLite: what every `Metadata` must do, and what a file can do to it."""
+"""Metadata in SQLite: the suite for every `Metadata`, and failures of the file."""
 
 from __future__ import annotations
 

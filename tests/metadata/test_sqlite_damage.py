@@ -1,4 +1,4 @@
-"""Damage to the file that SQLite keeps metadata in: found, reported, and left as it is."""
+"""Damage to the SQLite file of the metadata: found, reported, and not changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIFTY = {f"topics/t{number:02}": b"value %d" % number for number in range(50)}
 
 
 def test_every_flipped_bit_is_reported_or_harmless(tmp_path):
-    """Bits of free space, and of numbers that SQLite itself derives, may flip unnoticed."""
+    """Bits of free space, and of numbers that SQLite itself derives, may flip undetected."""
     path = tmp_path / "meta.db"
     write(path, FIFTY)
     sound = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Metadata in SQLite against a dictionary: whatever is done to both, they say the same."""
+"""Metadata in SQLite against a dictionary as model."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ record_lists = st.lists(records, min_size=1, max_size=12)
 
 
 def stored(records: Sequence[Record], *, base_offset: int = 0) -> list[StoredRecord]:
-    """What a reader should give back for `records`, written at `NOW`."""
+    """Return what a reader should return for `records`, written at `NOW`."""
     return [
         StoredRecord(
             offset,
@@ -55,7 +55,7 @@ def stored(records: Sequence[Record], *, base_offset: int = 0) -> list[StoredRec
 
 
 def assemble(body: bytes, *, template: bytes = GOLDEN, **fields: int) -> bytes:
-    """A batch with a right length and sum around any body, and some header fields changed."""
+    """Return a batch of any body, with correct length and checksum, and with changed fields."""
     header = decode_header(template)._replace(length=49 + len(body), **fields)
     return seal(header, body)
 

@@ -1,4 +1,4 @@
-"""The fixed part of a batch: its header, its sum, its stamp."""
+"""Batch header: fields, checksum, stamping."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER = decode_header(GOLDEN)
 
 
 def crc32c_bit_by_bit(data):
-    """The checksum's definition, so that no library has to be believed."""
+    """Compute the checksum by its definition, independent of any library."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

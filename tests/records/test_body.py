@@ -1,4 +1,4 @@
-"""Opening batches, and gathering them into groups."""
+"""Opening of batches, and grouping."""
 
 from __future__ import annotations
 

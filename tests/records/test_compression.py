@@ -1,4 +1,4 @@
-"""The four codecs, their limits, and what they make of damage."""
+"""The four codecs, their limits, and damaged input."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_snappy_frame_that_contradicts_itself_is_refused(block, message):
 
 @st.composite
 def damaged(draw):
-    """A codec, and a frame of it with a few bytes changed, cut, added or all made up."""
+    """Draw a codec and a frame of it with a few bytes changed, cut or added, or all random."""
     codec = draw(st.sampled_from(PACKED))
     frame = bytearray(compress(codec, draw(datas)))
     for _ in range(draw(st.integers(0, 4))):
@@ -144,7 +144,7 @@ def test_damage_is_refused_or_unpacked_but_never_crashes(case, size_max):
 
 
 def gzip_bomb():
-    """1 MiB that unpacks to 1 GiB."""
+    """Return 1 MiB that decompresses to 1 GiB."""
     return bytes(cramjam.gzip.compress(bytes(64 * MIB))) * 16
 
 
@@ -157,7 +157,7 @@ def bare_snappy_bomb():
 
 
 def lying_snappy_bomb():
-    """Six bytes that claim to unpack to 4 GiB."""
+    """Return six bytes that declare a decompressed size of 4 GiB."""
     return bytes.fromhex("ffffffff0f 00")
 
 
@@ -166,7 +166,10 @@ def lz4_bomb():
 
 
 def zstd_bomb():
-    """1 MiB that unpacks to 32 GiB: a window of 128 MiB, then runs of 128 KiB in 4 bytes each."""
+    """Return 1 MiB that decompresses to 32 GiB.
+
+    It has a window of 128 MiB, then runs of 128 KiB in 4 bytes each.
+    """
     run = (0x20000 << 3 | 2).to_bytes(3, "little") + b"\0"
     return bytes.fromhex("28b52ffd 00 88") + run * (MIB // 4)
 

@@ -1,4 +1,4 @@
-"""Control batches: the end of a transaction as Kafka's clients read it."""
+"""Control batches: transaction markers as Kafka's clients read them."""
 
 from __future__ import annotations
 

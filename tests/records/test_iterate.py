@@ -19,7 +19,7 @@ from .samples import GOLDEN, GOLDEN_BODY, GOLDEN_RECORDS, NOW, assemble, record_
 
 
 def one_record(fields: str, **header: int) -> bytes:
-    """A batch of one record, whose fields are given in hex and whose length is right."""
+    """Return a batch of one record, with fields given in hex and a correct length."""
     data = bytes.fromhex(fields)
     size = bytes([2 * len(data)])
     return assemble(size + data, last_offset_delta=0, record_count=1, **header)

@@ -1,4 +1,4 @@
-"""The broker that users test against: a real one, for each test, that leaves nothing behind."""
+"""The broker fixture: a real broker for each test, which leaves nothing behind."""
 
 from __future__ import annotations
 

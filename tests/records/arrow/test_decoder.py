@@ -1,4 +1,4 @@
-"""Batch to columns: the public face, and what happens where an extra is missing."""
+"""Decoder from batches to columns: its interface, and its behaviour without optional packages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import CorruptBatch, RequestError
-from millstream.records.arrow import decoder as columns
-from millstream.records.arrow import decoder_vectorized as vectors
+from millstream.records.arrow import decoder, decoder_vectorized
 from millstream.records.arrow.decoder import ALL_COLUMNS, COLUMNS, arrow_batches, column_schema
 from millstream.records.batch import CONTROL_BIT, TIMESTAMP_TYPE_BIT, split, stamp
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
-from millstream.records.kernels import dispatch as twins
+from millstream.records.kernels import dispatch
 from millstream.records.kernels.dispatch import KernelDispatch
 from millstream.records.record import Record
 from tests.records.samples import GOLDEN, GOLDEN_BODY, GOLDEN_RECORDS, NOW, assemble
@@ -42,7 +41,7 @@ def offsets(data, **options):
 
 
 def numbered(batches, *, codec=Codec.NONE):
-    """Batches of four records each, whose values are their offsets."""
+    """Return batches of four records each, whose values are their offsets."""
     data = b""
     for base in range(0, 4 * batches, 4):
         records = [Record(b"%d" % number) for number in range(base, base + 4)]
@@ -53,7 +52,7 @@ def numbered(batches, *, codec=Codec.NONE):
 
 
 def build_records(records):
-    """The bytes of each record alone."""
+    """Return the bytes of each record."""
     body = build_batch(records, now_ms=NOW)[61:]
     size = len(body) // len(records)
     return [body[start : start + size] for start in range(0, len(body), size)]
@@ -61,11 +60,11 @@ def build_records(records):
 
 @pytest.fixture(params=["kernels", "plain python"])
 def either_decoder(request, monkeypatch):
-    """Runs a test with and without Numba, also where few records would never need it."""
+    """Run a test with and without Numba, even with few records."""
     if request.param == "plain python":
         hide(monkeypatch, "numba")
     else:
-        monkeypatch.setattr(columns._DECODE, "choose", lambda records: vectors.decode)
+        monkeypatch.setattr(decoder._DECODE, "choose", lambda records: decoder_vectorized.decode)
 
 
 def hide(monkeypatch, package):
@@ -77,10 +76,10 @@ def hide(monkeypatch, package):
         "millstream.records.kernels.compiler",
     ):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    fresh = KernelDispatch(columns.decode_python, columns._compiled)
-    monkeypatch.setattr(columns, "_DECODE", fresh)
-    monkeypatch.setattr(twins, "_LOAD_RECORDS", 0)
-    monkeypatch.setattr(twins, "_CALL_RECORDS", 0)
+    fresh = KernelDispatch(decoder.decode_python, decoder._compiled)
+    monkeypatch.setattr(decoder, "_DECODE", fresh)
+    monkeypatch.setattr(dispatch, "_LOAD_RECORDS", 0)
+    monkeypatch.setattr(dispatch, "_CALL_RECORDS", 0)
 
 
 @pytest.mark.usefixtures("either_decoder")
@@ -145,7 +144,7 @@ class TestWithAndWithoutNumba:
         assert found[0]["headers"] == [{"key": "\ufffd", "value": None}]
 
     def test_output_is_split_before_a_column_could_overflow(self, monkeypatch):
-        monkeypatch.setattr(columns, "_GROUP_SIZE_MAX", 2 * len(GOLDEN_BODY))
+        monkeypatch.setattr(decoder, "_GROUP_SIZE_MAX", 2 * len(GOLDEN_BODY))
         assert [batch.num_rows for batch in arrow_batches(GOLDEN * 5)] == [4, 4, 2]
 
     @pytest.mark.parametrize("columns", [("offset",), ("value", "offset"), ("value",), ()])
@@ -238,14 +237,14 @@ class TestWithAndWithoutNumba:
 
 
 def test_the_kernels_say_where_a_record_is_broken(monkeypatch):
-    monkeypatch.setattr(columns._DECODE, "choose", lambda records: vectors.decode)
+    monkeypatch.setattr(decoder._DECODE, "choose", lambda records: decoder_vectorized.decode)
     broken = stamp(assemble(GOLDEN_BODY[:-1] + b"\x02"), base_offset=7, leader_epoch=0)
     with pytest.raises(CorruptBatch, match="batch at offset 7: malformed record at byte 17"):
         rows(GOLDEN + broken)
 
 
 def test_what_arrow_cannot_count_is_refused_whatever_the_caller_allows(monkeypatch):
-    monkeypatch.setattr(columns, "_ARROW_SIZE_MAX", 5000)
+    monkeypatch.setattr(decoder, "_ARROW_SIZE_MAX", 5000)
     batch = build_batch([Record(bytes(10_000))], now_ms=NOW, codec=Codec.ZSTD)
     with pytest.raises(CorruptBatch, match="more than 5000 bytes"):
         rows(batch, size_max=2**40)

@@ -1,4 +1,4 @@
-"""Columns to batches: the bytes of `build_batch`, by either twin, whatever the arrays look like."""
+"""Encoder from columns to batches: the bytes of `build_batch`, by both implementations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import BatchTooLarge, InvalidBatch, RequestError
 from millstream.records.arrow import encoder as encoding
-from millstream.records.arrow import encoder_vectorized as encode_vectors
+from millstream.records.arrow import encoder_vectorized
 from millstream.records.arrow.decoder import arrow_batches
 from millstream.records.arrow.encoder import (
     RecordColumns,
@@ -26,17 +26,17 @@ from tests.records.samples import NOW, record_lists
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 LARGE_PAIR = pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])
-TWINS = (encode_python, encode_vectors.encode)
+IMPLEMENTATIONS = (encode_python, encoder_vectorized.encode)
 
 
-@pytest.fixture(params=TWINS, ids=["plain", "kernels"], autouse=True)
-def either_twin(request, monkeypatch):
-    """Runs a test with each of the two, also where few rows would never need the kernels."""
+@pytest.fixture(params=IMPLEMENTATIONS, ids=["plain", "kernels"], autouse=True)
+def either_implementation(request, monkeypatch):
+    """Run a test with both implementations, even with few rows."""
     monkeypatch.setattr(encoding._ENCODE, "choose", lambda records: request.param)
 
 
 def columns_of(records, *, is_large=False, before=0, after=0):
-    """The columns of `records`, cut out of longer ones."""
+    """Return the columns of `records`, as slices of longer ones."""
     other = Record(b"other", b"other", (("other", None),), timestamp_ms=1)
     rows = [other] * before + list(records) + [other] * after
     blob = pa.large_binary() if is_large else pa.binary()
@@ -61,7 +61,7 @@ def values_of(batches):
 
 
 def outcome(encoder, columns, rows, terms):
-    """The batches that come out, and what is wrong then."""
+    """Return the batches, and the error that ended them."""
     found = []
     try:
         for batch in encoder(columns, rows, terms):
@@ -102,11 +102,13 @@ stretched = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(st.one_of(record_lists, stretched), st.integers(1, 900), st.data())
-def test_both_twins_cut_the_same_batches_out_of_the_same_rows(records, size_max, data):
+def test_both_implementations_cut_the_same_batches_out_of_the_same_rows(records, size_max, data):
     columns = columns_of(records)
     rows = np.array(data.draw(st.lists(st.integers(0, len(records) - 1), max_size=30)), np.int64)
     terms = encoding.EncodeSettings(NOW, size_max, 1, 1, 2**31 - 5, False, Codec.NONE)
-    plain, compiled = (outcome(twin, columns, rows, terms) for twin in TWINS)
+    plain, compiled = (
+        outcome(implementation, columns, rows, terms) for implementation in IMPLEMENTATIONS
+    )
     assert compiled == plain
     assert sum(count for _, count in plain[0]) == len(rows)
 

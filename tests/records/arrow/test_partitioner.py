@@ -1,4 +1,4 @@
-"""Which partition a key goes to: where Java's clients would put it, by either twin."""
+"""Partitioner: the same partitions as Java's clients, by both implementations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import RequestError
-from millstream.records.arrow import partitioner
-from millstream.records.arrow import partitioner_vectorized as partition_vectors
+from millstream.records.arrow import partitioner, partitioner_vectorized
 from millstream.records.arrow.partitioner import (
     murmur2,
     partitions_of,
@@ -35,11 +34,11 @@ keys = st.one_of(st.none(), st.binary(max_size=20), st.binary(min_size=40, max_s
 
 
 @pytest.fixture(params=["plain", "kernels"], autouse=True)
-def either_twin(request, monkeypatch):
-    """Runs a test with each of the two, also where few rows would never need the kernels."""
+def either_implementation(request, monkeypatch):
+    """Run a test with both implementations, even with few rows."""
     is_plain = request.param == "plain"
-    partitions = partitions_python if is_plain else partition_vectors.partitions
-    rows = rows_python if is_plain else partition_vectors.rows
+    partitions = partitions_python if is_plain else partitioner_vectorized.partitions
+    rows = rows_python if is_plain else partitioner_vectorized.rows
     monkeypatch.setattr(partitioner._PARTITIONS_OF, "choose", lambda records: partitions)
     monkeypatch.setattr(partitioner._ROWS_BY_PARTITION, "choose", lambda records: rows)
 

@@ -1,4 +1,4 @@
-"""What tests of sifting share: batches at places in a log, and both ways to sift them."""
+"""Helpers for tests of record filters: batches at given offsets, and both implementations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WAYS = ("kernels", "plain python")
 
 
 @contextmanager
-def sifting_by(way: str) -> Iterator[None]:
-    """Sift with kernels or without, however few records there are."""
+def filtering_by(way: str) -> Iterator[None]:
+    """Filter with kernels or without, even with few records."""
 
-    def choose(twins: KernelDispatch, _: int):
-        return twins.compiled if way == "kernels" else twins.reference
+    def choose(dispatch: KernelDispatch, _: int):
+        return dispatch.compiled if way == "kernels" else dispatch.reference
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KernelDispatch, "choose", choose)
@@ -41,7 +41,7 @@ def batch_at(
     is_transactional: bool = False,
     append_time: int | None = None,
 ) -> bytes:
-    """A batch as it lies in a log."""
+    """Return a batch with a base offset."""
     batch = build_batch(
         records,
         now_ms=NOW,
@@ -63,12 +63,12 @@ def marker_at(offset: int, *, producer_id: int, is_commit: bool) -> bytes:
 
 
 def changed(batch: bytes, **fields: int) -> bytes:
-    """The same batch with other fields in its header, and summed anew."""
+    """Return the batch with other header fields and a new checksum."""
     return assemble(batch[61:], template=batch, **fields)
 
 
 def keyed(*keys: str | None) -> list[Record]:
-    """Records with these keys, and a value that tells them apart."""
+    """Return records with these keys, and distinct values."""
     return [
         Record(b"value %d" % number, None if key is None else key.encode())
         for number, key in enumerate(keys)
@@ -80,7 +80,7 @@ def tombstone(key: str, timestamp_ms: int = NOW) -> Record:
 
 
 def read(pieces: Iterable[bytes | bytearray | memoryview]) -> list[StoredRecord]:
-    """All records in `pieces`, markers too; every sum is verified."""
+    """Return all records in `pieces`, markers too, with checksums verified."""
     return list(read_all(b"".join(pieces), with_control=True))
 
 

@@ -1,4 +1,4 @@
-"""Sifting leaves out the records that the rules name, and changes nothing else."""
+"""The batch filter removes the records that the rules select, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from millstream.errors import BatchTooLarge, CorruptBatch
-from millstream.records import opened_batch as opened
+from millstream.records import opened_batch
 from millstream.records.batch import TRANSACTIONAL_BIT, decode_header, split
 from millstream.records.compression import Codec
-from millstream.records.filter import batch_filter as sifting
+from millstream.records.filter import batch_filter
 from millstream.records.filter.batch_filter import (
     AbortedOffsets,
     FilterRules,
@@ -28,12 +28,12 @@ from .log_batches import (
     WAYS,
     batch_at,
     changed,
+    filtering_by,
     headers,
     keyed,
     marker_at,
     offsets,
     read,
-    sifting_by,
 )
 
 LOG = (
@@ -45,7 +45,7 @@ LOG = (
 
 @pytest.fixture(params=WAYS, autouse=True)
 def _way(request):
-    with sifting_by(request.param):
+    with filtering_by(request.param):
         yield
 
 
@@ -60,14 +60,14 @@ def table_of(*logs: bytes, rules: FilterRules | None = None) -> KeyTable:
 
 
 def test_nothing_goes_by_default_and_untouched_batches_are_one_view_of_the_data():
-    sifted = filter_batches(LOG, FilterRules())
-    assert (sifted.removed_records, sifted.changed_batches) == (0, 0)
-    [piece] = sifted.pieces
+    filtered = filter_batches(LOG, FilterRules())
+    assert (filtered.removed_records, filtered.changed_batches) == (0, 0)
+    [piece] = filtered.pieces
     assert piece == LOG
     assert piece.obj is LOG
 
 
-def test_no_data_is_sifted_to_nothing():
+def test_no_data_is_filtered_to_nothing():
     assert filter_batches(b"", FilterRules(start_offset=9, deleted=array("q", [1]))) == ([], 0, 0)
 
 
@@ -77,16 +77,16 @@ def test_records_before_the_start_go():
 
 
 def test_deleted_records_go_and_others_stay():
-    sifted = filter_batches(LOG, FilterRules(deleted=array("q", [-3, 1, 3, 4, 5, 7, 99])))
-    assert offsets(sifted.pieces) == [0, 2, 6]
-    assert (sifted.removed_records, sifted.changed_batches) == (5, 3)
-    assert [header.base_offset for header in headers(sifted.pieces)] == [0, 6]
+    filtered = filter_batches(LOG, FilterRules(deleted=array("q", [-3, 1, 3, 4, 5, 7, 99])))
+    assert offsets(filtered.pieces) == [0, 2, 6]
+    assert (filtered.removed_records, filtered.changed_batches) == (5, 3)
+    assert [header.base_offset for header in headers(filtered.pieces)] == [0, 6]
 
 
 def test_records_go_of_whose_key_a_later_one_is_known_and_those_without_a_key_stay():
-    sifted = filter_batches(LOG, FilterRules(key_table=table_of(LOG)))
-    assert offsets(sifted.pieces) == [2, 3, 4, 5, 6, 7]
-    assert (sifted.removed_records, sifted.changed_batches) == (2, 1)
+    filtered = filter_batches(LOG, FilterRules(key_table=table_of(LOG)))
+    assert offsets(filtered.pieces) == [2, 3, 4, 5, 6, 7]
+    assert (filtered.removed_records, filtered.changed_batches) == (2, 1)
 
 
 def test_an_empty_table_needs_no_record_to_be_looked_at():
@@ -112,8 +112,8 @@ def test_no_key_is_not_an_empty_key():
 
 
 def test_what_is_untouched_stays_a_view_around_what_is_changed():
-    sifted = filter_batches(LOG, FilterRules(deleted=array("q", [4])))
-    first, second, third = sifted.pieces
+    filtered = filter_batches(LOG, FilterRules(deleted=array("q", [4])))
+    first, second, third = filtered.pieces
     assert first == batch_at(0, keyed("a", "b", "c"))
     assert third == batch_at(6, keyed("b", "e"))
     assert first.obj is third.obj is LOG
@@ -143,14 +143,14 @@ def test_empty_batches_go_uncounted_unless_their_producer_needs_them():
     data = (
         batch_at(0, keyed("a")) + filler_batches(1, 900, leader_epoch=4) + batch_at(900, keyed("b"))
     )
-    sifted = filter_batches(data, FilterRules())
-    assert offsets(sifted.pieces) == [0, 900]
-    assert [header.record_count for header in headers(sifted.pieces)] == [1, 1]
-    assert (sifted.removed_records, sifted.changed_batches) == (0, 0)
+    filtered = filter_batches(data, FilterRules())
+    assert offsets(filtered.pieces) == [0, 900]
+    assert [header.record_count for header in headers(filtered.pieces)] == [1, 1]
+    assert (filtered.removed_records, filtered.changed_batches) == (0, 0)
     assert filter_batches(data, FilterRules(producers=frozenset({1}))).pieces == [data]
 
 
-def test_a_batch_that_was_sifted_before_is_sifted_again():
+def test_a_batch_that_was_filtered_before_is_filtered_again():
     [once] = filter_batches(
         batch_at(0, keyed(*"abcdef")), FilterRules(deleted=array("q", [0, 2, 5]))
     ).pieces
@@ -181,20 +181,20 @@ def test_transactions_are_left_as_they_are_unless_they_are_settled():
 
 
 def test_aborted_records_go_committed_ones_stay_and_commit_markers_go():
-    sifted = filter_batches(TRANSACTIONS, FilterRules(aborted=ABORTED))
-    assert offsets(sifted.pieces) == [2, 5, 6, 8]
-    assert (sifted.removed_records, sifted.changed_batches) == (5, 6)
-    kinds = [(h.base_offset, h.is_transactional, h.is_control) for h in headers(sifted.pieces)]
+    filtered = filter_batches(TRANSACTIONS, FilterRules(aborted=ABORTED))
+    assert offsets(filtered.pieces) == [2, 5, 6, 8]
+    assert (filtered.removed_records, filtered.changed_batches) == (5, 6)
+    kinds = [(h.base_offset, h.is_transactional, h.is_control) for h in headers(filtered.pieces)]
     assert kinds == [(2, False, False), (5, True, True), (6, False, False), (8, False, False)]
 
 
 def test_a_committed_batch_loses_its_bit_and_keeps_its_body_to_the_byte():
-    for tombstone_ms in (None, 1):  # Without it, the records are not even looked at.
-        sifted = filter_batches(
+    for tombstone_ms in (None, 1):  # Without it, the records are not even decoded.
+        filtered = filter_batches(
             TRANSACTIONS, FilterRules(aborted=ABORTED, tombstone_ms=tombstone_ms)
         )
         _, original = list(split(TRANSACTIONS))[1]
-        piece = sifted.pieces[0]
+        piece = filtered.pieces[0]
         attributes = decode_header(original).attributes & ~TRANSACTIONAL_BIT
         assert piece == changed(bytes(original), attributes=attributes)
 
@@ -206,9 +206,9 @@ def test_abort_markers_stay_whole():
 
 def test_markers_and_batches_that_tell_of_a_producer_stay():
     rules = FilterRules(aborted=ABORTED, producers=frozenset({3, 4, 7}))
-    sifted = filter_batches(TRANSACTIONS, rules)
-    assert offsets(sifted.pieces) == [2, 3, 5, 6, 7, 8]
-    kept = {header.base_offset: header for header in headers(sifted.pieces)}
+    filtered = filter_batches(TRANSACTIONS, rules)
+    assert offsets(filtered.pieces) == [2, 3, 5, 6, 7, 8]
+    kept = {header.base_offset: header for header in headers(filtered.pieces)}
     assert kept[3].is_transactional
     assert kept[7].record_count == 1
     assert kept[4].record_count == 0
@@ -301,10 +301,10 @@ def test_a_batch_whose_records_cannot_be_read_is_kept_as_it_is_among_others(brok
     data = batch_at(0, keyed("a", "b", "c")) + batch + batch_at(40, keyed("a", "b"))
     deleted = array("q", [2, 3, 41])
     latest = table_of(data, rules=FilterRules(deleted=deleted))
-    sifted = filter_batches(data, FilterRules(key_table=latest, deleted=deleted, tombstone_ms=5))
-    assert sifted.pieces[-2] == batch
-    assert offsets(sifted.pieces[:-2] + sifted.pieces[-1:]) == [1, 40]
-    assert sifted.removed_records == 3
+    filtered = filter_batches(data, FilterRules(key_table=latest, deleted=deleted, tombstone_ms=5))
+    assert filtered.pieces[-2] == batch
+    assert offsets(filtered.pieces[:-2] + filtered.pieces[-1:]) == [1, 40]
+    assert filtered.removed_records == 3
     with pytest.raises(CorruptBatch):
         remove_offsets(batch, array("q", [3]))
 
@@ -312,8 +312,8 @@ def test_a_batch_whose_records_cannot_be_read_is_kept_as_it_is_among_others(brok
 def test_unreadable_batches_in_a_row_are_all_kept():
     broken = [broken_record(base_offset=3), broken_record(base_offset=5)]
     data = b"".join((batch_at(0, keyed(*"abc")), *broken, batch_at(7, keyed(*"abc"))))
-    sifted = filter_batches(data, FilterRules(deleted=array("q", [1, 3, 4, 5, 6, 9])))
-    first, middle, last = sifted.pieces
+    filtered = filter_batches(data, FilterRules(deleted=array("q", [1, 3, 4, 5, 6, 9])))
+    first, middle, last = filtered.pieces
     assert middle == b"".join(broken)
     assert offsets([first, last]) == [0, 2, 7, 8]
 
@@ -325,14 +325,14 @@ def test_an_unreadable_batch_goes_where_all_of_it_goes():
 def test_an_unreadable_committed_batch_loses_its_bit_and_nothing_else():
     batch = broken_record(attributes=TRANSACTIONAL_BIT, producer_id=5)
     for rules in (FilterRules(aborted=()), FilterRules(aborted=(), tombstone_ms=1)):
-        sifted = filter_batches(batch, rules)
-        assert sifted.pieces == [changed(batch, attributes=0)]
-        assert sifted.removed_records == 0
+        filtered = filter_batches(batch, rules)
+        assert filtered.pieces == [changed(batch, attributes=0)]
+        assert filtered.removed_records == 0
 
 
 def test_what_does_not_fit_a_batch_is_refused_where_records_go(monkeypatch):
     batch = batch_at(0, [Record(bytes(900), b"a"), Record(None, b"b")], codec=Codec.SNAPPY)
-    monkeypatch.setattr(sifting, "BATCH_SIZE_MAX", 70)
+    monkeypatch.setattr(batch_filter, "BATCH_SIZE_MAX", 70)
     with pytest.raises(BatchTooLarge, match=r"offset 0 must have at most 70 bytes .*, got \d+"):
         filter_batches(batch, FilterRules(deleted=array("q", [0])))
     with pytest.raises(BatchTooLarge, match="at most 70 bytes"):
@@ -340,7 +340,7 @@ def test_what_does_not_fit_a_batch_is_refused_where_records_go(monkeypatch):
     assert filter_batches(batch, FilterRules(now_ms=1, tombstone_ms=1)).pieces == [batch]
 
 
-# Strip.
+# Removal of single offsets.
 
 
 def test_stripping_matches_what_was_worked_out_by_hand():
@@ -451,7 +451,7 @@ def test_a_filler_covers_any_number_of_offsets(offsets, deltas):
 # Many batches.
 
 
-def test_many_batches_are_sifted_in_groups_as_in_one(monkeypatch):
+def test_many_batches_are_filtered_in_groups_as_in_one(monkeypatch):
     data = b"".join(
         batch_at(10 * n, keyed(*"abcdefghij"), codec=Codec(n % 5), producer_id=n % 3 - 1)
         for n in range(40)
@@ -462,13 +462,13 @@ def test_many_batches_are_sifted_in_groups_as_in_one(monkeypatch):
         producers=frozenset({0, 100}),
     )
     whole = filter_batches(data, rules)
-    monkeypatch.setattr(opened, "_GROUP_SIZE_MAX", 300)
+    monkeypatch.setattr(opened_batch, "_GROUP_SIZE_MAX", 300)
     assert filter_batches(data, rules) == whole
     assert offsets(whole.pieces) == [n for n in range(390, 400) if n % 3]
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 128, 200])
-def test_large_batches_are_sifted_like_small_ones(count):
+def test_large_batches_are_filtered_like_small_ones(count):
     keys = [None if n % 9 == 0 else f"key {n * n % 31}" for n in range(2 * count)]
     data = batch_at(0, keyed(*keys[:count])) + batch_at(count, keyed(*keys[count:]))
     latest = {key: n for n, key in enumerate(keys)}

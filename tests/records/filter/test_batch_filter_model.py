@@ -1,4 +1,4 @@
-"""Any log, sifted by any rules: kernels, plain Python and a naive model agree."""
+"""Any log, filtered by any rules: kernels, plain Python and a naive model agree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from millstream.records.iterate import read_records
 from millstream.records.record import Record
 from tests.records.samples import NOW, assemble, blobs, record_lists, texts
 
-from .log_batches import WAYS, batch_at, headers, marker_at, read, sifting_by
+from .log_batches import WAYS, batch_at, filtering_by, headers, marker_at, read
 
 present = st.sampled_from([b"", b"a", b"b", b"12345678", b"k" * 9, b"x" * 300])
 keys = st.one_of(st.none(), present)
@@ -40,7 +40,7 @@ log_records = st.builds(
 
 @dataclass
 class Log:
-    """A log as it may lie in a segment, and the rules to sift it by."""
+    """A log as in a segment, and the rules to filter it by."""
 
     data: bytes = b""
     next_offset: int = 0
@@ -60,7 +60,9 @@ def logs(draw):
     log = Log(next_offset=draw(st.sampled_from([0, 5, 2**40])))
     start = log.next_offset
     for _ in range(draw(st.integers(1, 7))):
-        kind = draw(st.sampled_from(["data", "data", "data", "packed", "sifted", "marker", "hole"]))
+        kind = draw(
+            st.sampled_from(["data", "data", "data", "compressed", "filtered", "marker", "hole"])
+        )
         producer_id = draw(st.sampled_from([-1, 1, 2]))
         if kind == "marker":
             log.add(
@@ -81,12 +83,12 @@ def logs(draw):
         batch = batch_at(
             log.next_offset,
             draw(st.lists(log_records, min_size=1, max_size=8)),
-            codec=draw(st.sampled_from(Codec)) if kind == "packed" else Codec.NONE,
+            codec=draw(st.sampled_from(Codec)) if kind == "compressed" else Codec.NONE,
             producer_id=producer_id,
             is_transactional=producer_id > 0 and draw(st.booleans()),
             append_time=draw(st.sampled_from([None, None, NOW + 77])),
         )
-        if kind == "sifted":
+        if kind == "filtered":
             gone = draw(st.sets(st.integers(0, 7)))
             batch = remove_offsets(
                 batch, array("q", sorted(log.next_offset + delta for delta in gone))
@@ -107,8 +109,8 @@ def logs(draw):
 
 
 @st.composite
-def sifts(draw):
-    """A log, rules for it, and what the table in them knows."""
+def filter_cases(draw):
+    """Draw a log, rules for it, and the content of their key table."""
     log = draw(logs())
     bases = [header.base_offset for header in headers([log.data])]
     offset = st.sampled_from([*bases, *(record.offset for record in read([log.data]))])
@@ -142,7 +144,7 @@ def is_aborted(header, rules):
 
 
 def modelled(data, rules, latest):
-    """What has to be left: headers as far as they matter, each with its records."""
+    """Return what must remain: the relevant header fields, each with its records."""
     left = []
     for header, batch in split(data):
         records = read_records(batch)
@@ -192,12 +194,12 @@ def found(pieces):
 
 
 @settings(deadline=None, max_examples=100)
-@given(sifts())
+@given(filter_cases())
 def test_what_is_left_is_what_the_model_says_and_both_ways_give_the_same_bytes(case):
     data, fields, latest = case
     results = []
     for way in WAYS:
-        with sifting_by(way):
+        with filtering_by(way):
             rules = FilterRules(key_table=filled(latest), **fields)
             results.append(filter_batches(data, rules))
             again = filter_batches(b"".join(results[-1].pieces), rules)
@@ -207,20 +209,20 @@ def test_what_is_left_is_what_the_model_says_and_both_ways_give_the_same_bytes(c
         assert b"".join(again.pieces) == once
         assert (again.removed_records, again.changed_batches) == (0, 0)
     assert results[0] == results[1]
-    sifted = results[0]
-    assert found(sifted.pieces) == modelled(data, fields, latest)
-    before, after = len(read([data])), len(read(sifted.pieces))
-    assert sifted.removed_records == before - after
+    filtered = results[0]
+    assert found(filtered.pieces) == modelled(data, fields, latest)
+    before, after = len(read([data])), len(read(filtered.pieces))
+    assert filtered.removed_records == before - after
 
 
 @settings(deadline=None, max_examples=60)
-@given(sifts())
+@given(filter_cases())
 def test_headers_tell_the_truth_about_what_is_left(case):
     data, fields, latest = case
     originals = {header.base_offset: header for header in headers([data])}
-    with sifting_by("kernels"):
-        sifted = filter_batches(data, FilterRules(key_table=filled(latest), **fields))
-    for header, batch in split(b"".join(sifted.pieces)):
+    with filtering_by("kernels"):
+        filtered = filter_batches(data, FilterRules(key_table=filled(latest), **fields))
+    for header, batch in split(b"".join(filtered.pieces)):
         original, records = originals[header.base_offset], read_records(batch)
         assert header.record_count == len(records)
         if records and not header.is_log_append_time:
@@ -247,19 +249,19 @@ def test_stripping_leaves_the_others(records, codec, append_time, gone):
     deleted = array("q", sorted(gone))
     results = []
     for way in WAYS:
-        with sifting_by(way):
+        with filtering_by(way):
             results.append(remove_offsets(batch, deleted))
     assert results[0] == results[1]
     assert read(results[:1]) == [r for r in read([batch]) if r.offset not in gone]
 
 
 def outcome(way, batch, rules):
-    with sifting_by(way):
+    with filtering_by(way):
         return filter_batches(batch, rules)
 
 
 def stripped(way, batch, deleted):
-    with sifting_by(way):
+    with filtering_by(way):
         try:
             return remove_offsets(batch, deleted)
         except CorruptBatch:
@@ -277,13 +279,13 @@ def test_every_damage_to_records_is_judged_alike_and_loses_nothing(records, data
     damaged = assemble(bytes(body), template=batch, attributes=attributes)
     deleted = array("q", sorted(data.draw(st.sets(st.integers(0, len(records))))))
     rules = FilterRules(deleted=deleted, now_ms=NOW, tombstone_ms=4)
-    sifted = outcome("kernels", damaged, rules)
-    assert outcome("plain python", damaged, rules) == sifted
+    filtered = outcome("kernels", damaged, rules)
+    assert outcome("plain python", damaged, rules) == filtered
     assert stripped("kernels", damaged, deleted) == stripped("plain python", damaged, deleted)
     try:
         expected = [r for r in read([damaged]) if r.offset not in deleted]
     except CorruptBatch:
-        assert sifted.pieces == [damaged]
+        assert filtered.pieces == [damaged]
     else:
-        assert read(sifted.pieces) == expected
+        assert read(filtered.pieces) == expected
     assert decode_header(damaged).record_count == len(records)

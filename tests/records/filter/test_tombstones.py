@@ -1,4 +1,4 @@
-"""Tombstones: seen for a while after they were first sifted, then gone."""
+"""Tombstones stay for a while after their first filter pass, then they are removed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from millstream.records.batch import HORIZON_BIT, decode_header
 from millstream.records.compression import Codec
-from millstream.records.filter import remaining as rest
+from millstream.records.filter import remaining
 from millstream.records.filter.batch_filter import FilterRules, filter_batches, remove_offsets
 from millstream.records.filter.keys.table import KeyTable
 from millstream.records.iterate import read_records
 from millstream.records.record import Record
 from tests.records.samples import GOLDEN, NOW, assemble
 
-from .log_batches import WAYS, batch_at, keyed, offsets, read, sifting_by, tombstone
+from .log_batches import WAYS, batch_at, filtering_by, keyed, offsets, read, tombstone
 
 DAY = 86_400_000
 FIRST = FilterRules(now_ms=NOW, tombstone_ms=DAY)
@@ -23,7 +23,7 @@ FIRST = FilterRules(now_ms=NOW, tombstone_ms=DAY)
 
 @pytest.fixture(params=WAYS, autouse=True)
 def _way(request):
-    with sifting_by(request.param):
+    with filtering_by(request.param):
         yield
 
 
@@ -40,7 +40,7 @@ MIXED = [
 ]
 
 
-def test_the_first_sift_sets_a_horizon_matching_what_was_worked_out_by_hand():
+def test_the_first_filter_pass_sets_the_horizon_computed_by_hand():
     [piece] = filter_batches(batch_at(7, [Record(None, b"k", timestamp_ms=1000)]), at(200)).pieces
     # The delta is 1000 - (200 + a day) = -86399200, which folds to 172798399, which has 28 bits.
     body = bytes.fromhex("14 00 bfe3b252 00 02 6b 01 00")
@@ -71,11 +71,11 @@ def test_tombstones_stay_before_the_horizon_and_go_from_it_on(append_time):
     [dated] = filter_batches(batch_at(50, MIXED, append_time=append_time), FIRST).pieces
     for now_ms in (0, NOW, NOW + DAY - 1):
         assert filter_batches(dated, at(now_ms)).pieces == [dated]
-    sifted = filter_batches(dated, at(NOW + DAY))
-    assert offsets(sifted.pieces) == [50, 52, 53]
-    assert sifted.removed_records == 2
-    assert read(sifted.pieces) == [r for r in read([dated]) if r.offset not in {51, 54}]
-    assert filter_batches(sifted.pieces[0], at(NOW + 9 * DAY)).pieces == sifted.pieces
+    filtered = filter_batches(dated, at(NOW + DAY))
+    assert offsets(filtered.pieces) == [50, 52, 53]
+    assert filtered.removed_records == 2
+    assert read(filtered.pieces) == [r for r in read([dated]) if r.offset not in {51, 54}]
+    assert filter_batches(filtered.pieces[0], at(NOW + 9 * DAY)).pieces == filtered.pieces
 
 
 def test_a_horizon_once_set_does_not_move():
@@ -94,8 +94,8 @@ def test_tombstones_stay_untouched_where_no_time_is_given():
 def test_a_batch_without_tombstones_gets_no_horizon():
     for records in (keyed("a", None), [Record(None, None)], [Record(b"", b"a")]):
         batch = batch_at(0, records)
-        sifted = filter_batches(batch, FIRST)
-        assert (sifted.pieces, sifted.changed_batches) == ([batch], 0)
+        filtered = filter_batches(batch, FIRST)
+        assert (filtered.pieces, filtered.changed_batches) == ([batch], 0)
 
 
 def test_a_batch_whose_tombstones_go_for_other_reasons_gets_no_horizon():
@@ -113,12 +113,12 @@ def test_outdated_tombstones_and_values_go_before_any_horizon():
     log = batch_at(0, [*keyed("a"), tombstone("a"), tombstone("b")]) + batch_at(3, keyed("b"))
     table = KeyTable(memory_bytes_max=1 << 14, seed=0)
     table.add(log, FilterRules())
-    sifted = filter_batches(log, FilterRules(key_table=table, now_ms=NOW, tombstone_ms=DAY))
-    assert offsets(sifted.pieces) == [1, 3]
-    assert decode_header(sifted.pieces[0]).has_horizon
+    filtered = filter_batches(log, FilterRules(key_table=table, now_ms=NOW, tombstone_ms=DAY))
+    assert offsets(filtered.pieces) == [1, 3]
+    assert decode_header(filtered.pieces[0]).has_horizon
 
 
-def test_a_tombstone_time_of_zero_lets_them_go_at_the_second_sift():
+def test_a_tombstone_time_of_zero_removes_them_in_the_second_pass():
     rules = FilterRules(now_ms=NOW, tombstone_ms=0)
     [dated] = filter_batches(batch_at(0, MIXED), rules).pieces
     assert len(read_records(dated)) == 5
@@ -156,9 +156,9 @@ def test_the_farthest_timestamp_that_fits_gets_a_horizon():
 def test_a_batch_that_a_horizon_would_make_too_large_gets_none(monkeypatch):
     batch = batch_at(0, [tombstone("k") for _ in range(50)])
     [dated] = filter_batches(batch, FIRST).pieces
-    monkeypatch.setattr(rest, "BATCH_SIZE_MAX", len(dated))
+    monkeypatch.setattr(remaining, "BATCH_SIZE_MAX", len(dated))
     assert filter_batches(batch, FIRST).pieces == [dated]
-    monkeypatch.setattr(rest, "BATCH_SIZE_MAX", len(dated) - 1)
+    monkeypatch.setattr(remaining, "BATCH_SIZE_MAX", len(dated) - 1)
     assert filter_batches(batch, FIRST).pieces == [batch]
     rules = FilterRules(now_ms=NOW, tombstone_ms=DAY, start_offset=10)
     assert decode_header(filter_batches(batch, rules).pieces[0]).has_horizon
@@ -168,9 +168,9 @@ def test_a_packed_body_may_grow_to_what_a_body_may_have(monkeypatch):
     batch = batch_at(0, [tombstone("k") for _ in range(50)], codec=Codec.GZIP)
     [dated] = filter_batches(batch, FIRST).pieces
     size = sum(13 if n >= 64 else 12 for n in range(50)) + 50
-    monkeypatch.setattr(rest, "BODY_SIZE_MAX", size)
+    monkeypatch.setattr(remaining, "BODY_SIZE_MAX", size)
     fits = filter_batches(batch, FIRST).pieces == [dated]
-    monkeypatch.setattr(rest, "BODY_SIZE_MAX", 100)
+    monkeypatch.setattr(remaining, "BODY_SIZE_MAX", 100)
     assert filter_batches(batch, FIRST).pieces == [batch]
     assert fits
 
@@ -185,7 +185,7 @@ def test_stripping_keeps_a_horizon():
     assert decode_header(emptied).attributes == HORIZON_BIT
 
 
-def test_numbers_that_are_longer_than_need_be_are_read_and_written_anew():
+def test_numbers_with_redundant_bytes_are_read_and_written_again():
     batch = batch_at(0, [tombstone("k", 5)])
     # Length and delta in two bytes where one would do.
     padded = bytes.fromhex("9000 00 8000 00 02 6b 01 00")

@@ -23,7 +23,7 @@ column_lists = st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True)
 
 
 def outcome(decoder, data, columns):
-    """What a decoder makes of `data`: its columns, or that it refuses."""
+    """Return the result of a decoder: its columns, or that it raised."""
     try:
         bodies = list(open_bodies(data, check=False, size_max=BODY_SIZE_MAX))
         arrays = decoder(data, bodies, columns)

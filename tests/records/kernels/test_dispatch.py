@@ -1,4 +1,4 @@
-"""Which of two twins is called: the plain one, until the compiler is worth its loading."""
+"""Dispatch calls the plain function until loading the compiler is worthwhile."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import sys
 
 import pytest
 
-from millstream.records.arrow import decoder as columns
-from millstream.records.arrow import encoder as encoding
-from millstream.records.arrow import partitioner
-from millstream.records.filter import batch_filter as sifting
-from millstream.records.filter.keys import memory as key_memory
-from millstream.records.filter.keys import table as key_table
-from millstream.records.kernels import dispatch as twins
+from millstream.records.arrow import decoder, encoder, partitioner
+from millstream.records.filter import batch_filter
+from millstream.records.filter.keys import memory, table
+from millstream.records.kernels import dispatch
 from millstream.records.kernels.dispatch import KernelDispatch
 
 
@@ -30,13 +27,13 @@ def missing():
 
 
 def test_the_plain_one_is_called_until_many_records_have_come(monkeypatch):
-    monkeypatch.setattr(twins, "_LOAD_RECORDS", 100)
+    monkeypatch.setattr(dispatch, "_LOAD_RECORDS", 100)
     pair = KernelDispatch(reference, lambda: compiled)
     assert [pair.choose(33)() for _ in range(5)] == ["plain"] * 3 + ["compiled"] * 2
 
 
 def test_few_records_never_need_the_compiled_one(monkeypatch):
-    monkeypatch.setattr(twins, "_LOAD_RECORDS", 0)
+    monkeypatch.setattr(dispatch, "_LOAD_RECORDS", 0)
     pair = KernelDispatch(reference, lambda: compiled)
     assert pair.choose(15)() == "plain"
     assert pair.choose(16)() == "compiled"
@@ -52,17 +49,17 @@ def test_the_plain_one_is_called_for_good_where_numba_is_missing():
 @pytest.mark.parametrize(
     "pair",
     [
-        sifting._REMAINING_OF,
-        key_table._INSERT_KEYS,
-        key_memory._REHASH,
-        columns._DECODE,
-        encoding._ENCODE,
+        batch_filter._REMAINING_OF,
+        table._INSERT_KEYS,
+        memory._REHASH,
+        decoder._DECODE,
+        encoder._ENCODE,
         partitioner._PARTITIONS_OF,
         partitioner._ROWS_BY_PARTITION,
     ],
     ids=["sift", "note", "rehash", "decode", "encode", "partitions", "rows"],
 )
-def test_all_that_has_a_twin_has_one_here(pair):
+def test_every_dispatch_has_a_compiled_version(pair):
     assert pair.compiled is not pair.reference
 
 

@@ -68,7 +68,7 @@ def make_segment(
 
 
 def data(*pairs: tuple[bytes | None, bytes | None], **options: object) -> bytes:
-    """A batch of records with these keys and values."""
+    """Return a batch of records with these keys and values."""
     records = [Record(value, key=key) for key, value in pairs]
     return build_batch(records, now_ms=1_000, **options)  # type: ignore[arg-type]
 
@@ -76,7 +76,7 @@ def data(*pairs: tuple[bytes | None, bytes | None], **options: object) -> bytes:
 def produced(
     producer_id: int, sequence: int, *keys: bytes, is_transactional: bool = False
 ) -> bytes:
-    """A batch of a producer; each value tells its sequence."""
+    """Return a batch of a producer; the values are its sequences."""
     return data(
         *((key, b"%d" % (sequence + number)) for number, key in enumerate(keys)),
         producer_id=producer_id,
@@ -95,7 +95,7 @@ def offsets_of(segment: SealedSegment) -> list[int]:
 
 
 def headers_of(segment: SealedSegment) -> list[tuple[int, int, int]]:
-    """Base offset, end and number of records of each batch."""
+    """Return base offset, end and number of records of each batch."""
     view, position, found = segment.view(0, segment.size), 0, []
     while position < len(view):
         header = decode_header(view, position)
@@ -105,7 +105,7 @@ def headers_of(segment: SealedSegment) -> list[tuple[int, int, int]]:
 
 
 def check_sound(place: LogDirectory, segment: SealedSegment, index: SegmentIndex) -> None:
-    """A rewritten segment is what a scan of it would say."""
+    """Check that the seal and the index of a rewritten segment agree with a scan of it."""
     found = scan(
         segment.view(0, segment.size),
         base_offset=segment.base_offset,
@@ -119,7 +119,7 @@ def check_sound(place: LogDirectory, segment: SealedSegment, index: SegmentIndex
 
 
 class FakeRemovalHooks:
-    """Knows of transactions what a test tells it."""
+    """Hooks with the transactions that a test sets."""
 
     def __init__(self, aborted: Sequence[AbortedOffsets] = (), *, stable: int = 2**62) -> None:
         self.found = list(aborted)
@@ -170,7 +170,7 @@ async def put(log: Log, key: bytes | None, value: bytes | None, *, padding: int 
 
 
 def latest(log: Log, until: int | None = None) -> dict[bytes, tuple[int, bytes | None]]:
-    """The last record of each key, as a reader from the start finds it."""
+    """Return the last record of each key, as a reader from the start sees it."""
     found = {}
     for record in log.records(until=until):
         found[record.key] = (record.offset, record.value)
@@ -182,7 +182,7 @@ def kept(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def ranges(log: Log) -> list[tuple[int, int, int]]:
-    """Base offset, end and generation of each segment; -1 for one that is growing."""
+    """Return base offset, end and generation of each segment; -1 for a growing one."""
     return [
         (segment.base_offset, segment.next_offset, getattr(segment, "generation", -1))
         for segment in log.segments

@@ -1,4 +1,4 @@
-"""Cleaning a log: what is left, what never comes back, and when it happens."""
+"""Log cleaner: what remains, what never comes back, and when it runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def opened(
 
 
 async def settle(log: Log) -> None:
-    """Have all of a log sealed."""
+    """Seal all segments of a log."""
     await log.roll()
     await turns(50)
     assert all(generation >= 0 for _, _, generation in ranges(log))
@@ -59,7 +59,7 @@ def only_offsets(log: Log) -> list[int]:
 
 
 class Model:
-    """All records ever, and which of them have to be left."""
+    """All records ever written, and which of them must remain."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes | None, bytes | None]] = []
@@ -118,7 +118,7 @@ async def test_what_is_left_of_a_random_log_is_the_latest_of_each_key(seed):
         await clean(log, is_forced=chance.random() < 0.5)
         after = {record.offset: record for record in log.records()}
         wanted = model.left(with_tombstones=True)
-        # Tombstones of a round before may have gone, whose time is over.
+        # Expired tombstones of an earlier round may have been removed.
         assert set(wanted) - {o for o in wanted if model.records[o][1] is None} <= set(after)
         assert set(after) <= set(wanted)
         assert all(before[offset] == record for offset, record in after.items())
@@ -479,18 +479,18 @@ async def test_nothing_of_an_open_transaction_is_touched_and_nothing_behind_it()
     await settle(log)
     await append_all(log, produced(1, 0, b"a", is_transactional=True), data((b"a", b"4")))
     await settle(log)
-    guard = log.removal_hooks = FakeRemovalHooks(stable=2)
+    hooks = log.removal_hooks = FakeRemovalHooks(stable=2)
     await clean(log)
     assert only_offsets(log) == [1, 2, 3]
     assert log.partition.cleaned_offset == 2
-    guard.stable = 4
+    hooks.stable = 4
     await clean(log)
     assert only_offsets(log) == [3]
 
 
 @in_loop
-async def test_without_a_guard_compaction_ends_before_the_first_transaction():
-    """Nobody knows whether it was aborted: then its record must not push the one before out."""
+async def test_without_hooks_compaction_ends_before_the_first_transaction():
+    """It is unknown whether it was aborted, so its record must not supersede an earlier one."""
     _, log = await opened()
     await append_all(log, data((b"a", b"1")), data((b"a", b"2")))
     await settle(log)
@@ -505,40 +505,40 @@ async def test_without_a_guard_compaction_ends_before_the_first_transaction():
 
 
 @in_loop
-async def test_a_guard_that_fails_keeps_the_records_from_going(caplog):
+async def test_hooks_that_fail_keep_the_records_from_being_removed(caplog):
     disk = SimulatedFilesystem()
     _, log = await opened(disk=disk)
     for number in range(30):
         await put(log, b"k", b"%d" % number)
     await settle(log)
-    guard = log.removal_hooks = FakeRemovalHooks()
-    guard.error = StorageFailed("no snapshot")
+    hooks = log.removal_hooks = FakeRemovalHooks()
+    hooks.error = StorageFailed("no snapshot")
     before = disk.contents()
     assert await clean(log) is None
     assert disk.contents() == before
     assert log.counters.cleaning_failures == 1
     assert "no snapshot" in caplog.text
-    guard.error = None
+    hooks.error = None
     assert await clean(log) is not None
     assert only_offsets(log) == [29]
 
 
 @in_loop
-async def test_a_guard_is_asked_once_for_each_run_that_removes_something():
+async def test_the_hooks_are_called_once_for_each_run_that_removes_something():
     _, log = await opened()
-    guard = log.removal_hooks = FakeRemovalHooks()
+    hooks = log.removal_hooks = FakeRemovalHooks()
     for number in range(50):
         await put(log, b"k%d" % number, b"v")
     await settle(log)
     await clean(log)
-    assert guard.calls == 0
+    assert hooks.calls == 0
     for _ in range(50):
         await put(log, b"k1", b"v")
     await settle(log)
     done = await clean(log)
     assert done is not None
     assert done.segments_after > 1
-    assert guard.calls == 1
+    assert hooks.calls == 1
 
 
 # Merging.
@@ -808,7 +808,7 @@ async def test_what_was_cleaned_is_durable_in_weaker_classes_too(durability):
 
 
 async def damaged(number: int, clock: ManualClock | None = None) -> tuple[Log, list[int]]:
-    """A log of several segments, one of them with a flipped bit that nobody knows of yet."""
+    """Return a log of several segments, one of them with an undetected flipped bit."""
     disk = SimulatedFilesystem()
     _, log = await opened(replace(COMPACTED, tombstone_ms=1000), disk=disk, clock=clock)
     for offset in range(60):
@@ -841,7 +841,7 @@ async def test_damage_ends_a_run_and_the_next_one_goes_around_it(number, caplog)
     assert (first, end, 0) in ranges(log)
     left = [o for base in (0, end) for o in _readable(log, base, first if base == 0 else 60)]
     assert left == list(range(54, 60))
-    # No tombstone goes behind the damage, however long one waits.
+    # No tombstone after the damage is ever removed.
     clock.advance(10**6)
     await clean(log, is_forced=True)
     assert 59 in _readable(log, end, 60)
@@ -884,7 +884,7 @@ async def test_markers_stay_behind_a_damaged_segment():
     assert [header.base_offset for header in markers] == [1, 3, 5]
 
 
-# Being told of it.
+# Counters and log lines.
 
 
 @in_loop

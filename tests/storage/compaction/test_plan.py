@@ -1,4 +1,4 @@
-"""What of a log is worth cleaning: which segments, when, and which of them together."""
+"""Cleaning plans: which segments are worth cleaning, when, and which of them together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def segment(
     created_ms: int = 0,
     sealed_ms: int = 0,
 ) -> SealedSegment:
-    """A segment of ten offsets, unless its end is given."""
+    """Return a segment of ten offsets, unless its end is given."""
     seal = Seal(
         base_offset=base,
         next_offset=base + 10 if end is None else end,
@@ -58,7 +58,7 @@ def segment(
 
 
 def row(*sizes: int, **options: int) -> list[SealedSegment]:
-    """Segments that follow each other, of these sizes."""
+    """Return adjacent segments of these sizes."""
     return [segment(10 * n, size=size, **options) for n, size in enumerate(sizes)]
 
 

@@ -1,4 +1,4 @@
-"""Rewriting segments: what comes out, what is left behind, and what stops it."""
+"""Rewrite of segments: its output, what it leaves behind, and what stops it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from millstream.records.filter.keys.table import KeyTable
 from millstream.records.filter.rules import AbortedOffsets, FilterRules
 from millstream.records.iterate import read_all
 from millstream.storage.compaction import rewrite as rewriting
-from millstream.storage.compaction import rewrite_output as output
-from millstream.storage.compaction import segment_chunks as chunks
+from millstream.storage.compaction import rewrite_output, segment_chunks
 from millstream.storage.compaction.rewrite import NEVER_MS, RewriteResult, fill_key_table, rewrite
 from millstream.storage.compaction.segment_chunks import DamagedSegment, read_chunks
 from millstream.storage.segment.segment import LogDirectory, SealedSegment, write_seal
@@ -37,7 +36,7 @@ from .cleanings import (
 
 
 def at_once(_: int) -> None:
-    """Hold nothing up."""
+    """Do not throttle."""
 
 
 def rewrite_all(
@@ -77,13 +76,13 @@ def files(place: LogDirectory) -> list[str]:
     return list(place.filesystem.list(place.directory))
 
 
-# What comes out.
+# Output.
 
 
 @pytest.mark.parametrize("chunk_size", [200, 1024, 2**20])
 @pytest.mark.parametrize("seed", range(5))
 def test_what_the_rules_leave_is_there_and_nothing_else(monkeypatch, chunk_size, seed):
-    monkeypatch.setattr(chunks, "CHUNK_SIZE", chunk_size)
+    monkeypatch.setattr(segment_chunks, "CHUNK_SIZE", chunk_size)
     chance = random.Random(seed)
     place = make_log_directory()
     segments, base = [], 100
@@ -119,7 +118,7 @@ def test_offsets_that_nothing_covers_are_covered_by_one_filler():
 
 @pytest.mark.parametrize("chunk_size", [100, 2**20])
 def test_holes_that_meet_are_covered_together_across_chunks_and_segments(monkeypatch, chunk_size):
-    monkeypatch.setattr(chunks, "CHUNK_SIZE", chunk_size)
+    monkeypatch.setattr(segment_chunks, "CHUNK_SIZE", chunk_size)
     place = make_log_directory()
     first = make_segment(place, [data(*pairs(b"a")) for _ in range(3)])
     second = make_segment(place, [data(*pairs(b"a")) for _ in range(3)], base_offset=3)
@@ -168,7 +167,7 @@ def test_a_segment_that_only_lost_the_use_of_empty_batches_is_left_alone():
 
 @pytest.mark.parametrize("number", range(6))
 def test_what_lies_before_the_first_difference_is_copied_as_it_is(monkeypatch, number):
-    monkeypatch.setattr(chunks, "CHUNK_SIZE", 100)
+    monkeypatch.setattr(segment_chunks, "CHUNK_SIZE", 100)
     place = make_log_directory()
     segment = make_segment(place, [data(*pairs(b"a", b"b")) for _ in range(6)])
     found = rewritten(place, [segment], deleted(2 * number))
@@ -209,7 +208,7 @@ def test_records_do_not_get_younger_by_being_rewritten():
 
 
 def test_a_batch_larger_than_a_chunk_comes_alone(monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_SIZE", 128)
+    monkeypatch.setattr(segment_chunks, "CHUNK_SIZE", 128)
     place = make_log_directory()
     large = data((b"large", b"x" * 1000))
     segment = make_segment(place, [data(*pairs(b"a")), large, data(*pairs(b"b")), large])
@@ -218,7 +217,7 @@ def test_a_batch_larger_than_a_chunk_comes_alone(monkeypatch):
 
 
 def test_reading_from_an_offset_leaves_out_what_ends_before_it(monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_SIZE", 200)
+    monkeypatch.setattr(segment_chunks, "CHUNK_SIZE", 200)
     place = make_log_directory()
     segment = make_segment(place, [data(*pairs(b"a", b"b")) for _ in range(6)])
     for start in range(13):
@@ -226,7 +225,7 @@ def test_reading_from_an_offset_leaves_out_what_ends_before_it(monkeypatch):
         assert found == list(range(start // 2 * 2, 12, 2))
 
 
-# What has to stay.
+# Records and headers that stay.
 
 
 def test_the_last_batch_and_marker_of_each_producer_stay_as_headers():
@@ -315,7 +314,7 @@ def test_it_is_told_when_the_next_tombstone_may_go():
 def test_tombstones_stay_undated_where_their_date_would_make_a_segment_too_large(monkeypatch):
     place = make_log_directory()
     segment = make_segment(place, [data((b"a", None), *pairs(*[b"k"] * 20)), data(*pairs(b"x"))])
-    monkeypatch.setattr(output, "OUTPUT_SIZE_MAX", segment.size)
+    monkeypatch.setattr(rewrite_output, "OUTPUT_SIZE_MAX", segment.size)
     rules = FilterRules(now_ms=2**50, tombstone_ms=1)
     assert rewrite_all(place, [segment], rules).output is None
     found = rewrite_all(place, [segment], replace(rules, deleted=array("q", [21])))
@@ -328,18 +327,18 @@ def test_what_is_too_large_for_a_segment_is_not_written(monkeypatch):
     place = make_log_directory()
     first = make_segment(place, [data(*pairs(b"a"))])
     second = make_segment(place, [data(*pairs(b"a"))], base_offset=1)
-    monkeypatch.setattr(output, "OUTPUT_SIZE_MAX", 150)
+    monkeypatch.setattr(rewrite_output, "OUTPUT_SIZE_MAX", 150)
     before = files(place)
     with pytest.raises(StorageFailed, match="at most 150 bytes"):
         rewrite(place, [first, second], FilterRules(), throttle=at_once)
     assert files(place) == before
 
 
-# Taking note of keys.
+# Filling the key table.
 
 
 def test_memory_that_does_not_last_ends_at_the_start_of_a_batch(monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_SIZE", 4096)
+    monkeypatch.setattr(segment_chunks, "CHUNK_SIZE", 4096)
     place = make_log_directory()
     batches = [data(*((b"%8d" % (100 * n + i), b"v") for i in range(100))) for n in range(100)]
     segment = make_segment(place, batches)
@@ -353,7 +352,7 @@ def test_memory_that_does_not_last_ends_at_the_start_of_a_batch(monkeypatch):
     assert table.count == 10_000 - noted
 
 
-# What stops it.
+# Failures and interruption.
 
 
 DAMAGES = {
@@ -393,10 +392,10 @@ def test_a_segment_that_ends_before_its_seal_says_so_is_damaged():
 
 
 def test_what_is_written_in_place_of_a_batch_is_checked_before_that_goes(monkeypatch):
-    def sift_badly(chunk: memoryview, _: FilterRules) -> FilterResult:
+    def filter_badly(chunk: memoryview, _: FilterRules) -> FilterResult:
         return FilterResult([bytes(chunk[:-1]) + b"?"], 1, 1)
 
-    monkeypatch.setattr(rewriting, "filter_batches", sift_badly)
+    monkeypatch.setattr(rewriting, "filter_batches", filter_badly)
     place = make_log_directory()
     segment = make_segment(place, [data(*pairs(b"a", b"b"))])
     before = files(place)
@@ -443,7 +442,7 @@ def test_what_cannot_be_removed_is_overwritten_the_next_time(caplog):
 
 @pytest.mark.parametrize("step", range(12))
 def test_it_stops_between_any_two_chunks_and_leaves_nothing_behind(monkeypatch, step):
-    monkeypatch.setattr(chunks, "CHUNK_SIZE", 100)
+    monkeypatch.setattr(segment_chunks, "CHUNK_SIZE", 100)
     place = make_log_directory()
     segment = make_segment(place, [data(*pairs(b"a", b"b")) for _ in range(3)])
     before, steps = files(place), []

@@ -1,4 +1,4 @@
-"""Putting rewritten segments in their place: what others do meanwhile, and what may go wrong."""
+"""Swap of rewritten segments: concurrent changes, and failures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LEFT = [56, 57, 58, 59]
 async def filled(
     config: LogConfig = COMPACTED, filesystem: object = None, *, count: int = 60
 ) -> tuple[Store, Log]:
-    """A log of records of four keys, in several sealed segments."""
+    """Return a log of records of four keys, in several sealed segments."""
     store = make_store(filesystem or SimulatedFilesystem(), config=config)
     log = await store.log("a")
     for number in range(count):
@@ -58,13 +58,13 @@ def offsets(log: Log, first: int | None = None) -> list[int]:
 
 
 def segments_on(disk: SimulatedFilesystem) -> set[tuple[int, int]]:
-    """Base offset and generation of all segments of which there is any file."""
+    """Return base offset and generation of all segments that have any file."""
     names = (path.rpartition("/")[2] for path in disk.paths() if path.startswith(DIRECTORY))
     return {found.id for found in map(parse_segment_file, names) if found}
 
 
 def power_cuts(disk: SimulatedFilesystem, count: int) -> list[SimulatedFilesystem]:
-    """What a power cut right now could leave."""
+    """Yield the states that a power cut could leave now."""
     now = len(disk.trace.events)
     states = crash_states(disk.trace, seed=1, points={now}, randoms=count)
     return [state.filesystem() for state in islice(states, count)]
@@ -79,7 +79,7 @@ def published(log: Log) -> set[tuple[int, int]]:
 
 
 class Held:
-    """A run of cleaning whose long work waits until a test lets it go."""
+    """A cleaner run whose long work waits until a test releases it."""
 
     def __init__(self, log: Log, *, is_forced: bool = False) -> None:
         self.background = HeldExecutor()
@@ -89,7 +89,7 @@ class Held:
         )
 
     async def work(self, pieces: int) -> None:
-        """Have some pieces of work done, and nothing on the loop that follows from the last."""
+        """Run some pieces of work, without the steps on the loop that follow the last."""
         for _ in range(pieces):
             await turns()
             self.background.let_one_go()
@@ -103,12 +103,12 @@ class Held:
 
 
 async def until_written(log: Log, held: Held) -> None:
-    """Go on until the first output is written, and not yet in its place."""
+    """Continue until the first output is written but not swapped in."""
     segments = len(log.segments)
     await held.work(segments + 1)  # Each is taken note of, and then one is rewritten.
 
 
-# What others do meanwhile.
+# Concurrent changes.
 
 
 @in_loop
@@ -219,7 +219,7 @@ async def test_what_is_deleted_by_key_while_a_run_is_under_way_stays_deleted():
         held.background.let_one_go()
         await turns()
     assert offsets(log) == [56, 58, 59]
-    # What compaction dropped is still masked, and found not to be there any more.
+    # The records that compaction dropped are still masked, and found to be gone.
     await held.end()
     assert (log.deleted_records, log.partition.deletions) == (0, ())
     assert offsets(log) == [56, 58, 59]
@@ -418,11 +418,11 @@ async def test_an_offline_log_is_left_alone():
     assert disk.contents() == before
 
 
-# What may go wrong.
+# Failures.
 
 
 async def check_whole(log: Log, disk: SimulatedFilesystem, what: str) -> None:
-    """Nobody has lost anything, and nothing is in the way of what comes next."""
+    """Check that no record is lost and that the log goes on working."""
     found = offsets(log)
     assert {16, 17, 18, 19} <= set(found), what
     records = {record.offset: record.key for record in log.records()}
@@ -490,17 +490,17 @@ async def test_a_full_disk_is_told_of_once_and_tried_again(caplog):
     await store.close()
 
 
-# When nobody knows whether a seal is there.
+# An uncertain seal.
 
 
 DOUBTS = {"gone again": (3, {"sync_directory"}), "there": (7, {"sync_directory", "remove"})}
 """Whether the seal is there when the directory can be synced no more; and which calls fail."""
 
 
-async def doubtful(
+async def uncertain(
     kind: str = "gone again",
 ) -> tuple[SimulatedFilesystem, Store, Log, FaultyFilesystem]:
-    """A log in which a rewritten segment got a seal, and nobody knows whether it is durable."""
+    """Return a log with a rewritten segment whose seal may or may not be durable."""
     disk = SimulatedFilesystem()
     filesystem = FaultyFilesystem(disk, Fault(call=10**9))
     store, log = await filled(filesystem=filesystem)
@@ -521,7 +521,7 @@ def heal(filesystem: FaultyFilesystem) -> None:
 @pytest.mark.parametrize("kind", DOUBTS)
 @in_loop
 async def test_with_a_seal_in_doubt_both_sets_stay_and_nothing_is_cleaned(kind, caplog):
-    disk, _, log, _ = await doubtful(kind)
+    disk, _, log, _ = await uncertain(kind)
     assert log._cleaner.is_stopped
     assert "cleaning is off until the log is reopened" in caplog.text
     before = disk.contents()
@@ -539,7 +539,7 @@ async def test_with_a_seal_in_doubt_both_sets_stay_and_nothing_is_cleaned(kind, 
 @pytest.mark.parametrize("kind", DOUBTS)
 @in_loop
 async def test_a_log_in_doubt_takes_appends_and_deletions_and_a_crash_finds_either_set(kind):
-    disk, _, log, filesystem = await doubtful(kind)
+    disk, _, log, filesystem = await uncertain(kind)
     doubt = filesystem._calls.fault
     heal(filesystem)
     for number in range(60, 64):
@@ -566,7 +566,7 @@ async def test_a_log_in_doubt_takes_appends_and_deletions_and_a_crash_finds_eith
 @pytest.mark.parametrize("kind", DOUBTS)
 @in_loop
 async def test_the_front_of_a_log_in_doubt_may_go(kind, where):
-    disk, _, log, filesystem = await doubtful(kind)
+    disk, _, log, filesystem = await uncertain(kind)
     doubt = filesystem._calls.fault
     heal(filesystem)
     await log.delete_before(where)
@@ -585,7 +585,7 @@ async def test_the_front_of_a_log_in_doubt_may_go(kind, where):
 @pytest.mark.parametrize("kind", DOUBTS)
 @in_loop
 async def test_doubt_ends_when_the_seal_can_be_taken_away(kind):
-    disk, store, log, filesystem = await doubtful(kind)
+    disk, store, log, filesystem = await uncertain(kind)
     heal(filesystem)
     assert await clean(log) is not None
     assert not log._cleaner.is_stopped
@@ -599,7 +599,7 @@ async def test_doubt_ends_when_the_seal_can_be_taken_away(kind):
 @pytest.mark.parametrize("kind", DOUBTS)
 @in_loop
 async def test_doubt_ends_when_the_log_is_opened_again(kind):
-    disk, store, _, filesystem = await doubtful(kind)
+    disk, store, _, filesystem = await uncertain(kind)
     heal(filesystem)
     log = await store.reopen("a")
     await clean(log)

@@ -1,4 +1,4 @@
-"""`reindex` derives what can be derived, and touches nothing else."""
+"""`reindex` derives what can be derived, and changes nothing else."""
 
 from __future__ import annotations
 

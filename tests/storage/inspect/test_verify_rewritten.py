@@ -1,4 +1,4 @@
-"""`verify` and `reindex` where segments were rewritten: they see what recovery would."""
+"""`verify` and `reindex` with rewritten segments: they decide as recovery would."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Disk = SimulatedFilesystem
 
 
 def put_keys(disk: Disk, segment: SegmentId, data: bytes | None = None) -> str:
-    """Write the keys of a segment, or what someone left in their place."""
+    """Write the key index of a segment, or other bytes in its place."""
     if data is None:
         log = memoryview(disk.content(path_of(segment, "log")))
         data = build_key_index(log, base_offset=segment.base_offset)
@@ -58,7 +58,7 @@ def put_keys(disk: Disk, segment: SegmentId, data: bytes | None = None) -> str:
 
 
 def clean() -> Disk:
-    """A log with a rewritten segment, at rest."""
+    """Return a log with a rewritten segment, without leftovers."""
     disk = make_disk(X, D)
     put_keys(disk, X)
     put_keys(disk, D)
@@ -106,7 +106,7 @@ def test_a_lost_file_of_a_rewritten_segment_is_found(suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["log", "index", "seal"])
 def test_a_file_of_another_generation_is_found(suffix: str) -> None:
-    """Someone has put back what was there before the rewrite, under the name of the new one."""
+    """Someone put the file from before the rewrite back, under the name of the new one."""
     disk = clean()
     disk.replace_content(path_of(X, suffix), make_disk(A).content(path_of(A, suffix)))
     assert path_of(X, suffix) in damaged(disk)
@@ -134,8 +134,8 @@ def test_what_was_rewritten_is_unfinished_and_says_what_becomes_of_it() -> None:
     found = found_in(disk)
     assert {f.path for f in found} == {path_of(segment, "index") for segment in INPUTS}
     assert {f.kind for f in found} == {FindingKind.UNFINISHED}
-    what = f"was rewritten into {path_of(X, 'log')}; will be removed at the next start"
-    assert {f.what for f in found} == {what}
+    message = f"was rewritten into {path_of(X, 'log')}; will be removed at the next start"
+    assert {f.message for f in found} == {message}
 
 
 def test_what_was_rewritten_into_something_damaged_is_said_to_stay() -> None:
@@ -143,7 +143,7 @@ def test_what_was_rewritten_into_something_damaged_is_said_to_stay() -> None:
     flip(disk, path_of(X, "log"))
     notes = [f for f in found_in(disk) if not f.is_damage]
     assert len(notes) == 3
-    assert all(f.what.endswith("; is kept, because some are damaged") for f in notes)
+    assert all(f.message.endswith("; is kept, because some are damaged") for f in notes)
     assert damaged(disk) == {path_of(X, "log")}
 
 
@@ -154,13 +154,13 @@ def test_an_unfinished_rewrite_says_what_becomes_of_it() -> None:
     (note,) = found_in(disk)
     assert (note.path, note.kind) == (path_of(X, "index"), FindingKind.UNFINISHED)
     names = ", ".join(path_of(segment, "log") for segment in INPUTS)
-    assert note.what == (
+    assert note.message == (
         f"was to replace {names}, and has no seal; will be removed at the next start"
     )
 
 
 def test_a_bad_byte_in_an_unfinished_rewrite_is_damage() -> None:
-    """It was whole when it got its name."""
+    """It was complete when it was renamed."""
     disk = make_disk(A, B, C, D, X)
     remove(disk, path_of(X, "seal"))
     flip(disk, path_of(X, "log"))
@@ -182,7 +182,7 @@ def test_what_overlaps_a_rewritten_segment_is_damage() -> None:
     assert fates(disk)[C] is SegmentFate.OVERLAPPING
     (found,) = [f for f in found_in(disk) if f.is_damage]
     assert (found.path, found.kind) == (path_of(C, "index"), FindingKind.DAMAGED)
-    assert f"shares offsets with {path_of(X, 'log')}" in found.what
+    assert f"shares offsets with {path_of(X, 'log')}" in found.message
 
 
 def test_the_fate_of_each_of_three_generations_is_known() -> None:
@@ -224,7 +224,7 @@ def test_keys_may_be_missing() -> None:
 
 
 def test_keys_of_an_earlier_state_of_the_log_are_no_damage() -> None:
-    """They are made anew when they are needed."""
+    """They are built again on demand."""
     disk = clean()
     log = memoryview(log_of(A))
     put_keys(disk, X, build_key_index(log, base_offset=0))
@@ -252,14 +252,14 @@ def test_bad_keys_of_a_segment_that_grows_are_no_damage() -> None:
     path = put_keys(disk, D, b"noise")
     (note,) = found_in(disk)
     assert (note.path, note.kind) == (path, FindingKind.UNFINISHED)
-    assert note.what.endswith("; will be written again")
+    assert note.message.endswith("; will be written again")
 
 
 # Beside a running node.
 
 
 def switch(disk: Disk) -> None:
-    """What a node does from the seal of a rewritten segment on."""
+    """Do what a node does from the seal of a rewritten segment on."""
     place = make_log_directory(disk)
     put_seal(place, X)
     remove(disk, *files_of(*INPUTS))
@@ -271,7 +271,7 @@ def rewrite_and_switch(disk: Disk) -> None:
 
 
 def switch_and_delete(disk: Disk) -> None:
-    """All that was rewritten is deleted too."""
+    """Delete everything that was rewritten, too."""
     switch(disk)
     write_partition_metadata(disk, DIRECTORY, PartitionMetadata(start_offset=35, is_rewritten=True))
     remove(disk, *files_of(X))

@@ -1,4 +1,4 @@
-"""`verify` finds what is damaged, and nothing else."""
+"""`verify` finds all damage, and nothing else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def killed() -> Disk:
 
 @cache
 def closed_again() -> Disk:
-    """The killed store, recovered and closed: its files are later versions of the clean ones."""
+    """Return the killed store, recovered and closed: later versions of the clean files."""
     disk = killed().copy()
 
     async def nothing(_: Store) -> None: ...
@@ -112,7 +112,7 @@ def test_no_state_that_a_power_cut_leaves_is_taken_for_damage() -> None:
 
 
 async def work_again(store: Store) -> None:
-    """Open the last segment again, and go on to others."""
+    """Reopen the last segment, and continue to others."""
     await append(await store.log("orders"), 6)
 
 
@@ -328,7 +328,7 @@ def replace(disk: Disk, path: str, content: bytes) -> str:
 
 
 def rewrite_index(disk: Disk, change: Callable[[list[IndexEntry]], list[IndexEntry]]) -> str:
-    """Write an index whose sum is right and whose entries are not."""
+    """Write an index with a correct checksum and wrong entries."""
     found = [
         IndexEntry(10, 0, -(2**63)),
         IndexEntry(14, 372, 1700000000190),
@@ -402,7 +402,7 @@ def test_an_old_version_of_one_file_is_found(suffix: str) -> None:
 
 
 def test_a_log_that_was_exchanged_for_a_sound_one_contradicts_its_seal() -> None:
-    """Both are of one size and sound, so no one can tell which of the two is the wrong one."""
+    """Both are intact and have the same size, so either may be the wrong one."""
     other = SimulatedFilesystem()
 
     async def work(store: Store) -> None:
@@ -413,7 +413,7 @@ def test_a_log_that_was_exchanged_for_a_sound_one_contradicts_its_seal() -> None
     replace(disk, file_of(FIRST, "log"), other.content(file_of(FIRST, "log")))
     (found,) = damaged(disk)
     assert found.path == file_of(FIRST, "seal")
-    assert "digest" in found.what
+    assert "digest" in found.message
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_a_seal_whose_sum_is_right_is_compared_with_its_log_in_every_field(field
     seal = decode_seal(disk.content(path))
     wrong = bytes(16) if field == "digest" else getattr(seal, field) + 1
     replace(disk, path, encode_seal(changed(seal, **{field: wrong})))
-    assert [(found.path, found.what.partition(" ")[0]) for found in damaged(disk)] == [
+    assert [(found.path, found.message.partition(" ")[0]) for found in damaged(disk)] == [
         (path, field)
     ]
 
@@ -539,7 +539,7 @@ def checkpoint_of_another_version(disk: Disk) -> str:
 
 
 def epoch_that_partition_does_not_know(disk: Disk) -> str:
-    """Without a checkpoint nothing attests the batch, but no torn write looks so."""
+    """Without a checkpoint nothing attests the batch, but no torn write looks like this."""
     delete(disk, CHECKPOINT)
     path = file_of(GROWING, "log")
     content = disk.content(path)
@@ -623,7 +623,7 @@ def test_after_a_kill_what_is_unfinished_is_noted_and_is_no_damage(leave: Harm) 
 def test_a_note_says_how_much_will_be_cut_off() -> None:
     disk = killed().copy()
     half_a_batch_at_the_end(disk)
-    assert [found.what for found in notes(disk)] == [
+    assert [found.message for found in notes(disk)] == [
         f"100 bytes after {BATCH} will be cut off at the next start"
     ]
 
@@ -682,7 +682,7 @@ def test_a_third_segment_without_a_seal_has_lost_it() -> None:
 
 
 class Busy:
-    """A disk on which a node does something the first time that a certain file is opened."""
+    """A disk on which a node acts the first time that a certain file is opened."""
 
     def __init__(self, disk: Disk, path: str, act: Callable[[Disk], None]) -> None:
         self._disk = disk
@@ -707,7 +707,7 @@ def remove_oldest_segment(disk: Disk) -> None:
 
 
 def write_on(disk: Disk) -> None:
-    """Take the seal off, go on to another segment, have a checkpoint: be the killed store."""
+    """Remove the seal, continue to another segment, write a checkpoint: as the killed store did."""
     for path in killed().paths():
         if path not in disk.paths():
             disk.create(path).close()
@@ -759,11 +759,11 @@ def test_an_error_that_passes_is_no_damage_and_one_that_stays_is() -> None:
     assert damaged(ever) == [Finding(path, 0, "cannot be read: Input/output error")]
 
 
-# What it does to the directory: nothing.
+# The directory is not changed.
 
 
 class Untouchable:
-    """A disk that can be looked at only."""
+    """A disk that can only be read."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -804,7 +804,7 @@ def test_verify_leaves_every_file_as_it_was(make: Callable[[], Disk], tmp_path: 
     assert fingerprint(tmp_path) == before
 
 
-# How it works.
+# Progress and processes.
 
 
 def test_several_processes_find_the_same_in_the_same_order(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What goes is a prefix of whole segments, by age or by size, and never too much."""
+"""Eviction removes a prefix of whole segments, by age or by size, and never too much."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_segment_may_be_exactly_as_old_as_allowed():
 
 
 def test_a_young_segment_keeps_those_behind_it():
-    """Only a prefix goes: a log has no holes."""
+    """Only a prefix is evicted: a log has no holes."""
     log = [sealed(0), sealed(10, age_ms=9 * DAY_MS), growing(20)]
     assert plan(log, retention_ms=DAY_MS) is None
 
@@ -117,7 +117,7 @@ def test_a_segment_whose_seal_was_derived_without_a_date_counts_from_then():
 
 
 def test_the_last_segment_may_go_too_once_it_is_closed():
-    """Then the log starts where it ends; its file stays until another follows it."""
+    """Then the log starts where it ends; its file stays until another segment follows."""
     assert plan([sealed(0, age_ms=2)], retention_ms=1) == Eviction(10, 1, 100, 10, ("age",))
 
 
@@ -153,7 +153,7 @@ def test_a_limit_of_nothing_lets_all_go_that_is_closed():
 
 
 def test_what_was_deleted_before_counts_no_more():
-    """A dead segment may still be there: the last, or one whose file could not be removed."""
+    """A dead segment may still exist: the last, or one whose file could not be removed."""
     log = [sealed(0), sealed(10), sealed(20), growing(30)]
     assert plan(log, start=10, retention_bytes=200) == Eviction(20, 1, 100, 10, ("bytes",))
     assert plan(log, start=10, retention_bytes=201) is None
@@ -235,7 +235,7 @@ def test_what_stays_is_never_less_than_policy_and_never_more_than_it_has_to_be(
     )  # fmt: skip
 
 
-# Closing the growing segment.
+# Sealing the growing segment.
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_there_may_be_nothing_to_close():
         assert not is_roll_due(log, config=config, now_ms=NOW_MS)
 
 
-# Room.
+# Capacity.
 
 
 def room(config: LogConfig, **held: int) -> None:

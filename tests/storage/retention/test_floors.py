@@ -1,4 +1,4 @@
-"""Two floors: what was deleted is skipped without a word, what was evicted is told as a gap."""
+"""Two floors: readers skip deleted records silently, and get a gap for evicted ones."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RETENTION = "retention"
 
 
 def read(log: Log, offset: int | None = None, **bounds: int) -> list[int | tuple[int, int]]:
-    """Offsets of records, and the two ends of gaps, as a reader meets them."""
+    """Return offsets of records and the two ends of gaps, as a reader sees them."""
     return [
         (each.from_offset, each.to_offset) if isinstance(each, Gap) else each.offset
         for each in log.records(offset, **bounds)
     ]
 
 
-# What a reader at any position sees.
+# Readers at any position.
 
 
 @pytest.mark.parametrize("floor", [1, 9, 10, 20, 36])
@@ -107,7 +107,7 @@ async def test_reading_batches_below_the_first_offset_is_refused_as_ever():
         list(log.headers(19))
 
 
-# Overtaken in the middle.
+# Readers overtaken in the middle.
 
 
 @pytest.mark.parametrize("seen", [1, 5, 9, 10, 18])
@@ -120,7 +120,7 @@ async def test_a_reader_that_is_overtaken_is_told_what_it_missed_from_where_it_w
     await log.evict_before(30)
     await turns(50)
     rest = [(e.from_offset, e.to_offset) if isinstance(e, Gap) else e.offset for e in found]
-    # The rest of the segment at hand had been read already.
+    # The remaining records of the current segment had been read already.
     had = list(range(seen, -(-seen // 9) * 9))
     assert rest == [*had, (seen + len(had), 29), *range(30, 36)]
 
@@ -186,7 +186,7 @@ async def test_a_follower_at_the_end_misses_nothing_when_all_before_it_goes():
     assert (await waiting).next_offset == 39
 
 
-# Where to go on.
+# Where a reader continues.
 
 
 @in_loop
@@ -199,7 +199,7 @@ async def test_who_was_not_overtaken_is_told_so():
             log.overtaken(offset)
 
 
-# What is durable.
+# Durability.
 
 
 @pytest.mark.parametrize("how", ["closed", "killed", "power cut"])
@@ -284,11 +284,11 @@ async def test_a_log_that_was_evicted_from_is_sound():
     assert [f for f in verify_partition(disk, DIRECTORY) if f.is_damage] == []
 
 
-# The guard.
+# Removal hooks.
 
 
 class RecordingRemovalHooks:
-    """Notes where the log started when it was asked."""
+    """Records the start offset of the log at each call."""
 
     def __init__(self, log: Log, error: Exception | None = None) -> None:
         self._log = log
@@ -313,19 +313,19 @@ class RecordingRemovalHooks:
 
 
 @in_loop
-async def test_the_guard_is_asked_before_anything_goes():
+async def test_the_hooks_are_called_before_anything_is_evicted():
     disk, _, log = await filled()
-    log.removal_hooks = guard = RecordingRemovalHooks(log)
+    log.removal_hooks = hooks = RecordingRemovalHooks(log)
     evicting = asyncio.ensure_future(log.evict_before(20))
     await turns(1)
-    assert guard.asked == [0]
+    assert hooks.asked == [0]
     assert read_partition_metadata(disk, DIRECTORY).start_offset == 0
     await evicting
     assert log.start_offset == 20
 
 
 @in_loop
-async def test_nothing_goes_against_the_guard():
+async def test_nothing_is_evicted_if_the_hooks_fail():
     disk, _, log = await filled()
     log.removal_hooks = RecordingRemovalHooks(log, StorageFailed("no room for what only they know"))
     with pytest.raises(StorageFailed, match="no room for what only they know"):
@@ -335,17 +335,17 @@ async def test_nothing_goes_against_the_guard():
 
 
 @in_loop
-async def test_what_the_guard_needs_stays_even_if_others_ask_for_more():
+async def test_records_that_the_hooks_need_stay_even_if_the_caller_asks_for_more():
     disk, _, log = await filled()
-    log.removal_hooks = guard = RecordingRemovalHooks(log)
-    guard.needed = 7
+    log.removal_hooks = hooks = RecordingRemovalHooks(log)
+    hooks.needed = 7
     await log.evict_before(20)
     assert (log.start_offset, log.eviction_floor) == (7, 7)
     assert read_partition_metadata(disk, DIRECTORY).start_offset == 7
 
 
 @in_loop
-async def test_the_guard_may_change_the_description_itself():
+async def test_the_hooks_may_change_the_metadata_file():
     _, _, log = await filled()
 
     class Busy(RecordingRemovalHooks):
@@ -357,7 +357,7 @@ async def test_the_guard_may_change_the_description_itself():
     assert log.partition.leader_epoch == 5
 
 
-# What fails.
+# Failures.
 
 
 @pytest.mark.parametrize(
@@ -379,13 +379,13 @@ async def test_what_cannot_be_written_down_does_not_go(error, kind):
 
 @in_loop
 async def test_records_go_though_the_disk_is_full_to_the_last_byte():
-    """P27: what sets room free must not need any."""
+    """P27: freeing space must not need any."""
     disk, store, log = await filled()
     await store.run_housekeeping()
     disk.bytes_max = disk.bytes_used
     with pytest.raises(DiskFull):
         await log.append_records([Record(b"x" * 100_000)])
-    await turns(50)  # What was set aside for the growing segment is given back.
+    await turns(50)  # The space reserved for the growing segment is released.
     disk.bytes_max = disk.bytes_used
     await log.evict_before(20)
     await turns(50)

@@ -1,4 +1,4 @@
-"""Deleting by key: what is hit, when it is invisible, what a crash and a failure leave."""
+"""Deletion by key: which records match, when they disappear, what crashes and failures leave."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from millstream.storage.files.partition_metadata import (
 )
 from millstream.storage.inspect.verify_store import verify_partition
 from millstream.storage.log import Log
-from millstream.storage.retention import key_deletions as deletion
+from millstream.storage.retention import key_deletions
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
 from tests.storage.keyed import (
@@ -49,7 +49,7 @@ WITHOUT_K1 = [offset for offset in range(36) if key_of(offset) != b"k1"]
 
 
 def rules(disk: SimulatedFilesystem) -> list[tuple[bytes, bool, int]]:
-    """What `partition.json` says of deletions."""
+    """Return the deletion rules in `partition.json`."""
     found = read_partition_metadata(disk, DIRECTORY).deletions
     return [(rule.match.pattern, rule.match.is_prefix, rule.before) for rule in found]
 
@@ -58,7 +58,7 @@ async def reopened(disk: SimulatedFilesystem, config: LogConfig = SMALL) -> Log:
     return await make_store(disk, config=config).log("a")
 
 
-# What is hit.
+# Matching records.
 
 
 @in_loop
@@ -156,12 +156,12 @@ async def test_what_was_deleted_is_counted():
     assert (log.counters.deletions, log.counters.deleted_records) == (2, 14)
 
 
-# What is admitted and not committed.
+# Admitted but uncommitted records.
 
 
 @in_loop
 async def test_what_was_acknowledged_before_it_is_on_the_disk_is_hit_too():
-    """Whoever was told that it is there must not find it after it was deleted."""
+    """A record that was acknowledged must not be readable after its deletion."""
     syncer = HeldSyncer()
     log = await make_store(config=SMALL, syncer=syncer).log("a")
     await log.append_records([Record(b"u", key=b"k")])  # By a thread: its name is new.
@@ -207,7 +207,7 @@ async def test_appends_go_on_while_it_is_found_out_what_is_hit():
 
 
 class NoWaitSyncer:
-    """Syncs at once, and tells so in the next turn of the loop."""
+    """Syncs at once, and reports it in the next turn of the loop."""
 
     def has_capacity(self, count):
         return True
@@ -230,7 +230,7 @@ async def test_who_watches_the_log_is_woken():
     assert woken == [WITHOUT_K1]
 
 
-# What is refused.
+# Refused calls.
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ async def test_only_so_many_deletions_may_wait_to_be_reclaimed():
 
 @in_loop
 async def test_deletions_that_wait_may_take_only_so_many_bytes(monkeypatch):
-    monkeypatch.setattr(deletion, "RULES_BYTES_MAX", 100)
+    monkeypatch.setattr(key_deletions, "RULES_BYTES_MAX", 100)
     _, _, log = await filled()
     await log.delete_keys(key=b"k0")
     await log.delete_keys(key=b"k1")
@@ -304,7 +304,7 @@ async def test_a_log_that_is_closed_or_offline_deletes_nothing():
         await log.delete_keys(key=b"k1")
 
 
-# What is durable.
+# Durability.
 
 
 @pytest.mark.parametrize("how", ["closed", "killed", "power cut"])
@@ -395,7 +395,7 @@ async def test_where_the_rule_cannot_be_written_the_caller_is_told_and_either_is
 
 
 def spoil(disk: SimulatedFilesystem, offset: int) -> tuple[str, int]:
-    """Flip a bit of a record in the file that holds it, and return which."""
+    """Flip a bit of a record in the file that holds it, and return the file."""
     for path in disk.paths():
         if path.endswith(".log") and value_of(offset) in disk.content(path):
             bit = disk.content(path).index(value_of(offset)) * 8
@@ -424,7 +424,7 @@ async def test_where_a_segment_cannot_be_read_nothing_is_deleted_anywhere():
 
 @in_loop
 async def test_what_was_deleted_does_not_come_back_because_something_is_damaged():
-    """Its index of keys is lost too: nobody can tell any more which records were deleted."""
+    """Its key index is lost too, so it is unknown which records were deleted."""
     disk, store, log = await filled()
     await log.delete_keys(key=b"k1")
     await store.close()
@@ -466,7 +466,7 @@ async def test_with_its_index_of_keys_only_a_damaged_batch_cannot_be_read():
 
 @in_loop
 async def test_records_that_cannot_be_opened_keep_nobody_from_deleting_others():
-    """A careless producer sent them so: their sum is right, but no reader can make sense of it."""
+    """A careless producer sent them so: their checksum is right, but they cannot be decoded."""
     disk, store, log = await filled(9)
     batch = bytearray(build_batch([Record(b"v", key=b"k1")], now_ms=1))
     batch[61] = 0x7F
@@ -491,7 +491,7 @@ def resummed(batch: bytearray) -> bytes:
 async def test_a_large_growing_segment_is_sealed_so_that_the_next_deletion_finds_an_index(
     monkeypatch,
 ):
-    monkeypatch.setattr(deletion, "ROLL_BYTES_MIN", 500)
+    monkeypatch.setattr(key_deletions, "ROLL_BYTES_MIN", 500)
     disk, _, log = await filled(33)
     assert isinstance(log.segments[-1], GrowingSegment)
     assert log.segments[-1].size > 500
@@ -533,7 +533,7 @@ async def test_a_log_with_deletions_is_sound():
 
 
 class Untouchable:
-    """A segment that nobody may look into."""
+    """A segment that must not be read."""
 
     def __init__(self, base_offset, next_offset):
         self.base_offset, self.next_offset, self.size = base_offset, next_offset, 10
@@ -554,4 +554,4 @@ class Untouchable:
     ids=["no rules", "a rule that ends before it", "a segment that was deleted"],
 )
 def test_a_segment_that_no_rule_can_hit_is_not_looked_into(partition):
-    assert deletion.resolve_deleted_offsets([Untouchable(50, 60)], partition, 60) == {}
+    assert key_deletions.resolve_deleted_offsets([Untouchable(50, 60)], partition, 60) == {}

@@ -1,4 +1,4 @@
-"""Deleting from the front: what can be read afterwards, which files go, what a crash leaves."""
+"""Deletion at the front: what can be read afterwards, which files go, what a crash leaves."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def offsets(log: Log) -> list[int]:
     return [record.offset for record in log.records()]
 
 
-# What can be read.
+# Reads.
 
 
 @in_loop
@@ -163,7 +163,7 @@ async def test_a_reader_that_is_overtaken_by_a_deletion_is_told_so():
     current = log._state.snapshot
 
     class Overtaken(type(log._state)):
-        """Gives the old state to the first who asks, and the new one to all after."""
+        """Returns the old state to the first caller, and the new one afterwards."""
 
         asked = 0
 
@@ -216,7 +216,7 @@ async def test_threads_that_read_while_records_are_deleted_see_the_log_before_or
     assert wrong == []
 
 
-# What is refused, and what does nothing.
+# Calls that are refused or have no effect.
 
 
 @in_loop
@@ -287,7 +287,7 @@ async def test_a_deletion_that_fails_deletes_nothing_and_the_log_goes_on(code, r
     assert offsets(again) == list(range(21, 39))
 
 
-# Which files go.
+# Removal of files.
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ async def test_appends_go_on_while_records_are_deleted():
     assert offsets(log) == list(range(33, 46))
 
 
-# Opening again.
+# Reopening.
 
 
 @pytest.mark.parametrize("offset", [1, 9, 11, 27, 30, 36])
@@ -488,7 +488,7 @@ async def test_what_a_crash_brought_back_of_deleted_segments_is_removed():
     disk.remove(f"{DIRECTORY}/{0:020d}.log")
     disk.remove(f"{DIRECTORY}/{9:020d}.seal")
     found = verify_partition(disk, DIRECTORY)
-    assert {finding.what for finding in found} == {"was deleted; will be removed at the next start"}
+    assert {f.message for f in found} == {"was deleted; will be removed at the next start"}
     assert not any(finding.is_damage for finding in found)
     store = make_store(disk, config=SMALL)
     assert store.damage() == {}
@@ -509,7 +509,7 @@ async def test_a_log_of_class_fsync_that_ends_before_it_starts_has_lost_somethin
     disk = disk.copy()
     disk.cut(path, len(disk.content(path)) // 2)
     [found] = [finding for finding in verify_partition(disk, DIRECTORY) if finding.is_damage]
-    assert "ends at offset 3, before the first offset of the log, 7" in found.what
+    assert "ends at offset 3, before the first offset of the log, 7" in found.message
     before = disk.content(path)
     store = make_store(disk, config=SMALL)
     [lost] = store.damage()["a", 0]
@@ -545,7 +545,7 @@ async def test_a_segment_missing_behind_the_first_offset_is_reported():
     for suffix in ("log", "index", "seal"):
         disk.remove(f"{DIRECTORY}/{0:020d}.{suffix}")
     [found] = verify_partition(disk, DIRECTORY)
-    assert "is missing: offsets 5 to 8 have no segment" in found.what
+    assert "is missing: offsets 5 to 8 have no segment" in found.message
     store = make_store(disk, config=SMALL)
     [lost] = store.damage()["a", 0]
     assert "offsets 5 to 8 have no segment" in str(lost)
@@ -565,7 +565,7 @@ async def test_a_lost_description_brings_back_what_is_left_and_says_so():
 
 @in_loop
 async def test_a_log_that_an_earlier_release_wrote_with_a_first_offset_is_read():
-    """Version 1 has one too, always at the start of a segment."""
+    """Version 1 has a start offset too, always at the start of a segment."""
     disk, store, _ = await filled()
     await store.close()
     partition = read_partition_metadata(disk, DIRECTORY)

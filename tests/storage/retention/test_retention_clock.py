@@ -1,4 +1,4 @@
-"""Steady time runs as the monotonic clock does, and no one can set it."""
+"""The retention clock runs with the monotonic clock, and cannot be set."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ def test_a_wall_clock_before_1970_is_no_reason_to_count_below_nothing():
 @pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS, 7000 * YEAR_MS, -53 * YEAR_MS])
 def test_no_jump_of_the_wall_clock_moves_it(jump_ms):
     clock = ManualClock(wall_ms=WALL_MS)
-    steady = load(disk_with(), clock)
+    retention_clock = load(disk_with(), clock)
     clock.jump_wall(jump_ms)
-    assert steady.now_ms() == WALL_MS
+    assert retention_clock.now_ms() == WALL_MS
     clock.advance(1.5)
-    assert steady.now_ms() == WALL_MS + 1500
+    assert retention_clock.now_ms() == WALL_MS + 1500
 
 
 def test_it_never_goes_back_however_small_the_steps():
     clock = ManualClock()
-    steady = load(disk_with(), clock)
+    retention_clock = load(disk_with(), clock)
     told = []
     for _ in range(5000):
         clock.advance(0.0003)
-        told.append(steady.now_ms())
+        told.append(retention_clock.now_ms())
     assert told == sorted(told)
     assert told[-1] == WALL_MS + 1500
 
@@ -115,7 +115,7 @@ def test_the_same_boot_counts_what_passed_while_nothing_was_open():
 
 
 def test_what_one_process_told_the_next_does_not_fall_behind():
-    """Nothing has to be written in between: the moment of the boot is what they share."""
+    """Nothing has to be written in between: both processes know the time of the boot."""
     disk, clock = disk_with(), ManualClock()
     clock.advance(0.0005)
     told = load(disk, clock)
@@ -135,10 +135,10 @@ def test_a_store_that_is_opened_again_in_the_same_boot_writes_nothing():
 
 def test_another_boot_goes_on_from_what_was_written_last():
     disk, clock = disk_with(), ManualClock(wall_ms=WALL_MS)
-    steady = load(disk, clock)
+    retention_clock = load(disk, clock)
     clock.advance(90)
-    save_retention_clock(disk, "/data", steady)
-    clock.advance(30)  # Lost: nobody wrote it down before the power went.
+    save_retention_clock(disk, "/data", retention_clock)
+    clock.advance(30)  # Lost: not saved before the power cut.
     clock.reboot("boot-2")
     clock.advance(500)  # Of another boot: says nothing about how long the machine was off.
     clock.jump_wall(YEAR_MS)
@@ -174,22 +174,22 @@ def test_a_monotonic_clock_that_stands_before_what_was_written_counts_nothing():
 
 def test_what_is_saved_can_be_resumed():
     clock = ManualClock(wall_ms=WALL_MS)
-    steady = RetentionClock(clock, start_ms=5000, since_ms=4000)
+    retention_clock = RetentionClock(clock, start_ms=5000, since_ms=4000)
     clock.advance(2)
-    assert steady.saved() == SavedRetentionClock(
+    assert retention_clock.saved() == SavedRetentionClock(
         steady_ms=7000, since_ms=4000, boot_id="boot-1", monotonic_ms=2000
     )
     clock.advance(3)
-    resumed = RetentionClock.resume(clock, steady.saved())
+    resumed = RetentionClock.resume(clock, retention_clock.saved())
     assert (resumed.now_ms(), resumed.since_ms) == (10_000, 4000)
 
 
 def test_the_file_is_written_as_it_always_was():
-    """Another release reads it: change this only together with the version."""
+    """Other releases read it: change this only together with the version."""
     disk, clock = disk_with(), ManualClock(wall_ms=WALL_MS)
-    steady = load(disk, clock)
+    retention_clock = load(disk, clock)
     clock.advance(1.5)
-    save_retention_clock(disk, "/data", steady)
+    save_retention_clock(disk, "/data", retention_clock)
     assert disk.content(FILE) == (
         b'{"content":{"boot_id":"boot-1","monotonic_ms":1500,"since_ms":1700000000000,'
         b'"steady_ms":1700000001500},"crc32c":"a65d3a90","format":"millstream-clock","version":1}\n'
@@ -202,9 +202,9 @@ def test_the_file_is_written_as_it_always_was():
 @pytest.mark.parametrize("wall_ms", [0, WALL_MS, WALL_MS + 7000 * YEAR_MS])
 def test_a_store_without_a_clock_goes_on_from_the_latest_date_of_a_seal(wall_ms):
     disk = sealed_disk((5000, 6000), (9000, 8000), (1, 2))
-    steady = load(disk, ManualClock(wall_ms=wall_ms))
-    assert steady.now_ms() == 9000
-    assert steady.since_ms == 9000, "what is there may be of any age, so it counts as made now"
+    retention_clock = load(disk, ManualClock(wall_ms=wall_ms))
+    assert retention_clock.now_ms() == 9000
+    assert retention_clock.since_ms == 9000, "data of unknown age counts as created now"
 
 
 def test_since_when_dates_count_is_remembered():
@@ -261,8 +261,8 @@ def test_a_damaged_clock_is_reported_and_replaced(damage, caplog):
     seal = seal_of(created_ms=5000, sealed_ms=6000)
     disk = disk_with({"/data/topics/a/0/00000000000000000000.seal": seal, FILE: DAMAGED[damage]})
     with caplog.at_level(logging.ERROR):
-        steady = load(disk, ManualClock())
-    assert (steady.now_ms(), steady.since_ms) == (6000, 6000)
+        retention_clock = load(disk, ManualClock())
+    assert (retention_clock.now_ms(), retention_clock.since_ms) == (6000, 6000)
     [record] = caplog.records
     assert FILE in record.getMessage()
     assert read_document(disk, FILE, "millstream-clock", 1)["steady_ms"] == 6000
@@ -279,8 +279,8 @@ def test_the_clock_of_a_newer_release_is_refused_and_left_alone():
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_a_disk_that_takes_no_clock_is_no_reason_to_stop(error, caplog):
     fault = Fault(call=1, error=error, forever=True, only={"create"})
-    steady = load(FaultyFilesystem(disk_with(), fault), ManualClock(wall_ms=WALL_MS))
-    assert steady.now_ms() == WALL_MS
+    retention_clock = load(FaultyFilesystem(disk_with(), fault), ManualClock(wall_ms=WALL_MS))
+    assert retention_clock.now_ms() == WALL_MS
     assert "clock.json could not be written" in caplog.text
 
 
@@ -298,9 +298,9 @@ def test_a_machine_that_does_not_name_its_boot_has_no_name_for_it(monkeypatch, t
 
 def test_the_age_of_a_date_is_never_more_than_what_has_passed_for_sure() -> None:
     clock = ManualClock()
-    steady = RetentionClock(clock, start_ms=5_000, since_ms=4_000)
+    retention_clock = RetentionClock(clock, start_ms=5_000, since_ms=4_000)
     clock.advance(10)
-    assert steady.age_ms(7_000) == 8_000
-    assert steady.age_ms(4_000) == 11_000
-    assert steady.age_ms(0) == 11_000, "it is from another time, and counts as made then"
-    assert steady.age_ms(99_000) == 0, "it is from another time, too"
+    assert retention_clock.age_ms(7_000) == 8_000
+    assert retention_clock.age_ms(4_000) == 11_000
+    assert retention_clock.age_ms(0) == 11_000, "it is from another time, and counts as made then"
+    assert retention_clock.age_ms(99_000) == 0, "it is from another time, too"

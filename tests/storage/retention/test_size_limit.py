@@ -1,4 +1,4 @@
-"""A log that refuses what does not fit: before the batch has an offset, and exactly."""
+"""A log that rejects batches at its size limit, exactly, and before they get an offset."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def append_until_full(log: Log, *, limit: int = 1000) -> int:
     raise AssertionError
 
 
-# What fits.
+# Batches that fit.
 
 
 @pytest.mark.parametrize("durability", Durability)
@@ -98,7 +98,7 @@ async def test_the_error_says_how_much_there_is_and_how_much_may_be():
         await log.append(BATCH)
 
 
-# What is refused takes nothing.
+# A rejected batch takes no capacity.
 
 
 @in_loop
@@ -142,7 +142,7 @@ async def test_what_the_disk_refused_does_not_count():
 
 @in_loop
 async def test_a_full_log_still_takes_the_ends_of_transactions():
-    """They belong to what is in it: without them its readers would wait for ever."""
+    """Without the markers its readers would wait forever."""
     log = await make_store(config=rejecting(retention_records=3)).log("a")
     assert await append_until_full(log) == 3
     marker = build_marker(1, 0, is_commit=False, coordinator_epoch=0, now_ms=1)
@@ -152,7 +152,7 @@ async def test_a_full_log_still_takes_the_ends_of_transactions():
     assert log.counters.refusals_limit == 2
 
 
-# What makes room.
+# Freed capacity.
 
 
 @in_loop

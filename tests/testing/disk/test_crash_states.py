@@ -1,4 +1,4 @@
-"""Every state that a power cut could have left is found, and no other."""
+"""Every state that a power cut could leave is found, and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.testing.suites.files import make_file
 
 
 def states_at_the_end(disk, *, seed=1, **options):
-    """The states of the last point, by the name of their variant."""
+    """Return the states of the last point, by the name of their variant."""
     point = len(disk.trace.events)
     found = crash_states(disk.trace, seed=seed, points=[point], **options)
     return {state.variant: state.filesystem().contents() for state in found}
@@ -178,7 +178,7 @@ def test_the_recovery_from_a_crash_can_crash_too(disk, file):
 
 
 class Model:
-    """What must survive, kept in the plainest way: whole files and whole directories."""
+    """What must survive, in the simplest form: whole files and whole directories."""
 
     def __init__(self):
         self.names = {}
@@ -195,7 +195,7 @@ class Model:
 
 
 def step(chance, disk, model, names):
-    """Do one thing at random to the disk and to the model alike."""
+    """Make one random change to the disk and to the model."""
     name = chance.choice(names)
     action = chance.choice(["create", "write", "write", "cut", "sync", "rename", "remove", "names"])
     if action == "names":

@@ -1,4 +1,4 @@
-"""Faults hit every call once, do what the kernel would do, and say where."""
+"""Faults hit every call once, have the effect that the kernel's would have, and say where."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.testing.suites.files import fails_with
 
 
 def every_call(filesystem):
-    """Make every call that there is, once."""
+    """Make every call that exists, once."""
     filesystem.make_directory("/d")
     lock = filesystem.lock("/d/lock")
     file = filesystem.create("/d/a")

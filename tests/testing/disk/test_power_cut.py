@@ -26,7 +26,7 @@ def put(disk, path, data, *, position=0):
 
 
 def outcomes(build):
-    """Every content that any of the seeds leaves of what `build` makes of a disk."""
+    """Return every content that any of the seeds leaves on the disk that `build` changes."""
     found = set()
     for seed in SEEDS:
         disk = SimulatedFilesystem({"/d": None})
@@ -126,7 +126,7 @@ def test_an_unsynced_rename_leaves_the_old_or_the_new_and_never_neither():
 
 
 def make_tree(disk):
-    """A durable file in a durable directory, beside another."""
+    """Create a durable file in a durable directory, beside another."""
     for path in ("/d/from", "/d/from/tree", "/d/to"):
         disk.make_directory(path)
     make_file(disk, "/d/from/tree/leaf")
@@ -247,7 +247,7 @@ def test_sectors_of_one_write_survive_on_their_own():
 
 
 class TestFailedSync:
-    """Linux marks the pages of a failed sync clean: the next sync succeeds and is a lie."""
+    """Linux marks the pages of a failed sync clean: the next sync succeeds without writing them."""
 
     @pytest.fixture
     def file(self, disk):

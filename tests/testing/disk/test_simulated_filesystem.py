@@ -1,4 +1,4 @@
-"""The simulated disk fills up, decays and tells what happened to it."""
+"""The simulated disk fills up, decays and records its trace."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class TestTrace:
         assert [str(event) for event in disk.trace.events] == ["creation of 'lock', file 3"]
 
     def test_threads_share_one_trace_in_the_order_of_effects(self, disk):
-        """A note that follows a sync in one thread follows it in the trace, whoever else writes."""
+        """A note that follows a sync in one thread follows it in the trace, too."""
 
         def work(name):
             file = disk.create(f"/d/{name}")

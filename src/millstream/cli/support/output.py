@@ -51,7 +51,7 @@ def time_text(timestamp_ms: int | None) -> str:
 def finding_line(found: Finding) -> str:
     """Return a finding as one line."""
     place = "" if found.position is None else f"byte {found.position}: "
-    return printable(f"{found.kind.value}: {found.path}: {place}{found.what}")
+    return printable(f"{found.kind.value}: {found.path}: {place}{found.message}")
 
 
 def finding_json(found: Finding) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def finding_json(found: Finding) -> dict[str, Any]:
         "is_damage": found.is_damage,
         "path": found.path,
         "position": found.position,
-        "what": found.what,
+        "what": found.message,
     }
 
 

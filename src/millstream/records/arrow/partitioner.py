@@ -47,13 +47,13 @@ class RowsByPartition(NamedTuple):
 def murmur2(key: bytes) -> int:
     """Return Kafka's hash of a key, as an unsigned 32-bit number."""
     hashed = _SEED ^ len(key)
-    whole = len(key) & ~3
-    for start in range(0, whole, 4):
+    words_end = len(key) & ~3
+    for start in range(0, words_end, 4):
         word = int.from_bytes(key[start : start + 4], "little") * _FACTOR & _UINT32
         word = (word ^ word >> 24) * _FACTOR & _UINT32
         hashed = hashed * _FACTOR & _UINT32 ^ word
-    if whole < len(key):
-        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * _FACTOR & _UINT32
+    if words_end < len(key):
+        hashed = (hashed ^ int.from_bytes(key[words_end:], "little")) * _FACTOR & _UINT32
     hashed = (hashed ^ hashed >> 13) * _FACTOR & _UINT32
     return hashed ^ hashed >> 15
 

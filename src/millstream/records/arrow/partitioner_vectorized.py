@@ -52,13 +52,13 @@ def word_at(octets: Octets, start: int, size: int) -> int:
 def hash_of(octets: Octets, start: int, size: int) -> int:
     """Compute `murmur2` of a key in `octets`."""
     hashed = _SEED ^ size
-    whole = start + (size & ~3)
-    for at in range(start, whole, 4):
+    words_end = start + (size & ~3)
+    for at in range(start, words_end, 4):
         word = word_at(octets, at, 4) * _FACTOR & _UINT32
         word = (word ^ word >> 24) * _FACTOR & _UINT32
         hashed = (hashed * _FACTOR & _UINT32) ^ word
-    if whole < start + size:
-        hashed = (hashed ^ word_at(octets, whole, size & 3)) * _FACTOR & _UINT32
+    if words_end < start + size:
+        hashed = (hashed ^ word_at(octets, words_end, size & 3)) * _FACTOR & _UINT32
     hashed = (hashed ^ hashed >> 13) * _FACTOR & _UINT32
     return hashed ^ hashed >> 15
 

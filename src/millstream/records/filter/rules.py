@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from millstream.records.batch import BatchHeader
@@ -72,9 +73,9 @@ class FilterRules:
 
     def __post_init__(self) -> None:
         transactions: dict[int, list[tuple[int, int]]] = {}
-        for each in sorted(self.aborted or (), key=lambda each: each.first_offset):
-            found = transactions.setdefault(each.producer_id, [])
-            found.append((each.first_offset, each.last_offset))
+        for transaction in sorted(self.aborted or (), key=attrgetter("first_offset")):
+            offsets = transactions.setdefault(transaction.producer_id, [])
+            offsets.append((transaction.first_offset, transaction.last_offset))
         object.__setattr__(self, "_transactions", transactions)
 
     def clears_transaction(self, header: BatchHeader) -> bool:
@@ -128,5 +129,5 @@ class FilterRules:
         if not header.is_transactional or header.producer_id not in self._transactions:
             return False
         transactions = self._transactions[header.producer_id]
-        index = bisect_right(transactions, header.base_offset, key=lambda each: each[0])
+        index = bisect_right(transactions, header.base_offset, key=itemgetter(0))
         return index > 0 and transactions[index - 1][1] >= header.base_offset

@@ -56,13 +56,13 @@ class CompactionPass:
         if end <= max(cleaned, plan.segments[0].base_offset) and plan.dirty:
             return
         due_ms = NEVER_MS
-        for each in group_segments(
+        for group in group_segments(
             [segment for segment in plan.segments if segment.base_offset < end],
             config=self._run.config,
             breaks={wall, torn},
             is_forced=self._run.is_forced,
         ):
-            due_ms = min(due_ms, await self._compact_group(each, table, snapshot, end, wall))
+            due_ms = min(due_ms, await self._compact_group(group, table, snapshot, end, wall))
         await self._run.context.metadata_file.run_exclusive(
             self._write_cleaned(min(end, wall), due_ms)
         )

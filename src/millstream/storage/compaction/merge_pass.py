@@ -39,18 +39,18 @@ class MergePass:
             if not self._run.is_damaged(segment, snapshot)
         ]
         reclaimable = await self._reclaimable(segments, snapshot)
-        for each in self._groups(segments, self._run.cleaned_offset(snapshot)):
-            if len(each) > 1 or each[0] in reclaimable:
+        for group in self._groups(segments, self._run.cleaned_offset(snapshot)):
+            if len(group) > 1 or group[0] in reclaimable:
                 begun = self._run.begin()
                 rules = FilterRules(
-                    start_offset=snapshot.start, deleted=deleted_offsets_in(each, snapshot)
+                    start_offset=snapshot.start, deleted=deleted_offsets_in(group, snapshot)
                 )
-                rewritten = await self._run.rewrite(each, rules)
+                rewritten = await self._run.rewrite(group, rules)
                 if rewritten.output is None:
-                    self._run.memory.front_tried = (each[0].path, snapshot.start)
+                    self._run.memory.front_tried = (group[0].path, snapshot.start)
                     continue
-                what = "merged" if len(each) > 1 else "reclaimed"
-                self._run.log_result(what, each[0].base_offset, each[-1].next_offset, begun)
+                what = "merged" if len(group) > 1 else "reclaimed"
+                self._run.log_result(what, group[0].base_offset, group[-1].next_offset, begun)
 
     def _groups(self, segments: Sequence[SealedSegment], cleaned: int) -> list[SegmentGroup]:
         """Divide segments into groups, each of which becomes one segment.

@@ -184,7 +184,7 @@ def group_segments(
         return [(segment,) for segment in segments]
     packed = _pack_groups(segments, config, breaks)
     return [
-        each for run in packed for each in (_split_unprofitable(run) if not is_forced else (run,))
+        group for run in packed for group in (_split_unprofitable(run) if not is_forced else (run,))
     ]
 
 

@@ -79,7 +79,7 @@ class Finding:
     path: str
     position: int | None
     """Byte where it starts; `None` if it concerns the whole file."""
-    what: str
+    message: str
     kind: FindingKind = FindingKind.DAMAGED
 
     @property
@@ -393,8 +393,8 @@ def _read_checkpoint(filesystem: Filesystem, path: str) -> tuple[SyncPoint, list
     if synced != NOTHING_SYNCED or not any(data):
         return synced, []
     # It is never synced by itself, so a power cut may tear both of its records.
-    what = "none of its records is intact; the next commit writes it again"
-    return synced, [Finding(path, 0, what, FindingKind.UNFINISHED)]
+    message = "none of its records is intact; the next commit writes it again"
+    return synced, [Finding(path, 0, message, FindingKind.UNFINISHED)]
 
 
 def unusable_file_finding(path: str, error: Exception) -> Finding:

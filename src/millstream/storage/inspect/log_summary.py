@@ -57,7 +57,7 @@ class LogSummary(NamedTuple):
     def page(self, after: int, count_max: int) -> list[SegmentSummary]:
         """Return at most `count_max` segments whose base offset is greater than `after`."""
         begin = bisect_right(self.segments, after, key=lambda segment: segment.base_offset)
-        return [self._segment(one) for one in self.segments[begin : begin + count_max]]
+        return [self._segment(segment) for segment in self.segments[begin : begin + count_max]]
 
     def _segment(self, segment: Segment) -> SegmentSummary:
         deleted = reclaimable = None

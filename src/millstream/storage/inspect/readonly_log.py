@@ -253,19 +253,19 @@ class ReadOnlyLog:
         """
         file = self._log_directory.filesystem.open_readonly(found.path("log"))
         view = file.map(file.size())
-        whole = scan(
+        log_scan = scan(
             view,
             base_offset=found.base_offset,
             created_ms=0,
             index_interval_bytes=len(view) + 1,
             leader_epoch=found.leader_epoch,
         )
-        seal = whole.stats.seal(0)
-        if whole.damage is None:
+        seal = log_scan.stats.seal(0)
+        if log_scan.damage is None:
             return seal
         if following is None:
             raise CorruptFile(
-                f"{found.path('log')}: byte {whole.damage.position}: {whole.damage.reason}"
+                f"{found.path('log')}: byte {log_scan.damage.position}: {log_scan.damage.reason}"
             )
         return replace(seal, next_offset=following, size=len(view), timestamp_max=_ANY_TIME)
 
@@ -324,7 +324,7 @@ def _partition_of(files: PartitionFiles) -> PartitionMetadata:
     for found in files.findings:
         if found.is_damage:
             error = UnknownFormat if found.kind is FindingKind.UNKNOWN else CorruptFile
-            raise error(f"{found.path}: {found.what}")
+            raise error(f"{found.path}: {found.message}")
     return files.partition or PartitionMetadata()
 
 

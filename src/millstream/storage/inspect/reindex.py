@@ -111,7 +111,7 @@ def _reindex(
         if not any(found.kind is FindingKind.UNKNOWN for found in partition.findings):
             segments = [files for files in partition.segments if files.is_live]
             candidates += map(ReindexCandidate, segments, [*segments[1:], None])
-    total, size = sum(each.files.size for each in candidates), 0
+    total, size = sum(candidate.files.size for candidate in candidates), 0
     for candidate, found in zip(candidates, repairs(candidates), strict=True):
         done.written.extend(found.written)
         done.findings.extend(found.findings)

@@ -97,12 +97,12 @@ class _SegmentCheck:
     def _result(self, size: int, next_offset: int | None) -> SegmentResult:
         return SegmentResult(self.files.id, size, next_offset, tuple(self.findings))
 
-    def _damage(self, suffix: str, position: int | None, what: str) -> None:
-        self.findings.append(Finding(self.files.path(suffix), position, what))
+    def _damage(self, suffix: str, position: int | None, message: str) -> None:
+        self.findings.append(Finding(self.files.path(suffix), position, message))
 
-    def _note(self, suffix: str, position: int | None, what: str) -> None:
+    def _note(self, suffix: str, position: int | None, message: str) -> None:
         self.findings.append(
-            Finding(self.files.path(suffix), position, what, FindingKind.UNFINISHED)
+            Finding(self.files.path(suffix), position, message, FindingKind.UNFINISHED)
         )
 
     # Files that are not part of the log.
@@ -197,8 +197,8 @@ class _SegmentCheck:
             return expected
         path = join(self.files.directory, PARTITION_FILE)
         base, epoch = self.files.base_offset, seal.leader_epoch
-        what = f"epoch at offset {base} is {expected}, in the segment {epoch}"
-        self.findings.append(Finding(path, 0, what))
+        message = f"epoch at offset {base} is {expected}, in the segment {epoch}"
+        self.findings.append(Finding(path, 0, message))
         return seal.leader_epoch
 
     def _check_log(self, view: memoryview, log: SegmentScan) -> None:
@@ -208,8 +208,8 @@ class _SegmentCheck:
         elif size < self.files.synced:
             self._damage("log", size, f"ends here, but {self.files.synced} bytes were synced")
         elif damage:
-            what = f"{len(view) - size} bytes after {size} will be cut off at the next start"
-            self._note("log", size, what)
+            message = f"{len(view) - size} bytes after {size} will be cut off at the next start"
+            self._note("log", size, message)
 
     # The index.
 
@@ -279,7 +279,7 @@ class _SegmentCheck:
         if self.files.is_sealed:
             return found
         return replace(
-            found, what=f"{found.what}; will be written again", kind=FindingKind.UNFINISHED
+            found, message=f"{found.message}; will be written again", kind=FindingKind.UNFINISHED
         )
 
 

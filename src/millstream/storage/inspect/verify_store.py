@@ -244,11 +244,11 @@ def _check_rivals(
         "is kept, because some are damaged" if is_unsound else "will be removed at the next start"
     )
     if files.fate is SegmentFate.SUPERSEDED:
-        what = f"was rewritten into {others}; {removal}"
-        yield Finding(path, None, what, FindingKind.UNFINISHED)
+        message = f"was rewritten into {others}; {removal}"
+        yield Finding(path, None, message, FindingKind.UNFINISHED)
     elif files.fate is SegmentFate.UNFINISHED:
-        what = f"was to replace {others}, and has no seal; {removal}"
-        yield Finding(path, None, what, FindingKind.UNFINISHED)
+        message = f"was to replace {others}, and has no seal; {removal}"
+        yield Finding(path, None, message, FindingKind.UNFINISHED)
     elif files.fate is SegmentFate.OVERLAPPING:
         yield Finding(path, None, f"shares offsets with {others}, and neither contains the other")
 
@@ -276,9 +276,9 @@ def _check_start(
     last = results[chain[-1].id]
     end = last.end_offset if last.next_offset is None else last.next_offset
     if end is not None and end < start:
-        what = f"ends at offset {end}, before the first offset of the log, {start}"
+        message = f"ends at offset {end}, before the first offset of the log, {start}"
         kind = FindingKind.DAMAGED if files.is_start_attested else FindingKind.UNFINISHED
-        yield Finding(chain[-1].path("log"), last.size, what, kind)
+        yield Finding(chain[-1].path("log"), last.size, message, kind)
 
 
 def _check_joint(
@@ -289,26 +289,26 @@ def _check_joint(
     if end == base or (end is None and result.is_damaged()):
         return
     if end is None or base < end:
-        what = f"starts at offset {base}, the segment before it ends at {end}"
-        yield Finding(after.path("log"), 0, what) if after.is_attested else _never_synced(after)
+        message = f"starts at offset {base}, the segment before it ends at {end}"
+        yield Finding(after.path("log"), 0, message) if after.is_attested else _never_synced(after)
     elif before.is_sealed or not after.is_attested:
         yield _hole(end, after)
     else:
-        what = f"ends at offset {end}, the next segment starts at {base}"
-        yield Finding(before.path("log"), result.size, what)
+        message = f"ends at offset {end}, the next segment starts at {base}"
+        yield Finding(before.path("log"), result.size, message)
 
 
 def _hole(start: int, after: SegmentFiles) -> Finding:
     if not after.is_attested:
         return _never_synced(after)
     missing = join(after.directory, segment_file(start, "log"))
-    what = f"is missing: offsets {start} to {after.base_offset - 1} have no segment"
-    return Finding(missing, None, what)
+    message = f"is missing: offsets {start} to {after.base_offset - 1} have no segment"
+    return Finding(missing, None, message)
 
 
 def _never_synced(files: SegmentFiles) -> Finding:
-    what = "follows an unfinished write; will be removed at the next start"
-    return Finding(files.path("log"), None, what, FindingKind.UNFINISHED)
+    message = "follows an unfinished write; will be removed at the next start"
+    return Finding(files.path("log"), None, message, FindingKind.UNFINISHED)
 
 
 def _check_synced(files: PartitionFiles, chain: Sequence[SegmentResult]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Records without a key: the first is found, by the kernel as by plain Python."""
+"""Search for records without a key, by the kernel and by plain Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.records.batch import decode_header
 from millstream.records.body import open_body
 from millstream.records.build import build_batch
 from millstream.records.compression import BODY_SIZE_MAX, Codec
-from millstream.records.filter.keys import keyless as keys
+from millstream.records.filter.keys import keyless
 from millstream.records.filter.keys.keyless import (
     KERNEL_RECORDS_MIN,
     first_keyless,
@@ -27,7 +27,7 @@ KEYED, KEYLESS = Record(b"v", key=b"k"), Record(b"v")
 
 
 def outcome(find, batch):
-    """What a search makes of a batch: an index, or that it refuses."""
+    """Return the result of a search: an index, or that it raised."""
     try:
         header = decode_header(batch)
         return find(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
@@ -43,8 +43,8 @@ def assert_same(batch):
 
 @pytest.fixture(params=["kernels", "plain python"])
 def either_search(request, monkeypatch):
-    """Runs a test with and without Numba, however small the batch."""
-    monkeypatch.setattr(keys, "KERNEL_RECORDS_MIN", 0)
+    """Run a test with and without Numba, even with a small batch."""
+    monkeypatch.setattr(keyless, "KERNEL_RECORDS_MIN", 0)
     if request.param == "plain python":
         monkeypatch.setitem(sys.modules, "millstream.records.arrow.decoder_vectorized", None)
 

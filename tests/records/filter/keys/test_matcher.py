@@ -1,4 +1,4 @@
-"""Records that a deletion by key hits are found, by the kernel as by plain Python."""
+"""Search for the records that a deletion by key matches, by the kernel and by plain Python."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ EVERY_OFFSET = 2**63 - 1
 
 
 def find_matches(data, matches):
-    """What any of the matches hits in whole batches, wherever it lies."""
+    """Return the records in complete batches that any of the matches matches."""
     return search(data, KeyMatcher(dict.fromkeys(matches, EVERY_OFFSET)))
 
 
 def search(data, matcher, start=0):
-    """What a matcher hits in whole batches, whose sums are checked."""
+    """Return the records in complete, checked batches that a matcher matches."""
     return find_matched_records(
         data, (placed for placed, _ in checked_batches(data)), matcher, start=start
     )
@@ -94,14 +94,14 @@ def naive(data, befores, start=0):
 
 @pytest.fixture(params=["kernels", "plain python"])
 def either_search(request, monkeypatch):
-    """Runs a test with and without Numba, however few the records."""
+    """Run a test with and without Numba, even with few records."""
     monkeypatch.setattr(matching, "KERNEL_RECORDS_MIN", 0)
     if request.param == "plain python":
         monkeypatch.setitem(sys.modules, "millstream.records.filter.keys.matcher_kernels", None)
 
 
 def both(data, matcher, start=0):
-    """What both searches find, which must be the same."""
+    """Return the result of both searches, which must be the same."""
     batches = (placed for placed, _ in checked_batches(data) if not placed.header.is_control)
     group = [opened for some in open_groups(data, batches) for opened in some]
     found = find_matched_python(data, group, matcher, start)
@@ -109,7 +109,7 @@ def both(data, matcher, start=0):
     return found
 
 
-# What a match means.
+# Matches.
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_longer_prefix_that_ends_earlier_does_not_hide_the_shorter_one():
     assert found == {b"a": 5, b"aa": 5, b"aab": 5, b"aaac": 9, b"ab": 5, b"b": 7, b"ba": 0}
 
 
-# What is found.
+# Search.
 
 
 @slow
@@ -215,7 +215,7 @@ def test_thousands_of_matches_find_what_each_of_them_would(count):
     assert search(data, KeyMatcher(befores)).offsets.tolist() == naive(data, befores)
 
 
-# How much it is.
+# Size of the matched records.
 
 
 @pytest.mark.usefixtures("either_search")
@@ -233,7 +233,7 @@ def test_of_a_packed_batch_the_share_of_its_packed_size_is_counted():
     assert find_matches(packed, [KeyMatch(b"", PREFIX)]).bytes == stored
 
 
-# Batches that are not sound.
+# Malformed batches.
 
 
 def unreadable_body():

@@ -1,4 +1,4 @@
-"""SipHash: the function that Python hashes with, but with a key of the caller's."""
+"""SipHash: the hash function of Python, but with a key of the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.records.filter.keys.siphash_kernels import hash_key
 
 uint64s = st.integers(0, 2**64 - 1)
 
-# What `hash` gives with PYTHONHASHSEED=0, which sets the key to zero.
+# Results of `hash` with PYTHONHASHSEED=0, which sets the key to zero.
 PYTHONS = {
     b"a": 0x407448D2B89B1813,
     b"hello": 0xE2E77B41CB4E1F9E,
@@ -24,7 +24,7 @@ PYTHONS = {
 
 
 def compiled(data: bytes, low: int, high: int) -> int:
-    """Hash with the kernel, out of the middle of some source."""
+    """Hash with the kernel, from the middle of some source."""
     source = np.frombuffer(b"\xff" * 3 + data + b"\xff" * (len(data) % 11), np.uint8)
     source.setflags(write=False)
     return int(hash_key(source, 3, len(data), np.uint64(low), np.uint64(high)))

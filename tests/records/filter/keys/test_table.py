@@ -1,4 +1,4 @@
-"""The table of keys knows the latest offset of every key, in bounded memory."""
+"""The key table has the latest offset of every key, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import CorruptBatch
-from millstream.records import opened_batch as opened
+from millstream.records import opened_batch
 from millstream.records.compression import Codec
 from millstream.records.filter.batch_filter import AbortedOffsets, FilterRules, filler_batches
 from millstream.records.filter.keys import memory as key_memory
 from millstream.records.filter.keys.memory import FIRST_POSITION
 from millstream.records.filter.keys.table import KeyTable
 from millstream.records.record import Record
-from tests.records.filter.log_batches import WAYS, batch_at, keyed, marker_at, sifting_by, tombstone
+from tests.records.filter.log_batches import (
+    WAYS,
+    batch_at,
+    filtering_by,
+    keyed,
+    marker_at,
+    tombstone,
+)
 from tests.records.samples import GOLDEN_BODY, assemble
 
 MB = 1 << 20
@@ -24,7 +31,7 @@ MB = 1 << 20
 
 @pytest.fixture(params=WAYS)
 def way(request):
-    with sifting_by(request.param):
+    with filtering_by(request.param):
         yield request.param
 
 
@@ -116,9 +123,9 @@ def test_keys_with_the_same_hash_are_told_apart_by_their_bytes(monkeypatch):
 
 
 def test_kernels_tell_keys_apart_whose_slots_say_the_same():
-    # Nobody finds two keys of one hash, so one is put where the other belongs.
+    # Two keys with one hash are hard to find, so one is put into the slot of the other.
     pairs = ((b"abcdefgh", b"abcdefgi"), (b"a", b"a\0"), (b"x" * 9, b"x" * 8 + b"y"))
-    with sifting_by("kernels"):
+    with filtering_by("kernels"):
         for first, second in pairs:
             found = table()
             found.add(batch_at(0, [Record(b"", first)]), FilterRules())
@@ -145,7 +152,7 @@ def test_both_ways_fill_the_same_memory_with_what_a_dictionary_would_hold(batche
         end += len(keys)
     for way in WAYS:
         found, offset = table(1 << 15, seed), 0
-        with sifting_by(way):
+        with filtering_by(way):
             for keys in batches:
                 offset = found.add(
                     batch_at(offset, [Record(b"", key) for key in keys]), FilterRules()
@@ -162,7 +169,7 @@ def test_both_ways_fill_the_same_memory_with_what_a_dictionary_would_hold(batche
 def test_both_ways_may_take_turns():
     found = table()
     for turn in range(8):
-        with sifting_by(WAYS[turn % 2]):
+        with filtering_by(WAYS[turn % 2]):
             found.add(numbered(100 * turn, 100), FilterRules())
             found.add(batch_at(1000 + turn, keyed("x")), FilterRules())
     assert found.count == 801
@@ -185,7 +192,7 @@ def test_a_table_grows_and_forgets_nothing():
 def test_a_full_table_stops_at_the_start_of_a_batch_within_its_memory(memory, size):
     stops = set()
     for way in WAYS:
-        with sifting_by(way):
+        with filtering_by(way):
             found = table(memory)
             log = b"".join(numbered(first, 10, size) for first in range(0, 3000, 10))
             stops.add(stop := found.add(log, FilterRules()))
@@ -232,7 +239,7 @@ def test_many_batches_are_noted_in_groups_as_in_one(monkeypatch):
     )
     whole = table()
     whole.add(log, FilterRules())
-    monkeypatch.setattr(opened, "_GROUP_SIZE_MAX", 300)
+    monkeypatch.setattr(opened_batch, "_GROUP_SIZE_MAX", 300)
     parts = table()
     assert parts.add(log, FilterRules()) == 400
     assert parts.memory.arena[: parts.memory.end] == whole.memory.arena[: whole.memory.end]

@@ -21,9 +21,9 @@ START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x746564627
 def siphash(data: bytes, key: tuple[int, int]) -> int:
     """Return a 64-bit hash of `data`; the key is two 64-bit numbers."""
     v0, v1, v2, v3 = (start ^ key[number & 1] for number, start in enumerate(START))
-    whole = len(data) & ~7
-    last = int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56
-    for (block,) in (*struct.iter_unpack("<Q", data[:whole]), (last,)):
+    blocks_end = len(data) & ~7
+    last = int.from_bytes(data[blocks_end:], "little") | (len(data) & 0xFF) << 56
+    for (block,) in (*struct.iter_unpack("<Q", data[:blocks_end]), (last,)):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ block)
         v0 ^= block
     v2 ^= 0xFF
