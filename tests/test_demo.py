@@ -1,4 +1,4 @@
-"""`make demo` stays on a terminal until Ctrl-C; where nobody looks, it ends by itself."""
+"""`make demo` runs until Ctrl-C on a terminal, and otherwise ends by itself."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from millstream import Client
 DEMO = Path(__file__).parents[1] / "examples/demo"
 PATIENCE_SECONDS = 120
 
-ENDING = """
+LAST_CHAPTER = """
 import fcntl, sys, termios
 if sys.stdin.isatty():
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # So that Ctrl-C means this process.
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # So that Ctrl-C goes to this process.
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-import ending
+import console
 from confluent_kafka.admin import AdminClient, NewTopic
 from node import Node
 with Node(Path(sys.argv[2])) as node:
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    admin.create_topics([NewTopic(ending.TOPIC, 3, 1)])[ending.TOPIC].result(60)
-    ending.tell(node)
+    admin.create_topics([NewTopic(console.TOPIC, 3, 1)])[console.TOPIC].result(60)
+    console.present(node)
 """
-"""The last chapter, without those before it."""
+"""The last chapter alone."""
 
 
 class Screen:
-    """What a process writes to its terminal."""
+    """Output of a process to its terminal."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.text = ""
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Wait until something was written, and return it."""
+        """Wait until the output matches a pattern."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline, self.text
@@ -61,10 +61,10 @@ class Screen:
 
 
 @contextmanager
-def ending_on_a_terminal(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
+def last_chapter_on_a_terminal(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", ENDING, str(DEMO), str(tmp_path)],
+        [sys.executable, "-c", LAST_CHAPTER, str(DEMO), str(tmp_path)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -80,9 +80,9 @@ def ending_on_a_terminal(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[byte
 
 
 def test_on_a_terminal_the_node_stays_and_is_busy_until_ctrl_c(tmp_path: Path) -> None:
-    with ending_on_a_terminal(tmp_path) as (process, screen):
+    with last_chapter_on_a_terminal(tmp_path) as (process, screen):
         url = screen.until(r"(http://127\.0\.0\.1:\d+)/\r")[1]
-        screen.until("Ctrl-C ends it all")
+        screen.until("Press Ctrl-C to end the demo")
         with Client(url) as client:
             client.create_queue("mail")
             for topic in ("clicks", "mail"):
@@ -93,9 +93,9 @@ def test_on_a_terminal_the_node_stays_and_is_busy_until_ctrl_c(tmp_path: Path) -
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_where_nobody_looks_the_node_ends_by_itself(tmp_path: Path) -> None:
+def test_without_a_terminal_the_node_ends_by_itself(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", ENDING, DEMO, tmp_path],
+        [sys.executable, "-c", LAST_CHAPTER, DEMO, tmp_path],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

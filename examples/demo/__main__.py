@@ -1,8 +1,7 @@
-"""Millstream in two minutes: a node, a crash, a pipeline, a query, a plot, a console.
+"""Demo of Millstream in two minutes: a node, a crash, a pipeline, a query, a plot, a console.
 
-`make demo` runs this. All is in a temporary directory and on free ports, and gone at the end, but
-for the plot. On a terminal the node and its console stay until Ctrl-C; elsewhere, all ends by
-itself.
+`make demo` runs it. It uses a temporary directory and free ports, and leaves only the plot. On a
+terminal, the node and its console run until Ctrl-C; otherwise the demo ends by itself.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ import sys
 import tempfile
 from pathlib import Path
 
+import console
 import crash
-import ending
 import pipeline
 import query
 from node import Node
-from telling import chapter, say
+from output import chapter, explain
 
 
 def main() -> None:
-    """Tell the story, chapter by chapter."""
+    """Run all chapters."""
     with tempfile.TemporaryDirectory(prefix="millstream-demo-") as name:
         directory = Path(name)
-        keep_java_short(directory)
-        print(f"Everything happens in {directory}, which is removed at the end.")
-        chapter("One: a log that loses nothing")
-        say("A node. Any Kafka client can connect to it.")
+        configure_java(directory)
+        print(f"All files are in {directory}, which is deleted at the end.")
+        chapter("1: A log that loses nothing")
+        explain("Start a node. Any Kafka client can connect to it.")
         with Node(directory) as node:
-            crash.tell(node, directory)
-            chapter("Two: a pipeline that counts everything once")
-            pipeline.tell(node, directory)
-            chapter("Three: the topic and the table, asked together")
-            query.tell(node, directory, crash.EVENTS)
-            chapter("Four: look around")
-            ending.tell(node)
+            crash.present(node, directory)
+            chapter("2: A pipeline that counts every record once")
+            pipeline.present(node, directory)
+            chapter("3: One query over a topic and a table")
+            query.present(node, directory, crash.EVENTS)
+            chapter("4: The console")
+            console.present(node)
 
 
-def keep_java_short(directory: Path) -> None:
-    """Have Java compile as fits a run of seconds, and leave nothing outside a directory."""
+def configure_java(directory: Path) -> None:
+    """Configure Java for a run of seconds, with its temporary files in `directory`."""
     os.environ["TMPDIR"] = str(directory)
     os.environ["JDK_JAVA_OPTIONS"] = (
         f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={directory}"

@@ -1,4 +1,4 @@
-"""The events of the story: clicks on the pages of a web site, over one day."""
+"""Events of the demo: clicks on the pages of a web site, over one day."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 TOPIC = "clicks"
 PARTITIONS = 3
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 PAGES = {"/": 14, "/docs": 11, "/pricing": 16, "/blog": 21}
-"""Each page with the hour at which most people look at it."""
+"""Each page with its busiest hour."""
 
 _DAY = datetime(2026, 1, 1, tzinfo=UTC)
 _HOURS = {
@@ -24,13 +24,13 @@ _HOURS = {
 
 
 def clicks(first: int, last: int) -> Iterator[dict[str, str]]:
-    """Make up events, each with a number of its own; the same in every run."""
-    chance = random.Random(first)
+    """Generate events with consecutive numbers, the same in every run."""
+    rng = random.Random(first)
     for number in range(first, last):
-        page = chance.choices(list(PAGES), (4, 3, 1, 2))[0]
-        hour = chance.choices(range(24), _HOURS[page])[0]
-        at = _DAY + timedelta(hours=hour, seconds=chance.randrange(3_600))
-        user = f"user-{chance.randrange(500)}"
+        page = rng.choices(list(PAGES), (4, 3, 1, 2))[0]
+        hour = rng.choices(range(24), _HOURS[page])[0]
+        at = _DAY + timedelta(hours=hour, seconds=rng.randrange(3_600))
+        user = f"user-{rng.randrange(500)}"
         click = {"number": number, "user": user, "page": page, "at": at.isoformat()}
         yield {"key": user, "value": json.dumps(click)}
 
@@ -48,7 +48,7 @@ def make_producer(bootstrap: str) -> Producer:
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> list[Message]:
-    """Read every committed record that a topic has now."""
+    """Return every committed record of a topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -60,15 +60,15 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> list[Message]:
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    found: list[Message] = []
+    messages: list[Message] = []
     ended = 0
     while ended < partitions:
-        message = consumer.poll(PATIENCE)
-        assert message is not None, f"nothing came from {topic} for {PATIENCE:.0f} s"
+        message = consumer.poll(TIMEOUT_SECONDS)
+        assert message is not None, f"no message from {topic} for {TIMEOUT_SECONDS:.0f} s"
         if message.error() is None:
-            found.append(message)
+            messages.append(message)
         else:
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()  # noqa: SLF001
             ended += 1
     consumer.close()
-    return found
+    return messages

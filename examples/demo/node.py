@@ -1,4 +1,4 @@
-"""A node, in a process of its own."""
+"""A node in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Self
 
-from telling import show, show_command
+from output import show, show_command
 
 FREE = "127.0.0.1:0"
 
 
 class Node:
-    """`millstream serve`, gone at the end of a `with` block at the latest."""
+    """`millstream serve`, stopped at the end of a `with` block at the latest."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -22,24 +22,24 @@ class Node:
         self.url = f"http://{FREE}"
 
     def start(self) -> None:
-        """Start it, at the addresses that it had before, and wait until it is ready."""
+        """Start the node, at its previous addresses, and wait until it is ready."""
         started = time.perf_counter()
-        places = ("--kafka", self.bootstrap, "--http", self.url.removeprefix("http://"))
+        listeners = ("--kafka", self.bootstrap, "--http", self.url.removeprefix("http://"))
         self._process = subprocess.Popen(
-            [*show_command("serve", "--data", "data", *places), "--log-level", "error"],
+            [*show_command("serve", "--data", "data", *listeners), "--log-level", "error"],
             cwd=self._directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C is for the story, which then ends the node.
+            start_new_session=True,  # Ctrl-C goes to the demo, which then stops the node.
         )
         assert self._process.stdout is not None
         lines = []
         while (line := self._process.stdout.readline()) != "ready\n":
-            assert line, "the node ended before it was ready"
+            assert line, "the node exited before it was ready"
             lines.append(line)
-        said = dict(line.split() for line in lines)
-        self.bootstrap, self.url = said["kafka"], said["http"]
+        addresses = dict(line.split() for line in lines)
+        self.bootstrap, self.url = addresses["kafka"], addresses["http"]
         show(f"{''.join(lines)}ready after {time.perf_counter() - started:.1f} s")
 
     def end(self, number: int) -> int:
@@ -52,7 +52,7 @@ class Node:
     def __enter__(self) -> Self:
         try:
             self.start()
-        except BaseException:  # A signal, too, leaves nothing running.
+        except BaseException:  # Also after a signal, leave nothing running.
             self.kill()
             raise
         return self
@@ -61,7 +61,7 @@ class Node:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, where it runs."""
+        """Kill the node if it is running."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The second chapter: a pipeline, from a topic into a topic and a table."""
+"""Chapter 2: a pipeline from a topic to a topic and a table."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from pathlib import Path
 
 from clicks import read_all
 from node import Node
-from telling import run, say, show
+from output import explain, run, show
 
 FILE = Path(__file__).with_name("clicks.toml")
 COUNTS = "clicks-by-hour"
 ARCHIVE = "archive"
 
 
-def tell(node: Node, directory: Path) -> None:
-    """Fill the topic and the table that the file names."""
-    say(f"Spark reads the clicks, and writes a topic and a Parquet table. This is {FILE.name}:")
+def present(node: Node, directory: Path) -> None:
+    """Run the pipeline, and show the topic that it writes."""
+    explain(f"Define a pipeline from the clicks to a topic and a Parquet table, in {FILE.name}:")
     show(FILE.read_text().partition("\n\n")[2])
     shutil.copy(FILE, directory)
-    say("It runs until all is done that is there now. Spark takes a while to start.")
+    explain("Run it until all present records are processed. Spark takes a while to start.")
     options = ("--once", "--bootstrap", node.bootstrap)
     run("pipeline", "run", FILE.name, *options, directory=directory)
     run("pipeline", "list", ".", directory=directory)
-    say(f"What came of it is a topic like any other. A Kafka client reads `{COUNTS}`:")
+    explain(f"Read the resulting topic `{COUNTS}` with a Kafka client:")
     records = read_all(node.bootstrap, COUNTS, 1)
     show("\n".join(record.value().decode() for record in records[:3]))
-    doubled = len(records) - len({record.value() for record in records})
-    show(f"... {len(records):,} records, {doubled} doubled")
-    assert doubled == 0
+    duplicates = len(records) - len({record.value() for record in records})
+    show(f"... {len(records):,} records, {duplicates} duplicates")
+    assert duplicates == 0

@@ -1,4 +1,4 @@
-"""The third chapter: one query over the topic and the table, and a plot of what it found."""
+"""Chapter 3: one query over the topic and the table, and a plot of its result."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node import Node
+from output import explain, java_stderr_to, show, show_code
 from pipeline import ARCHIVE
-from telling import java_aside, say, show, show_code
 
 from millstream.spark.session import running_session
 
@@ -19,24 +19,24 @@ PLOT = Path("millstream-demo.png")
 CONF = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
 
 
-def tell(node: Node, directory: Path, events: int) -> None:
-    """Ask, check and draw."""
-    say("To Spark a topic is a table. One query over both, by page and hour:")
-    show_code(ask)
-    with java_aside(directory / "java"), running_session("millstream demo", conf=CONF) as spark:
-        rows = ask(spark, node.bootstrap, str(directory / ARCHIVE)).collect()
+def present(node: Node, directory: Path, events: int) -> None:
+    """Run the query, check its result and plot it."""
+    explain("To Spark, a topic is a table. Query the topic and the table by page and hour:")
+    show_code(compare)
+    with java_stderr_to(directory / "java"), running_session("millstream demo", conf=CONF) as spark:
+        rows = compare(spark, node.bootstrap, str(directory / ARCHIVE)).collect()
     show(table(rows[:5]))
     show(f"... {len(rows):,} rows")
     counted, archived = sum(row.counted for row in rows), sum(row.archived for row in rows)
-    show(f"{events:,} clicks were sent, the topic counted {counted:,}, the table has {archived:,}")
+    show(f"{events:,} clicks sent, {counted:,} counted in the topic, {archived:,} in the table")
     assert all(row.counted == row.archived for row in rows)
     assert counted == events
-    say("And a plot of it.")
+    explain("Plot the result.")
     draw(rows)
 
 
-def ask(spark: SparkSession, bootstrap: str, archive: str) -> DataFrame:
-    """Compare what the topic counted with what is in the table."""
+def compare(spark: SparkSession, bootstrap: str, archive: str) -> DataFrame:
+    """Compare the counts in the topic with the rows of the table."""
     topic = spark.read.format("millstream").options(
         **{"bootstrap.servers": bootstrap},
         topic="clicks-by-hour",
@@ -63,7 +63,7 @@ def ask(spark: SparkSession, bootstrap: str, archive: str) -> DataFrame:
 
 
 def table(rows: list[Row]) -> str:
-    """Lay rows out in columns."""
+    """Format rows as columns."""
     head = f"{'page':<10}{'hour':<8}{'counted':>8}{'archived':>10}{'users':>7}"
     lines = (
         f"{row.page:<10}{row.hour:%H:%M}   {row.counted:>8,}{row.archived:>10,}{row.users:>7,}"
@@ -73,11 +73,11 @@ def table(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row]) -> None:
-    """Draw the clicks of each page over the day, where matplotlib is installed."""
+    """Plot the clicks of each page over the day, if matplotlib is installed."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ModuleNotFoundError:
-        show("matplotlib is missing, so there is none: pip install matplotlib")
+        show("matplotlib is not installed, so there is no plot: pip install matplotlib")
         return
     pages: dict[str, dict[int, int]] = defaultdict(dict)
     for row in rows:

@@ -1,23 +1,23 @@
-"""A log of changes becomes a table with the latest row of each key.
+"""Pipeline from a changelog to a table with the latest row of each key.
 
     python examples/pipelines/changelog/produce.py
     millstream pipeline run examples/pipelines/changelog/pipeline.py
 
-The table is kept in versions beside this file:
+The table is stored in versions beside this file:
 
     customers/
-      CURRENT          which version counts: {"query": "...", "batch": 7}
+      CURRENT          the current version: {"query": "...", "batch": 7}
       batch-7/         all rows after batch 7, in Parquet
-      batch-6/         the version before, for those who still read it
+      batch-6/         the previous version, for readers that still use it
 
-A batch reads the version that counts, writes the next one whole, and then replaces CURRENT, which
-is one rename. This is exact: a batch that is run again, after a crash, has the same number and the
-same rows, so it writes the same version over what was left of it, or finds that it counts already.
-Whoever reads sees the one version or the other. (Mode `complete` into a table would end at the same
-rows, but Spark removes the old files before it writes the new ones.)
+A batch reads the current version, writes the next one, and then replaces CURRENT with one rename.
+This is exact: a batch that is repeated after a crash has the same number and the same rows, so it
+writes the same version again, or finds that it is current already. A reader sees one version or the
+other. (Mode `complete` of a table gives the same rows, but Spark removes the old files before it
+writes the new ones.)
 
-Each batch writes the whole table. For large ones use a format with a merge of its own, such as
-Delta, in the place of `write_version`.
+Each batch writes the whole table. For large tables, use a format that supports merging, such as
+Delta, instead of `write_version`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = "id STRING, name STRING, city STRING"
 
 @step
 def changes(log: DataFrame) -> DataFrame:
-    """Return keys as text, with what they became; nothing where they were deleted."""
+    """Return keys as text with their new values; null values for deleted keys."""
     return log.select(
         col("key").cast("string").alias("id"),
         col("value").isNull().alias("is_deleted"),
@@ -50,53 +50,55 @@ def changes(log: DataFrame) -> DataFrame:
 
 @target(reads="changes")
 def customers(batch: DataFrame, batch_id: int) -> None:
-    """Make the next version of the table."""
+    """Write the next version of the table."""
     query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    counts = current()
-    if counts is not None and counts["query"] != query:
-        raise RuntimeError(f"{TABLE} was made by another query: remove it or bring its checkpoint")
-    if counts is not None and counts["batch"] >= batch_id:
+    version = current()
+    if version is not None and version["query"] != query:
+        raise RuntimeError(
+            f"{TABLE} was written by another query: delete it or restore its checkpoint"
+        )
+    if version is not None and version["batch"] >= batch_id:
         return
     write_version(batch, batch_id)
     replace_current({"query": query, "batch": batch_id})
-    if counts is not None:
-        keep = {f"batch-{counts['batch']}", f"batch-{batch_id}"}
+    if version is not None:
+        keep = {f"batch-{version['batch']}", f"batch-{batch_id}"}
         for old in TABLE.glob("batch-*"):
             if old.name not in keep:
                 shutil.rmtree(old)
 
 
 def write_version(batch: DataFrame, batch_id: int) -> None:
-    """Write all rows as they are after a batch.
+    """Write all rows as of the end of a batch.
 
-    Changes of a key are in one partition, where the highest offset is the latest.
+    All changes of a key are in one partition, so the highest offset is the latest.
     """
     latest = batch.groupBy("id").agg(
         max_by(struct("is_deleted", "name", "city"), "offset").alias("last")
     )
-    there = latest.where("NOT last.is_deleted").select("id", "last.name", "last.city")
+    current_rows = latest.where("NOT last.is_deleted").select("id", "last.name", "last.city")
     kept = read_table(batch.sparkSession).join(latest, "id", "left_anti")
-    kept.unionByName(there).write.mode("overwrite").parquet(str(TABLE / f"batch-{batch_id}"))
+    kept.unionByName(current_rows).write.mode("overwrite").parquet(str(TABLE / f"batch-{batch_id}"))
 
 
 def read_table(spark: SparkSession) -> DataFrame:
-    """Return the version that counts; an empty one before there is any."""
-    counts = current()
-    if counts is None:
+    """Return the rows of the current version; none if there is no version."""
+    version = current()
+    if version is None:
         return spark.createDataFrame([], COLUMNS)
-    return spark.read.schema(COLUMNS).parquet(str(TABLE / f"batch-{counts['batch']}"))
+    return spark.read.schema(COLUMNS).parquet(str(TABLE / f"batch-{version['batch']}"))
 
 
 def current() -> dict[str, object] | None:
-    """Return which version counts; nothing before there is any."""
+    """Return the current version, or `None`."""
     return json.loads(CURRENT.read_text()) if CURRENT.exists() else None
 
 
-def replace_current(counts: dict[str, object]) -> None:
-    """Let another version count, in one step."""
-    fresh = CURRENT.with_suffix(".new")
-    fresh.write_text(json.dumps(counts))
-    fresh.replace(CURRENT)
+def replace_current(version: dict[str, object]) -> None:
+    """Replace the current version atomically."""
+    new_file = CURRENT.with_suffix(".new")
+    new_file.write_text(json.dumps(version))
+    new_file.replace(CURRENT)
 
 
 pipeline = Pipeline(

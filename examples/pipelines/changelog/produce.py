@@ -1,4 +1,4 @@
-"""Changes of customers: new ones, moves, and deletions, which are records without a value.
+"""Producer of changes of customers. A deletion is a record without a value.
 
 python produce.py [HOST:PORT]
 """

@@ -1,4 +1,4 @@
-"""Customers, some of whom move, and orders of theirs; among them things that are no orders.
+"""Producer of customers, their orders, and some invalid records.
 
 python produce.py [HOST:PORT]
 """
@@ -20,7 +20,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def main(bootstrap: str = "127.0.0.1:9092") -> None:
-    """Send them all; customer 4 has ordered and is unknown."""
+    """Send all records. Customer 4 has orders, but no record in the topic of customers."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for number, name, country in CUSTOMERS:
         customer = {"customer_id": number, "name": name, "country": country}
@@ -37,7 +37,7 @@ def main(bootstrap: str = "127.0.0.1:9092") -> None:
     for value in BROKEN:
         producer.produce("orders", value)
     assert producer.flush(30) == 0
-    print(f"{len(CUSTOMERS)} customers, {ORDERS} orders, {len(BROKEN)} records that are none")
+    print(f"{len(CUSTOMERS)} customers, {ORDERS} orders, {len(BROKEN)} invalid records")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clicks of a few users, in visits with long pauses between them.
+"""Producer of clicks of a few users, in visits with long pauses between them.
 
     python produce.py [HOST:PORT]
 
@@ -21,7 +21,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def clicks() -> Iterator[dict[str, str]]:
-    """Each user has visits of three clicks, a minute apart, every two hours."""
+    """Generate visits of three clicks, a minute apart, every two hours for each user."""
     for visit in range(VISITS):
         for minute, page in enumerate(PAGES):
             for user in USERS:

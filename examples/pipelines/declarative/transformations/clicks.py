@@ -1,4 +1,4 @@
-"""Clicks as a table that grows, and how many each page had."""
+"""Clicks as a table that is appended to, and their number by page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ spark = SparkSession.active()
 
 @dp.table
 def clicks() -> DataFrame:
-    """Return the topic as a stream: each run adds what came since the last."""
+    """Return the topic as a stream: each run appends the records since the last run."""
     return (
         spark.readStream.format("millstream")
         .option("bootstrap.servers", spark.conf.get("millstream.bootstrap"))
@@ -24,5 +24,5 @@ def clicks() -> DataFrame:
 
 @dp.materialized_view
 def clicks_by_page() -> DataFrame:
-    """Count them, anew in each run."""
+    """Return the clicks by page, counted again in each run."""
     return spark.read.table("clicks").groupBy("page").count()

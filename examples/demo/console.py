@@ -1,4 +1,4 @@
-"""The last chapter: the console, with something to see in it until you have seen enough."""
+"""Chapter 4: the web console, with traffic to watch."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from contextlib import contextmanager
 from itertools import count
 from urllib.request import urlopen
 
-from clicks import PATIENCE, TOPIC, clicks, make_producer
+from clicks import TIMEOUT_SECONDS, TOPIC, clicks, make_producer
 from confluent_kafka import Consumer
 from node import Node
-from telling import say, show
+from output import explain, show
 
 import millstream
 
 CLICKS_PER_SECOND = 40
 READ_PER_SECOND = 30
-"""A little less than is written, so that there is a lag to watch."""
+"""A little less than is written, so that the group has a lag."""
 
 QUEUE = "mail"
 
 
-def tell(node: Node) -> None:
-    """Show the console, keep it busy where somebody looks, and stop the node."""
-    say("The node in your browser: rates, topics, a live tail, groups, queues, pipelines, health.")
-    with urlopen(f"{node.url}/", timeout=PATIENCE) as page:
+def present(node: Node) -> None:
+    """Show the console, with traffic until Ctrl-C on a terminal, and stop the node."""
+    explain("Open the console: rates, topics, a live tail, groups, queues, pipelines, health.")
+    with urlopen(f"{node.url}/", timeout=TIMEOUT_SECONDS) as page:
         assert page.status == 200, page.status
     show(f"{node.url}/")
-    say("And for programs:")
+    explain("Endpoints for programs:")
     for path in ("/health/ready", "/metrics", "/openapi.json", f"/v1/topics/{TOPIC}"):
         show(f"curl {node.url}{path}")
     if sys.stdin.isatty() and sys.stdout.isatty():
         wait(node)
-    say("SIGTERM: the node answers what is under way, commits, seals its segments and ends.")
+    explain(
+        "Send SIGTERM: the node answers requests in flight, commits, seals its segments and exits."
+    )
     show(f"exit status {node.end(signal.SIGTERM)}")
 
 
 def wait(node: Node) -> None:
-    """Keep clicks and jobs coming until Ctrl-C."""
-    say("Clicks and jobs keep coming, so that there is something to see. Ctrl-C ends it all.")
+    """Send clicks and jobs until Ctrl-C."""
+    explain("Clicks and jobs are now sent continuously. Press Ctrl-C to end the demo.")
     try:
         with traffic(node):
             threading.Event().wait()
@@ -51,7 +53,7 @@ def wait(node: Node) -> None:
 
 @contextmanager
 def traffic(node: Node) -> Iterator[None]:
-    """Have clicks sent and read, and jobs put and done, a few in each second."""
+    """Send and read clicks, and put and process jobs, a few per second."""
     is_over = threading.Event()
     tasks = (send, read, put, work)
     threads = [threading.Thread(target=task, args=(node, is_over), daemon=True) for task in tasks]
@@ -62,11 +64,11 @@ def traffic(node: Node) -> Iterator[None]:
     finally:
         is_over.set()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT_SECONDS)
 
 
 def send(node: Node, is_over: threading.Event) -> None:
-    """Send clicks that go on where the story ended."""
+    """Send more clicks."""
     producer = make_producer(node.bootstrap)
     for first in count(1_000_000, CLICKS_PER_SECOND):
         for click in clicks(first, first + CLICKS_PER_SECOND):
@@ -74,11 +76,11 @@ def send(node: Node, is_over: threading.Event) -> None:
         producer.poll(0)
         if is_over.wait(1):
             break
-    producer.flush(PATIENCE)
+    producer.flush(TIMEOUT_SECONDS)
 
 
 def read(node: Node, is_over: threading.Event) -> None:
-    """Read the clicks as a group does, and not quite as fast."""
+    """Read the clicks as a consumer group, a little slower than they are sent."""
     settings = {"bootstrap.servers": node.bootstrap, "group.id": "dashboard", "log_level": 0}
     consumer = Consumer({**settings, "auto.offset.reset": "latest"})
     consumer.subscribe([TOPIC])
@@ -98,7 +100,7 @@ def put(node: Node, is_over: threading.Event) -> None:
 
 
 def work(node: Node, is_over: threading.Event) -> None:
-    """Do jobs; every tenth one fails and comes back."""
+    """Process jobs; every tenth one fails and is delivered again."""
     with millstream.Client(node.url) as client:
         queue = client.create_queue(QUEUE)
         while not is_over.wait(1):
@@ -110,4 +112,4 @@ def work(node: Node, is_over: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit("this is a part of the demo: make demo")
+    sys.exit("this is a part of the demo, which runs with: make demo")
