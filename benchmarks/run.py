@@ -1,4 +1,4 @@
-"""Measures what Millstream claims, beside the limit of the machine and its peers, in the same run.
+"""Benchmarks of Millstream, beside the limit of the machine and its peers in the same run.
 
     python benchmarks/run.py                                        every subject, every peer
     python benchmarks/run.py --subject log --quick                  one of them, in a few minutes
@@ -7,12 +7,12 @@
     python benchmarks/run.py --report [FILE ...]                    what the documentation shows
 
 A subject is a module in `subjects/` with a tuple of `EXPERIMENTS`; `subjects/example.py` is the
-smallest there can be. For each, a table is printed, and JSON, a plot and a Markdown report are
-left in `benchmarks/results/` of the current directory. What is measured lies in a folder there,
-so that it is on a real disk, and is removed at the end.
+smallest one. For each, a table is printed, and JSON, a plot and a Markdown report are written to
+`benchmarks/results/` of the current directory. The data is in a folder there, so that it is on a
+real disk, and is removed at the end.
 
-`--report` takes the JSON of a run over into `benchmarks/published/`, and writes the page of the
-documentation anew; without files it only writes the page.
+`--report` copies the JSON of a run to `benchmarks/published/`, and writes the page of the
+documentation again; without files it only writes the page.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ SUBJECTS = (
     *("machine", "log", "kafka", "http", "queues", "life", "start", "memory", "growth", "claims"),
     *("formats", "spark"),
 )
-"""What is measured when no subject is named. The example is not worth it."""
+"""Subjects that are measured by default: all but the example."""
 
 RESULTS = Path("benchmarks", "results")
 
 
 def main() -> None:
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated by SIGTERM"))
     if arguments.report is not None:
         publish(arguments.report, PUBLISHED, PAGE)
         return
@@ -70,7 +70,7 @@ def main() -> None:
 def run_subject(
     subject: str, scale: Scale, results: Path, asked: Collection[str], *, only: str = ""
 ) -> None:
-    """Measure one subject, print its table and leave its files in `results`."""
+    """Measure one subject, print its table and write its files to `results`."""
     experiments = importlib.import_module(f"subjects.{subject}").EXPERIMENTS
     chosen = [experiment for experiment in experiments if only in experiment.title]
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -117,7 +117,7 @@ def _peers(text: str) -> Collection[str]:
     names = text.split(",")
     if unknown := [name for name in names if name not in PEERS]:
         raise argparse.ArgumentTypeError(
-            f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}, all, none"
+            f"unknown peer {', '.join(unknown)}; the peers are {', '.join(PEERS)}, all, none"
         )
     return names
 
@@ -130,25 +130,25 @@ def _arguments() -> argparse.Namespace:
         "--peers",
         type=_peers,
         default=PEERS,
-        help=f"who is measured beside us: some of {','.join(PEERS)}, or none; default: all",
+        help=f"peers to measure beside us: some of {','.join(PEERS)}, or none; default: all",
     )
     parser.add_argument(
         "--report",
         type=Path,
         nargs="*",
         metavar="FILE",
-        help="publish these results, and write the page of the documentation",
+        help="publish these results, and write their page in the documentation",
     )
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="sample where nodes spend their time (py-spy); figures of such a run are too low",
+        help="profile the nodes with py-spy; the figures of such a run are too low",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
     sizes = parser.add_mutually_exclusive_group()
     for scale, meaning in (
         (Scale.QUICK, "fewer repetitions and less data"),
-        (Scale.SMOKE, "so little that the figures mean nothing: shows that everything runs"),
+        (Scale.SMOKE, "a minimal run whose figures mean nothing: checks that everything runs"),
     ):
         sizes.add_argument(
             f"--{scale.value}",

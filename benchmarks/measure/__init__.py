@@ -1,1 +1,1 @@
-"""How measuring is done, whatever is measured."""
+"""Framework of the benchmarks."""

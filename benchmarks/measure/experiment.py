@@ -59,41 +59,41 @@ T = TypeVar("T")
 
 Figures: TypeAlias = Mapping[str, float]
 Arm: TypeAlias = Callable[[], Figures]
-"""One turn of one arm. It does its own timing, and returns its figures by name."""
+"""One turn of an arm. It measures its own time, and returns its figures by name."""
 
 
 class Scale(enum.Enum):
-    """How much is measured."""
+    """Amount of work in a measurement."""
 
     SMOKE = "smoke"
     QUICK = "quick"
     FULL = "full"
 
     def pick(self, *, smoke: T, quick: T, full: T) -> T:
-        """Return what belongs to this scale."""
+        """Return the value for this scale."""
         return {Scale.SMOKE: smoke, Scale.QUICK: quick, Scale.FULL: full}[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerArms:
-    """What a peer does in an experiment."""
+    """Arms of a peer in an experiment."""
 
     peer: str
-    """Which server it is, as `Peers` knows it; it runs before the arms are prepared."""
+    """Name of the server in `Peers`; it runs before the arms are prepared."""
     arms: Callable[[Scale, Path, PeerServer], AbstractContextManager[Sequence[Arm]]]
-    """Prepares the arms in an empty folder. `PeerMissing`, here or in a turn, takes them out."""
+    """Prepares the arms in an empty folder. `PeerMissing`, here or in a turn, removes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is prepared together and measured in turns."""
+    """Arms that are prepared together and measured in turns."""
 
     title: str
     note: str
-    """What is done, and what the figures leave out."""
+    """Description of the work, and of what the figures exclude."""
     rows: tuple[Row, ...]
     arms: Callable[[Scale, Path], AbstractContextManager[Sequence[Arm]]]
-    """Prepares the arms in an empty folder, and tidies up after them."""
+    """Prepares the arms in an empty folder, and cleans up after them."""
     peers: tuple[PeerArms, ...] = ()
     repetitions_smoke: int = 2
     repetitions_quick: int = 3

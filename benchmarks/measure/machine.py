@@ -1,4 +1,4 @@
-"""What a figure depends on, besides the code: the machine, its disk and the libraries."""
+"""Facts that a figure depends on besides the code: the machine, its disk and the libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the documentation that holds what was measured last, made of stored results."""
+"""The page of published results in the documentation, generated from stored results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "internals" / "benchmarks.md"
 
 
 def publish(results: Iterable[Path], published: Path, page: Path) -> None:
-    """Let the documentation rest on these results too, and write its page anew."""
+    """Add these results to the published ones, and write the page again."""
     published.mkdir(exist_ok=True)
     for path in results:
         subject = read_json(path).subject
@@ -28,7 +28,7 @@ def publish(results: Iterable[Path], published: Path, page: Path) -> None:
 
 
 def page_text(published: Path) -> str:
-    """Return the page that these results make."""
+    """Return the page for the published results."""
     reports = [read_json(path) for path in sorted(published.glob("*.json"))]
     return f"""# Benchmarks: the results
 

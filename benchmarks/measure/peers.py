@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 
 class PeerMissing(Exception):
-    """A peer cannot be had, or gave up. The message says why, and what would help."""
+    """A peer is not available, or failed. The message has the reason and the remedy."""
 
 
 class PeerServer(Protocol):
@@ -59,7 +59,7 @@ class Peers:
         self._stack.__exit__(kind, error, trace)
 
     def is_asked(self, name: str) -> bool:
-        """Whether whoever started the run wants this peer beside us."""
+        """Whether this peer was requested."""
         return name.split(maxsplit=1)[0] in self._asked
 
     def server(self, name: str) -> PeerServer:

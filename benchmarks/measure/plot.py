@@ -1,4 +1,4 @@
-"""One picture of a run: ours, the limit and the peers of every row, side by side."""
+"""Plot of a run: ours, the limit and the peers of every row, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, for people: a table that reads as it is, and as Markdown."""
+"""Report of a run: a table that is readable as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ the goal is met. Lines without a goal are for information. 1 MB is a million byt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All about one run of one subject."""
+    """Result of one run of one subject."""
 
     subject: str
     scale: str
     date: str
-    """When it began, in UTC."""
+    """Start of the run, in UTC."""
     seconds: float
     facts: Mapping[str, str]
     notes: Mapping[str, str]
-    """What was done, by the title of the experiment."""
+    """Descriptions of the experiments, by title."""
     outcomes: Sequence[Outcome]
 
 

@@ -1,4 +1,4 @@
-"""The rows of a table: what is measured, what it is held against, and what came of it."""
+"""Rows of a result table: figures, comparisons and goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder for what is measured, gone at the end, however the end comes."""
+"""Temporary folder for a measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Give an empty folder below `parent`, and remove it with all that it holds."""
+    """Yield an empty folder below `parent`, and remove it with its contents."""
     folder = Path(tempfile.mkdtemp(prefix="data-", dir=parent))
     try:
         yield folder

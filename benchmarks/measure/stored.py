@@ -1,4 +1,4 @@
-"""What was measured, for programs: a report as JSON, and back."""
+"""Reports as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes use of the machine, whatever they are written in."""
+"""CPU time and memory of processes, in any language."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from peers.lines import connect
 from peers.processes import PeerProcess, found, free_port, said, serving
 
 SYNC_VERSION_MIN = (2, 10)
-"""Older servers sync every two minutes, and cannot be told otherwise."""
+"""Older servers sync every two minutes, which cannot be configured."""
 
 _INBOX = "_INBOX.bench"
 _HELLO = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\n'

@@ -1,4 +1,4 @@
-"""A peer in a process of its own: found, started, waited for, and stopped by its number."""
+"""A peer in a process of its own: found, started, waited for, and stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 20
 _LOOK_SECONDS = 0.05
 _LAST_WORDS = 500
-"""How much of what a server said is told when it does not start."""
+"""Length of a server's output that is shown if it does not start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What is measured. Each module has a tuple of `EXPERIMENTS`."""
+"""Subjects of the benchmarks. Each module has a tuple of `EXPERIMENTS`."""

@@ -1,4 +1,4 @@
-"""The smallest subject: copy it to begin another. The tests of the framework run it."""
+"""The smallest subject: copy it to start another. The tests of the framework run it."""
 
 from __future__ import annotations
 

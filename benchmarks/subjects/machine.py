@@ -1,4 +1,4 @@
-"""The machine itself: what all ratios rest on, in one table, so that runs can be told apart."""
+"""Limits of the machine, on which all ratios depend, so that runs can be compared."""
 
 from __future__ import annotations
 

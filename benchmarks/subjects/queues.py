@@ -1,4 +1,4 @@
-"""Work queues over HTTP: claiming and acking in batches, beside a server that does nothing."""
+"""Work queues over HTTP: claims and acks in batches, beside a server that does nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks is no package that is installed: it is found beside its command."""
+"""Puts the benchmarks on the path: they are not an installed package."""
 
 from __future__ import annotations
 

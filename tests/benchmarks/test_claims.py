@@ -1,4 +1,4 @@
-"""Every figure that the documentation gives is one that an experiment measures."""
+"""Every figure in the documentation is measured by an experiment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from run import SUBJECTS
 ROOT = Path(__file__).parents[2]
 PERFORMANCE = ROOT / "docs" / "internals" / "performance.md"
 HERE = {PERFORMANCE, PERFORMANCE.with_name("benchmarks.md")}
-"""Pages that say themselves what they were measured by."""
+"""Pages that name the experiment for their figures."""
 
 FIGURE = re.compile(r"\d ?(µs|[MG]B/s|s/GB)|CPU of one|[Mm]easured(,| in one run| \+)")
 

@@ -1,4 +1,4 @@
-"""Peers take turns with us; one that is not there is reported, and stops nobody else."""
+"""Peers are measured in turns with ours; a missing peer is reported, and the others still run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FakeServer:
 
 
 class Turns:
-    """Arms that take down who had a turn, and return the next of the figures given."""
+    """Arms that record their turns, and return the given figures one by one."""
 
     def __init__(self):
         self.taken = []
@@ -103,7 +103,7 @@ def report(outcomes, **facts):
 
 @pytest.fixture
 def outcomes(tmp_path):
-    """A row with a limit; beside it a peer that is ahead, one that is behind, and one lost."""
+    """A row with a limit, a faster peer, a slower peer, and a missing one."""
     turns = Turns()
     line = row(
         against("swift", ratio_at_least(1)),

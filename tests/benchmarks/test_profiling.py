@@ -1,4 +1,4 @@
-"""What a profile says of stacks."""
+"""Summary of sampled stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single figures that decisions in the documentation rest on, which no other subject measures."""
+"""Figures that support decisions in the documentation and that no other subject measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line in the log of events costs whoever says it."""
+"""Cost of logging an event."""
 
 from __future__ import annotations
 

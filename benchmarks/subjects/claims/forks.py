@@ -1,4 +1,4 @@
-"""How long it takes to fork a stream of 100 MB, beside a copy of the bytes."""
+"""Time to fork a stream of 100 MB, beside a copy of its bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from subjects.http.load import ask, connect
 from subjects.kafka.client import answer_size, produce_frame, send_pipelined
 from subjects.kafka.processes import ServerProcess
 from subjects.log.common import KIB, MB, MIB, fresh_file, make_batch
-from subjects.memory.processes import Doors, running_node
+from subjects.memory.processes import NodeProcess, running_node
 
 BATCH_SIZE = MIB
 SIZES = {"large": 256 * KIB, "1 KB": KIB, "100 B": 100}
@@ -24,9 +24,9 @@ SHARE = 10
 """Of records of 100 bytes only a tenth is forked, for each record takes the node a while."""
 
 
-def _put(doors: Doors, stream: str, *headers: str) -> None:
+def _put(node: NodeProcess, stream: str, *headers: str) -> None:
     head = [f"PUT /v1/streams/{stream} HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 0", *headers]
-    with connect(doors.http) as connection:
+    with connect(node.http) as connection:
         ask(connection, "\r\n".join([*head, "\r\n"]).encode())
 
 
@@ -34,15 +34,15 @@ def _put(doors: Doors, stream: str, *headers: str) -> None:
 def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     size = scale.pick(smoke=2 * MB, quick=100 * MB, full=100 * MB)
     numbers = itertools.count()
-    with running_node(folder / "data") as doors:
+    with running_node(folder / "data") as node:
         streams = {name: f"source-{number}" for number, name in enumerate(SIZES)}
         for name, value_size in SIZES.items():
-            _put(doors, streams[name], "Content-Type: application/octet-stream")
+            _put(node, streams[name], "Content-Type: application/octet-stream")
             batch = make_batch(BATCH_SIZE - 4 * KIB, value_size=value_size)
             frame = produce_frame(streams[name], batch, acks=-1)
-            answer = answer_size(doors.kafka, frame)
+            answer = answer_size(node.kafka, frame)
             count = size // len(batch) // (SHARE if name == "100 B" else 1)
-            send_pipelined(doors.kafka, frame, count, answer=answer, window=8)
+            send_pipelined(node.kafka, frame, count, answer=answer, window=8)
 
         def bare() -> Figures:
             data = bytes(MB)
@@ -54,10 +54,10 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
                 return {"bare": time.perf_counter() - began}
 
         def ours(name: str) -> Figures:
-            server = ServerProcess(doors.pid, 0)
+            server = ServerProcess(node.pid, 0)
             used, began = server.cpu_seconds(), time.perf_counter()
             source = f"Stream-Forked-From: /v1/streams/{streams[name]}"
-            _put(doors, f"fork-{next(numbers)}", source)
+            _put(node, f"fork-{next(numbers)}", source)
             took = time.perf_counter() - began
             return {name: took, f"{name} CPU": server.cpu_seconds() - used}
 

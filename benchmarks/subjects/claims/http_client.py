@@ -1,4 +1,4 @@
-"""What an append by our client costs the client's own process, beside httpx."""
+"""CPU time of an append in the process of our client, beside httpx."""
 
 from __future__ import annotations
 

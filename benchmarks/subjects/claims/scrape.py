@@ -1,4 +1,4 @@
-"""What a scrape of the metrics costs a node that has as many partitions as it lists."""
+"""Cost of a metrics scrape for a node with the maximum number of listed partitions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CONFIG = LogConfig(durability=Durability.DISK)
 def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     count = scale.pick(smoke=10, quick=1_000, full=1_000)
     with ExitStack() as stack:
-        doors = stack.enter_context(running_node(folder / "node"))
-        write_to_all(doors.kafka, make_topic(doors.kafka, partitions=count), count)
+        node = stack.enter_context(running_node(folder / "node"))
+        write_to_all(node.kafka, make_topic(node.kafka, partitions=count), count)
         logs = stack.enter_context(
             opened(folder / "store", CONFIG, filesystem=UnsyncedFilesystem())
         )
@@ -36,9 +36,9 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
         store = logs.store
 
         def scrape() -> Figures:
-            server = ServerProcess(doors.pid, 0)
+            server = ServerProcess(node.pid, 0)
             used = server.cpu_seconds()
-            with urllib.request.urlopen(f"http://127.0.0.1:{doors.http}/metrics") as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{node.http}/metrics") as answer:
                 size = len(answer.read())
             return {"scrape": (server.cpu_seconds() - used) * 1e3, "size": size / MB}
 

@@ -1,4 +1,4 @@
-"""Who syncs a commit: the kernel on its own or a thread; and what the checkpoint adds."""
+"""Commit latency with asynchronous I/O and with a thread, and the cost of the checkpoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Growth: what an append, a fetch, a lookup and a start cost in a log that is long."""
+"""Growth: cost of an append, a fetch, a lookup and a start in a long log."""
 
 from __future__ import annotations
 
-from subjects.growth.door import DOOR
 from subjects.growth.engine import ENGINE
+from subjects.growth.topic import LARGE_TOPIC
 
-EXPERIMENTS = (ENGINE, DOOR)
+EXPERIMENTS = (ENGINE, LARGE_TOPIC)

@@ -1,4 +1,4 @@
-"""Whether the cost of an append, a read, a lookup or of opening grows with the length of a log."""
+"""Cost of an append, a read, a lookup and opening, by the length of a log."""
 
 from __future__ import annotations
 

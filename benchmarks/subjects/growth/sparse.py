@@ -10,7 +10,7 @@ holes for the rest:
     +--------+----------------------------+--------+----------------------------+---
 
 Names, sizes, offsets, indexes, timestamps and checksums are those of a log that was written in
-full, and whoever reads it reads the same bytes. What differs is that a hole is never read from the
+full, and a reader reads the same bytes. What differs is that a hole is never read from the
 disk, and that a megabyte takes less of the page cache: neither counts here, where everything that
 is measured lies in the page cache.
 """
@@ -88,8 +88,8 @@ def timestamp_of(batch: int) -> int:
 
 def _zeros() -> bytes:
     """Return a batch of exactly 1 MiB, zero behind its first block."""
-    spare = len(build_batch([Record(bytes(MIB - BLOCK))], now_ms=NOW_MS)) - (MIB - BLOCK)
-    batch = build_batch([Record(bytes(MIB - spare))], now_ms=NOW_MS)
+    overhead = len(build_batch([Record(bytes(MIB - BLOCK))], now_ms=NOW_MS)) - (MIB - BLOCK)
+    batch = build_batch([Record(bytes(MIB - overhead))], now_ms=NOW_MS)
     assert len(batch) == MIB
     assert not any(batch[BLOCK:])
     return batch

@@ -1,4 +1,4 @@
-"""The HTTP door: appending in batches and one by one, and live delivery, beside their limits."""
+"""The HTTP server: appends in batches and one by one, and live delivery, beside their limits."""
 
 from __future__ import annotations
 

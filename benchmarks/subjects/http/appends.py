@@ -1,4 +1,4 @@
-"""Appending over HTTP: many records at a time, and one, beside a server that does nothing."""
+"""Appends over HTTP, in batches and one by one, beside a server that does nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live delivery: how long an append takes to reach a hundred watchers over SSE."""
+"""Live delivery: time from an append to a hundred watchers over SSE."""
 
 from __future__ import annotations
 

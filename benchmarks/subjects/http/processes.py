@@ -1,4 +1,4 @@
-"""Servers and clients in processes of their own: a node, the limit beside it, and their load."""
+"""Servers and clients in separate processes: a node, its limit, and their load."""
 
 from __future__ import annotations
 

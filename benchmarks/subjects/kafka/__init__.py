@@ -1,4 +1,4 @@
-"""The Kafka door: bytes, requests, durability and latency, beside the least they could cost.
+"""The Kafka server: bytes, requests, durability and latency, beside the least they could cost.
 
 Then the same work beside Apache Kafka, Redis Streams and NATS JetStream.
 """

@@ -1,4 +1,4 @@
-"""A node and Apache Kafka with the same load, from the same client with the same settings."""
+"""A node and Apache Kafka under the same load, from the same client with the same settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consuming, and how long a lone durable record takes."""
+"""Consumption, and the latency of a lone durable record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thousand partitions at once through the Kafka door, all of class `fsync`."""
+"""A thousand partitions at once through the Kafka server, all of class `fsync`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, and what they cost: a node, and the limits beside it."""
+"""Servers in separate processes, and their cost: a node and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producing: what a byte, and what a request, costs the server beside the least it could cost."""
+"""Production: server cost of a byte and of a request, beside the lowest possible cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of data: compacting, deleting by key, and what both cost those who write meanwhile."""
+"""Life of data: compaction, deletion by key, and their effect on concurrent producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producing while another topic of the same node is compacted."""
+"""Production while another topic of the same node is compacted."""
 
 from __future__ import annotations
 

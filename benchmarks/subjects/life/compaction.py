@@ -1,4 +1,4 @@
-"""Compacting a log of small records with many keys, beside copying and summing its bytes."""
+"""Compaction of a log of small records with many keys, beside a copy with a checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting the records of one key among a million, beside one durable replacement of a file."""
+"""Deletion of one key among a million, beside one durable replacement of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log engine: appending, committing, reading, decoding, encoding, opening, recovering."""
+"""The log engine: append, commit, read, decode, encode, open, recover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appending large batches: how near it comes to a bare loop of `os.write`."""
+"""Appends of large batches, beside a bare loop of `os.write`."""
 
 from __future__ import annotations
 

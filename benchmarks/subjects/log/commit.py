@@ -1,4 +1,4 @@
-"""Durable appends: how many share a sync, and what a lone one waits for."""
+"""Durable appends: number of appends per sync, and latency of a lone one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the experiments with a log have in common."""
+"""Helpers for experiments with a log."""
 
 from __future__ import annotations
 

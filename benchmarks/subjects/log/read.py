@@ -1,4 +1,4 @@
-"""Reading sealed segments in order: how near it comes to copying the same bytes."""
+"""Sequential reads of sealed segments, beside copying the same bytes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _experiment(batch_size: int, batches: str) -> Experiment:
         title=name,
         note=(
             "The whole log in order, 1 MiB at a time, from the page cache; every repetition maps"
-            " the files anew, ours and the limit, so both take the page faults. Ours verifies all"
+            " the files again, ours and the limit, so both take the page faults. Ours verifies all"
             " sums and returns views of the map, without a copy. Nothing waits here, so the time is"
             " that of the CPU: a neighbour on the machine does not count."
         ),

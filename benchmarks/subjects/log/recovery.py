@@ -1,4 +1,4 @@
-"""Opening a store whose process was killed: how long the end of its log takes to check."""
+"""Opening a store whose process was killed: time to check the end of its log."""
 
 from __future__ import annotations
 

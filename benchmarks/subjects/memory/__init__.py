@@ -1,4 +1,4 @@
-"""Memory: of an idle node, of connections that wait, of clients that do not read, of partitions."""
+"""Memory of an idle node, of idle connections, of clients that do not read, and of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an idle connection holds: at the Kafka door, over HTTP, and while it watches."""
+"""Memory of an idle connection: to the Kafka server, over HTTP, and of a watcher."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
 
     def ours(kind: str) -> Figures:
         # A node of its own for each, since memory that was used once stays.
-        with running_node(folder / str(next(numbers))) as doors:
-            with connect(doors.http) as connection:
+        with running_node(folder / str(next(numbers))) as node:
+            with connect(node.http) as connection:
                 ask(connection, post(f"/v1/topics/{TOPIC}/records", b'{"records":[{"value":1}]}'))
-            port = doors.kafka if kind == "kafka" else doors.http
+            port = node.kafka if kind == "kafka" else node.http
             with held(kind, port, 1):
-                before = doors.resident_bytes
+                before = node.resident_bytes
             with held(kind, port, counts[kind]) as connections:
-                doors.settle()
-                grown = doors.resident_bytes - before
+                node.settle()
+                grown = node.resident_bytes - before
             return {kind: max(grown, 1) / connections / KB, f"{kind} count": connections}
 
     yield bare, lambda: ours("kafka"), lambda: ours("http"), lambda: ours("sse")

@@ -5,7 +5,7 @@
     hold.py sse PORT COUNT                 each watches a topic in which nothing happens
     hold.py echo PORT COUNT                each sends a byte and is sent it back
     hold.py flood-http PORT COUNT EACH     each sends EACH requests and never reads an answer
-    hold.py flood-kafka PORT COUNT EACH    the same at the Kafka door
+    hold.py flood-kafka PORT COUNT EACH    the same at the Kafka server
 
 Prints `held N` once all of them are there: N connections, or N bytes that the server took. Then it
 waits for its end.

@@ -1,4 +1,4 @@
-"""What a node holds of the machine's memory while nobody uses it."""
+"""Memory of an idle node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from subjects.http.load import ask, connect, post
 from subjects.kafka.client import answer_size, fetch_all, make_topic, produce_frame
 from subjects.kafka.processes import ServerProcess, node_command
 from subjects.log.common import KIB, MB, MIB, make_batch
-from subjects.memory.processes import Doors, running_node
+from subjects.memory.processes import NodeProcess, running_node
 from subjects.start.processes import IMPORTS, PYTHON, started
 
 BATCH_SIZE = 16 * KIB
@@ -37,23 +37,23 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
             return {"idle": start.resident_bytes / MB}
 
     def used() -> Figures:
-        with running_node(folder / str(next(numbers))) as doors:
-            _use(doors, batches)
-            return {"used": ServerProcess(doors.pid, 0).resident_bytes() / MB}
+        with running_node(folder / str(next(numbers))) as node:
+            _use(node, batches)
+            return {"used": ServerProcess(node.pid, 0).resident_bytes() / MB}
 
     yield bare, idle, used
 
 
-def _use(doors: Doors, batches: int) -> None:
+def _use(node: NodeProcess, batches: int) -> None:
     """Produce, consume and append by HTTP, so that all that is loaded late is there."""
     batch = make_batch(BATCH_SIZE)
-    topic = make_topic(doors.kafka)
+    topic = make_topic(node.kafka)
     frame = produce_frame(topic, batch, acks=-1)
     for _ in range(batches):
-        answer_size(doors.kafka, frame)
+        answer_size(node.kafka, frame)
     records = batches * (int.from_bytes(batch[23:27]) + 1)
-    fetch_all(doors.kafka, topic, records=records, size_max=MIB)
-    with connect(doors.http) as connection:
+    fetch_all(node.kafka, topic, records=records, size_max=MIB)
+    with connect(node.http) as connection:
         for _ in range(batches):
             ask(connection, post("/v1/topics/used/records", b'{"records":[{"value":1}]}'))
 
@@ -62,7 +62,7 @@ IDLE = Experiment(
     title="idle node",
     note=(
         "Resident memory of `millstream serve` with an empty directory once it is ready; and of one"
-        " that took some thousand records by both doors and gave them out again, when all"
+        " that took some thousand records through both servers and gave them out again, when all"
         " connections are gone. The limits are Python that imports nothing, and Python with all"
         " modules of a node."
     ),

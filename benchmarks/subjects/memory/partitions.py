@@ -1,4 +1,4 @@
-"""What partitions hold: those that are only there, and those that were written to."""
+"""Memory of partitions, unused and written to."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
         }
 
     def used() -> Figures:
-        with running_node(folder / f"used-{next(numbers)}") as doors:
-            topic = make_topic(doors.kafka, partitions=written)
-            before = doors.resident_bytes
-            write_to_all(doors.kafka, topic, written)
-            grown = doors.resident_bytes - before
+        with running_node(folder / f"used-{next(numbers)}") as node:
+            topic = make_topic(node.kafka, partitions=written)
+            before = node.resident_bytes
+            write_to_all(node.kafka, topic, written)
+            grown = node.resident_bytes - before
         return {"used": max(1, grown) / written / KB, "written": written}
 
     yield there, used

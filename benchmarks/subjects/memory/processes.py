@@ -1,4 +1,4 @@
-"""Nodes with both doors, clients that hold connections, and as many descriptors as they need."""
+"""Nodes with both servers, clients that hold connections, and the descriptors they need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDLE_CPU_SECONDS = 0.01
 """A node that has nothing to do uses less than this in `SETTLE_SECONDS`."""
 
 
-class Doors(NamedTuple):
+class NodeProcess(NamedTuple):
     """A node, and where it is reached."""
 
     pid: int
@@ -59,8 +59,8 @@ class Doors(NamedTuple):
 
 
 @contextmanager
-def running_node(data: Path, *options: str) -> Iterator[Doors]:
-    """Run a node, reached by both doors."""
+def running_node(data: Path, *options: str) -> Iterator[NodeProcess]:
+    """Run a node with both servers."""
     process = subprocess.Popen(node_command(data, *options), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -68,9 +68,9 @@ def running_node(data: Path, *options: str) -> Iterator[Doors]:
         for line in process.stdout:
             if line == "ready\n":
                 break
-            door, _, address = line.strip().partition(" ")
-            ports[door] = int(address.rpartition(":")[2])
-        yield Doors(process.pid, ports["kafka"], ports["http"])
+            listener, _, address = line.strip().partition(" ")
+            ports[listener] = int(address.rpartition(":")[2])
+        yield NodeProcess(process.pid, ports["kafka"], ports["http"])
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate()

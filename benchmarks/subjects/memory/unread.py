@@ -1,4 +1,4 @@
-"""What clients cost that send many requests at once and read no answer."""
+"""Memory for clients that send many requests and read no response."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
     numbers = itertools.count()
 
     def ours(kind: str) -> Figures:
-        with running_node(folder / str(next(numbers))) as doors:
-            port = doors.kafka if kind == "kafka" else doors.http
+        with running_node(folder / str(next(numbers))) as node:
+            port = node.kafka if kind == "kafka" else node.http
             with held(kind, port, clients):
-                before = doors.resident_bytes
+                before = node.resident_bytes
             with held(f"flood-{kind}", port, clients, each) as taken:
-                doors.settle()
-                grown = doors.peak_bytes - before
+                node.settle()
+                grown = node.peak_bytes - before
             return {
                 kind: max(grown, 1) / MB,
                 f"{kind} taken": max(taken, 1) / MB,

@@ -1,4 +1,4 @@
-"""Topics as Spark tables: scans, streams, sinks and typed columns, each beside Spark's own."""
+"""Topics as Spark tables: scans, streams, sinks and typed columns, beside Spark's own sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the experiments with Spark have in common: a session, a node, topics that are filled."""
+"""Helpers for experiments with Spark: a session, a node, topics with records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a topic as a batch, beside Spark reading the same rows from Parquet."""
+"""Batch reads of a topic, beside Spark reading the same rows from Parquet."""
 
 from __future__ import annotations
 

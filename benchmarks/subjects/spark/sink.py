@@ -1,4 +1,4 @@
-"""Writing rows into a topic, exactly once, beside Spark writing them as Parquet."""
+"""Exactly-once writes to a topic, beside Spark writing the rows as Parquet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a micro-batch takes, beside one of a source that costs nothing."""
+"""Duration of a micro-batch, beside one of a source that costs nothing."""
 
 from __future__ import annotations
 

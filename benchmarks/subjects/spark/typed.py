@@ -1,4 +1,4 @@
-"""Typed columns of a topic with JSON, beside Spark's own parser over the same values."""
+"""Typed columns of a topic with JSON, beside Spark's own parser of the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting: a node with nothing, with much and after a kill, and the fixture of the tests."""
+"""Start of a node: empty, with much data, and after a kill; and of the test fixture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting a node whose data is new, or was closed cleanly."""
+"""Start of a node with new data, or data that was closed cleanly."""
 
 from __future__ import annotations
 

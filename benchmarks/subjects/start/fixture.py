@@ -1,4 +1,4 @@
-"""The pytest fixture: what a test waits for that asks for a real broker."""
+"""The pytest fixture: set-up time of a test with a real broker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FIXTURE = Experiment(
     note=(
         "Tests that ask for `millstream_broker` and do nothing with it. The first in a session also"
         " imports what a node needs; each later one makes a directory, opens a node in it with both"
-        " doors and stops it after the test. Figures of single tests are those of setting the"
+        " servers and stops it after the test. Figures of single tests are those of setting the"
         " fixture up, as pytest sees it. The limit is the same session with `tmp_path` instead."
     ),
     rows=(

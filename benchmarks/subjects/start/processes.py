@@ -1,4 +1,4 @@
-"""Processes that say `ready`, and how long that took them."""
+"""Processes that print `ready`, and the time until then."""
 
 from __future__ import annotations
 

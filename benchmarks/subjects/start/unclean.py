@@ -1,4 +1,4 @@
-"""Starting a node that was killed: how long until it serves again."""
+"""Start of a node that was killed: time until it serves again."""
 
 from __future__ import annotations
 

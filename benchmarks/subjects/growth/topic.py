@@ -1,4 +1,4 @@
-"""The same through the Kafka door: produce, fetch, offsets by time, and the start of the node."""
+"""Cost of produce, fetch, lookup by time and the start of a node, by the length of a topic."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _lookup_frame(offset: int) -> bytes:
 _time = partial(Row, unit="ms", limit_name="1 GB", goal=ratio_at_most(1.25))
 _cpu = partial(Row, unit="µs", limit_name="1 GB", goal=ratio_at_most(1.25))
 
-DOOR = Experiment(
+LARGE_TOPIC = Experiment(
     title="a topic of 100 GB",
     note=(
         "A node with a topic of 100 GB beside a node with one of 1 GB, made as above. One request"
