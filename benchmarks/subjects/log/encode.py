@@ -99,7 +99,8 @@ ENCODE = Experiment(
         "Columns of 10,000 rows, as Spark hands them over: a key of 8 bytes, a value of 100, a"
         " timestamp. Written as batches of at most 1 MB, not compressed, with checksums; one"
         " thread, in CPU time. By key, the rows are first spread over 12 partitions by the hash"
-        " of their keys. The kernels are compiled, or come from Numba's cache, before the clock starts."
+        " of their keys. The kernels are compiled, or come from Numba's cache, before the clock"
+        " starts."
     ),
     rows=(
         Row(
