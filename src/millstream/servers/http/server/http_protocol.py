@@ -118,6 +118,7 @@ class HttpProtocol(asyncio.Protocol):
             self._cycle.disconnect()
         if self._writable is not None:
             self._writable.set()
+        del self._parser  # It refers to this protocol: without the cycle, both are freed at once.
 
     def shutdown(self) -> None:
         """Close now, or after the response to the request in flight."""
