@@ -59,9 +59,11 @@ def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for one in operations:
-        path = one.path.replace(":path}", "}")
-        paths.setdefault(path, {})[one.method.lower()] = _operation(one, by_type, components)
+    for operation in operations:
+        path = operation.path.replace(":path}", "}")
+        paths.setdefault(path, {})[operation.method.lower()] = _operation(
+            operation, by_type, components
+        )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -85,42 +87,45 @@ def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
 
 def _types(operations: Sequence[HttpOperation]) -> list[type]:
     found: dict[type, None] = {}
-    for one in operations:
-        for kind in (one.body, *one.answers.values()):
+    for operation in operations:
+        for kind in (operation.body, *operation.answers.values()):
             if isinstance(kind, type):
                 found[kind] = None
     return list(found)
 
 
 def _operation(
-    one: HttpOperation, by_type: dict[type, Any], components: dict[str, Any]
+    operation: HttpOperation, by_type: dict[type, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
-    name = getattr(one.handler, "__name__", one.path)
+    name = getattr(operation.handler, "__name__", operation.path)
     found: dict[str, Any] = {
         "operationId": name,
-        "summary": one.summary,
-        "tags": [one.tag],
-        "parameters": [*_path_parameters(one.path), *_query_parameters(one, components)],
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "parameters": [
+            *_path_parameters(operation.path),
+            *_query_parameters(operation, components),
+        ],
         "responses": {
-            str(int(status)): _answer(one, kind, by_type, status)
-            for status, kind in one.answers.items()
+            str(int(status)): _answer(operation, kind, by_type, status)
+            for status, kind in operation.answers.items()
         },
     }
-    found["parameters"] += [_header(header) for header in one.headers]
-    if one.path.startswith(LIMITED_PREFIX):
+    found["parameters"] += [_header(header) for header in operation.headers]
+    if operation.path.startswith(LIMITED_PREFIX):
         found["parameters"].append(_header(_CLIENT))
-    if words := getdoc(one.handler):
+    if words := getdoc(operation.handler):
         found["description"] = words
-    errors = [*_EVERYWHERE, *one.errors]
-    if one.path.startswith(LIMITED_PREFIX) and one.path not in UNTHROTTLED_PATHS:
+    errors = [*_EVERYWHERE, *operation.errors]
+    if operation.path.startswith(LIMITED_PREFIX) and operation.path not in UNTHROTTLED_PATHS:
         errors.append(HTTPStatus.TOO_MANY_REQUESTS)
-    if "{" in one.path:
+    if "{" in operation.path:
         errors.append(HTTPStatus.NOT_FOUND)
-    if one.body is not None:
+    if operation.body is not None:
         errors += _WITH_BODY
         found["requestBody"] = {
-            "required": not one.is_body_optional,
-            "content": _content(one.body, by_type, one.example),
+            "required": not operation.is_body_optional,
+            "content": _content(operation.body, by_type, operation.example),
         }
     for status in sorted(set(errors)):
         found["responses"].setdefault(str(int(status)), _error(status, by_type))
@@ -143,11 +148,11 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _query_parameters(one: HttpOperation, components: dict[str, Any]) -> list[dict[str, Any]]:
-    if one.query is None:
+def _query_parameters(operation: HttpOperation, components: dict[str, Any]) -> list[dict[str, Any]]:
+    if operation.query is None:
         return []
-    _, found = msgspec.json.schema_components([one.query], ref_template=_REFERENCE)
-    own = found.pop(one.query.__name__)
+    _, found = msgspec.json.schema_components([operation.query], ref_template=_REFERENCE)
+    own = found.pop(operation.query.__name__)
     components |= found
     needed = own.get("required", [])
     return [
@@ -182,16 +187,16 @@ def _header(header: Parameter) -> dict[str, Any]:
 
 
 def _answer(
-    one: HttpOperation, kind: Answer, by_type: dict[type, Any], status: HTTPStatus
+    operation: HttpOperation, kind: Answer, by_type: dict[type, Any], status: HTTPStatus
 ) -> dict[str, Any]:
     words = kind.description if isinstance(kind, Media) else status.phrase
     found: dict[str, Any] = {"description": words}
     if kind is not None:
-        is_first = status == next(iter(one.answers))
-        found["content"] = _content(kind, by_type, one.answer_example if is_first else None)
+        is_first = status == next(iter(operation.answers))
+        found["content"] = _content(kind, by_type, operation.answer_example if is_first else None)
     found["headers"] = {
         header.name: {"description": header.description, "schema": dict(header.schema)}
-        for header in one.answer_headers
+        for header in operation.answer_headers
     } | _TIMING
     return found
 
