@@ -594,18 +594,18 @@ class Log:
         end = self.end_offset if until is None else until
         while position < end:
             try:
-                found = self.read(position)
+                batches = self.read(position)
             except OffsetOutOfRange:
                 gap, position = self.overtaken(position)
                 if gap is not None:
                     yield gap._replace(to_offset=min(gap.to_offset, end - 1))
                 continue
-            if not found.data:
+            if not batches.data:
                 return
-            for record in read_all(found.data):
+            for record in read_all(batches.data):
                 if position <= record.offset < end:
                     yield record
-            position = found.next_offset
+            position = batches.next_offset
 
     def overtaken(self, offset: int) -> tuple[Gap | None, int]:
         """Return the gap at `offset`, if any, and the offset at which a reader can continue.
@@ -627,14 +627,14 @@ class Log:
         """
         end = self.end_offset if until is None else until
         while offset < end:
-            found = self.read(offset)
-            if not found.data:
+            batches = self.read(offset)
+            if not batches.data:
                 return
-            for header, batch in split(found.data):
+            for header, batch in split(batches.data):
                 if header.base_offset >= end:
                     return
                 yield header, batch
-            offset = found.next_offset
+            offset = batches.next_offset
 
     def find_latest(self) -> TimestampedOffset | None:
         """Return the record with the greatest timestamp; of several, the first. Exact."""
@@ -681,9 +681,9 @@ class Log:
             raise OffsetOutOfRange(offset, start=self.start_offset, end=self.end_offset)
         while True:
             await self.wait_for(offset)
-            found = self.read(offset, size_max=size_max)
-            yield found
-            offset = found.next_offset
+            batches = self.read(offset, size_max=size_max)
+            yield batches
+            offset = batches.next_offset
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every change of what can be read.

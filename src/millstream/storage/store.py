@@ -215,7 +215,9 @@ class Store:
             self._recover_all()
             self.opening = StoreOpenReport(
                 logs=len(self._recovered) + len(self._failed),
-                scanned_bytes=sum(found.scanned_bytes for found in self._recovered.values()),
+                scanned_bytes=sum(
+                    recovered.scanned_bytes for recovered in self._recovered.values()
+                ),
                 repaired_logs=len(self.recovered()),
                 damaged_logs=len(self.damage()),
             )
@@ -239,11 +241,11 @@ class Store:
                 self.replay_priority = ReplayPriority.IDLE
         logger.info("%s: commits are synced by %s", self.path, self.sync_backend)
 
-    def _take_priority(self, wanted: IoPriority) -> None:
+    def _take_priority(self, priority: IoPriority) -> None:
         """Lower the disk priority of the calling thread, if that is configured and allowed."""
         if self.config.replay_priority is ReplayPriority.IDLE:
             with contextlib.suppress(OSError):
-                set_io_priority(wanted)
+                set_io_priority(priority)
 
     @property
     def sync_backend(self) -> str:
@@ -300,29 +302,29 @@ class Store:
         self._recovered.pop(name, None)
         self._damaged[name] = None
         try:
-            found = recover(self._log_directory(name, config), self._clock, now_ms=self.now_ms)
+            recovered = recover(self._log_directory(name, config), self._clock, now_ms=self.now_ms)
         except MillstreamError as error:
             self._failed[name] = error
         except OSError as error:
             self._failed[name] = StorageFailed(f"{name} cannot be opened: {error}")
         else:
-            self._recovered[name] = self._with_dates_since_clock(found)
-            if not found.damage and not found.offline:
+            self._recovered[name] = self._with_dates_since_clock(recovered)
+            if not recovered.damage and not recovered.offline:
                 del self._damaged[name]
-            for action in found.actions:
+            for action in recovered.actions:
                 logger.info("%s: %s", name, action)
-            for damage in found.damage:
+            for damage in recovered.damage:
                 logger.error("%s: damaged: %s", name, damage)
 
-    def _with_dates_since_clock(self, found: RecoveredLog) -> RecoveredLog:
+    def _with_dates_since_clock(self, recovered: RecoveredLog) -> RecoveredLog:
         """Give segments from before the retention clock its start date: theirs mean nothing."""
         assert self._retention_clock is not None, "the store is open"
         since_ms = self._retention_clock.since_ms
-        for segment in found.sealed:
+        for segment in recovered.sealed:
             seal = segment.seal
             if max(seal.created_ms, seal.sealed_ms) < since_ms:
                 segment.seal = replace(seal, created_ms=since_ms, sealed_ms=since_ms)
-        return found
+        return recovered
 
     def _log_directory(self, name: LogName, config: LogConfig) -> LogDirectory:
         is_ephemeral = config.durability is Durability.EPHEMERAL
@@ -427,17 +429,17 @@ class Store:
 
     def damage(self) -> dict[LogName, list[MillstreamError]]:
         """Return the damage found by recovery, by log; empty if there is none."""
-        found: dict[LogName, list[MillstreamError]] = {}
+        damage: dict[LogName, list[MillstreamError]] = {}
         for name in self._damaged:
             if name in self._failed:
-                found[name] = [self._failed[name]]
-            elif (one := self._recovered.get(name)) is not None:
-                found[name] = [*one.damage, *([one.offline] if one.offline else [])]
-        return found
+                damage[name] = [self._failed[name]]
+            elif (log := self._recovered.get(name)) is not None:
+                damage[name] = [*log.damage, *([log.offline] if log.offline else [])]
+        return damage
 
     def recovered(self) -> dict[LogName, list[str]]:
         """Return the repairs made when the store was opened, as messages, by log."""
-        return {name: found.actions for name, found in self._recovered.items() if found.actions}
+        return {name: log.actions for name, log in self._recovered.items() if log.actions}
 
     async def reopen(self, topic: str, partition: int = 0) -> Log:
         """Close a log, recover it and open it again, so that an offline log can be used."""
@@ -508,9 +510,9 @@ class Store:
             raise StorageFailed(f"{topic} was not deleted: {error}") from error
         finally:
             # Not earlier: a reader can map a file again for as long as it has its name.
-            for gone in (ephemeral, directory):
-                self._map_cache.forget_below(gone)
-                self._index_cache.forget_below(gone)
+            for removed in (ephemeral, directory):
+                self._map_cache.forget_below(removed)
+                self._index_cache.forget_below(removed)
         for name in names:
             self._recovered.pop(name, None)
             self._failed.pop(name, None)
@@ -544,26 +546,35 @@ class Store:
 
     def _make_log(self, name: LogName, config: LogConfig | None) -> Log:
         """Create or open a log. Blocks: the name of a new one is durable before it is used."""
-        found = self._recovered.get(name)
+        recovered = self._recovered.get(name)
         if config is None:
-            kept = found.partition.durability if found else self.log_config.durability
+            kept = recovered.partition.durability if recovered else self.log_config.durability
             config = replace(self.log_config, durability=kept)
-        if found and not found.is_new and _is_ephemeral(config) and not _is_ephemeral(found):
+        if (
+            recovered
+            and not recovered.is_new
+            and _is_ephemeral(config)
+            and not _is_ephemeral(recovered)
+        ):
             raise InvalidConfig(f"{name} is stored on disk and cannot become ephemeral")
         log_directory = self._log_directory(name, config)
-        if found is None or found.is_new or _is_ephemeral(found) != _is_ephemeral(config):
+        if (
+            recovered is None
+            or recovered.is_new
+            or _is_ephemeral(recovered) != _is_ephemeral(config)
+        ):
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
             _make_directory(log_directory.filesystem, log_directory.directory)
-            found = RecoveredLog(PartitionMetadata(config.durability))
+            recovered = RecoveredLog(PartitionMetadata(config.durability))
             write_partition_metadata(
-                log_directory.filesystem, log_directory.directory, found.partition
+                log_directory.filesystem, log_directory.directory, recovered.partition
             )
-        elif found.partition.durability is not config.durability and not found.offline:
+        elif recovered.partition.durability is not config.durability and not recovered.offline:
             if config.durability is Durability.FSYNC:
-                _sync_growing(log_directory, found)
-            found.partition = replace(found.partition, durability=config.durability)
+                _sync_growing(log_directory, recovered)
+            recovered.partition = replace(recovered.partition, durability=config.durability)
             write_partition_metadata(
-                log_directory.filesystem, log_directory.directory, found.partition
+                log_directory.filesystem, log_directory.directory, recovered.partition
             )
         return Log(
             name=str(name),
@@ -573,7 +584,7 @@ class Store:
             background=self._background,
             committer=self._committer,
             budget=self._budget,
-            recovered=found,
+            recovered=recovered,
             retention_now_ms=self.now_ms,
             deletions_max=self.config.deletions_max,
             on_open=self._limit_open_files,
@@ -672,8 +683,8 @@ class Store:
 
     async def _adopt_unsealed(self) -> None:
         """Open logs that were recovered and never used, so that closing them seals them."""
-        for name, found in self._recovered.items():
-            if name not in self._logs and found.growing and not found.offline:
+        for name, recovered in self._recovered.items():
+            if name not in self._logs and recovered.growing and not recovered.offline:
                 self._logs[name] = await self._open_log(name, None)
 
     def _release(self) -> None:
@@ -697,22 +708,22 @@ class Store:
         await self.close()
 
 
-def _is_ephemeral(what: RecoveredLog | LogConfig) -> bool:
+def _is_ephemeral(log: RecoveredLog | LogConfig) -> bool:
     """Return whether a log is stored in memory only."""
-    config = what.partition if isinstance(what, RecoveredLog) else what
+    config = log.partition if isinstance(log, RecoveredLog) else log
     return config.durability is Durability.EPHEMERAL
 
 
-def _sync_growing(log_directory: LogDirectory, found: RecoveredLog) -> None:
+def _sync_growing(log_directory: LogDirectory, recovered: RecoveredLog) -> None:
     """Sync what a weaker class wrote, before the log becomes one of class `fsync`."""
-    files = [found.growing.open()] if found.growing else []
+    files = [recovered.growing.open()] if recovered.growing else []
     try:
         sync_all(log_directory, files)
     except SegmentSyncFailed as failed:
         raise failed.cause from failed
     finally:
-        if found.growing:
-            found.growing.file = None
+        if recovered.growing:
+            recovered.growing.file = None
 
 
 def _make_directory(filesystem: Filesystem, path: str) -> None:

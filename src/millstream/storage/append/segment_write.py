@@ -13,7 +13,7 @@ from millstream.storage.segment.counters import LogCounters, StoreTotals
 from millstream.storage.segment.reader import Address
 from millstream.storage.segment.segment import GrowingSegment
 
-_REST_OF_HEADER = HEADER_SIZE - PREFIX_SIZE
+_UNSTAMPED_HEADER_SIZE = HEADER_SIZE - PREFIX_SIZE
 
 
 def gather_batches(
@@ -21,13 +21,13 @@ def gather_batches(
 ) -> list[PendingAppend]:
     """Return the pending batches that fit into `segment`, for one write; at least one."""
     appends = [pending[0]]
-    room = config.segment_bytes_max - segment.size - appends[0].size
-    slots = config.segment_records_max - segment.stats.record_count
-    slots -= appends[0].header.record_count
+    bytes_left = config.segment_bytes_max - segment.size - appends[0].size
+    records_left = config.segment_records_max - segment.stats.record_count
+    records_left -= appends[0].header.record_count
     for append in islice(pending, 1, None):
-        room -= append.size
-        slots -= append.header.record_count
-        if room < 0 or slots < 0:
+        bytes_left -= append.size
+        records_left -= append.header.record_count
+        if bytes_left < 0 or records_left < 0:
             break
         appends.append(append)
     return appends
@@ -62,9 +62,9 @@ def record_written(
     """Record batches that were written: in the segment, in themselves and in the counters."""
     base_offset, records = segment.base_offset, segment.stats.record_count
     size = segment.size
-    for append, prefix, rest in zip(appends, pieces[::2], pieces[1::2], strict=True):
+    for append, prefix, body in zip(appends, pieces[::2], pieces[1::2], strict=True):
         append.address = Address(base_offset, segment.stats.size)
-        segment.add(append.header, append.size, b"".join((prefix, rest[:_REST_OF_HEADER])))
+        segment.add(append.header, append.size, b"".join((prefix, body[:_UNSTAMPED_HEADER_SIZE])))
     counters.writes += 1
     counters.appends += len(appends)
     records, size = segment.stats.record_count - records, segment.size - size

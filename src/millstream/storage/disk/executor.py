@@ -52,7 +52,7 @@ class ThreadExecutor:
         def go() -> None:
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits for it.
+            except Exception as error:  # noqa: BLE001 - passed on to the caller.
                 loop.call_soon_threadsafe(_fail, future, error)
             else:
                 loop.call_soon_threadsafe(_finish, future, result)

@@ -155,8 +155,8 @@ def write_all(file: File, position: int, pieces: Sequence[Bytes]) -> int:
         written = file.write_at(position, some)
         position += written
         while written < size:
-            rest = memoryview(b"".join(some))[written:]
-            step = file.write_at(position, [rest])
+            remaining = memoryview(b"".join(some))[written:]
+            step = file.write_at(position, [remaining])
             if step == 0:
                 raise OSError(errno.EIO, "the kernel wrote no bytes and reported no error")
             written += step
@@ -196,8 +196,8 @@ class OsFile:
         if len(data) == size or not data:
             return data
         parts = [data]
-        while size > (found := sum(map(len, parts))):
-            more = os.pread(self._descriptor, size - found, position + found)
+        while size > (read_size := sum(map(len, parts))):
+            more = os.pread(self._descriptor, size - read_size, position + read_size)
             if not more:
                 break
             parts.append(more)

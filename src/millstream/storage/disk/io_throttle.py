@@ -52,8 +52,8 @@ class IoThrottle:
         self._check(unless)
         if self._bytes_per_second_max:
             now = self._monotonic()
-            rest = max(0.0, self._owed_seconds - (now - self._measured))
-            self._owed_seconds = rest + size / self._bytes_per_second_max
+            remaining = max(0.0, self._owed_seconds - (now - self._measured))
+            self._owed_seconds = remaining + size / self._bytes_per_second_max
             self._measured = now
             if self._owed_seconds >= PAUSE_SECONDS_MIN:
                 self._sleep(self._owed_seconds, unless)

@@ -133,15 +133,15 @@ class _Group:
     """Files that are synced together."""
 
     def __init__(self, count: int, done: SyncCallback) -> None:
-        self._left = count
+        self._remaining = count
         self._done = done
         self._error: OSError | None = None
 
     def end(self, error: OSError | None) -> None:
         """Record that one of the files is synced, or why it failed."""
         self._error = self._error or error
-        self._left -= 1
-        if self._left == 0:
+        self._remaining -= 1
+        if self._remaining == 0:
             self._done(self._error)
 
 
@@ -168,16 +168,20 @@ class _Calls:
         self._call(self._destroy, context)
 
     def submit(self, context: ctypes.c_ulong, descriptor: int, event: int, number: int) -> None:
-        rest = (0, 0, 0, 0, _FLAG_EVENT_FILE, event)
-        block = (number, 0, 0, _OPCODE_FDATASYNC, 0, descriptor, *rest)
+        remaining_fields = (0, 0, 0, 0, _FLAG_EVENT_FILE, event)
+        block = (number, 0, 0, _OPCODE_FDATASYNC, 0, descriptor, *remaining_fields)
         _CONTROL_BLOCK.pack_into(self._block, 0, *block)
         self._call(self._submit, context, ctypes.c_long(1), self._blocks)
 
     def completions(self, context: ctypes.c_ulong) -> list[tuple[int, int]]:
-        room = ctypes.c_long(SYNCS_IN_FLIGHT_MAX)
-        count = self._call(self._getevents, context, ctypes.c_long(0), room, self._events, None)
-        found = (_COMPLETION.unpack_from(self._events, _COMPLETION.size * n) for n in range(count))
-        return [(number, result) for number, _, result, _ in found]
+        count_max = ctypes.c_long(SYNCS_IN_FLIGHT_MAX)
+        count = self._call(
+            self._getevents, context, ctypes.c_long(0), count_max, self._events, None
+        )
+        completions = (
+            _COMPLETION.unpack_from(self._events, _COMPLETION.size * n) for n in range(count)
+        )
+        return [(number, result) for number, _, result, _ in completions]
 
     def _call(self, number: int, *arguments: object) -> int:
         result: int = self._syscall(ctypes.c_long(number), *arguments)

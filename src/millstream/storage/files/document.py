@@ -41,13 +41,13 @@ def decode_document(data: bytes, kind: str, version: int) -> dict[str, Any]:
     """
     try:
         document = json.loads(data)
-        found = document.pop("crc32c")
+        checksum = document.pop("crc32c")
         content, written_as = document["content"], (document["format"], document["version"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"not a {kind} document: {error!r}") from error
-    wanted = f"{crc32c(_dump(document)):08x}"
-    if found != wanted:
-        raise CorruptFile(f"{kind} has checksum {wanted}, the file says {found!r}")
+    expected = f"{crc32c(_dump(document)):08x}"
+    if checksum != expected:
+        raise CorruptFile(f"{kind} has checksum {expected}, the file says {checksum!r}")
     if encode_document(*written_as, content) != data:
         raise CorruptFile(f"{kind} is not in canonical form")
     if written_as[0] != kind or written_as[1] not in range(1, version + 1):

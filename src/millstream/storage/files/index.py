@@ -70,20 +70,22 @@ class SegmentIndex:
     def for_offset(self, offset: int) -> IndexEntry:
         """Return the last entry at or before `offset`, or else the first."""
         numbers = self._numbers
-        found = bisect_right(range(len(self)), offset, key=lambda n: numbers[n * _COLUMNS])
-        return self[max(found - 1, 0)]
+        number = bisect_right(range(len(self)), offset, key=lambda n: numbers[n * _COLUMNS])
+        return self[max(number - 1, 0)]
 
     def for_timestamp(self, timestamp_ms: int) -> IndexEntry:
         """Return an entry with no record of `timestamp_ms` or later before it."""
         numbers = self._numbers
-        found = bisect_left(range(len(self)), timestamp_ms, key=lambda n: numbers[n * _COLUMNS + 2])
-        return self[max(found - 1, 0)]
+        number = bisect_left(
+            range(len(self)), timestamp_ms, key=lambda n: numbers[n * _COLUMNS + 2]
+        )
+        return self[max(number - 1, 0)]
 
     def for_position(self, position: int) -> IndexEntry:
         """Return the last entry at or before a position in the log, or else the first."""
         numbers = self._numbers
-        found = bisect_right(range(len(self)), position, key=lambda n: numbers[n * _COLUMNS + 1])
-        return self[max(found - 1, 0)]
+        number = bisect_right(range(len(self)), position, key=lambda n: numbers[n * _COLUMNS + 1])
+        return self[max(number - 1, 0)]
 
     def growing(self) -> SegmentIndex:
         """Return a copy to which entries can be added."""
@@ -113,8 +115,8 @@ def decode_index(data: memoryview, *, base_offset: int, log_size: int) -> Segmen
     if magic != _MAGIC or pad != 0:
         raise CorruptFile(f"index starts with {magic!r}, expected {_MAGIC!r}")
     blank = _HEADER.pack(magic, version, entry_size, base, size, count, 0, 0)
-    if (found := crc32c(data[INDEX_HEADER_SIZE:], crc32c(blank))) != crc:
-        raise CorruptFile(f"index has checksum {found:08x}, its header says {crc:08x}")
+    if (number := crc32c(data[INDEX_HEADER_SIZE:], crc32c(blank))) != crc:
+        raise CorruptFile(f"index has checksum {number:08x}, its header says {crc:08x}")
     if (version, entry_size) != (_VERSION, ENTRY_SIZE):
         raise UnknownFormat(f"index version is {version}, known is {_VERSION}")
     if (base, size) != (base_offset, log_size):

@@ -98,8 +98,8 @@ class PartitionMetadata:
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch of a segment with base offset `offset`."""
-        found = bisect_right(self.epochs, offset, key=lambda epoch: epoch.start_offset)
-        return self.epochs[max(found - 1, 0)].number
+        count = bisect_right(self.epochs, offset, key=lambda epoch: epoch.start_offset)
+        return self.epochs[max(count - 1, 0)].number
 
     def with_epoch(self, number: int, start_offset: int) -> PartitionMetadata:
         """Return a copy with one more epoch. An epoch that no batch ever had is replaced."""

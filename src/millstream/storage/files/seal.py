@@ -167,8 +167,8 @@ def decode_seal(data: bytes) -> Seal:
     if len(data) != SEAL_SIZE:
         raise CorruptFile(f"seal needs {SEAL_SIZE} bytes, found {len(data)}")
     crc = _CRC.unpack_from(data, _SEAL.size)[0]
-    if (found := crc32c(data[: _SEAL.size])) != crc:
-        raise CorruptFile(f"seal has checksum {found:08x}, its last bytes say {crc:08x}")
+    if (checksum := crc32c(data[: _SEAL.size])) != crc:
+        raise CorruptFile(f"seal has checksum {checksum:08x}, its last bytes say {crc:08x}")
     magic, version, pad, base, following, size, batches, records, *rest = _SEAL.unpack_from(data)
     if magic != _MAGIC or pad != 0:
         raise CorruptFile(f"seal starts with {magic!r}, expected {_MAGIC!r}")

@@ -87,13 +87,15 @@ def choose_generations(
 
     A log is read only if necessary: one of several generations, without a valid seal.
     """
-    if not any(found.id.generation for found in candidates):
+    if not any(candidate.id.generation for candidate in candidates):
         return GenerationChoice(
-            live=sorted(found.id for found in candidates if found.log_size is not None),
-            lost=sorted(found.id for found in candidates if found.log_size is None),
+            live=sorted(candidate.id for candidate in candidates if candidate.log_size is not None),
+            lost=sorted(candidate.id for candidate in candidates if candidate.log_size is None),
         )
-    choosing = _GenerationChooser({found.id: found for found in candidates}, start_offset, read_end)
-    return choosing.run(candidates)
+    chooser = _GenerationChooser(
+        {candidate.id: candidate for candidate in candidates}, start_offset, read_end
+    )
+    return chooser.run(candidates)
 
 
 class _Rewritten(NamedTuple):
@@ -118,45 +120,47 @@ class _GenerationChooser:
         """Decide from the highest generation to the lowest."""
         choice = GenerationChoice()
         rewritten: list[_Rewritten] = []
-        for found in sorted(candidates, key=lambda found: (-found.id.generation, found.id)):
-            if holder := self._holder(found, rewritten):
-                choice.superseded[found.id] = holder
-            elif rival := self._rival(found, rewritten):
-                choice.overlapping[found.id] = rival
-            elif not found.has_seal and (sources := self._sources(found)):
-                choice.unfinished[found.id] = sources
+        for candidate in sorted(
+            candidates, key=lambda candidate: (-candidate.id.generation, candidate.id)
+        ):
+            if holder := self._holder(candidate, rewritten):
+                choice.superseded[candidate.id] = holder
+            elif rival := self._rival(candidate, rewritten):
+                choice.overlapping[candidate.id] = rival
+            elif not candidate.has_seal and (sources := self._sources(candidate)):
+                choice.unfinished[candidate.id] = sources
             else:
-                (choice.lost if found.log_size is None else choice.live).append(found.id)
-                if found.id.generation > 0:
-                    insort(rewritten, _Rewritten(*found.id, self._end(found)))
+                (choice.lost if candidate.log_size is None else choice.live).append(candidate.id)
+                if candidate.id.generation > 0:
+                    insort(rewritten, _Rewritten(*candidate.id, self._end(candidate)))
         choice.live.sort()
         choice.lost.sort()
         return choice
 
     def _holder(
-        self, found: GenerationCandidate, rewritten: Sequence[_Rewritten]
+        self, candidate: GenerationCandidate, rewritten: Sequence[_Rewritten]
     ) -> SegmentId | None:
         """Return the segment of a higher generation that has all offsets of a candidate, if any."""
-        before, _ = _neighbours(found, rewritten)
-        return before.id if before and self._end(found) <= before.end else None
+        before, _ = _neighbours(candidate, rewritten)
+        return before.id if before and self._end(candidate) <= before.end else None
 
     def _rival(
-        self, found: GenerationCandidate, rewritten: Sequence[_Rewritten]
+        self, candidate: GenerationCandidate, rewritten: Sequence[_Rewritten]
     ) -> SegmentId | None:
         """Return a segment of a higher generation that has some offsets of a candidate, if any."""
-        before, after = _neighbours(found, rewritten)
+        before, after = _neighbours(candidate, rewritten)
         if before:
             return before.id
-        ends_inside = after and after.base_offset < (found.sealed_end or 0)
+        ends_inside = after and after.base_offset < (candidate.sealed_end or 0)
         return after.id if after and ends_inside else None
 
-    def _end(self, found: GenerationCandidate) -> int:
+    def _end(self, candidate: GenerationCandidate) -> int:
         """Return the end of a segment, from its seal or else from its batches."""
-        if found.sealed_end is not None:
-            return found.sealed_end
-        if found.log_size is None:
-            return found.id.base_offset + 1  # At least: it has lost its log and its seal.
-        return self.read_end(found.id)
+        if candidate.sealed_end is not None:
+            return candidate.sealed_end
+        if candidate.log_size is None:
+            return candidate.id.base_offset + 1  # At least: it has lost its log and its seal.
+        return self.read_end(candidate.id)
 
     def _sources(self, rewritten: GenerationCandidate) -> list[SegmentId]:
         """Return the segments of lower generations that hold all offsets of a rewritten one.
@@ -165,7 +169,11 @@ class _GenerationChooser:
         Empty if an offset is not held, and for a segment that is not rewritten.
         """
         base, generation = rewritten.id
-        lower = [found for found in self.candidates.values() if found.id.generation < generation]
+        lower = [
+            candidate
+            for candidate in self.candidates.values()
+            if candidate.id.generation < generation
+        ]
         if not lower:
             return []
         live = self.run(lower).live
@@ -181,13 +189,13 @@ class _GenerationChooser:
 
 
 def _neighbours(
-    found: GenerationCandidate, rewritten: Sequence[_Rewritten]
+    candidate: GenerationCandidate, rewritten: Sequence[_Rewritten]
 ) -> tuple[_Rewritten | None, _Rewritten | None]:
     """Return the rewritten segment that has the first offset of another, and the one after it.
 
     Both only if they are of a higher generation; `rewritten` is sorted.
     """
-    base, generation = found.id
+    base, generation = candidate.id
     log_directory = bisect_right(rewritten, base, key=lambda other: other.base_offset)
     before = rewritten[log_directory - 1] if log_directory > 0 else None
     after = rewritten[log_directory] if log_directory < len(rewritten) else None

@@ -69,7 +69,7 @@ class LogInventory:
     @property
     def has_logs(self) -> bool:
         """Whether any segment has a log."""
-        return any(found.log_size is not None for found in self.candidates.values())
+        return any(candidate.log_size is not None for candidate in self.candidates.values())
 
     def path(self, segment: SegmentId, suffix: str) -> str:
         return self._log_directory.path(segment.base_offset, suffix, segment.generation)
@@ -82,7 +82,7 @@ class LogInventory:
         """Scan the log of a segment, once."""
         if segment not in self._scans:
             view = map_file(self._log_directory.filesystem, self.path(segment, "log"))
-            found = scan(
+            result = scan(
                 view,
                 base_offset=segment.base_offset,
                 created_ms=self._now_ms(),
@@ -90,7 +90,7 @@ class LogInventory:
                 leader_epoch=self._leader_epoch_at(segment.base_offset),
             )
             self.scanned_bytes += len(view)
-            self._scans[segment] = ScannedSegment(segment, len(view), found)
+            self._scans[segment] = ScannedSegment(segment, len(view), result)
         return self._scans[segment]
 
     def read_end(self, segment: SegmentId) -> int:
@@ -115,10 +115,10 @@ class LogInventory:
             self._log_directory.filesystem.sync_directory(self._log_directory.directory)
 
     def _list_files(self, names: Sequence[str]) -> None:
-        found: dict[SegmentId, set[str]] = {}
+        suffixes_by_id: dict[SegmentId, set[str]] = {}
         for name in filter(None, map(parse_segment_file, names)):
-            found.setdefault(name.id, set()).add(name.suffix)
-        for segment, suffixes in found.items():
+            suffixes_by_id.setdefault(name.id, set()).add(name.suffix)
+        for segment, suffixes in suffixes_by_id.items():
             if suffixes & {"log", "seal"}:
                 self.candidates[segment] = self._candidate(segment, suffixes)
             else:

@@ -106,7 +106,7 @@ class _LogRecovery:
         self._log_directory = log_directory
         self._filesystem: Filesystem = log_directory.filesystem
         self._now_ms = now_ms
-        self._found = RecoveredLog(PartitionMetadata())
+        self._result = RecoveredLog(PartitionMetadata())
         self._has_epochs = self._read_partition()
         self._inventory = LogInventory(
             log_directory, leader_epoch_at=self._leader_epoch_at, now_ms=now_ms
@@ -121,7 +121,7 @@ class _LogRecovery:
         dead = set(self._dead)
         self._live = {s.base_offset: s for s in self._choice.live if s not in dead}
         self._bases = list(self._live)
-        self._doomed: list[SegmentId] = []
+        self._unacknowledged: list[SegmentId] = []
         self._synced = self._read_checkpoint()
         self._outgrown: dict[int, int] = {}
 
@@ -130,17 +130,17 @@ class _LogRecovery:
         self._check_partition()
         self._check_lost()
         unsealed = self._load_segments(self._seals())
-        if not self._found.offline:
+        if not self._result.offline:
             self._check_overlaps(unsealed)
-        if not self._found.offline:
+        if not self._result.offline:
             self._check_checkpoint(unsealed)
-        if not self._found.offline:
+        if not self._result.offline:
             self._check_start(unsealed)
-        if not self._found.offline:
+        if not self._result.offline:
             self._finish(unsealed)
-        self._found.actions += self._inventory.actions
-        self._found.scanned_bytes = self._inventory.scanned_bytes
-        return self._found
+        self._result.actions += self._inventory.actions
+        self._result.scanned_bytes = self._inventory.scanned_bytes
+        return self._result
 
     def _load_segments(self, seals: dict[int, Seal]) -> list[ScannedSegment]:
         """Load the segments in order, and return those at the end that have no seal.
@@ -153,12 +153,14 @@ class _LogRecovery:
         )
         unsealed: list[ScannedSegment] = []
         for base in self._bases:
-            if self._found.offline:
+            if self._result.offline:
                 break
             expected = self._next_offset(unsealed)
             if expected is not None and base != expected:
                 if unsealed or base > max(last_sealed, self._synced.base_offset):
-                    self._doomed = [self._live[later] for later in self._bases if later >= base]
+                    self._unacknowledged = [
+                        self._live[later] for later in self._bases if later >= base
+                    ]
                     break
                 self._report_hole(expected, base)
             if base in seals:
@@ -174,30 +176,30 @@ class _LogRecovery:
     def _read_partition(self) -> bool:
         """Read `partition.json`; return whether it exists and is valid."""
         try:
-            self._found.partition = read_partition_metadata(
+            self._result.partition = read_partition_metadata(
                 self._filesystem, self._log_directory.directory
             )
         except FileNotFoundError:
             return False
         except CorruptFile as error:
-            self._found.damage.append(error)
+            self._result.damage.append(error)
             return False
         return True
 
     def _check_partition(self) -> None:
-        if self._has_epochs or self._found.damage:
+        if self._has_epochs or self._result.damage:
             return
-        self._found.is_new = not self._inventory.has_logs
-        if not self._found.is_new:
+        self._result.is_new = not self._inventory.has_logs
+        if not self._result.is_new:
             path = join(self._log_directory.directory, PARTITION_FILE)
-            self._found.damage.append(CorruptFile(f"{path}: is missing"))
+            self._result.damage.append(CorruptFile(f"{path}: is missing"))
 
     @property
     def _start_offset(self) -> int:
-        return self._found.partition.start_offset if self._has_epochs else 0
+        return self._result.partition.start_offset if self._has_epochs else 0
 
     def _leader_epoch_at(self, base: int) -> int | None:
-        return self._found.partition.epoch_at(base) if self._has_epochs else None
+        return self._result.partition.epoch_at(base) if self._has_epochs else None
 
     def _find_dead(self) -> list[SegmentId]:
         """Return the deleted segments: all before the one with the start offset."""
@@ -214,9 +216,9 @@ class _LogRecovery:
             path = self._path(segment, "seal")
             missing = CorruptFile(f"{path}: the log that it seals is missing")
             if self._bases and segment.base_offset < self._bases[-1]:
-                self._found.damage.append(missing)
+                self._result.damage.append(missing)
             else:
-                self._found.offline = missing
+                self._result.offline = missing
 
     def _read_checkpoint(self) -> SyncPoint:
         if CHECKPOINT_FILE not in self._inventory.names:
@@ -231,23 +233,23 @@ class _LogRecovery:
         """Return the seals of the log that can be trusted, and report those that cannot."""
         seals = {}
         for base, segment in self._live.items():
-            found = self._inventory.candidates[segment]
-            seal, size = found.seal, found.log_size or 0
+            candidate = self._inventory.candidates[segment]
+            seal, size = candidate.seal, candidate.log_size or 0
             if error := self._inventory.bad_seals.get(segment):
-                self._found.actions.append(f"rebuilt:  {error}")
+                self._result.actions.append(f"rebuilt: {error}")
             elif seal is None:
                 continue
-            elif found.sealed_end is None:
+            elif candidate.sealed_end is None:
                 self._outgrown[base] = seal.size
                 path = self._path(segment, "seal")
-                self._found.actions.append(
-                    f"rebuilt:  {path}: seals {seal.size} bytes, the log has {size}"
+                self._result.actions.append(
+                    f"rebuilt: {path}: seals {seal.size} bytes, the log has {size}"
                 )
             else:
                 seals[base] = seal
                 if size != seal.size:
                     what = f"has {size} bytes, its seal says {seal.size}"
-                    self._found.damage.append(CorruptFile(f"{self._path(segment)}: {what}"))
+                    self._result.damage.append(CorruptFile(f"{self._path(segment)}: {what}"))
         return seals
 
     # Deciding what counts.
@@ -257,9 +259,11 @@ class _LogRecovery:
         if unsealed:
             last = unsealed[-1].scan
             return -1 if last.damage else last.stats.next_offset
-        if self._found.sealed:
-            return self._found.sealed[-1].next_offset
-        return min(self._found.partition.start_offset, self._bases[0]) if self._has_epochs else None
+        if self._result.sealed:
+            return self._result.sealed[-1].next_offset
+        return (
+            min(self._result.partition.start_offset, self._bases[0]) if self._has_epochs else None
+        )
 
     def _attested(self, base: int) -> int:
         """Return how many bytes of a segment are proved durable, by checkpoint or earlier seal.
@@ -279,20 +283,22 @@ class _LogRecovery:
 
     def _scan(self, base: int, attested: int) -> ScannedSegment:
         """Scan a segment of the log, of which `attested` bytes must be valid."""
-        found = self._inventory.read(self._live[base])
-        size, damage = found.scan.stats.size, found.scan.damage
+        scanned = self._inventory.read(self._live[base])
+        size, damage = scanned.scan.stats.size, scanned.scan.damage
         if size < attested:
             reason = damage.reason if damage else "the file ends there"
-            self._found.offline = CorruptFile(
-                f"{self._path(found.id)}: valid up to byte {size},"
+            self._result.offline = CorruptFile(
+                f"{self._path(scanned.id)}: valid up to byte {size},"
                 f" synced up to byte {attested}: {reason}"
             )
-            self._keep_readable(found.scan)
-        return found
+            self._keep_readable(scanned.scan)
+        return scanned
 
-    def _keep_readable(self, found: SegmentScan) -> None:
+    def _keep_readable(self, scanned: SegmentScan) -> None:
         """Make the valid part of a segment readable; nothing on the disk is touched."""
-        self._found.growing = GrowingSegment(self._log_directory, found.stats, found.index, None)
+        self._result.growing = GrowingSegment(
+            self._log_directory, scanned.stats, scanned.index, None
+        )
 
     def _seal_again(self, base: int) -> None:
         """Rebuild the seal of a segment that must have had one.
@@ -300,35 +306,35 @@ class _LogRecovery:
         A later sealed segment proves that, or the fact that it was rewritten. If the segment is
         damaged, it gets no seal, and is read up to the damage.
         """
-        found = self._scan(base, 0)
-        if found.scan.damage:
-            self._add_damaged(found, found.scan.damage)
-        elif self._orphans.is_uncertain(found.id):
-            self._add_sealed(found.scan.stats.seal(self._now_ms()), found.id)
+        scanned = self._scan(base, 0)
+        if scanned.scan.damage:
+            self._add_damaged(scanned, scanned.scan.damage)
+        elif self._orphans.is_uncertain(scanned.id):
+            self._add_sealed(scanned.scan.stats.seal(self._now_ms()), scanned.id)
         else:
-            self._seal(found)
+            self._seal(scanned)
 
-    def _add_damaged(self, found: ScannedSegment, damage: ScanDamage) -> None:
-        error = CorruptFile(f"{self._path(found.id)}: byte {damage.position}: {damage.reason}")
-        following = next((later for later in self._bases if later > found.base_offset), None)
-        seal = found.scan.stats.seal(0)
+    def _add_damaged(self, scanned: ScannedSegment, damage: ScanDamage) -> None:
+        error = CorruptFile(f"{self._path(scanned.id)}: byte {damage.position}: {damage.reason}")
+        following = next((later for later in self._bases if later > scanned.base_offset), None)
+        seal = scanned.scan.stats.seal(0)
         if following is None:
-            self._found.offline = error
+            self._result.offline = error
         else:
-            self._found.damage.append(error)
-            size = found.file_size
+            self._result.damage.append(error)
+            size = scanned.file_size
             seal = replace(seal, next_offset=following, size=size, timestamp_max=_ANY_TIME)
-        self._add_sealed(seal, found.id)
+        self._add_sealed(seal, scanned.id)
 
     def _add_sealed(self, seal: Seal, segment: SegmentId) -> None:
-        self._found.sealed.append(SealedSegment(self._log_directory, seal, segment.generation))
+        self._result.sealed.append(SealedSegment(self._log_directory, seal, segment.generation))
 
     def _report_hole(self, expected: int, base: int) -> None:
         if base > expected:
             what = f"offsets {expected} to {base - 1} have no segment"
         else:
             what = f"a segment starts at {base}, the one before it ends at {expected}"
-        self._found.damage.append(CorruptFile(f"{self._log_directory.directory}: {what}"))
+        self._result.damage.append(CorruptFile(f"{self._log_directory.directory}: {what}"))
 
     def _check_overlaps(self, unsealed: list[ScannedSegment]) -> None:
         """Report a segment that is half inside a rewritten one.
@@ -338,7 +344,7 @@ class _LogRecovery:
         if not self._choice.overlapping:
             return
         segment, other = min(self._choice.overlapping.items())
-        self._found.offline = CorruptFile(
+        self._result.offline = CorruptFile(
             f"{self._path(segment)}: shares offsets with {self._path(other)}, and"
             " neither holds all of the other"
         )
@@ -352,15 +358,15 @@ class _LogRecovery:
         """
         if self._synced.size == 0:
             return
-        sealed_end = self._found.sealed[-1].next_offset if self._found.sealed else -1
+        sealed_end = self._result.sealed[-1].next_offset if self._result.sealed else -1
         last_base = self._bases[-1] if self._bases else -1
         if max(last_base, sealed_end - 1) < self._synced.base_offset:
             path = self._log_directory.path(self._synced.base_offset, "log")
-            self._found.offline = CorruptFile(f"{path}: is missing, but was synced")
+            self._result.offline = CorruptFile(f"{path}: is missing, but was synced")
         elif unsealed and unsealed[-1].base_offset < self._synced.base_offset:
             last = unsealed[-1]
             path = self._path(last.id)
-            self._found.offline = CorruptFile(
+            self._result.offline = CorruptFile(
                 f"{path}: ends at offset {last.scan.stats.next_offset}, but the segment"
                 f" that starts at {self._synced.base_offset} was synced"
             )
@@ -371,9 +377,9 @@ class _LogRecovery:
 
         A log of class `fsync` was synced up to that offset before it started there.
         """
-        if self._ends_early(unsealed) and self._found.partition.durability is Durability.FSYNC:
-            start = self._found.partition.start_offset
-            self._found.offline = CorruptFile(
+        if self._ends_early(unsealed) and self._result.partition.durability is Durability.FSYNC:
+            start = self._result.partition.start_offset
+            self._result.offline = CorruptFile(
                 f"{self._log_directory.directory}: ends at offset {self._end(unsealed)}, before its"
                 f" start offset {start}: records are lost"
             )
@@ -383,13 +389,13 @@ class _LogRecovery:
     def _ends_early(self, unsealed: list[ScannedSegment]) -> bool:
         """Return whether the last segment ends before the start offset of the log."""
         end = self._end(unsealed)
-        return self._has_epochs and end is not None and end < self._found.partition.start_offset
+        return self._has_epochs and end is not None and end < self._result.partition.start_offset
 
     def _end(self, unsealed: list[ScannedSegment]) -> int | None:
         """Return the offset after the last valid record; None if there is no segment."""
         if unsealed:
             return unsealed[-1].scan.stats.next_offset
-        return self._found.sealed[-1].next_offset if self._found.sealed else None
+        return self._result.sealed[-1].next_offset if self._result.sealed else None
 
     # Repairing.
 
@@ -397,17 +403,17 @@ class _LogRecovery:
         for name in self._inventory.leftovers:
             self._inventory.remove(name)
         self._inventory.drop(self._dead)
-        self._inventory.drop(self._doomed)
-        self._found.damage += self._orphans.drop()
+        self._inventory.drop(self._unacknowledged)
+        self._result.damage += self._orphans.drop()
         if unsealed:
             self._cut(unsealed[-1])
         if self._ends_early(unsealed):
             self._drop_last(self._bases[0])
-            self._found.sealed, unsealed = [], []
+            self._result.sealed, unsealed = [], []
         elif unsealed and unsealed[-1].scan.stats.size == 0:
             self._drop_last(unsealed.pop().base_offset)
-        for found in unsealed[:-1]:
-            self._seal(found)
+        for scanned in unsealed[:-1]:
+            self._seal(scanned)
         if unsealed:
             self._grow(unsealed[-1])
         elif CHECKPOINT_FILE in self._inventory.names:
@@ -431,48 +437,48 @@ class _LogRecovery:
             self._filesystem.sync_directory(self._log_directory.directory)
         self._inventory.drop([segment])
 
-    def _cut(self, found: ScannedSegment) -> None:
-        size = found.scan.stats.size
-        if size == found.file_size:
+    def _cut(self, scanned: ScannedSegment) -> None:
+        size = scanned.scan.stats.size
+        if size == scanned.file_size:
             return
-        path = self._path(found.id)
+        path = self._path(scanned.id)
         file = self._filesystem.open(path)
         try:
             file.truncate(size)
             file.sync()
         finally:
             file.close()
-        reason = found.scan.damage.reason if found.scan.damage else "no batch"
-        self._found.actions.append(
-            f"cut off: {path}: {found.file_size - size} bytes after {size}: {reason}"
+        reason = scanned.scan.damage.reason if scanned.scan.damage else "no batch"
+        self._result.actions.append(
+            f"cut off: {path}: {scanned.file_size - size} bytes after {size}: {reason}"
         )
 
-    def _seal(self, found: ScannedSegment) -> None:
+    def _seal(self, scanned: ScannedSegment) -> None:
         """Seal a segment that was left without a seal because the next one had already started."""
-        self._make_durable(found)
-        seal = found.scan.stats.seal(self._now_ms())
-        write_seal(self._log_directory, seal, found.scan.index, found.id.generation)
-        self._add_sealed(seal, found.id)
-        self._found.actions.append(f"sealed: {self._path(found.id)}")
+        self._make_durable(scanned)
+        seal = scanned.scan.stats.seal(self._now_ms())
+        write_seal(self._log_directory, seal, scanned.scan.index, scanned.id.generation)
+        self._add_sealed(seal, scanned.id)
+        self._result.actions.append(f"sealed: {self._path(scanned.id)}")
 
-    def _grow(self, found: ScannedSegment) -> None:
+    def _grow(self, scanned: ScannedSegment) -> None:
         """Make the last segment the growing one, after making all of it durable."""
-        if self._found.partition.durability is Durability.FSYNC:
-            self._make_durable(found)
+        if self._result.partition.durability is Durability.FSYNC:
+            self._make_durable(scanned)
             self._filesystem.sync_directory(self._log_directory.directory)
-        self._keep_readable(found.scan)
+        self._keep_readable(scanned.scan)
 
-    def _make_durable(self, found: ScannedSegment) -> None:
-        file = self._filesystem.open(self._path(found.id))
+    def _make_durable(self, scanned: ScannedSegment) -> None:
+        file = self._filesystem.open(self._path(scanned.id))
         try:
-            self._write_again(file, found)
+            self._write_again(file, scanned)
             file.sync()
         finally:
             file.close()
 
-    def _write_again(self, file: File, found: ScannedSegment) -> None:
-        end = found.scan.stats.size
-        attested = min(self._attested(found.base_offset), end)
+    def _write_again(self, file: File, scanned: ScannedSegment) -> None:
+        end = scanned.scan.stats.size
+        attested = min(self._attested(scanned.base_offset), end)
         for start in range(attested, end, REWRITE_CHUNK):
             chunk = file.read_at(start, min(REWRITE_CHUNK, end - start))
             write_all(file, start, [chunk])
@@ -480,20 +486,20 @@ class _LogRecovery:
     def _derive_partition(self) -> None:
         """Rebuild the history of epochs from the segments."""
         epochs: list[LeaderEpoch] = []
-        for segment in self._found.segments:
+        for segment in self._result.segments:
             if not epochs or segment.leader_epoch > epochs[-1].number:
                 epochs.append(LeaderEpoch(segment.leader_epoch, segment.base_offset))
         if epochs:
-            self._found.partition = PartitionMetadata(
-                start_offset=self._found.segments[0].base_offset,
+            self._result.partition = PartitionMetadata(
+                start_offset=self._result.segments[0].base_offset,
                 epochs=tuple(epochs),
                 is_rewritten=self._has_rewritten,
             )
             write_partition_metadata(
-                self._filesystem, self._log_directory.directory, self._found.partition
+                self._filesystem, self._log_directory.directory, self._result.partition
             )
-            self._found.actions.append(
-                f"rebuilt:  {self._log_directory.directory}/{PARTITION_FILE}"
+            self._result.actions.append(
+                f"rebuilt: {self._log_directory.directory}/{PARTITION_FILE}"
             )
 
     def _clamp_partition(self) -> None:
@@ -502,7 +508,7 @@ class _LogRecovery:
         If the end was lost, the newest epoch starts at what is left; and offsets that are assigned
         again are not covered by old deletions or an old compaction.
         """
-        partition, segments = self._found.partition, self._found.segments
+        partition, segments = self._result.partition, self._result.segments
         end = segments[-1].next_offset if segments else partition.start_offset
         clamped = partition.ending_at(end)
         if clamped.epochs[-1].start_offset > end:
@@ -510,9 +516,9 @@ class _LogRecovery:
         if self._has_rewritten:
             clamped = replace(clamped, is_rewritten=True)
         if clamped != partition:
-            self._found.partition = clamped
+            self._result.partition = clamped
             write_partition_metadata(self._filesystem, self._log_directory.directory, clamped)
 
     @property
     def _has_rewritten(self) -> bool:
-        return any(segment.generation > 0 for segment in self._found.sealed)
+        return any(segment.generation > 0 for segment in self._result.sealed)

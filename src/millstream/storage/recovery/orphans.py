@@ -49,17 +49,17 @@ class Orphans:
 
     def drop(self) -> list[CorruptFile]:
         """Remove what can be removed, and report why the remaining files have to stay."""
-        kept = []
-        for rewritten, bad in self._unsound.items():
-            others = self._inputs.get(rewritten) or self._sources[rewritten]
-            if bad:
-                kept.append(self._report(bad, [rewritten, *others]))
+        reports = []
+        for rewritten, damaged in self._unsound.items():
+            inputs = self._inputs.get(rewritten) or self._sources[rewritten]
+            if damaged:
+                reports.append(self._report(damaged, [rewritten, *inputs]))
             elif rewritten in self._inputs:
                 self._settle(rewritten)
-                self._inventory.drop(others)
+                self._inventory.drop(inputs)
             else:
                 self._inventory.drop([rewritten])
-        return kept
+        return reports
 
     def _unsound_of(self, holder: SegmentId, inputs: Sequence[SegmentId]) -> SegmentId | None:
         """Return the segment because of which the inputs of another have to stay, if any.
@@ -85,12 +85,12 @@ class Orphans:
         candidate = self._inventory.candidates[segment]
         if candidate.log_size is None:
             return False
-        found, seal = self._inventory.read(segment), candidate.seal
+        scanned, seal = self._inventory.read(segment), candidate.seal
         if seal is None:
-            return found.scan.damage is None
-        stats = found.scan.stats
+            return scanned.scan.damage is None
+        stats = scanned.scan.stats
         is_sealed = (stats.next_offset, stats.digest) == (seal.next_offset, seal.digest)
-        return is_sealed and found.file_size == seal.size
+        return is_sealed and scanned.file_size == seal.size
 
     def _has_end(self, segment: SegmentId) -> bool:
         """Return whether the end of a segment is known."""
@@ -116,7 +116,7 @@ class Orphans:
             index = self._inventory.read(segment).scan.index
             write_seal(self._log_directory, seal, index, segment.generation)
 
-    def _report(self, bad: SegmentId, held: Sequence[SegmentId]) -> CorruptFile:
-        names = ", ".join(self._inventory.path(s, "log") for s in held if s != bad)
-        path = self._inventory.path(bad, "log")
+    def _report(self, damaged: SegmentId, held: Sequence[SegmentId]) -> CorruptFile:
+        names = ", ".join(self._inventory.path(s, "log") for s in held if s != damaged)
+        path = self._inventory.path(damaged, "log")
         return CorruptFile(f"{path}: is damaged, so nothing is removed of {names}")

@@ -130,9 +130,9 @@ class LogState:
         segments = (*snapshot.segments[:first], new, *snapshot.segments[first + len(old) :])
         masks = dict(snapshot.masks)
         before = [masks.pop(s.base_offset) for s in old if s.base_offset in masks]
-        left = subtract_offsets(merge_deleted_offsets(before), removed)
-        if left.offsets or left.damage is not None:
-            masks[new.base_offset] = left
+        remaining = subtract_offsets(merge_deleted_offsets(before), removed)
+        if remaining.offsets or remaining.damage is not None:
+            masks[new.base_offset] = remaining
         committed = snapshot.committed
         if committed.segment in [segment.base_offset for segment in old]:
             assert committed.offset == new.next_offset, "only committed segments are rewritten"
@@ -169,8 +169,8 @@ class LogState:
         """
         if masks:
             snapshot = self.snapshot
-            there = {base: mask for base, mask in masks.items() if base in snapshot.bases}
-            self.snapshot = snapshot._replace(masks={**snapshot.masks, **there})
+            present = {base: mask for base, mask in masks.items() if base in snapshot.bases}
+            self.snapshot = snapshot._replace(masks={**snapshot.masks, **present})
 
     def close(self, why: MillstreamError) -> None:
         """Publish that nothing can be read any more: another log may soon use the directory."""
@@ -383,10 +383,10 @@ def subtract_offsets(mask: DeletedOffsets, removed: array[int]) -> DeletedOffset
     """Return a mask without some offsets; its bytes are then an estimate."""
     if mask.offsets == removed:  # The usual case, and there may be millions.
         return mask._replace(offsets=array("q"), bytes=0)
-    gone = set(removed)
-    left = array("q", (offset for offset in mask.offsets if offset not in gone))
-    size = mask.bytes * len(left) // max(1, len(mask.offsets))
-    return mask._replace(offsets=left, bytes=size)
+    removed_offsets = set(removed)
+    remaining = array("q", (offset for offset in mask.offsets if offset not in removed_offsets))
+    size = mask.bytes * len(remaining) // max(1, len(mask.offsets))
+    return mask._replace(offsets=remaining, bytes=size)
 
 
 def _out_of_range(offset: int, snapshot: LogSnapshot) -> OffsetOutOfRange:

@@ -36,7 +36,7 @@ class MetadataFile:
         self._background = background
         self._tasks = tasks
         self._check = check
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def run_exclusive(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work`, which may call `write`, while no other change runs, and return its result.
@@ -44,11 +44,11 @@ class MetadataFile:
         The set of files of the log is changed here too, if others may replace files at the same
         time.
         """
-        return await asyncio.shield(self._tasks.start(self._in_turn(work)))
+        return await asyncio.shield(self._tasks.start(self._run_locked(work)))
 
-    async def _in_turn(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_locked(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            async with self._turn:
+            async with self._lock:
                 self._check()
                 return await work
         finally:

@@ -121,11 +121,11 @@ def read_slice(
             position, next_offset = window.run(
                 position, next_offset, end=start + size_max, is_checked=is_checked
             )
-        room = size_max - (position - start)
-        if position >= limit or room < HEADER_SIZE:
+        bytes_left = size_max - (position - start)
+        if position >= limit or bytes_left < HEADER_SIZE:
             break
         header = window.header(position, next_offset)
-        if header.size > room:
+        if header.size > bytes_left:
             break
         if records_max is not None and records + header.record_count > records_max:
             break
@@ -165,8 +165,8 @@ def find_timestamp(
 ) -> TimestampedOffset | None:
     """Return the first record of the segment whose timestamp is `timestamp_ms` or later."""
     for batch in batches_since(segment, timestamp_ms, start=start, limit=limit, masked=masked):
-        if found := _first_at(batch, timestamp_ms, start):
-            return found
+        if record := _first_at(batch, timestamp_ms, start):
+            return record
     return None
 
 
@@ -180,8 +180,8 @@ def find_latest(
     the best so far.
     """
     greatest = segment.timestamp_max if limit == segment.size else _timestamp_max(segment, limit)
-    if found := find_timestamp(segment, greatest, start=start, limit=limit, masked=masked):
-        return found
+    if first := find_timestamp(segment, greatest, start=start, limit=limit, masked=masked):
+        return first
     latest: TimestampedOffset | None = None
     for window, position, header in _headers(segment, start=start, limit=limit):
         if latest is None or header.max_timestamp > latest.timestamp_ms:
@@ -308,8 +308,8 @@ def _first_at(batch: memoryview, timestamp_ms: int, start: int) -> TimestampedOf
     header = decode_header(batch)
     try:
         if header.base_offset >= start:
-            found = first_offset_at(batch, timestamp_ms)
-            return TimestampedOffset(*found) if found else None
+            first = first_offset_at(batch, timestamp_ms)
+            return TimestampedOffset(*first) if first else None
         for record in read_records(batch):
             if record.offset >= start and record.timestamp_ms >= timestamp_ms:
                 return TimestampedOffset(record.offset, record.timestamp_ms)
@@ -339,8 +339,8 @@ class _Window:
         is_in_sight = self._start <= start and end <= self._start + len(self._view)
         if not is_in_sight:
             self._start = start
-            wanted = max(end, start + self._size)
-            self._view = self.segment.view(start, min(self._limit, wanted))
+            window_end = max(end, start + self._size)
+            self._view = self.segment.view(start, min(self._limit, window_end))
         return self._view[start - self._start : end - self._start]
 
     def header(self, position: int, offset: int) -> BatchHeader:

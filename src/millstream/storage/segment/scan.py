@@ -84,8 +84,8 @@ def check_batch_at(
     end = position + header.size
     if end > len(view):
         raise CorruptBatch(f"batch ends at byte {end}, the file at {len(view)}")
-    if (found := crc32c(view[position + CRC_END : end])) != header.crc:
-        raise CorruptBatch(f"batch checksum is {found:08x}, its header says {header.crc:08x}")
+    if (checksum := crc32c(view[position + CRC_END : end])) != header.crc:
+        raise CorruptBatch(f"batch checksum is {checksum:08x}, its header says {header.crc:08x}")
     return header
 
 

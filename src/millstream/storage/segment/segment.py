@@ -151,16 +151,16 @@ class SealedSegment:
             raise UnknownFormat(f"{path}: {error}") from error
 
     def _derive_index(self) -> SegmentIndex:
-        found = scan(
+        result = scan(
             self._map()[: self.size],
             base_offset=self.base_offset,
             created_ms=self.seal.created_ms,
             index_interval_bytes=self.log_directory.index_interval_bytes,
             leader_epoch=self.leader_epoch,
         )
-        if found.damage is None:
-            self._keep_index(found.index)
-        return found.index
+        if result.damage is None:
+            self._keep_index(result.index)
+        return result.index
 
     def _keep_index(self, index: SegmentIndex) -> None:
         """Write a derived index to its file. It only saves work, so a failure is no error."""
@@ -242,13 +242,13 @@ class GrowingSegment:
         """Reserve disk space for growing to `size`, and some more."""
         if size <= self._reserved:
             return
-        wanted = size + min(max(size, RESERVE_MIN), RESERVE_STEP_MAX)
+        reserved = size + min(max(size, RESERVE_MIN), RESERVE_STEP_MAX)
         try:
-            self.open().reserve(wanted)
+            self.open().reserve(reserved)
         except OSError:
-            wanted = size  # There may be space for this batch, if not for more.
-            self.open().reserve(wanted)
-        self._reserved = wanted
+            reserved = size  # There may be space for this batch, if not for more.
+            self.open().reserve(reserved)
+        self._reserved = reserved
 
     def forget_reserve(self) -> None:
         """Reserve space again with the next write, because the file was truncated."""

@@ -26,7 +26,7 @@ class StrippedBatchCache:
 
     def __init__(self, bytes_max: int = STRIPPED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._kept: OrderedDict[tuple[str, int, bytes], memoryview] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, int, bytes], memoryview] = OrderedDict()
         self._size = 0
         self._lock = Lock()
 
@@ -39,21 +39,21 @@ class StrippedBatchCache:
         """Return `batch`, which is at `position` of a segment, without the `deleted` records."""
         key = (path, position, deleted.tobytes())
         with self._lock:
-            if found := self._kept.get(key):
-                self._kept.move_to_end(key)
-                return found
+            if cached := self._cache.get(key):
+                self._cache.move_to_end(key)
+                return cached
         stripped = memoryview(remove_offsets(batch, deleted))
         with self._lock:
             self._keep(key, stripped)
         return stripped
 
     def _keep(self, key: tuple[str, int, bytes], stripped: memoryview) -> None:
-        if key in self._kept or len(stripped) > self._bytes_max:
+        if key in self._cache or len(stripped) > self._bytes_max:
             return
-        self._kept[key] = stripped
+        self._cache[key] = stripped
         self._size += len(stripped)
         while self._size > self._bytes_max:
-            _, oldest = self._kept.popitem(last=False)
+            _, oldest = self._cache.popitem(last=False)
             self._size -= len(oldest)
 
 
@@ -66,8 +66,8 @@ class DeletedRecordFilter(NamedTuple):
 
     def next_at(self, offset: int) -> int | None:
         """Return the first deleted offset at or after `offset`."""
-        found = bisect_left(self.offsets, offset)
-        return self.offsets[found] if found < len(self.offsets) else None
+        index = bisect_left(self.offsets, offset)
+        return self.offsets[index] if index < len(self.offsets) else None
 
     def within(self, header: BatchHeader) -> array[int]:
         """Return the deleted offsets of one batch."""

@@ -111,9 +111,9 @@ def check_key_index(data: Bytes) -> None:
     if magic != _MAGIC or pad != 0:
         raise CorruptFile(f"keys start with {magic!r}, expected {_MAGIC!r}")
     blank = _HEADER.pack(magic, version, pad, *fields, 0)
-    found = crc32c(memoryview(data)[KEYS_HEADER_SIZE:], crc32c(blank))
-    if found != crc:
-        raise CorruptFile(f"keys have checksum {found:08x}, their header says {crc:08x}")
+    checksum = crc32c(memoryview(data)[KEYS_HEADER_SIZE:], crc32c(blank))
+    if checksum != crc:
+        raise CorruptFile(f"keys have checksum {checksum:08x}, their header says {crc:08x}")
     if version != _VERSION:
         raise UnknownFormat(f"keys version is {version}, known is {_VERSION}")
 
@@ -173,14 +173,14 @@ class _Section:
     def find(self, match: KeyMatch) -> list[KeyedBatchPosition]:
         """Return the batches that may have a key that matches, in the order of the log."""
         numbers: set[int] = set()
-        for entry in self._found(match):
+        for entry in self._matching(match):
             numbers.update(_batches(self._entries, entry.batches))
             if len(numbers) == self._batch_count:
                 break
         starts = (_SECTION.size + number * _BATCH.size for number in sorted(numbers))
         return [KeyedBatchPosition(*_BATCH.unpack_from(self._data, start)) for start in starts]
 
-    def _found(self, match: KeyMatch) -> Iterator[_Entry]:
+    def _matching(self, match: KeyMatch) -> Iterator[_Entry]:
         """Iterate over the entries that may stand for a key that matches.
 
         A cut key is never the start of another entry, so among those up to the pattern only the

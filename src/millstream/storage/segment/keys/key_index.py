@@ -90,7 +90,7 @@ def _look_up(
     spots: set[KeyedBatchPosition] = set()
     for match, before in limits.items():
         spots.update(spot for spot in index.find(match) if spot.base_offset < before)
-    view = _whole(segment, limit)
+    view = _read_all(segment, limit)
     batches = _checked(segment, view, sorted(spots), start)
     return find_matched_records(view, batches, KeyMatcher(limits), start=start)
 
@@ -147,7 +147,7 @@ def _chunks(
         yield b"".join(pieces), batches
 
 
-def _whole(segment: SealedSegment, size: int) -> memoryview:
+def _read_all(segment: SealedSegment, size: int) -> memoryview:
     """Return the first `size` bytes of the `.log`; raise if the file is shorter."""
     view = segment.view(0, size)
     if len(view) < size:
@@ -165,7 +165,7 @@ def _load(segment: SealedSegment) -> memoryview:
 
 def _build(segment: SealedSegment) -> bytes:
     try:
-        return build_key_index(_whole(segment, segment.size), base_offset=segment.base_offset)
+        return build_key_index(_read_all(segment, segment.size), base_offset=segment.base_offset)
     except CorruptBatch as error:
         raise CorruptBatch(f"{segment.path}: {error}") from error
 
