@@ -569,7 +569,7 @@ async def test_a_log_on_the_disk_cannot_become_ephemeral():
     async with make_store(disk) as store:
         await append(await store.log("a"), b"0")
     async with make_store(disk) as store:
-        with pytest.raises(InvalidConfig, match="a/0 is on the disk"):
+        with pytest.raises(InvalidConfig, match="a/0 is stored on disk"):
             await store.log("a", config=EPHEMERAL)
         assert values(await store.log("a")) == [b"0"]
 

@@ -92,7 +92,7 @@ def test_open_and_aborted_transactions_are_left_out(broker, client, data):
     assert [offset for offset, _ in records(directory, where)] == [0, 3]
     assert bounds(directory, where) == OffsetBounds(0, 5)
     assert [offset for offset, _ in records(directory, where, isolation=ALL)] == [0, 1, 3, 5, 6]
-    with pytest.raises(OffsetOutOfRange, match=r"offset must be between 0 and 5, got 7"):
+    with pytest.raises(OffsetOutOfRange, match="offset must be between 0 and 5, got 7"):
         list(directory.stretches(where, 0, 7, isolation=COMMITTED))
     waiting.end(commit=True)
     assert [offset for offset, _ in records(directory, where)] == [0, 3, 5, 6]
@@ -231,9 +231,9 @@ def test_what_was_evicted_is_out_of_range():
         with pytest.raises(OffsetOutOfRange, match="between 8 and 12"):
             list(reading)
         assert bounds(directory) == OffsetBounds(8, 12)
-        with pytest.raises(OffsetOutOfRange, match=r"offset must be between 8 and 12, got 7"):
+        with pytest.raises(OffsetOutOfRange, match="offset must be between 8 and 12, got 7"):
             list(directory.stretches(WHERE, 7, 7, isolation=COMMITTED))
-        with pytest.raises(OffsetOutOfRange, match=r"offset must be between 8 and 12, got 7"):
+        with pytest.raises(OffsetOutOfRange, match="offset must be between 8 and 12, got 7"):
             list(directory.stretches(WHERE, 7, 12, isolation=COMMITTED))
 
     run(with_small_stretches(scenario), config=SMALL_SEGMENTS)

@@ -101,7 +101,7 @@ async def test_an_offset_that_never_was_is_no_gap(offset):
 async def test_reading_batches_below_the_first_offset_is_refused_as_ever():
     _, _, log = await filled()
     await log.evict_before(20)
-    with pytest.raises(OffsetOutOfRange, match=r"offset must be between 20 and 36, got 19"):
+    with pytest.raises(OffsetOutOfRange, match="offset must be between 20 and 36, got 19"):
         log.read(19)
     with pytest.raises(OffsetOutOfRange):
         list(log.headers(19))

@@ -186,7 +186,7 @@ async def test_what_was_acknowledged_before_it_is_on_the_disk_is_hit_too():
 @in_loop
 async def test_what_is_given_as_the_end_must_be_committed():
     _, _, log = await filled()
-    with pytest.raises(OffsetOutOfRange, match=r"offset must be between 0 and 36, got 37"):
+    with pytest.raises(OffsetOutOfRange, match="offset must be between 0 and 36, got 37"):
         await log.delete_keys(key=b"k1", before=37)
     assert offsets(log) == list(range(36))
 

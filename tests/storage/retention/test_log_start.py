@@ -177,7 +177,7 @@ async def test_a_reader_that_is_overtaken_by_a_deletion_is_told_so():
             raise AssertionError
 
     log._state.__class__ = Overtaken
-    with pytest.raises(OffsetOutOfRange, match=r"offset must be between 20 and 36, got 0"):
+    with pytest.raises(OffsetOutOfRange, match="offset must be between 20 and 36, got 0"):
         log.read(0)
     log._state.asked = 0
     assert log.find_timestamp(0) == (20, 6002), "it answers by what is there now"
@@ -227,7 +227,7 @@ async def test_nothing_past_the_committed_end_can_be_deleted():
     background.is_held = True
     pending = log.submit(batch_of(b"c"))
     await turns()
-    with pytest.raises(OffsetOutOfRange, match=r"offset must be between 0 and 2, got 3"):
+    with pytest.raises(OffsetOutOfRange, match="offset must be between 0 and 2, got 3"):
         await log.delete_before(3)
     background.let_go()
     await pending
