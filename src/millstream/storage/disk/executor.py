@@ -42,22 +42,14 @@ class ThreadExecutor:
         self.width = count
         self._on_start = on_start
         self._name = name
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = (
+            SimpleQueue()
+        )
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def go() -> None:
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001 - passed on to the caller.
-                loop.call_soon_threadsafe(_fail, future, error)
-            else:
-                loop.call_soon_threadsafe(_finish, future, result)
-
-        self._queue.put(go)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.put((work, future))
         if len(self._threads) < self.width:
             self._add_thread()
         return future
@@ -78,9 +70,21 @@ class ThreadExecutor:
     def _serve(self) -> None:
         if self._on_start is not None:
             self._on_start()
-        while (work := self._queue.get()) is not None:
-            work()
-            del work  # The waiting thread must keep no reference to the work.
+        while (call := self._queue.get()) is not None:
+            work, future = call
+            # The references to the work, and with them files that it uses, are dropped before the
+            # caller learns that it is done: it may expect the files to be closed then.
+            del call
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - passed on to the caller.
+                del work
+                future.get_loop().call_soon_threadsafe(_fail, future, error)
+            else:
+                del work
+                future.get_loop().call_soon_threadsafe(_finish, future, result)
+                del result
+            del future
 
 
 def _finish(future: asyncio.Future[Any], result: object) -> None:
