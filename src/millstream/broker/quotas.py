@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.quota_rules import (
     DEFAULT,
     ClientQuotaEntity,
@@ -20,7 +21,6 @@ from millstream.broker.quota_rules import (
     quota_kind_named,
     resolve_quota,
 )
-from millstream.broker.topics.topic import KeyedLocks
 from millstream.config.schema import BrokerConfig
 from millstream.errors import CorruptFile, InvalidRequest, Unavailable, UnknownFormat
 from millstream.metadata.interface import ABSENT, Compare, Metadata, MetadataEntry
@@ -65,7 +65,7 @@ class Quotas:
             kind: {} for kind in QuotaKind
         }
         self._revisions: dict[ClientQuotaEntity, int] = {}
-        self._turns = KeyedLocks()
+        self._locks = KeyedLocks()
         self._buckets = {kind: buckets() for kind in QuotaKind}
         self.is_empty = not defaults
         """Whether no one has a quota: then there is nothing to charge, and no need to ask."""
@@ -126,7 +126,7 @@ class Quotas:
             if rate is not None:
                 check_rate(kind, rate)
         if not is_validate_only:
-            await self._turns.run(entity_key(entity), self._alter(entity, changes))
+            await self._locks.run(entity_key(entity), self._alter(entity, changes))
 
     async def _alter(self, entity: ClientQuotaEntity, changes: Mapping[str, float | None]) -> None:
         known = self.rates_of(entity)

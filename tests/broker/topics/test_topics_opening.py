@@ -78,7 +78,7 @@ async def test_a_deletion_that_cannot_be_finished_does_not_keep_the_node_down(ca
     topics = make_topics(metadata, FailingStore(store, 1))
     with caplog.at_level(logging.ERROR):
         await topics.open()
-    assert "a: deleted, and some of its data is left: on purpose" in caplog.text
+    assert "topic a was deleted, but some of its data is left: on purpose" in caplog.text
     assert topics.all() == []
     assert (await topics.create("a")).is_created
     await topics.close()
@@ -173,7 +173,7 @@ async def test_logs_with_too_many_partitions_are_left_alone(caplog):
     with caplog.at_level(logging.ERROR):
         async with running(metadata, disk, BrokerConfig(partitions_max=5)) as topics:
             assert [topic.name for topic in topics.all()] == ["b"]
-    assert "logs of a are left alone: with 2147483648 partitions more" in caplog.text
+    assert "cannot adopt the logs of a: 2147483648 more partitions" in caplog.text
     assert disk.list("/data/topics") == ["a", "b"]
 
 
@@ -197,10 +197,10 @@ async def test_adopting_that_was_cut_short_is_done_the_next_time():
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (b"", CorruptFile, "topics/a is not the row of a topic"),
-        (b"{}", CorruptFile, "topics/a is not the row of a topic"),
-        (b'{"version":1}', CorruptFile, "topics/a is not the row of a topic"),
-        (b'{"version":2,"anything":1}', UnknownFormat, "topics/a: found version 2, known is 1"),
+        (b"", CorruptFile, "topics/a is not a valid topic"),
+        (b"{}", CorruptFile, "topics/a is not a valid topic"),
+        (b'{"version":1}', CorruptFile, "topics/a is not a valid topic"),
+        (b'{"version":2,"anything":1}', UnknownFormat, "topics/a has version 2, expected 1"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_reported(value, error, message):
@@ -217,7 +217,7 @@ def test_a_row_that_cannot_be_read_is_reported(value, error, message):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"partitions": 0}, CorruptFile, "topics/a has 0 partitions"),
+        ({"partitions": 0}, CorruptFile, "topics/a: partitions must be at least 1, got 0"),
         ({"configs": {"x": "1"}}, InvalidConfig, "topic a: 'x' is not a topic config"),
     ],
 )

@@ -51,7 +51,7 @@ def test_making_a_topic_twice_changes_what_is_named_and_leaves_the_rest(client, 
 
 def test_a_topic_does_not_shrink(client, name):
     client.create_topic(name, partitions=2)
-    with pytest.raises(InvalidPartitions, match="only grows"):
+    with pytest.raises(InvalidPartitions, match="can only increase"):
         client.create_topic(name, partitions=1)
 
 

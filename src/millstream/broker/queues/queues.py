@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.queue_store import QueueStore
@@ -34,7 +35,7 @@ from millstream.broker.queues.values import QueueChanges, QueueConfig, QueueLimi
 from millstream.broker.state.state_writer import SEGMENT_BYTES_MAX
 from millstream.broker.topics.configs.topic_config import COMPACT, TopicConfig
 from millstream.broker.topics.record_appender import RecordAppender
-from millstream.broker.topics.topic import KeyedLocks, Topic, TopicChange, TopicEvent
+from millstream.broker.topics.topic import Topic, TopicChange, TopicEvent
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
 from millstream.config.schema import Durability

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.counters import StreamCounters
 from millstream.broker.streams.create_stream import DEFAULT_TYPE, CreateStream, check_matches
@@ -24,7 +25,7 @@ from millstream.broker.streams.registry import StreamRegistry
 from millstream.broker.streams.row import StoredStream, StreamRow, decode_all, encode, row_key
 from millstream.broker.streams.stream import DurableStream
 from millstream.broker.streams.stream_creator import StreamCreator
-from millstream.broker.topics.topic import KeyedLocks, TopicChange, TopicEvent
+from millstream.broker.topics.topic import TopicChange, TopicEvent
 from millstream.broker.topics.topics import Topics
 from millstream.clock import Clock, Timers
 from millstream.errors import (

@@ -1,8 +1,8 @@
-"""Records into a topic, for doors that take them one by one and not in batches.
+"""Appending single records to a topic, for servers that do not receive batches.
 
-Records of one call that go to the same partition become one batch, in their order: all of them are
-appended or none. Those of several partitions are several batches, and one may fail while another
-does not.
+Records of one call for the same partition become one batch, in their order: all of them are
+appended or none. Those for several partitions become several batches, of which one may fail while
+another does not.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from millstream.records.build import build_batch
 from millstream.records.record import Record
 
 APPEND_TIMEOUT_MS = 30_000
-"""How long records wait where too much waits for the disk already."""
+"""How long records wait if too many bytes wait for the disk."""
 
 
 class AppendTimings(NamedTuple):
-    """What appending cost, in milliseconds."""
+    """Where the time of an append was spent, in milliseconds."""
 
     commit_ms: float = 0.0
-    """From when the records had their offsets to when they were safe."""
+    """From when the records had their offsets to when they were acknowledged."""
     fsync_ms: float = 0.0
-    """Of these, how long the disk took."""
+    """The part of it that the disk took."""
     throttle_ms: float = 0.0
-    """How long they waited for their offsets."""
+    """How long the records waited for their offsets."""
 
 
 class ProducerStamp(NamedTuple):
-    """Who appends, and where the records stand in the row of all that it appended."""
+    """The producer of the records, and the sequence of the first one."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
@@ -48,19 +48,19 @@ NO_PRODUCER_STAMP = ProducerStamp()
 
 
 class AppendResult(NamedTuple):
-    """Where records went."""
+    """The offsets of appended records."""
 
     offsets: tuple[int, ...]
     """One for each record, in their order."""
     partitions: tuple[int, ...]
     """One for each record too."""
     head: int
-    """The offset after the last record of the partition that the last of these went to."""
-    cost: AppendTimings
+    """The high watermark of the partition of the last record."""
+    timings: AppendTimings
 
 
 class RecordAppender:
-    """Appends records to topics; keyless ones take the partitions in turn, a call each."""
+    """Appends records to topics; keyless ones go to the partitions in turn, one for each call."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -74,58 +74,56 @@ class RecordAppender:
         partitions: Sequence[int | None] | None = None,
         stamp: ProducerStamp = NO_PRODUCER_STAMP,
     ) -> AppendResult:
-        """Append records; `partitions` says where each goes, or leaves that to its key.
+        """Append records; `partitions` has the partition of each, or None to choose it by key.
 
-        Returns once the class of the topic is met for all of them. With a `stamp`, which needs
-        all records to name one partition where there are several, a call that is repeated appends
-        nothing anew.
+        Returns once the topic's durability class is met for all of them. With a `stamp`, a repeated
+        call appends nothing again; if the topic has several partitions, all records must then have
+        the same one.
         """
         if stamp is not NO_PRODUCER_STAMP:
             _check_stamped(topic, partitions)
-        places = self._places(topic, records, partitions)
-        chosen = dict.fromkeys(places)
+        indexes = self._assign_partitions(topic, records, partitions)
+        chosen = dict.fromkeys(indexes)
         for index in chosen:
             await topic.partition(index).open()
         if len(chosen) == 1:
             [index] = chosen
             partition = topic.partition(index)
-            appended, cost = await self._append(partition, records, stamp)
+            appended, timings = await self._append(partition, records, stamp)
             offsets = tuple(range(appended.offset, appended.last_offset + 1))
-            return AppendResult(offsets, tuple(places), partition.high_watermark, cost)
-        return await self._append_to_several(topic, records, places, list(chosen))
+            return AppendResult(offsets, tuple(indexes), partition.high_watermark, timings)
+        return await self._append_to_several(topic, records, indexes)
 
     async def _append_to_several(
-        self, topic: Topic, records: Sequence[Record], places: list[int], chosen: list[int]
+        self, topic: Topic, records: Sequence[Record], indexes: list[int]
     ) -> AppendResult:
-        groups = [
-            [record for record, place in zip(records, places, strict=True) if place == index]
-            for index in chosen
-        ]
-        done = await asyncio.gather(
+        groups: dict[int, list[Record]] = {}
+        for index, record in zip(indexes, records, strict=True):
+            groups.setdefault(index, []).append(record)
+        results = await asyncio.gather(
             *(
                 self._append(topic.partition(index), group, NO_PRODUCER_STAMP)
-                for index, group in zip(chosen, groups, strict=True)
+                for index, group in groups.items()
             ),
             return_exceptions=True,
         )
-        rows: dict[int, int] = {}
-        costs: list[AppendTimings] = []
-        for index, one in zip(chosen, done, strict=True):
-            if isinstance(one, BaseException):
-                raise one
-            appended, cost = one
-            rows[index] = appended.offset
-            costs.append(cost)
+        next_offsets: dict[int, int] = {}
+        timings: list[AppendTimings] = []
+        for index, result in zip(groups, results, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            appended, append_time = result
+            next_offsets[index] = appended.offset
+            timings.append(append_time)
         offsets = []
-        for place in places:
-            offsets.append(rows[place])
-            rows[place] += 1
-        head = topic.partition(places[-1]).high_watermark
-        return AppendResult(
-            tuple(offsets), tuple(places), head, AppendTimings(*map(max, zip(*costs, strict=True)))
-        )
+        for index in indexes:
+            offsets.append(next_offsets[index])
+            next_offsets[index] += 1
+        head = topic.partition(indexes[-1]).high_watermark
+        slowest = AppendTimings(*map(max, zip(*timings, strict=True)))
+        return AppendResult(tuple(offsets), tuple(indexes), head, slowest)
 
-    def _places(
+    def _assign_partitions(
         self,
         topic: Topic,
         records: Sequence[Record],
@@ -135,18 +133,18 @@ class RecordAppender:
         if count == 1 and partitions is None:
             return [0] * len(records)
         self._turn += 1
-        places = []
+        indexes = []
         for row, record in enumerate(records):
-            named = partitions[row] if partitions is not None else None
-            if named is not None:
-                places.append(topic.partition(named).index)
+            requested = partitions[row] if partitions is not None else None
+            if requested is not None:
+                indexes.append(topic.partition(requested).index)
             elif count == 1:
-                places.append(0)
+                indexes.append(0)
             elif record.key is None:
-                places.append(self._turn % count)
+                indexes.append(self._turn % count)
             else:
-                places.append((murmur2(record.key) & 0x7FFFFFFF) % count)
-        return places
+                indexes.append((murmur2(record.key) & 0x7FFFFFFF) % count)
+        return indexes
 
     async def _append(
         self, partition: Partition, records: Sequence[Record], stamp: ProducerStamp
@@ -159,7 +157,7 @@ class RecordAppender:
             producer_epoch=stamp.epoch,
             base_sequence=stamp.sequence,
         )
-        begun = admitted = clock.monotonic()
+        started = admitted = clock.monotonic()
 
         def note_admission(_: int) -> None:
             nonlocal admitted
@@ -170,38 +168,38 @@ class RecordAppender:
             batch, future, timeout_ms=APPEND_TIMEOUT_MS, on_admit=note_admission
         )
         appended = await future
-        return appended, append_timings(partition, begun, admitted, clock.monotonic())
+        return appended, append_timings(partition, started, admitted, clock.monotonic())
 
 
 def append_timings(
-    partition: Partition, begun: float, admitted: float, ended: float
+    partition: Partition, started: float, admitted: float, ended: float
 ) -> AppendTimings:
-    """Return what an append cost that began, got its offset and was safe at these moments."""
+    """Return the timings of an append from when it started, got its offset and was acknowledged."""
     commit = ended - admitted
     fsync = min(commit, partition.appender.last_sync_seconds or 0.0)
     return AppendTimings(
-        commit_ms=_ms(commit), fsync_ms=_ms(fsync), throttle_ms=_ms(admitted - begun)
+        commit_ms=_ms(commit), fsync_ms=_ms(fsync), throttle_ms=_ms(admitted - started)
     )
 
 
 def _check_stamped(topic: Topic, partitions: Sequence[int | None] | None) -> None:
-    """Raise unless records of a producer name the one partition that they go to.
+    """Raise unless the records of a producer all have the same partition.
 
-    Its numbers hold in one partition. Where nobody names it, a request that is repeated may go
-    to another: keyless records go wherever, and keys to others once the topic has grown.
+    Sequences are per partition. Without an explicit partition, a repeated request may go to another
+    one: keyless records go to any, and keys to others once the topic has more partitions.
     """
     if topic.partition_count == 1:
         return
     named = set(partitions or [None])
     if None in named:
         raise InvalidRequest(
-            f"records of a producer have to name their partition, since {topic.name} has"
-            f" {topic.partition_count}: needed is partition"
+            f"partition is required for records of a producer, because {topic.name} has"
+            f" {topic.partition_count} partitions"
         )
     if len(named) > 1:
         raise InvalidRequest(
-            f"records of a producer go to the {len(named)} partitions"
-            f" {sorted(one for one in named if one is not None)[:10]}, and have to go to one"
+            "all records of a producer must have the same partition, got"
+            f" {sorted(index for index in named if index is not None)[:10]}"
         )
 
 

@@ -1,16 +1,17 @@
 """The topics of a node.
 
-What there is stands in metadata, one row per topic; the logs follow it. Rules:
+Metadata defines which topics exist, one row for each; the logs follow it. Rules:
 
-1. Creating puts the row, durably, and nothing else: a log is made when it is first used.
-2. Deleting marks the row, durably, and from then on the topic is gone for everyone; then its logs
-   go, then its row. Whoever finds a marked row finishes the job.
-3. A log without a row, or beyond the partitions of its row, was made by an embedded store: the row
-   follows it. Nothing says how long that would keep its records, so a topic without a row keeps
-   them for ever, until it is set to something else.
+1. Creating a topic writes its row, durably, and nothing else: a log is created when it is first
+   used.
+2. Deleting a topic marks its row, durably, and from then on the topic does not exist for anyone;
+   then its logs are deleted, then its row. A marked row that is found at the start is finished.
+3. A log without a row, or beyond the partitions of its row, was created by an embedded store: the
+   row follows it. Its retention is unknown, so such a topic keeps its records forever, until it is
+   configured otherwise.
 
-Changes of one topic happen one after the other, each to its end, even if who asked for it goes
-away. What is in memory is changed only after what is on the disk.
+Changes of one topic run one after the other, each to its end, even if its caller disconnects. State
+in memory is changed only after that on the disk.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millstream.broker.keyed_locks import KeyedLocks
 from millstream.broker.topics.configs.topic_config import NO_LIMIT, ConfigChange, TopicConfig
 from millstream.broker.topics.configs.topic_settings import DURABILITY, RETENTION_MS
 from millstream.broker.topics.topic import (
     NO_ID,
     TOPICS_PREFIX,
-    KeyedLocks,
     Topic,
     TopicChange,
     TopicEvent,
@@ -64,13 +65,13 @@ logger = logging.getLogger(__name__)
 KAFKA_INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
-"""Topics in which Kafka keeps what this node keeps in state logs: nobody can make one."""
+"""Topics in which Kafka keeps what this node keeps in state logs: they cannot be created."""
 
 PartitionFactory = Callable[[Topic, int], "Partition"]
 
 
 class Topics:
-    """All topics of a node, over metadata and its logs. One event loop owns them."""
+    """All topics of a node, on top of metadata and logs. One event loop owns them."""
 
     def __init__(
         self,
@@ -88,24 +89,24 @@ class Topics:
         self._draw_id = draw_id
         self._topics: dict[str, Topic] = {}
         self._names: list[str] = []
-        """Those of all topics, sorted."""
+        """Names of all topics, sorted."""
         self._by_id: dict[uuid.UUID, Topic] = {}
-        self._alike: dict[str, set[str]] = {}
-        """Names of topics by what they are with every dot replaced by an underscore."""
+        self._colliding: dict[str, set[str]] = {}
+        """Names of topics by their name with every dot replaced by an underscore."""
         self._partition_count = 0
         self._reserved: dict[str, int] = {}
-        """Topics that are being created or grow, and the partitions that they are about to get."""
+        """Topics that are being created or extended, and the number of their new partitions."""
         self._deleting: dict[str, int] = {}
-        """Topics that are gone and whose rows are not, with the revisions of those."""
-        self._turns = KeyedLocks()
+        """Deleted topics whose rows still exist, with the revisions of these."""
+        self._locks = KeyedLocks()
         self._callbacks: list[Callable[[TopicChange], None]] = []
         self.vetoes: list[Callable[[Topic, TopicConfig], None]] = []
-        """Who may refuse, by raising, that a topic is set to something else."""
+        """Called before a config change; each may reject it by raising."""
 
     # Opening and closing.
 
     async def open(self) -> None:
-        """Read all rows; finish what a crash left; adopt what an embedded store made."""
+        """Load all rows, finish interrupted deletions, and adopt logs of an embedded store."""
         for entry in await self._metadata.list(TOPICS_PREFIX):
             name, row = decode_row(entry)
             if row.state == "live":
@@ -114,8 +115,8 @@ class Topics:
             self._deleting[name] = entry.revision
             try:
                 await self._finish_deletion(name)
-            except MillstreamError as error:  # It stays marked, and is tried again.
-                logger.error("%s: deleted, and some of its data is left: %s", name, error)  # noqa: TRY400
+            except MillstreamError as error:  # The row stays marked, and the deletion is retried.
+                logger.error("topic %s was deleted, but some of its data is left: %s", name, error)  # noqa: TRY400
         await self._adopt()
 
     async def _load(self, name: str, row: TopicRow, revision: int) -> None:
@@ -124,15 +125,15 @@ class Topics:
         except InvalidConfig as error:
             raise InvalidConfig(f"topic {name}: {error}") from error
         if config.durability is Durability.EPHEMERAL:
-            # Its records are gone, and its offsets begin anew: so it is another topic.
-            row = msgspec.structs.replace(row, id=self._new_id())
+            # Its records are lost and its offsets start again, so it gets a new id.
+            row = msgspec.structs.replace(row, id=self.new_id())
             revision = await self._put(name, row, revision)
         self._add(Topic(name, row, revision, config))
 
     async def _adopt(self) -> None:
         logs: dict[str, list[int]] = {}
-        for found in self._store.names():
-            logs.setdefault(found.topic, []).append(found.partition)
+        for log_name in self._store.names():
+            logs.setdefault(log_name.topic, []).append(log_name.partition)
         for name, partitions in logs.items():
             if name in self._deleting:
                 continue
@@ -140,12 +141,12 @@ class Topics:
             count = max(partitions) + 1
             try:
                 if topic is None:
-                    self._check_room(name, count)
+                    self._check_partition_limit(name, count)
                     await self._adopt_topic(name, partitions)
                 elif count > topic.partition_count:
                     await self._add_partitions(name, count, is_validate_only=False)
             except InvalidPartitions as error:
-                logger.error("logs of %s are left alone: %s", name, error)  # noqa: TRY400
+                logger.error("cannot adopt the logs of %s: %s", name, error)  # noqa: TRY400
 
     async def _adopt_topic(self, name: str, partitions: Sequence[int]) -> None:
         count = max(partitions) + 1
@@ -155,54 +156,54 @@ class Topics:
         configs = {RETENTION_MS: str(NO_LIMIT)}
         if kept is not node:
             configs[DURABILITY] = kept.value
-        row = TopicRow(id=self._new_id(), partitions=count, configs=configs)
+        row = TopicRow(id=self.new_id(), partitions=count, configs=configs)
         topic = Topic(name, row, await self._put(name, row, ABSENT), self._parse(configs))
         if log is not None:
             await log.reconfigure(topic.config.log_config())
         self._add(topic)
-        logger.info("%s: adopted, with %d partitions", name, count)
+        logger.info("adopted topic %s with %d partitions", name, count)
 
     async def _any_log(self, name: str, partitions: Sequence[int]) -> Log | None:
-        """Return the first sound log of a topic: it knows its durability class."""
+        """Return the first healthy log of a topic: it knows its durability class."""
         for partition in partitions:
             try:
                 log = await self._store.log(name, partition)
             except MillstreamError as error:
-                logger.warning("%s/%d cannot be opened: %s", name, partition, error)
+                logger.warning("cannot open log %s/%d: %s", name, partition, error)
                 continue
             if log.offline is None and not log.recovered.damage:
                 return log
         return None
 
     async def close(self) -> None:
-        """Let changes that were begun come to their end, and close all partitions."""
-        await self._turns.close()
+        """Complete the changes that were started, and close all partitions."""
+        await self._locks.close()
         await _close_all(
             partition for topic in self._topics.values() for partition in topic.partitions
         )
 
-    # Looking.
+    # Lookup.
 
     def get(self, name: str) -> Topic:
-        """Return a topic; raises `UnknownTopic` where there is none."""
+        """Return a topic; raises `UnknownTopic` if it does not exist."""
         topic = self._topics.get(name)
         if topic is None:
             raise UnknownTopic(f"there is no topic {name[:300]!r}")
         return topic
 
     def find(self, name: str) -> Topic | None:
-        """Return a topic; `None` where there is none."""
+        """Return a topic, or None if it does not exist."""
         return self._topics.get(name)
 
     def by_id(self, topic_id: uuid.UUID) -> Topic:
-        """Return the topic with that id; raises `UnknownTopicId` where there is none."""
+        """Return the topic with this id; raises `UnknownTopicId` if it does not exist."""
         topic = self._by_id.get(topic_id)
         if topic is None:
             raise UnknownTopicId(f"there is no topic with id {topic_id}")
         return topic
 
     def partition(self, name: str, index: int) -> Partition:
-        """Return a partition; raises `UnknownTopic` where there is no such topic or partition."""
+        """Return a partition; raises `UnknownTopic` if it does not exist."""
         return self.get(name).partition(index)
 
     def all(self) -> list[Topic]:
@@ -210,42 +211,41 @@ class Topics:
         return [self._topics[name] for name in self._names]
 
     def page(self, after: str, count_max: int) -> list[Topic]:
-        """Return the topics whose names come after `after`, sorted by name, some at the most."""
-        begin = bisect.bisect_right(self._names, after)
-        return [self._topics[name] for name in self._names[begin : begin + count_max]]
+        """Return at most `count_max` topics whose names come after `after`, sorted by name."""
+        start = bisect.bisect_right(self._names, after)
+        return [self._topics[name] for name in self._names[start : start + count_max]]
 
     def log_config_of(self, name: LogName) -> LogConfig | None:
-        """Return what a log is set to; `None` where it belongs to no topic, and is left alone."""
+        """Return the config of a log; None if it belongs to no topic, and is not maintained."""
         topic = self._topics.get(name.topic)
         if topic is None or name.partition >= len(topic.partitions):
             return None
         return topic.log_config
 
     async def open_log(self, name: LogName) -> Log:
-        """Open the partition of a log, which then guards it, and return the log."""
+        """Open the partition of a log, which sets its removal hooks, and return the log."""
         await self.partition(name.topic, name.partition).open()
         return self._store.get(name.topic, name.partition)
 
     @property
     def log_config(self) -> LogConfig:
-        """What the node gives the logs of topics that set nothing else."""
+        """The node's default config of logs."""
         return self._store.log_config
 
     @property
     def count(self) -> int:
-        """How many topics there are."""
         return len(self._topics)
 
     @property
     def partition_count(self) -> int:
-        """How many partitions all topics have together."""
+        """The number of partitions of all topics."""
         return self._partition_count
 
     def on_change(self, callback: Callable[[TopicChange], None]) -> Callable[[], None]:
-        """Call back on the loop after each change; returns what ends that.
+        """Call `callback` on the event loop after each change; return a function that stops it.
 
-        A topic that was deleted cannot be found any more when its callback comes, and one that
-        was created can. A callback must not raise.
+        At the callback, a deleted topic can no longer be found, and a created one can. A callback
+        must not raise.
         """
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
@@ -261,16 +261,16 @@ class Topics:
         topic_id: uuid.UUID | None = None,
         is_validate_only: bool = False,
     ) -> Topic:
-        """Create a topic, or only check that it could be created.
+        """Create a topic, or only validate that it could be created.
 
-        Its id is drawn, unless it was by the caller, who may want to know it before.
-        Raises `TopicExists`, `InvalidName` (also where another topic's name differs only in dots
-        and underscores), `InvalidPartitions` or `InvalidConfig`. What was only checked has the
-        id 0 and no partitions.
+        Its id is random, unless the caller passes one that it needs to know before. Raises
+        `TopicExists`, `InvalidName` (also if another topic's name differs only in dots and
+        underscores), `InvalidPartitions` or `InvalidConfig`. A topic that was only validated has
+        the id 0 and no partitions.
         """
         _check_new(name, partitions)
         config = self._parse(configs or {})
-        return await self._turns.run(
+        return await self._locks.run(
             name,
             self._create(name, partitions, config, topic_id, is_validate_only=is_validate_only),
         )
@@ -285,8 +285,8 @@ class Topics:
         is_validate_only: bool,
     ) -> Topic:
         if name in self._topics:
-            raise TopicExists(f"topic {name!r} exists")
-        self._check_alike(name)
+            raise TopicExists(f"topic {name!r} already exists")
+        self._check_collision(name)
         count = self._config.num_partitions if partitions is None else partitions
         row = TopicRow(id=NO_ID, partitions=count, configs=dict(config.overrides))
         with self._reserve(name, count):
@@ -294,33 +294,33 @@ class Topics:
                 return Topic(name, row, ABSENT, config)
             if name in self._deleting:
                 await self._finish_deletion(name)
-            row = msgspec.structs.replace(row, id=topic_id or self._new_id())
+            row = msgspec.structs.replace(row, id=topic_id or self.new_id())
             topic = Topic(name, row, await self._put(name, row, ABSENT), config)
         self._add(topic)
-        self._tell(topic, TopicEvent.CREATED)
+        self._notify(topic, TopicEvent.CREATED)
         return topic
 
     async def ensure(self, name: str) -> Topic:
-        """Return a topic, and create it with the defaults of the node where there is none."""
+        """Return a topic, which is created with the node's defaults if it does not exist."""
         if topic := self._topics.get(name):
             return topic
         if name in KAFKA_INTERNAL_TOPICS:
-            return self.get(name)  # Tools ask for these; an empty topic would mislead them.
+            return self.get(name)  # Tools look for these; an empty topic would mislead them.
         try:
             return await self.create(name)
-        except TopicExists:  # Someone else was faster.
+        except TopicExists:  # Another caller was faster.
             return self.get(name)
 
     async def put(
         self, name: str, *, partitions: int | None = None, changes: Sequence[ConfigChange] = ()
     ) -> tuple[Topic, bool]:
-        """Create a topic, or change what is named of one; returns whether it is new, too.
+        """Create a topic, or apply changes to an existing one; also return whether it is new.
 
-        All of it is done, durably, or nothing. Raises what `create` does, save `TopicExists`; a
-        topic that is there can have more partitions, and not fewer.
+        All of it is applied, durably, or nothing. Raises like `create`, except for `TopicExists`;
+        the partitions of an existing topic can be increased, not reduced.
         """
         _check_new(name, partitions)
-        return await self._turns.run(name, self._create_or_change(name, partitions, changes))
+        return await self._locks.run(name, self._create_or_change(name, partitions, changes))
 
     async def _create_or_change(
         self, name: str, partitions: int | None, changes: Sequence[ConfigChange]
@@ -340,8 +340,8 @@ class Topics:
     async def add_partitions(
         self, name: str, count: int, *, is_validate_only: bool = False
     ) -> Topic:
-        """Let a topic grow to `count` partitions, or only check that it could."""
-        return await self._turns.run(
+        """Increase the partitions of a topic to `count`, or only validate that."""
+        return await self._locks.run(
             name, self._add_partitions(name, count, is_validate_only=is_validate_only)
         )
 
@@ -350,49 +350,49 @@ class Topics:
         if count <= topic.partition_count:
             raise _cannot_shrink(topic, count)
         if is_validate_only:
-            self._check_room(name, count - topic.partition_count)
+            self._check_partition_limit(name, count - topic.partition_count)
         else:
             await self._change(topic, count, topic.config)
         return topic
 
-    def _check_alike(self, name: str) -> None:
-        """Refuse a name that differs from another's in dots and underscores only, as Kafka does.
+    def _check_collision(self, name: str) -> None:
+        """Reject a name that differs from another only in dots and underscores, as Kafka does.
 
-        Its metrics cannot tell the two apart.
+        Kafka's metrics cannot distinguish the two.
         """
-        alike = self._alike.get(_collision_key(name), set()) | {
+        colliding = self._colliding.get(_collision_key(name), set()) | {
             other for other in self._reserved if _collision_key(other) == _collision_key(name)
         }
-        if others := alike - {name}:
+        if others := colliding - {name}:
             raise InvalidName(
-                f"topic name {name!r} differs from {min(others)!r} in dots and underscores only"
+                f"topic name {name!r} differs from {min(others)!r} only in dots and underscores"
             )
 
-    def _check_room(self, name: str, more: int) -> None:
+    def _check_partition_limit(self, name: str, more: int) -> None:
         total = self._partition_count + sum(self._reserved.values()) + more
         if total > self._config.partitions_max:
             raise InvalidPartitions(
-                f"with {more} partitions more for {name} there would be {total},"
+                f"{more} more partitions for {name} make {total} on this node,"
                 f" limit is {self._config.partitions_max}"
             )
 
     @contextmanager
     def _reserve(self, name: str, more: int) -> Iterator[None]:
-        """Keep the name, and room for partitions, while they are made."""
-        self._check_room(name, more)
+        """Reserve the name, and the number of partitions, while they are created."""
+        self._check_partition_limit(name, more)
         self._reserved[name] = more
         try:
             yield
         finally:
             del self._reserved[name]
 
-    # Setting.
+    # Configuration.
 
     async def alter(
         self, name: str, configs: Mapping[str, str | None], *, is_validate_only: bool = False
     ) -> Topic:
-        """Set a topic to these configs and no others, or only check that this could be done."""
-        return await self._turns.run(
+        """Replace all configs of a topic by these, or only validate that."""
+        return await self._locks.run(
             name,
             self._alter(name, lambda _: self._parse(configs), is_validate_only=is_validate_only),
         )
@@ -400,8 +400,8 @@ class Topics:
     async def change_configs(
         self, name: str, changes: Sequence[ConfigChange], *, is_validate_only: bool = False
     ) -> Topic:
-        """Change some configs of a topic, or only check that this could be done."""
-        return await self._turns.run(
+        """Change some configs of a topic, or only validate that."""
+        return await self._locks.run(
             name,
             self._alter(name, lambda old: old.changed(changes), is_validate_only=is_validate_only),
         )
@@ -419,26 +419,26 @@ class Topics:
     # Deleting.
 
     async def delete(self, name: str, *, topic_id: uuid.UUID | None = None) -> Topic:
-        """Delete a topic and all its records; they are gone for everyone when this returns.
+        """Delete a topic and all its records; it does not exist for anyone when this returns.
 
-        With an id, only the topic that has it is deleted, and not one made under its name since.
-        Where it raises `StorageFailed` after all, the topic is gone too, and what is left of
-        its data goes when the node starts again, or before the name is used again.
+        With an id, only the topic with that id is deleted, not one that was created under its name
+        since. If this raises `StorageFailed`, the topic is deleted too, and the rest of its data is
+        deleted when the node starts again, or before the name is used again.
         """
-        return await self._turns.run(name, self._delete(name, topic_id))
+        return await self._locks.run(name, self._delete(name, topic_id))
 
     async def _delete(self, name: str, topic_id: uuid.UUID | None) -> Topic:
         topic = self.get(name)
         if topic_id not in (None, topic.id):
-            raise UnknownTopicId(f"topic {name!r} has id {topic.id}, not {topic_id}")
+            raise UnknownTopicId(f"topic {name!r} has id {topic.id}, got {topic_id}")
         row = msgspec.structs.replace(topic.row, state="deleting")
         self._deleting[name] = await self._put(name, row, topic.revision)
         self._remove(topic)
         for partition in topic.partitions:
             partition.delete()
-        self._tell(topic, TopicEvent.DELETED)
-        # Who began to open a partition before gets as far as the store, which then waits for it;
-        # later, it would make the log of a topic that is gone.
+        self._notify(topic, TopicEvent.DELETED)
+        # Callers that are opening a partition get as far as the store, which then waits for them;
+        # later, they would create the log of a deleted topic.
         await asyncio.sleep(0)
         await self._finish_deletion(name)
         return topic
@@ -447,32 +447,32 @@ class Topics:
         await self._store.delete(name)
         compare = Compare(topic_key(name), self._deleting[name])
         if await self._metadata.transact(compares=[compare], deletes=[compare.key]) is None:
-            raise Unavailable(f"the row of {name} was changed by another")
+            raise Unavailable(f"topic {name} was changed concurrently")
         del self._deleting[name]
 
-    # What all changes have in common.
+    # Shared by all changes.
 
     def _check_successor(self, topic: Topic, config: TopicConfig) -> None:
-        """Raise unless a topic can be set to `config`, and nobody objects."""
+        """Raise unless the topic can get `config`, and nobody objects."""
         topic.config.check_successor(config)
         for veto in self.vetoes:
             veto(topic, config)
 
     async def _change(self, topic: Topic, count: int, config: TopicConfig) -> None:
-        """Let a topic have `count` partitions, and be set to `config`, in one step."""
+        """Set the number of partitions and the config of a topic in one step."""
         more = count - topic.partition_count
         is_altered = config != topic.config
         if more:
             with self._reserve(topic.name, more):
                 await self._replace_row(topic, count, config)
             self._partition_count += more
-            self._fill(topic)
-            self._tell(topic, TopicEvent.GROWN)
+            self._create_partitions(topic)
+            self._notify(topic, TopicEvent.GROWN)
         elif is_altered:
             await self._replace_row(topic, count, config)
         if is_altered:
             await self._reconfigure(topic, config)
-            self._tell(topic, TopicEvent.ALTERED)
+            self._notify(topic, TopicEvent.ALTERED)
 
     async def _replace_row(self, topic: Topic, count: int, config: TopicConfig) -> None:
         row = msgspec.structs.replace(topic.row, partitions=count, configs=dict(config.overrides))
@@ -483,39 +483,36 @@ class Topics:
         for partition in topic.partitions:
             try:
                 await partition.reconfigure(config)
-            except MillstreamError as error:  # It will be opened with it when it can be again.
-                logger.warning("%s keeps its settings for now: %s", partition, error)
+            except MillstreamError as error:  # It gets the config when it is opened again.
+                logger.warning("%s: cannot apply the new config yet: %s", partition, error)
 
     async def _put(self, name: str, row: TopicRow, revision: int) -> int:
-        """Replace the row of a topic, if it is as we know it; returns its new revision."""
+        """Replace the row of a topic if it has `revision`; return its new revision."""
         key = topic_key(name)
-        found = await self._metadata.transact(
+        new_revision = await self._metadata.transact(
             compares=[Compare(key, revision)], puts={key: encode_row(row)}
         )
-        if found is None:
-            raise Unavailable(f"the row of {name} was changed by another")
-        return found
+        if new_revision is None:
+            raise Unavailable(f"topic {name} was changed concurrently")
+        return new_revision
 
     def _parse(self, configs: Mapping[str, str | None]) -> TopicConfig:
         return TopicConfig.parse(configs, self._store.log_config)
 
     def new_id(self) -> uuid.UUID:
         """Return an id that no topic has, for `create`."""
-        return self._new_id()
-
-    def _new_id(self) -> uuid.UUID:
         return make_topic_id(self._by_id.__contains__, self._draw_id)
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         bisect.insort(self._names, topic.name)
         self._by_id[topic.id] = topic
-        self._alike.setdefault(_collision_key(topic.name), set()).add(topic.name)
+        self._colliding.setdefault(_collision_key(topic.name), set()).add(topic.name)
         self._partition_count += topic.partition_count
-        self._fill(topic)
+        self._create_partitions(topic)
 
-    def _fill(self, topic: Topic) -> None:
-        """Make the partitions that a topic does not have yet."""
+    def _create_partitions(self, topic: Topic) -> None:
+        """Create the partitions that a topic does not have yet."""
         for index in range(len(topic.partitions), topic.partition_count):
             topic.partitions.append(self._make_partition(topic, index))
 
@@ -523,30 +520,30 @@ class Topics:
         del self._topics[topic.name]
         del self._names[bisect.bisect_left(self._names, topic.name)]
         del self._by_id[topic.id]
-        alike = self._alike[_collision_key(topic.name)]
-        alike.discard(topic.name)
-        if not alike:
-            del self._alike[_collision_key(topic.name)]
+        colliding = self._colliding[_collision_key(topic.name)]
+        colliding.discard(topic.name)
+        if not colliding:
+            del self._colliding[_collision_key(topic.name)]
         self._partition_count -= topic.partition_count
 
-    def _tell(self, topic: Topic, event: TopicEvent) -> None:
+    def _notify(self, topic: Topic, event: TopicEvent) -> None:
         for callback in list(self._callbacks):
             callback(TopicChange(topic, event))
 
 
 def _check_new(name: str, partitions: int | None) -> None:
-    """Raise where no topic can be called so, or can have so many partitions."""
+    """Raise if a topic cannot have this name or number of partitions."""
     check_topic(name)
     if name in KAFKA_INTERNAL_TOPICS:
-        raise InvalidName(f"{name} is a name of Kafka's own: this node keeps that elsewhere")
+        raise InvalidName(f"topic name {name} is reserved for Kafka's internal use")
     if partitions is not None and partitions < 1:
-        raise InvalidPartitions(f"{name} cannot have {partitions} partitions, least is 1")
+        raise InvalidPartitions(f"partitions of {name} must be at least 1, got {partitions}")
 
 
 def _cannot_shrink(topic: Topic, count: int) -> InvalidPartitions:
     return InvalidPartitions(
-        f"{topic.name} has {topic.partition_count} partitions and cannot have {count}:"
-        " a topic only grows"
+        f"{topic.name} has {topic.partition_count} partitions, got {count}:"
+        " the number can only increase"
     )
 
 
@@ -555,7 +552,7 @@ def _collision_key(name: str) -> str:
 
 
 async def _close_all(partitions: Iterable[Partition]) -> None:
-    """Close all that are open, whatever happens to one; then raise the first failure."""
+    """Close all open partitions, even if one fails; then raise the first error."""
     results = await asyncio.gather(
         *(partition.close() for partition in partitions if partition.is_open),
         return_exceptions=True,

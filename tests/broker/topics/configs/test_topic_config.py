@@ -148,8 +148,9 @@ def test_every_config_refuses_what_is_not_and_names_what_is(setting: TopicSettin
         with pytest.raises(InvalidConfig) as refused:
             TopicConfig.parse({setting.name: text})
         message = str(refused.value)
-        assert message.startswith(f"{setting.name} is {text.strip()!r}"), message
-        assert setting.allowed in message or "twice" in message
+        assert message.startswith(setting.name), message
+        assert repr(text.strip()) in message, message
+        assert setting.allowed in message or "duplicate" in message
 
 
 @EVERY
@@ -164,7 +165,7 @@ def test_every_config_that_is_not_set_has_its_default(setting: TopicSetting) -> 
 
 @EVERY
 def test_every_config_needs_a_value(setting: TopicSetting) -> None:
-    with pytest.raises(InvalidConfig, match=f"{setting.name} has no value, allowed is"):
+    with pytest.raises(InvalidConfig, match=f"{setting.name} has no value, it must be"):
         TopicConfig.parse({setting.name: None})
 
 
@@ -300,7 +301,9 @@ def test_a_compacted_topic_closes_segments_in_time_to_compact_them(policy, lag_m
 
 
 def test_a_record_cannot_have_to_wait_longer_for_compaction_than_it_may():
-    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms is 6, .* at most .*, 5"):
+    with pytest.raises(
+        InvalidConfig, match=r"min\.compaction\.lag\.ms must be at most .*, 5, got 6"
+    ):
         TopicConfig.parse({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
 
 
@@ -472,12 +475,12 @@ def test_changes_happen_in_their_order_and_leave_the_rest():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (ConfigChange("retention.ms", APPEND, "1"), "retention.ms is no list"),
-        (ConfigChange("retention.ms", SUBTRACT, "1"), "retention.ms is no list"),
-        (ConfigChange("retention.ms", SET, "x"), "retention.ms is 'x', allowed is -1 to"),
+        (ConfigChange("retention.ms", APPEND, "1"), "retention.ms is not a list"),
+        (ConfigChange("retention.ms", SUBTRACT, "1"), "retention.ms is not a list"),
+        (ConfigChange("retention.ms", SET, "x"), "retention.ms must be between -1 and .*, got 'x'"),
         (ConfigChange("retention.ms", SET), "retention.ms has no value"),
         (ConfigChange("cleanup.policy", APPEND), "cleanup.policy has no value"),
-        (ConfigChange("cleanup.policy", APPEND, "x"), "allowed is a list of compact, delete"),
+        (ConfigChange("cleanup.policy", APPEND, "x"), "must be a list of compact, delete"),
         (ConfigChange("nothing", DELETE), "'nothing' is not a topic config"),
         (ConfigChange("nothing", SET, "1"), "'nothing' is not a topic config"),
         (ConfigChange("message.format.version", DELETE), "was removed in Kafka 4"),
@@ -493,7 +496,7 @@ def test_a_topic_is_ephemeral_for_all_its_life_or_never(other):
     ephemeral = TopicConfig.parse({DURABILITY: "ephemeral"})
     lasting = TopicConfig.parse({DURABILITY: other})
     for before, after in ((ephemeral, lasting), (lasting, ephemeral)):
-        with pytest.raises(InvalidConfig, match="for all its life or never"):
+        with pytest.raises(InvalidConfig, match="become or cease to be ephemeral"):
             before.check_successor(after)
     ephemeral.check_successor(ephemeral)
     lasting.check_successor(TopicConfig.parse({}))

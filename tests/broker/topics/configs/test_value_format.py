@@ -40,22 +40,22 @@ def test_a_declaration_is_kept_as_it_was_given(kind: str, schema: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "schema", "why"),
     [
-        ("raw", STRUCT, "raw values have none"),
-        ("json", "", "json values need one"),
-        ("avro", "", "avro values need one"),
-        ("json", "{", "it is no JSON: "),
-        ("json", RECORD, 'no JSON object with "type": "struct"'),
-        ("json", "[]", 'no JSON object with "type": "struct"'),
-        ("json", '"x"', 'no JSON object with "type": "struct"'),
-        ("avro", "id BIGINT", "it is no JSON: "),
-        ("avro", STRUCT, 'no JSON object with "type": "record"'),
-        ("avro", '"string"', 'no JSON object with "type": "record"'),
+        ("raw", STRUCT, "raw values have no schema"),
+        ("json", "", "json values need a schema"),
+        ("avro", "", "avro values need a schema"),
+        ("json", "{", "it is not JSON: "),
+        ("json", RECORD, 'not a JSON object with "type": "struct"'),
+        ("json", "[]", 'not a JSON object with "type": "struct"'),
+        ("json", '"x"', 'not a JSON object with "type": "struct"'),
+        ("avro", "id BIGINT", "it is not JSON: "),
+        ("avro", STRUCT, 'not a JSON object with "type": "record"'),
+        ("avro", '"string"', 'not a JSON object with "type": "record"'),
         ("avro", "[" * 30_000, "it is nested too deeply"),
-        ("avro", "NaN", "it is no JSON: "),
+        ("avro", "NaN", "it is not JSON: "),
     ],
 )
 def test_a_schema_that_cannot_be_one_is_refused_with_why(kind: str, schema: str, why: str) -> None:
-    with pytest.raises(InvalidConfig, match=rf"{VALUE_SCHEMA} is .*, allowed is") as refused:
+    with pytest.raises(InvalidConfig, match=rf"{VALUE_SCHEMA} must be .*, got") as refused:
         declare(kind, schema)
     assert why in str(refused.value)
     assert f"{VALUE_FORMAT} is {kind}" in str(refused.value)

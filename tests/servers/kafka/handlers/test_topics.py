@@ -120,10 +120,10 @@ async def test_what_is_unsaid_is_as_the_node_has_it():
         (new_topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "characters, got 0"),
         (new_topic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION, "'..'"),
         (new_topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "characters, got 250"),
-        (new_topic("there"), ErrorCode.TOPIC_ALREADY_EXISTS, "'there' exists"),
+        (new_topic("there"), ErrorCode.TOPIC_ALREADY_EXISTS, "'there' already exists"),
         (new_topic("dot.ted"), ErrorCode.INVALID_TOPIC_EXCEPTION, "differs from 'dot_ted'"),
-        (new_topic("a", 0), ErrorCode.INVALID_PARTITIONS, "0 partitions, least is 1"),
-        (new_topic("a", -2), ErrorCode.INVALID_PARTITIONS, "-2 partitions, least is 1"),
+        (new_topic("a", 0), ErrorCode.INVALID_PARTITIONS, "must be at least 1, got 0"),
+        (new_topic("a", -2), ErrorCode.INVALID_PARTITIONS, "must be at least 1, got -2"),
         (new_topic("a", 10**6), ErrorCode.INVALID_PARTITIONS, "limit is 100000"),
         (new_topic("a", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "got 0"),
         (new_topic("a", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "got 3"),
@@ -166,7 +166,7 @@ async def test_what_is_unsaid_is_as_the_node_has_it():
         (
             new_topic("a", configs={"retention.ms": "x"}),
             ErrorCode.INVALID_CONFIG,
-            "retention.ms is 'x'",
+            "got 'x'",
         ),
         (
             new_topic("a", configs={"nonsense": "x"}),
@@ -297,9 +297,9 @@ def test_a_topic_grows(version):
 @pytest.mark.parametrize(
     ("wanted", "code", "message"),
     [
-        (("a", 2, None), ErrorCode.INVALID_PARTITIONS, "has 2 partitions and cannot have 2"),
-        (("a", 1, None), ErrorCode.INVALID_PARTITIONS, "has 2 partitions and cannot have 1"),
-        (("a", 1, ()), ErrorCode.INVALID_PARTITIONS, "has 2 partitions and cannot have 1"),
+        (("a", 2, None), ErrorCode.INVALID_PARTITIONS, "has 2 partitions, got 2"),
+        (("a", 1, None), ErrorCode.INVALID_PARTITIONS, "has 2 partitions, got 1"),
+        (("a", 1, ()), ErrorCode.INVALID_PARTITIONS, "has 2 partitions, got 1"),
         (("a", 10**9, None), ErrorCode.INVALID_PARTITIONS, "limit is 100000"),
         (("x", 2, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
         (("a", 4, ((7,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "1 assignments for 2 new"),

@@ -1,7 +1,7 @@
-"""What a node is set to, under the names that Kafka has for it.
+"""Settings of a node, under Kafka's names.
 
-Read-only: a node is set up by its own configuration, and says by these names what came of it.
-Where Kafka has no name, ours begins with `millstream.`.
+Read-only: a node is set up by its own configuration, and reports the result under these names.
+Settings that Kafka does not have start with `millstream.`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class NodeSetting:
     """One setting of a node."""
 
     name: str
-    """Kafka's."""
+    """Kafka's name."""
     field: str
-    """Ours: a field of `BrokerConfig`, `KafkaConfig` or `LogConfig`; empty where it is fixed."""
+    """Our name: a field of `BrokerConfig`, `KafkaConfig` or `LogConfig`; empty if the value is
+    fixed."""
     kind: SettingType
     value: str
     default: str
-    """What the node has where nothing is set."""
+    """The value of a node that does not set it."""
     meaning: str
 
 
@@ -48,7 +49,7 @@ BROKER_NAMES: dict[str, str] = {
     "transactional_id_expiration_ms": "transactional.id.expiration.ms",
     "producer_id_expiration_ms": "producer.id.expiration.ms",
 }
-"""What Kafka calls the fields of `BrokerConfig`."""
+"""Kafka's names of the fields of `BrokerConfig`."""
 
 KAFKA_SERVER_NAMES: dict[str, str] = {
     "request_size_max": "socket.request.max.bytes",
@@ -58,13 +59,13 @@ KAFKA_SERVER_NAMES: dict[str, str] = {
     "fetch_bytes_max": "fetch.max.bytes",
     "fetch_sessions_max": "max.incremental.fetch.session.cache.slots",
 }
-"""What Kafka calls the fields of `KafkaConfig`."""
+"""Kafka's names of the fields of `KafkaConfig`."""
 
 GROUP_NAMES: dict[str, str] = {
     "consumer_session_timeout_ms": "consumer.session.timeout.ms",
     "consumer_heartbeat_interval_ms": "consumer.heartbeat.interval.ms",
 }
-"""What Kafka calls, in the configs of a group, those fields of `BrokerConfig` that concern it."""
+"""Kafka's names, in the configs of a group, of those fields of `BrokerConfig` that apply to it."""
 
 FIXED_SETTINGS = (
     NodeSetting(
@@ -73,7 +74,7 @@ FIXED_SETTINGS = (
         SettingType.INT,
         "1",
         "1",
-        "Replicas of a topic that is created without saying how many: there is one node.",
+        "Replicas of a topic that is created without a replication factor: there is one node.",
     ),
     NodeSetting(
         "delete.topic.enable",
@@ -86,12 +87,16 @@ FIXED_SETTINGS = (
 )
 
 
-def node_settings(broker: BrokerConfig, door: KafkaConfig, log: LogConfig) -> Sequence[NodeSetting]:
+def node_settings(
+    broker: BrokerConfig, kafka: KafkaConfig, log: LogConfig
+) -> Sequence[NodeSetting]:
     """Return all settings of a node, sorted by name."""
     return sorted(
         [
             *_named(broker, BrokerConfig(), lambda field: BROKER_NAMES.get(field, _ours(field))),
-            *_named(door, KafkaConfig(), lambda field: KAFKA_SERVER_NAMES.get(field, _ours(field))),
+            *_named(
+                kafka, KafkaConfig(), lambda field: KAFKA_SERVER_NAMES.get(field, _ours(field))
+            ),
             *_topic_defaults(log),
             *FIXED_SETTINGS,
         ],
@@ -100,9 +105,9 @@ def node_settings(broker: BrokerConfig, door: KafkaConfig, log: LogConfig) -> Se
 
 
 def group_settings(broker: BrokerConfig) -> Sequence[NodeSetting]:
-    """Return what holds for every consumer group of the node, sorted by name."""
-    found = _named(broker, BrokerConfig(), lambda field: GROUP_NAMES.get(field, ""))
-    return sorted((setting for setting in found if setting.name), key=lambda found: found.name)
+    """Return the settings of all consumer groups of the node, sorted by name."""
+    settings = _named(broker, BrokerConfig(), lambda field: GROUP_NAMES.get(field, ""))
+    return sorted((item for item in settings if item.name), key=lambda item: item.name)
 
 
 def _ours(field: str) -> str:
@@ -132,7 +137,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _topic_defaults(log: LogConfig) -> list[NodeSetting]:
-    """What topics have that do not set it: the node's, under the names that Kafka has for that."""
+    """Return the node's defaults of topic configs, under Kafka's names for them."""
     return [
         NodeSetting(
             setting.server_name,
@@ -140,7 +145,7 @@ def _topic_defaults(log: LogConfig) -> list[NodeSetting]:
             setting.kind,
             setting.default_of(log),
             setting.default,
-            f"What a topic has that does not set `{setting.name}`. {setting.meaning}",
+            f"Default of `{setting.name}` for all topics. {setting.meaning}",
         )
         for setting in TOPIC_CONFIGS.values()
         if setting.server_name is not None

@@ -1,4 +1,4 @@
-"""What one topic is set to, as a value that was checked once."""
+"""The config of one topic, as a validated value."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ COMPACT = "compact"
 DELETE = "delete"
 
 TIME_MS_MAX = 2**53
-"""The most that a log takes. Kafka's limit, in effect the same, is three hundred million years."""
+"""The largest duration that a log accepts. Kafka's limit, in effect the same, is three hundred
+million years."""
 
 NO_LIMIT = -1
-"""How a config says that there is no limit."""
+"""The value of a config without a limit."""
 
 BATCH_SIZE_MAX_LEAST = 1024
 """However small `max.message.bytes` is, the marker that ends a transaction fits."""
 
 
 class AlterConfigOperation(enum.Enum):
-    """What a change does to a config."""
+    """How a change affects a config."""
 
     SET = "set"
     DELETE = "delete"
-    """It has its default again."""
+    """Reset it to its default."""
     APPEND = "append"
-    """A list has these items too."""
+    """Add items to a list."""
     SUBTRACT = "subtract"
-    """A list has these items no more."""
+    """Remove items from a list."""
 
 
 class ConfigChange(NamedTuple):
@@ -63,13 +64,13 @@ class ConfigChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What one topic is set to. Make it by `parse`, which checks everything."""
+    """The config of one topic. Create it by `parse`, which validates everything."""
 
     overrides: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """What the topic sets itself, as it was given; all else is the default."""
+    """The configs that the topic sets itself, as given; all others have their default."""
 
     node: LogConfig = field(default_factory=LogConfig)
-    """What the node gives all its logs."""
+    """The node's default config of logs."""
 
     cleanup_policy: frozenset[str]
     message_bytes_max: int
@@ -78,12 +79,12 @@ class TopicConfig:
     timestamp_after_max_ms: int
     compression_type: str
     durability: Durability
-    """What holds, `flush.messages` considered."""
+    """The effective class, with `flush.messages` considered."""
     segment_bytes: int
     segment_ms: int
     index_interval_bytes: int
     retention_ms: int | None
-    """`None` for ever; that, the bytes and the records hold where `cleanup_policy` has `delete`."""
+    """None is forever; the three limits apply if `cleanup_policy` has `delete`."""
     retention_bytes: int | None
     retention_records: int | None
     discard: Discard
@@ -93,13 +94,13 @@ class TopicConfig:
     cleanable_dirty_ratio_min: float
     value_format: TopicValueFormat
     value_schema: str
-    """Empty where the values are raw."""
+    """Empty if the values are raw."""
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str | None], node: LogConfig | None = None) -> Self:
-        """Check what a topic sets, each by itself and together, and fill in the defaults.
+        """Validate the configs of a topic, each by itself and together, and fill in the defaults.
 
-        Raises `InvalidConfig` with the name, the value and what is allowed.
+        Raises `InvalidConfig` with the name, the value and the allowed values.
         """
         node = node or LogConfig()
         values = _defaults(node) | {name: _parse(name, text) for name, text in overrides.items()}
@@ -138,16 +139,16 @@ class TopicConfig:
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether records are dated when they are appended."""
+        """Whether the broker sets the timestamps of records."""
         return self.timestamp_type == LOG_APPEND_TIME
 
     def value(self, name: str) -> str:
-        """Return the config as text: what the topic sets, or the default."""
+        """Return a config as text: the topic's own value, or the default."""
         own = self.overrides.get(name)
         return setting_named(name).default_of(self.node) if own is None else own
 
     def log_config(self) -> LogConfig:
-        """Return what the topic's logs are set to."""
+        """Return the config of the topic's logs."""
         age = self.segment_ms
         if self.is_compacted:
             age = min(age, self.compaction_lag_max_ms)
@@ -171,25 +172,25 @@ class TopicConfig:
         )
 
     def changed(self, changes: Sequence[ConfigChange]) -> Self:
-        """Return what this is after some changes, in their order."""
+        """Return the config after some changes, applied in their order."""
         overrides: dict[str, str | None] = dict(self.overrides)
         for change in changes:
             _apply(overrides, change)
         return type(self).parse(overrides, self.node)
 
     def check_successor(self, other: TopicConfig) -> None:
-        """Raise `InvalidConfig` unless a topic that is set to this can be set to `other`."""
+        """Raise `InvalidConfig` unless a topic can be changed from this config to `other`."""
         if (Durability.EPHEMERAL in (self.durability, other.durability)) and (
             self.durability is not other.durability
         ):
             raise InvalidConfig(
-                f"{DURABILITY} is {self.durability.value} and cannot become"
-                f" {other.durability.value}: a topic is ephemeral for all its life or never"
+                f"{DURABILITY} cannot be changed from {self.durability.value} to"
+                f" {other.durability.value}: a topic cannot become or cease to be ephemeral"
             )
 
 
 def setting_named(name: str) -> TopicSetting:
-    """Return the declaration of a config; raises `InvalidConfig` where there is none."""
+    """Return the declaration of a config; raises `InvalidConfig` if it does not exist."""
     if setting := TOPIC_CONFIGS.get(name):
         return setting
     if why := REMOVED_CONFIGS.get(name):
@@ -207,7 +208,7 @@ def _defaults(node: LogConfig) -> dict[str, Any]:
 def _parse(name: str, text: str | None) -> Any:
     setting = setting_named(name)
     if text is None:
-        raise InvalidConfig(f"{name} has no value, allowed is {setting.allowed}")
+        raise InvalidConfig(f"{name} has no value, it must be {setting.allowed}")
     return setting.parse(text)
 
 
@@ -215,12 +216,12 @@ def _check_together(values: Mapping[str, Any]) -> None:
     least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if least > most:
         raise InvalidConfig(
-            f"min.compaction.lag.ms is {least}, allowed is at most max.compaction.lag.ms, {most}"
+            f"min.compaction.lag.ms must be at most max.compaction.lag.ms, {most}, got {least}"
         )
     if values["flush.messages"] == 1 and values[DURABILITY] == Durability.EPHEMERAL.value:
         raise InvalidConfig(
-            f"flush.messages is 1 and {DURABILITY} is ephemeral: what is kept in memory only"
-            " cannot be flushed"
+            f"flush.messages must not be 1 if {DURABILITY} is ephemeral: records that are kept"
+            " in memory only cannot be flushed"
         )
     check_value_schema(TopicValueFormat(values[VALUE_FORMAT]), values[VALUE_SCHEMA])
 
@@ -230,12 +231,12 @@ def _limit(value: int) -> int | None:
 
 
 def _time(limit_ms: int | None) -> int | None:
-    """Return a limit as logs take it: one so far away that it is none, as none."""
+    """Return a duration as logs accept it: None if it is too long to matter."""
     return None if limit_ms is None or limit_ms >= TIME_MS_MAX else limit_ms
 
 
 def _durability(values: Mapping[str, Any]) -> Durability:
-    """What an acknowledgement promises: as asked, or more where every record is to be flushed."""
+    """Return the requested durability class, or `fsync` if every record is to be flushed."""
     return Durability.FSYNC if values["flush.messages"] == 1 else Durability(values[DURABILITY])
 
 
@@ -245,19 +246,19 @@ def _apply(overrides: dict[str, str | None], change: ConfigChange) -> None:
         overrides.pop(change.name, None)
         return
     if change.value is None:
-        raise InvalidConfig(f"{change.name} has no value, allowed is {setting.allowed}")
+        raise InvalidConfig(f"{change.name} has no value, it must be {setting.allowed}")
     if change.operation is AlterConfigOperation.SET:
         overrides[change.name] = change.value
         return
     if setting.kind is not SettingType.LIST:
         raise InvalidConfig(
-            f"{change.name} is no list: it can be set, and not be appended to or subtracted from"
+            f"{change.name} is not a list: it can only be set, not appended to or subtracted from"
         )
     present = overrides.get(change.name)
     items = split_list(setting.default if present is None else present)
-    named = split_list(change.value)
+    changed = split_list(change.value)
     if change.operation is AlterConfigOperation.APPEND:
-        items += tuple(item for item in named if item not in items)
+        items += tuple(item for item in changed if item not in items)
     else:
-        items = tuple(item for item in items if item not in named)
+        items = tuple(item for item in items if item not in changed)
     overrides[change.name] = ",".join(items)

@@ -1,7 +1,7 @@
-"""How one topic config is declared, and how a value for it is read.
+"""Declaration of one topic config, and parsing of its values.
 
-The table of all of them is in `topic_configs_table.py`; the documentation and what a client is told
-are both made from it.
+The table of all configs is in `topic_settings.py`; the documentation and the descriptions that
+clients get are both made from it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]
 
 
 class SettingType(enum.Enum):
-    """What a value has to look like. The names are Kafka's."""
+    """Type of a value. The names are Kafka's."""
 
     BOOLEAN = "boolean"
     STRING = "string"
@@ -39,50 +39,50 @@ class SettingType(enum.Enum):
 
 
 class SettingEffect(enum.Enum):
-    """What setting a config does here."""
+    """The effect of a config on this node."""
 
     APPLIED = "applied"
-    """It does what Kafka's documentation says, or what its meaning here says."""
+    """It does what Kafka's documentation, or its meaning here, says."""
 
     ACCEPTED = "accepted"
-    """It is checked, kept and shown, and nothing else; its meaning says why, and until when."""
+    """It is validated, stored and shown, and nothing else; its meaning says why."""
 
     FIXED = "fixed"
-    """It can only have the value that it has; its meaning says why."""
+    """It cannot be changed; its meaning says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """One topic config: how it may be set, and what that means here."""
+    """One topic config: its allowed values, and its meaning here."""
 
     name: str
     kind: SettingType
     default: str
-    """What a topic has that does not set it, unless its node says otherwise."""
+    """The value of a topic that does not set it, unless its node has another default."""
     effect: SettingEffect
     _: KW_ONLY
     meaning: str
-    """What it does here, for clients that ask and for the documentation."""
+    """What it does here, for clients and for the documentation."""
     kafka_default: str | None = None
-    """Kafka's own default, where ours is another; the meaning says why."""
+    """Kafka's default, if ours differs; the meaning says why."""
     least: float | None = None
     most: float | None = None
     also: frozenset[int] = frozenset()
     """Numbers outside the limits that are allowed too."""
     values: tuple[str, ...] = ()
-    """The words that are allowed; any, where empty."""
+    """The allowed words; any if empty."""
     item: re.Pattern[str] | None = field(default=None, repr=False)
-    """What each item of a list has to look like."""
+    """The pattern of each item of a list."""
     item_hint: str = ""
     server_name: str | None = None
-    """What Kafka calls the default that a node has for all its topics."""
+    """Kafka's name of the node's default for all topics."""
     log_field: str | None = None
-    """The field of the node's `LogConfig` that has this default, where the node can set it."""
+    """The field of the node's `LogConfig` with this default, if the node can set it."""
 
     def default_of(self, node: LogConfig) -> str:
-        """Return what a topic has that does not set it, on a node with these settings.
+        """Return the value of a topic that does not set it, on a node with this log config.
 
-        A node that sets no limit of its own leaves topics with the one that is built in.
+        If the node sets no limit of its own, topics have the built-in one.
         """
         value = None if self.log_field is None else getattr(node, self.log_field)
         if value is None:
@@ -93,10 +93,10 @@ class TopicSetting:
     def allowed(self) -> str:
         """The allowed values, in words."""
         if self.kind is SettingType.BOOLEAN:
-            return self.default if self.effect is SettingEffect.FIXED else "true, false"
+            return self.default if self.effect is SettingEffect.FIXED else "true or false"
         if self.values:
             words = ", ".join(self.values)
-            return f"a list of {words}" if self.kind is SettingType.LIST else words
+            return f"a list of {words}" if self.kind is SettingType.LIST else f"one of {words}"
         if self.item_hint:
             return self.item_hint
         if self.least is None:
@@ -104,10 +104,10 @@ class TopicSetting:
         also = "".join(f"{number} or " for number in sorted(self.also))
         if self.least == self.most:
             return f"{also}{self.least}"
-        return f"{also}{self.least} to {self.most}"
+        return f"{also}between {self.least} and {self.most}"
 
     def parse(self, text: str) -> Any:
-        """Return the value that `text` stands for; raise `InvalidConfig` where it is not allowed.
+        """Return the value of `text`; raises `InvalidConfig` if it is not allowed.
 
         Like Kafka, this ignores spaces around a value, and the case of `true` and `false`.
         """
@@ -118,7 +118,7 @@ class TopicSetting:
         try:
             return _READERS[self.kind](self, text.strip())
         except ValueError:
-            raise InvalidConfig(f"{self.name} is {text!r}, allowed is {self.allowed}") from None
+            raise InvalidConfig(f"{self.name} must be {self.allowed}, got {text!r}") from None
 
 
 def _read_boolean(setting: TopicSetting, text: str) -> bool:
@@ -127,7 +127,7 @@ def _read_boolean(setting: TopicSetting, text: str) -> bool:
         raise ValueError(text)
     if setting.effect is SettingEffect.FIXED and word != setting.default:
         raise InvalidConfig(
-            f"{setting.name} is {text!r}, allowed is {setting.default}: {setting.meaning}"
+            f"{setting.name} must be {setting.default}, got {text!r}: {setting.meaning}"
         )
     return word == "true"
 
@@ -163,7 +163,7 @@ def _within_limits(setting: TopicSetting, number: N) -> N:
 def _read_list(setting: TopicSetting, text: str) -> tuple[str, ...]:
     items = split_list(text)
     if len(set(items)) != len(items):
-        raise InvalidConfig(f"{setting.name} is {text!r}: an item is there twice")
+        raise InvalidConfig(f"{setting.name} has a duplicate item: {text!r}")
     if any(setting.values and item not in setting.values for item in items):
         raise ValueError(text)
     if setting.item and not all(setting.item.fullmatch(item) for item in items):
@@ -172,7 +172,7 @@ def _read_list(setting: TopicSetting, text: str) -> tuple[str, ...]:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """Return the items of a list as Kafka writes them: between commas, spaces do not count."""
+    """Return the items of a list in Kafka's notation: separated by commas, stripped."""
     return tuple(item.strip() for item in text.split(",")) if text.strip() else ()
 
 

@@ -1,6 +1,6 @@
-"""Every topic config of Kafka 4, and ours: the one place that says what each means here.
+"""Every topic config of Kafka 4, and ours: the one place that defines their meaning here.
 
-Where a meaning says that a config is without effect, its value is checked, kept and shown, and
+If a meaning says that a config is without effect, its value is validated, stored and shown, and
 nothing else; the meaning says why.
 """
 
@@ -35,14 +35,14 @@ RETENTION_RECORDS = "millstream.retention.records"
 
 _LOG = LogConfig()
 _WITHOUT_REPLICAS = "Without effect: there is one replica of each partition, so nothing is copied."
-_CODEC_LEVEL = "Without effect: a batch that is packed anew is so at the codec's usual level."
+_CODEC_LEVEL = "Without effect: batches are recompressed at the default level of the codec."
 _WITHOUT_TIERS = "Without effect: there is no tiered storage yet, so all data is local."
 _REPLICAS = re.compile(r"\*|[0-9]+:[0-9]+")
 _REPLICAS_HINT = "* or a list of partition:node"
 
 
 _SETTINGS = (
-    # What is kept.
+    # Retention and compaction.
     TopicSetting(
         "cleanup.policy",
         SettingType.LIST,
@@ -50,8 +50,8 @@ _SETTINGS = (
         APPLIED,
         values=("compact", "delete"),
         server_name="log.cleanup.policy",
-        meaning="How old data goes: `delete` by age and size, `compact` by key, both, or (empty)"
-        " not at all. A record without a key is refused by a topic that has `compact`.",
+        meaning="How old records are removed: `delete` by age and size, `compact` by key, both, or"
+        " (empty) not at all. With `compact`, records without a key are rejected.",
     ),
     TopicSetting(
         RETENTION_MS,
@@ -62,10 +62,10 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.retention.ms",
         log_field="retention_ms",
-        meaning="How long records are kept at least, where `cleanup.policy` has `delete`; -1 is for"
-        " ever. The age of a record counts from when its segment was closed here, by a clock that"
-        " does not jump, and not from its timestamp. Segments go whole, so it may live longer:"
-        " one is closed when it is as old as this, if `segment.ms` did not close it before.",
+        meaning="How long records are kept at least, if `cleanup.policy` has `delete`; -1 is"
+        " forever. The age of a record counts from when its segment was closed here, by the"
+        " retention clock, not from its timestamp. Whole segments are deleted, so a record may be"
+        " kept longer: a segment is closed at this age, unless `segment.ms` closes it before.",
     ),
     TopicSetting(
         "retention.bytes",
@@ -76,9 +76,9 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.retention.bytes",
         log_field="retention_bytes",
-        meaning="How large a partition may grow before its oldest segments go, where"
-        " `cleanup.policy` has `delete`; -1 is without limit. Whole segments go, and never so many"
-        f" that less than this is left. `{DISCARD}` can have batches refused instead.",
+        meaning="Size of a partition above which its oldest segments are deleted, if"
+        " `cleanup.policy` has `delete`; -1 is no limit. Whole segments are deleted, and never so"
+        f" many that less than this is left. With `{DISCARD}`, batches are rejected instead.",
     ),
     TopicSetting(
         RETENTION_RECORDS,
@@ -89,7 +89,7 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name=RETENTION_RECORDS,
         log_field="retention_records",
-        meaning="The same as `retention.bytes`, counted in records. Not a config of Kafka.",
+        meaning="The same as `retention.bytes`, counted in records. Not a Kafka config.",
     ),
     TopicSetting(
         DISCARD,
@@ -99,10 +99,10 @@ _SETTINGS = (
         values=tuple(kind.value for kind in Discard),
         server_name=DISCARD,
         log_field="discard",
-        meaning="What happens when a partition holds as much as `retention.bytes` or"
-        f" `{RETENTION_RECORDS}` allow: `old` lets its oldest segments go, `reject` refuses batches"
-        " that do not fit, with POLICY_VIOLATION, until something is deleted or too old. Not a"
-        " config of Kafka.",
+        meaning="What happens when a partition reaches `retention.bytes` or"
+        f" `{RETENTION_RECORDS}`: `old` deletes its oldest segments, `reject` rejects batches that"
+        " do not fit, with POLICY_VIOLATION, until records are deleted or expire. Not a Kafka"
+        " config.",
     ),
     TopicSetting(
         "delete.retention.ms",
@@ -113,9 +113,9 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.cleaner.delete.retention.ms",
         log_field="tombstone_ms",
-        meaning="How long a record with a key and no value, the mark of a deleted key, stays"
-        " readable in a compacted topic. It counts from when compaction first met the record, by a"
-        " clock that does not jump.",
+        meaning="How long a tombstone (a record with a key and no value) stays readable in a"
+        " compacted topic. It counts from when compaction first met the record, by the retention"
+        " clock.",
     ),
     TopicSetting(
         "min.compaction.lag.ms",
@@ -126,8 +126,8 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.cleaner.min.compaction.lag.ms",
         log_field="compaction_lag_ms_min",
-        meaning="How long a record stays as it was written at least, counted from when its segment"
-        " was closed.",
+        meaning="Least time before a record can be compacted, counted from when its segment was"
+        " closed.",
     ),
     TopicSetting(
         "max.compaction.lag.ms",
@@ -138,9 +138,9 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.cleaner.max.compaction.lag.ms",
         log_field="compaction_lag_ms_max",
-        meaning="How soon a record can be compacted at the latest: a segment of a compacted topic"
-        " is closed at this age, if `segment.ms` does not close it before, and a segment that"
-        " waits for so long is compacted whatever `min.cleanable.dirty.ratio` says.",
+        meaning="Longest time before a record can be compacted: a segment of a compacted topic is"
+        " closed at this age, unless `segment.ms` closes it before, and a segment that has waited"
+        " this long is compacted whatever `min.cleanable.dirty.ratio` is.",
     ),
     TopicSetting(
         "min.cleanable.dirty.ratio",
@@ -151,7 +151,7 @@ _SETTINGS = (
         most=1,
         server_name="log.cleaner.min.cleanable.ratio",
         log_field="dirty_ratio_min",
-        meaning="Which share of a log must be uncompacted before it is worth compacting.",
+        meaning="Share of a log that must be uncompacted before it is compacted.",
     ),
     TopicSetting(
         "file.delete.delay.ms",
@@ -161,8 +161,8 @@ _SETTINGS = (
         least=0,
         most=LONG_MAX,
         server_name="log.segment.delete.delay.ms",
-        meaning="Without effect: a file is removed once no reader has it open, however long that"
-        " takes, so no delay is needed.",
+        meaning="Without effect: a file is removed once no reader has it open, so no delay is"
+        " needed.",
     ),
     # Records.
     TopicSetting(
@@ -173,8 +173,8 @@ _SETTINGS = (
         least=61,
         most=64 * MIB,
         server_name="message.max.bytes",
-        meaning="The largest batch that is taken, as it was sent. Kafka allows up to 2147483647;"
-        " here no batch is larger than 64 MiB.",
+        meaning="The largest batch that is accepted, as it was sent. Kafka allows up to"
+        " 2147483647; here the limit is 64 MiB.",
     ),
     TopicSetting(
         "message.timestamp.type",
@@ -183,7 +183,7 @@ _SETTINGS = (
         APPLIED,
         values=("CreateTime", "LogAppendTime"),
         server_name="log.message.timestamp.type",
-        meaning="Whether records bear the time that the producer gave them, or that at which they"
+        meaning="Whether records have the timestamp of the producer, or the time at which they"
         " were appended.",
     ),
     TopicSetting(
@@ -194,8 +194,8 @@ _SETTINGS = (
         least=0,
         most=LONG_MAX,
         server_name="log.message.timestamp.before.max.ms",
-        meaning="How far in the past the timestamp of a record may lie; older ones are refused."
-        " Has no say where `message.timestamp.type` is `LogAppendTime`.",
+        meaning="How far in the past the timestamp of a record may be; older records are rejected."
+        " Ignored if `message.timestamp.type` is `LogAppendTime`.",
     ),
     TopicSetting(
         "message.timestamp.after.max.ms",
@@ -205,8 +205,8 @@ _SETTINGS = (
         least=0,
         most=LONG_MAX,
         server_name="log.message.timestamp.after.max.ms",
-        meaning="How far in the future the timestamp of a record may lie; later ones are refused."
-        " Has no say where `message.timestamp.type` is `LogAppendTime`.",
+        meaning="How far in the future the timestamp of a record may be; later records are"
+        " rejected. Ignored if `message.timestamp.type` is `LogAppendTime`.",
     ),
     TopicSetting(
         "compression.type",
@@ -215,9 +215,9 @@ _SETTINGS = (
         APPLIED,
         values=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         server_name="compression.type",
-        meaning="The codec that all batches are kept with; `producer` keeps each as it came. A"
-        " batch that comes with another codec is packed anew, which costs much: better set the"
-        " producer's own `compression.type`.",
+        meaning="The codec of all stored batches; `producer` stores each batch as it was sent. A"
+        " batch with another codec is recompressed, which is expensive: better set the producer's"
+        " own `compression.type`.",
     ),
     TopicSetting(
         "compression.gzip.level",
@@ -256,9 +256,9 @@ _SETTINGS = (
         TopicValueFormat.RAW.value,
         APPLIED,
         values=tuple(kind.value for kind in TopicValueFormat),
-        meaning="What the values of records are: bytes of which nothing is known, or what"
-        f" `{VALUE_SCHEMA}` describes. The Spark source makes typed columns of it. A node stores"
-        " and shows it, and checks no record against it. Not a config of Kafka.",
+        meaning="Format of record values: `raw` bytes, or a format that"
+        f" `{VALUE_SCHEMA}` describes. The Spark source reads it as typed columns. A node stores"
+        " and shows it, and does not check records against it. Not a Kafka config.",
     ),
     TopicSetting(
         VALUE_SCHEMA,
@@ -266,8 +266,8 @@ _SETTINGS = (
         "",
         APPLIED,
         item_hint=VALUE_SCHEMA_ALLOWED,
-        meaning=f"The schema of the values, up to {VALUE_SCHEMA_SIZE_MAX:,} bytes. It has to be set"
-        f" together with `{VALUE_FORMAT}`, in one request. Not a config of Kafka.",
+        meaning=f"Schema of the values, up to {VALUE_SCHEMA_SIZE_MAX:,} bytes. It has to be set"
+        f" together with `{VALUE_FORMAT}`, in one request. Not a Kafka config.",
     ),
     # Durability.
     TopicSetting(
@@ -278,9 +278,10 @@ _SETTINGS = (
         values=tuple(kind.value for kind in Durability),
         server_name=DURABILITY,
         log_field="durability",
-        meaning="What an acknowledgement promises: `fsync` survives a power cut, `disk` the death"
-        " of the process, `memory` neither, though it is written soon after; `ephemeral` is kept in"
-        " memory only. A topic is ephemeral for all its life or never. Not a config of Kafka.",
+        meaning="What an acknowledged record survives: with `fsync` a power failure, with `disk` a"
+        " crash of the process, with `memory` neither, though it is written soon after; with"
+        " `ephemeral` it is kept in memory only. A topic cannot become or cease to be ephemeral."
+        " Not a Kafka config.",
     ),
     TopicSetting(
         "flush.messages",
@@ -290,8 +291,8 @@ _SETTINGS = (
         least=1,
         most=LONG_MAX,
         server_name="log.flush.interval.messages",
-        meaning="1 makes `memory` and `disk` topics as safe as `fsync` ones. Larger numbers ask for"
-        " less than `fsync`, the default, gives, and change nothing.",
+        meaning="1 makes `memory` and `disk` topics as safe as `fsync` ones. Larger values ask for"
+        " less than the default, `fsync`, and have no effect.",
     ),
     TopicSetting(
         "flush.ms",
@@ -302,7 +303,7 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.flush.interval.ms",
         meaning="Without effect: a topic of class `fsync` is synced before each acknowledgement,"
-        f" and for the others `{DURABILITY}` says what is promised.",
+        f" and for the others `{DURABILITY}` defines what is promised.",
     ),
     TopicSetting(
         "min.insync.replicas",
@@ -313,7 +314,7 @@ _SETTINGS = (
         most=1,
         server_name="min.insync.replicas",
         meaning="How many replicas must have a record before it is acknowledged. A partition has"
-        " one replica, so more than 1 is refused: nothing could ever be written with acks=all.",
+        " one replica, so more than 1 is rejected: nothing could be written with acks=all.",
     ),
     TopicSetting(
         "unclean.leader.election.enable",
@@ -321,7 +322,7 @@ _SETTINGS = (
         "false",
         ACCEPTED,
         server_name="unclean.leader.election.enable",
-        meaning="Without effect: there is one replica of each partition, and it leads.",
+        meaning="Without effect: each partition has one replica, which is the leader.",
     ),
     # Segments.
     TopicSetting(
@@ -334,8 +335,9 @@ _SETTINGS = (
         kafka_default=str(1 * GIB),
         server_name="log.segment.bytes",
         log_field="segment_bytes_max",
-        meaning="A segment is closed before it would grow past this. Kafka's default is four times"
-        " as large; ours bounds what is read again after a crash. Kafka refuses less than 1 MiB.",
+        meaning="A segment is closed before it would exceed this size. Kafka's default is four"
+        " times as large; ours limits how much is read after a crash. Kafka rejects values below"
+        " 1 MiB.",
     ),
     TopicSetting(
         "segment.ms",
@@ -356,8 +358,8 @@ _SETTINGS = (
         least=0,
         most=LONG_MAX,
         server_name="log.roll.jitter.ms",
-        meaning="Without effect: sealing a segment is background work of bounded width, so many at"
-        " once do no harm.",
+        meaning="Without effect: segments are sealed in the background, a limited number at a"
+        " time, so many at once do no harm.",
     ),
     TopicSetting(
         "segment.index.bytes",
@@ -368,7 +370,7 @@ _SETTINGS = (
         most=INT_MAX,
         server_name="log.index.size.max.bytes",
         meaning="Without effect: an index grows with its segment, one entry for every"
-        " `index.interval.bytes`, and needs no room set aside.",
+        " `index.interval.bytes`, and needs no preallocated space.",
     ),
     TopicSetting(
         "index.interval.bytes",
@@ -379,7 +381,7 @@ _SETTINGS = (
         most=16 * MIB,
         server_name="log.index.interval.bytes",
         log_field="index_interval_bytes",
-        meaning="One index entry for every so many bytes of log. Kafka allows 0 to 2147483647.",
+        meaning="Bytes of log for each index entry. Kafka allows 0 to 2147483647.",
     ),
     TopicSetting(
         "preallocate",
@@ -387,7 +389,7 @@ _SETTINGS = (
         "false",
         ACCEPTED,
         server_name="log.preallocate",
-        meaning="Without effect: space for a segment is always set aside in steps as it grows.",
+        meaning="Without effect: space for a segment is always allocated in steps as it grows.",
     ),
     # Replicas and tiers.
     TopicSetting(
@@ -413,7 +415,7 @@ _SETTINGS = (
         SettingType.BOOLEAN,
         "false",
         FIXED,
-        meaning="There is no tiered storage yet, so a topic cannot ask for it.",
+        meaning="There is no tiered storage yet, so a topic cannot use it.",
     ),
     TopicSetting(
         "remote.log.copy.disable", SettingType.BOOLEAN, "false", ACCEPTED, meaning=_WITHOUT_TIERS
@@ -454,10 +456,10 @@ TOPIC_CONFIGS: Mapping[str, TopicSetting] = MappingProxyType(
 
 REMOVED_CONFIGS: Mapping[str, str] = MappingProxyType(
     {
-        "message.format.version": "only format 2 is spoken",
-        "message.downconversion.enable": "only format 2 is spoken, so nothing is converted",
+        "message.format.version": "only format 2 is supported",
+        "message.downconversion.enable": "only format 2 is supported, so nothing is converted",
         "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms and"
         " message.timestamp.after.max.ms",
     }
 )
-"""What Kafka 4 removed, and why it is not needed: these are refused with a better word."""
+"""Configs that Kafka 4 has removed, and why they are not needed: their error explains that."""

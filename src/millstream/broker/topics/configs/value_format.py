@@ -1,7 +1,7 @@
-"""What a topic declares its values to be, checked as far as a node can.
+"""The declared format of a topic's values, validated as far as a node can.
 
-A node stores the declaration and hands it out; it never looks into a record for it. Whoever reads
-the topic as a table, such as the Spark source, compiles the schema and refuses what it cannot do.
+A node stores the declaration and returns it; it never inspects a record for it. Readers of the
+topic as a table, such as the Spark source, compile the schema and reject what they do not support.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VALUE_FORMAT = "millstream.value.format"
 VALUE_SCHEMA = "millstream.value.schema"
 
 VALUE_SCHEMA_SIZE_MAX = 0x7FFF
-"""Bytes of a schema, as UTF-8: no string of Kafka's protocol is longer, so a longer one could be
+"""Bytes of a schema in UTF-8: the longest string of Kafka's protocol, so a longer one could be
 stored but never shown."""
 
 VALUE_SCHEMA_ALLOWED = (
@@ -25,44 +25,44 @@ VALUE_SCHEMA_ALLOWED = (
 )
 
 _SHOWN_MAX = 60
-"""Characters of a schema that an error repeats."""
+"""Characters of a schema that an error shows."""
 
 
 class TopicValueFormat(enum.Enum):
-    """What the values of a topic's records are."""
+    """Format of the values of a topic's records."""
 
     RAW = "raw"
-    """Bytes, of which nothing is known."""
+    """Bytes of unknown format."""
     JSON = "json"
-    """Each is one JSON object."""
+    """One JSON object each."""
     AVRO = "avro"
-    """Each is one record in Avro's binary encoding."""
+    """One record in Avro's binary encoding each."""
 
 
 def check_value_schema(kind: TopicValueFormat, schema: str) -> None:
-    """Raise `InvalidConfig` unless `schema` can be one of that format."""
+    """Raise `InvalidConfig` unless `schema` is plausible for the format."""
     size = len(schema.encode())
     if size > VALUE_SCHEMA_SIZE_MAX:
         raise InvalidConfig(f"{VALUE_SCHEMA} has {size} bytes, limit is {VALUE_SCHEMA_SIZE_MAX}")
     if kind is TopicValueFormat.RAW:
         if schema:
-            raise _schema_error(kind, schema, "raw values have none")
+            raise _schema_error(kind, schema, "raw values have no schema")
         return
     if not schema:
-        raise _schema_error(kind, schema, f"{kind.value} values need one")
+        raise _schema_error(kind, schema, f"{kind.value} values need a schema")
     if kind is TopicValueFormat.JSON and not schema.startswith(("{", "[", '"')):
-        return  # A DDL string, which only who reads the topic can judge.
+        return  # A DDL string, which only readers of the topic can check.
     declared = _parsed(kind, schema)
     wanted = "struct" if kind is TopicValueFormat.JSON else "record"
     if not isinstance(declared, dict) or declared.get("type") != wanted:
-        raise _schema_error(kind, schema, f'it is no JSON object with "type": "{wanted}"')
+        raise _schema_error(kind, schema, f'it is not a JSON object with "type": "{wanted}"')
 
 
 def _parsed(kind: TopicValueFormat, schema: str) -> Any:
     try:
         return msgspec.json.decode(schema)
     except msgspec.DecodeError as error:
-        raise _schema_error(kind, schema, f"it is no JSON: {error}") from None
+        raise _schema_error(kind, schema, f"it is not JSON: {error}") from None
     except RecursionError:
         raise _schema_error(kind, schema, "it is nested too deeply") from None
 
@@ -70,6 +70,6 @@ def _parsed(kind: TopicValueFormat, schema: str) -> Any:
 def _schema_error(kind: TopicValueFormat, schema: str, why: str) -> InvalidConfig:
     shown = schema if len(schema) <= _SHOWN_MAX else f"{schema[:_SHOWN_MAX]}..."
     return InvalidConfig(
-        f"{VALUE_SCHEMA} is {shown!r}, allowed is {VALUE_SCHEMA_ALLOWED}; {VALUE_FORMAT} is"
+        f"{VALUE_SCHEMA} must be {VALUE_SCHEMA_ALLOWED}, got {shown!r}; {VALUE_FORMAT} is"
         f" {kind.value}, and {why}"
     )

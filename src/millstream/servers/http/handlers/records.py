@@ -85,7 +85,7 @@ def _partitions_of(body: AppendBody) -> list[int | None] | None:
 
 def answer_append(request: HttpRequest, result: AppendResult) -> Response:
     """Return the response to an append: offsets and times."""
-    cost = request.note_timings(result.cost)
+    cost = request.note_timings(result.timings)
     return json_response(append_answer(result, cost), HTTPStatus.CREATED)
 
 

@@ -218,7 +218,7 @@ class LiveWebSocket:
         self._in_flight -= 1
         self._freed.set()
 
-    # What can be message for.
+    # Requests.
 
     async def _subscribe(self, message: SubscribeMessage) -> SubscribeResult:
         start = StartPosition(message.from_)
@@ -234,7 +234,7 @@ class LiveWebSocket:
         topic = await ensured_topic(self._broker, message.topic, self._usage)
         result = await append(self._broker, topic, message)
         owed_ms = self._usage.charge(QuotaKind.PRODUCE, size)
-        return append_answer(result, with_throttle(result.cost, owed_ms))
+        return append_answer(result, with_throttle(result.timings, owed_ms))
 
     async def _ack(self, message: AckMessage) -> AckAnswer:
         settled = await self._broker.queues.get(message.queue).ack(message.receipts)
