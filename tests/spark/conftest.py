@@ -1,4 +1,4 @@
-"""One Spark and one node for the folder; each test has topics of its own."""
+"""One Spark session and one node for this folder; each test has its own topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.testing.broker import running_broker
 
 _numbers = itertools.count()
 
-# Queries of tests are short: half of the time would go into making them fast.
+# Queries of tests are short: optimizing compilation would take half of their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 CONF = {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"}
@@ -21,14 +21,14 @@ CONF = {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.en
 
 @pytest.fixture(scope="session")
 def spark():
-    """A real Spark with two threads, which gives a task three attempts."""
+    """A Spark session with two threads and three attempts per task."""
     with running_session("millstream tests", "local[2,3]", CONF) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory):
-    """A node that all tests of a worker share."""
+    """A node shared by all tests of a worker."""
     with running_broker(tmp_path_factory.mktemp("node")) as broker:
         yield broker
         close_sources()
@@ -36,5 +36,5 @@ def node(tmp_path_factory):
 
 @pytest.fixture
 def topic():
-    """The name of a topic that no other test uses."""
+    """A topic name that no other test uses."""
     return f"topic-{next(_numbers)}"

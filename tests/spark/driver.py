@@ -1,4 +1,4 @@
-"""A program of a user: copies one topic into another, once or as a stream, and may be killed.
+"""A user program that copies a topic to another, as a batch or a stream; tests kill it.
 
 python -m tests.spark.driver stream|batch BOOTSTRAP SOURCE TARGET FOLDER STEP VICTIM
 """

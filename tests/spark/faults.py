@@ -1,4 +1,4 @@
-"""A sink that dies once, at the step and in the process that a test names.
+"""A sink that kills a process once, at the step that a test chooses.
 
 Production code knows nothing of it: this is the real data source, with a kill around a step.
 """
@@ -16,11 +16,11 @@ from millstream.spark.write.writer import BatchWriter, StreamWriter
 FAULTS = ("step", "victim", "flag")
 STEPS = ("before write", "after write", "before commit", "after commit")
 VICTIMS = ("worker", "driver")
-"""The Python process that does the step; or Spark itself, with its driver and executors."""
+"""The Python process of the step, or Spark itself with its driver and executors."""
 
 
 class FaultySource(MillstreamDataSource):
-    """`format("faulty")`: the options `step`, `victim` and `flag` say where it dies.
+    """`format("faulty")`: the options `step`, `victim` and `flag` select the kill.
 
     `flag` is a file that remembers that it did.
     """
@@ -74,11 +74,11 @@ def _die_once(step, fault):
     except FileExistsError:
         return
     os.kill(os.getpid() if victim == "worker" else _spark(), signal.SIGKILL)
-    signal.pause()  # The one that was killed takes this process along.
+    signal.pause()  # The killed process takes this one with it.
 
 
 def _spark():
-    """The Java process that this one works for."""
+    """Return the Java process that started this one."""
     process = os.getpid()
     while Path(f"/proc/{process}/comm").read_text().strip() != "java":
         stat = Path(f"/proc/{process}/stat").read_text()

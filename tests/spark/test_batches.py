@@ -1,4 +1,4 @@
-"""A topic is a table: what was produced is what Spark reads."""
+"""Batch reads of topics as tables."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_condition_gives_the_same_wherever_it_is_met(spark, node, topic, is_pu
     producer.flush()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", str(is_pushed).lower())
     try:
-        # What is not pushed is Spark's own doing: one condition shows that such a query runs.
+        # Spark applies the filters that are not pushed down: one shows that such a query runs.
         for condition in CONDITIONS if is_pushed else list(CONDITIONS)[:1]:
             found = load(spark, node, topic).where(condition)
             assert rows(found, "offset") == [(at,) for at in CONDITIONS[condition]], condition

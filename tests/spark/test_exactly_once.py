@@ -1,4 +1,4 @@
-"""Whatever dies, and whenever: the target holds each record once, for readers of committed ones."""
+"""Exactly-once writes: after any crash, readers of committed records see each record once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXPECTED = sorted(b"%d" % number for number in range(COUNT))
 
 @pytest.fixture
 def topics(node, topic):
-    """A topic with records, and one to copy them to."""
+    """A topic with records, and an empty one to copy them to."""
     source, target = f"{topic}-in", f"{topic}-out"
     create(node, source, partitions=2)
     create(node, target, partitions=2)
@@ -74,6 +74,6 @@ def test_a_killed_spark_neither_loses_nor_doubles(node, topics, tmp_path, step, 
 
 
 def _end(process):
-    """End what a killed Spark left behind."""
+    """Kill processes that a killed Spark left behind."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

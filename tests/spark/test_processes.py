@@ -1,4 +1,4 @@
-"""Spark has Python processes of their own for the steps of a query: each loads what it uses."""
+"""Imports of Spark's Python processes: each step of a query loads only what it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark writes is in the topic once, all of it or nothing."""
+"""Writes of Spark are atomic and exactly once."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_stream_writes_each_record_once_over_restarts(spark, node, topic, tmp_
 
 
 def copy(spark, node, source, target, folder):
-    """A query that copies what is in one topic into another."""
+    """Return a query that copies one topic to another."""
     reader = spark.readStream.format("millstream").option("bootstrap.servers", node.bootstrap)
     frame = reader.options(topic=source, startingOffsets="earliest", maxRecordsPerTrigger=30).load()
     writer = frame.select("key", "value").writeStream.format("millstream")

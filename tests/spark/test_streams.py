@@ -1,4 +1,4 @@
-"""A stream reads every record once, as much at a time as it is told, and nothing is missed."""
+"""Streams read every record once, in micro-batches of limited size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.spark.topics import create, evict, produce
 
 
 class Reading:
-    """A query that is run again and again over the same checkpoint, and what it has read."""
+    """A query that runs repeatedly with the same checkpoint, and the rows it has read."""
 
     def __init__(self, spark, node, topic, folder, **options):
         reader = spark.readStream.format("millstream").option("bootstrap.servers", node.bootstrap)
@@ -21,7 +21,7 @@ class Reading:
         self.checkpoint = str(folder / "checkpoint")
 
     def run(self):
-        """Read what there is now; returns the progress of each micro-batch that had something."""
+        """Read the present records; return the progress of each micro-batch that had records."""
         writer = self.frame.writeStream.format("parquet").option("path", self.table)
         writer = writer.option("checkpointLocation", self.checkpoint)
         query = writer.trigger(availableNow=True).start()

@@ -1,4 +1,4 @@
-"""A topic that declares what its values are has typed columns, both ways."""
+"""Typed columns of topics that declare a schema, read and written."""
 
 from __future__ import annotations
 

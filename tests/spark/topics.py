@@ -1,4 +1,4 @@
-"""Topics as tests fill and read them, with a client that is not ours."""
+"""Helpers that fill and read topics with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from confluent_kafka.admin import (
 
 
 def create(node, topic, *, partitions=1, **config):
-    """Make a topic; `segment_bytes=...` stands for `segment.bytes`."""
+    """Create a topic; `segment_bytes=...` sets `segment.bytes`."""
     config = {name.replace("_", "."): str(value) for name, value in config.items()}
     new = NewTopic(topic, partitions, config=config)
-    admin = AdminClient({"bootstrap.servers": node.bootstrap})  # Which has to outlive its future.
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})  # It has to outlive its future.
     admin.create_topics([new])[topic].result()
 
 
 def produce(node, topic, values, *, partition=0, keys=None, **settings):
-    """Produce values, in order, to one partition, or by their keys."""
+    """Produce values in order, to one partition or by key."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 5, **settings})
     for number, value in enumerate(values):
         if keys is None:
@@ -47,7 +47,7 @@ def transaction(node, topic, values, *, is_committed, transactional_id, partitio
 
 
 def consume(node, topic, *, partitions=1, isolation="read_committed"):
-    """Return every message that a consumer finds, up to the end, partition by partition."""
+    """Return all messages up to the end, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap,
@@ -79,7 +79,7 @@ def values(node, topic, **options):
 
 
 def evict(node, topic):
-    """Have retention take all that is in the topic's first partition; returns where it goes on."""
+    """Have retention delete all records of the first partition; return its new start offset."""
     _configure(node, topic, "1")
     partition = node.server.broker.topics.partition(topic, 0)
     while partition.log_start_offset < partition.high_watermark:

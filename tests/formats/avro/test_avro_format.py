@@ -123,7 +123,7 @@ def records(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any]:
 
 
 def named(kind: Any, numbers: Any) -> Any:
-    """Give each named type a name of its own."""
+    """Give each named type a distinct name."""
     if isinstance(kind, list):
         return [named(branch, numbers) for branch in kind]
     if not isinstance(kind, dict):

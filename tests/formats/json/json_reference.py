@@ -1,4 +1,4 @@
-"""What a value means to Python's own JSON reader, by a Spark schema: slow, plain, and apart."""
+"""Reference decoder: Python's own JSON parser with a schema, slow and independent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow as pa
 
 
 class Bad(Exception):
-    """The value cannot be read."""
+    """The value cannot be decoded."""
 
 
 def reference_row(value: bytes | None, schema: pa.Schema) -> dict[str, Any] | None:
-    """The columns of a row, all `None` where there is no value; `None` for a bad one."""
+    """Return the columns of a row, all `None` without a value; `None` for a bad row."""
     if value is None:
         return dict.fromkeys(schema.names)
     try:
@@ -30,11 +30,11 @@ def reference_row(value: bytes | None, schema: pa.Schema) -> dict[str, Any] | No
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object, with all its members in their order."""
+    """An object, as its members in order."""
 
 
 class Real(str):
-    """A number with a point or an exponent, as it was written."""
+    """A number with a point or an exponent, as written."""
 
 
 def refuse(word: str) -> None:
@@ -42,7 +42,7 @@ def refuse(word: str) -> None:
 
 
 def check_unpaired(value: Any) -> None:
-    """Half characters are no text, wherever they stand."""
+    """Raise `UnicodeError` for an unpaired surrogate anywhere in a value."""
     if type(value) is str:
         value.encode()
     elif isinstance(value, Pairs):

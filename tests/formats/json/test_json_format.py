@@ -54,7 +54,7 @@ def read(kind: str, written: str | bytes) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, and NaN is equal to itself."""
+    """Return whether values are equal; NaN equals itself."""
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
         return math.isnan(right)
     if isinstance(left, dict) and isinstance(right, dict):

@@ -1,4 +1,4 @@
-"""Jobs on Spark: they find and do what the commands without Spark do, and can be repeated."""
+"""Spark jobs: same results as the commands without Spark, and safe to repeat."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_session_that_was_there_before_is_not_stopped(spark):
     assert spark.range(3).count() == 3
 
 
-# Verifying and deriving anew.
+# Verify and reindex.
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -134,13 +134,13 @@ def test_what_was_finished_before_is_not_done_again(spark, data, tmp_path, comma
     assert len(list(state.iterdir())) == sum(
         len(segments_of(data, topic, "log")) for topic in ("a", "b")
     )
-    flip(segments_of(data, "a", "log")[0], 200)  # Nobody looks there again,
+    flip(segments_of(data, "a", "log")[0], 200)  # Not read again,
     assert millstream(*arguments).stdout == first.stdout
     next(state.iterdir()).write_text("{")
     assert "delete the file" in millstream(*arguments, status=1).stderr
     for path in state.iterdir():
         path.unlink()
-    assert "damaged" in millstream(*arguments, status=1).stdout  # unless nothing is noted.
+    assert "damaged" in millstream(*arguments, status=1).stdout  # unless there is no state.
 
 
 def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path):
@@ -186,7 +186,7 @@ def test_a_job_that_fails_says_why_in_one_line(spark):
         run_tasks(spark, fail, [1], [1], progress=lambda _: None)
 
 
-# Into topics.
+# Writing to topics.
 
 
 @pytest.mark.parametrize(

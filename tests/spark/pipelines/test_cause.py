@@ -1,4 +1,4 @@
-"""The cause of a failure of Spark, in one sentence."""
+"""Root cause of a Spark error in one sentence."""
 
 from __future__ import annotations
 

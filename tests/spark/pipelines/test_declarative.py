@@ -1,4 +1,4 @@
-"""Spark's own declarative pipelines read topics too."""
+"""Spark's own declarative pipelines read topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_declarative_example_reads_the_topic(tmp_path):
 
 
 def run_spark_pipelines(spec: Path) -> None:
-    """Run Spark's command with the Python, and the modules, of this test."""
+    """Run Spark's command with the Python and the modules of this test."""
     result = subprocess.run(
         [Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", str(spec)],
         cwd=spec.parent,

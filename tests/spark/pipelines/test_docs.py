@@ -1,4 +1,4 @@
-"""The guide lists every key of a pipeline that the code knows, with its default, and no other."""
+"""The guide lists exactly the keys of a pipeline, with their defaults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEADINGS = {
 
 
 def shown(field: dataclasses.Field) -> str:
-    """A default as the guide writes it."""
+    """Return a default as the guide shows it."""
     if field.default is dataclasses.MISSING:
         return "needed" if field.default_factory is dataclasses.MISSING else ""
     if isinstance(field.default, bool):

@@ -1,4 +1,4 @@
-"""The examples do what they say, with the data that comes with them."""
+"""The examples work with the data that they produce."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
 
 @pytest.fixture
 def own_node(tmp_path):
-    """A node of its own: the topics of the examples have names."""
+    """A separate node, because the examples use fixed topic names."""
     with running_broker(tmp_path / "node") as broker:
         yield broker
 
 
 @pytest.fixture
 def example(spark, own_node, tmp_path):
-    """Produces the data of an example and runs it, in a copy of its folder."""
+    """Produces the data of an example and runs it in a copy of its folder."""
 
     def run_example(name: str, *, rounds: int = 1) -> Path:
         folder = tmp_path / name
@@ -85,7 +85,7 @@ def test_a_log_of_changes_becomes_a_table(example, spark, own_node):
         "4": ("Barbara", "Los Angeles"),
     }
     assert module.current()["batch"] == 1
-    # A batch that counts already, as after a crash between the table and the checkpoint.
+    # A batch that is already current, as after a crash between the table and the checkpoint.
     commits = folder / "millstream-pipelines" / "changelog" / "customers" / "commits"
     for name in ("1", ".1.crc"):
         (commits / name).unlink()

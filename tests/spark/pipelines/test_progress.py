@@ -1,4 +1,4 @@
-"""How a pipeline gets on, from what Spark reports, and how it is shown."""
+"""Progress of a pipeline, from Spark's reports, and its display."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_board_shows_the_last_batch_of_each_target_and_all_rows():
 
 
 class EndedQuery:
-    """A query that ended, as Spark's own look from outside."""
+    """A fake of a Spark query that has ended."""
 
     isActive = False  # noqa: N815 - Spark's name.
 

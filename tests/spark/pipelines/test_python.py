@@ -1,4 +1,4 @@
-"""A pipeline in Python: the same value, made by hand, and what is wrong with it."""
+"""Pipelines defined in Python, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables a query names, found without Spark."""
+"""Names of tables in a query, found without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline in a process of its own: killed or stopped in the middle of a batch, and resumed."""
+"""A pipeline process that is killed or stopped in a batch, and resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from millstream.spark.pipelines import Pipeline, TableTarget, TopicSource, Topic
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 def hold(rows, here=HERE):
-    """Hold one task up in the middle of its rows, for as long as the test has pipes for it."""
+    """Block one task in the middle of its rows until the test lets it continue."""
     for number, batch in enumerate(rows):
         half = batch.num_rows // 2
         yield batch.slice(0, half)
@@ -70,7 +70,7 @@ pipeline = Pipeline(
 
 
 class Process:
-    """`millstream pipeline run`, with a process group of its own, as a shell gives it one."""
+    """`millstream pipeline run` in its own process group, as in a shell."""
 
     def __init__(self, folder: Path, node, topic: str, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -83,23 +83,23 @@ class Process:
         )
 
     def signal(self, number: int) -> None:
-        """Signal all of the group, as Ctrl-C does."""
+        """Send a signal to the group, as Ctrl-C does."""
         os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """Kill the driver alone; what it started has to notice."""
+        """Kill the driver alone; its child processes have to notice."""
         self.process.kill()
         self.process.communicate(timeout=PATIENCE)
 
     def end(self) -> tuple[int, str, str]:
-        """The exit status, and what was said."""
+        """Return the exit status and the output."""
         out, error = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, error
 
 
 @contextlib.contextmanager
 def running(folder, node, topic, *options):
-    """Whatever happens in a test, nothing of it stays behind."""
+    """Kill all processes of a test at its end."""
     process = Process(folder, node, topic, *options)
     try:
         yield process

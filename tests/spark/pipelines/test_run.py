@@ -1,4 +1,4 @@
-"""Pipelines that run: from topics and tables to topics and tables, stopped and gone on with."""
+"""Pipelines between topics and tables: run, stopped and resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDERS = "id BIGINT, country STRING, amount DOUBLE"
 
 
 def run_once(spark, pipeline):
-    """What the batches were that it took to work off what is there."""
+    """Run a pipeline once and return its batches."""
     batches = []
     run(spark, pipeline, observe=batches.append, stop=threading.Event(), is_once=True)
     return batches
@@ -39,7 +39,7 @@ def order(number, country="nl"):
 
 
 def orders_table(directory: Path, *numbers: int):
-    """A table of files that grows by one with each call."""
+    """Return a source of a table that gets one more file with each call."""
     directory.mkdir(exist_ok=True)
     lines = [order(number).decode() for number in numbers]
     (directory / f"{min(numbers)}.json").write_text("\n".join(lines))
@@ -107,7 +107,7 @@ def test_updates_of_a_topic_are_written_once_for_each_batch(spark, node, topic, 
     run_once(spark, pipeline)
     orders_table(tmp_path / "in", 3)
     run_once(spark, pipeline)
-    # As after a crash that came after the topic was written, and before Spark took note of it.
+    # As after a crash between the write to the topic and the commit in the checkpoint.
     for name in ("1", ".1.crc"):
         (Path(pipeline.checkpoint_of(pipeline.targets[0])) / "commits" / name).unlink()
     run_once(spark, pipeline)

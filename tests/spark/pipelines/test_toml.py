@@ -1,4 +1,4 @@
-"""A pipeline in TOML: what it says, and every way in which it can be wrong, before Spark starts."""
+"""Pipelines defined in TOML, and every error that is reported before Spark starts."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_relative_paths_start_from_the_file_wherever_it_is_run_from(tmp_path: Pa
 
 
 WRONG = {
-    # The file as a whole.
+    # The file.
     "no TOML": ("[pipeline", r"not valid TOML: "),
     "unknown section": (
         HEAD + "[source.s]",

@@ -1,4 +1,4 @@
-"""What a reader of a data directory sees, worked out as Kafka's clients do it."""
+"""Records that a reader of a data directory sees, filtered as Kafka's clients do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from millstream.spark.read.data_directory import DataDirectory
 COMMITTED, ALL = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 
 
-def shown(stretch: BatchChunk, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
-    """The records of a stretch that are not void, each with its offset."""
-    waiting = {producer_id: list(firsts) for producer_id, firsts in stretch.aborted.items()}
+def shown(chunk: BatchChunk, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+    """Return the records of a chunk that are not aborted, with their offsets."""
+    waiting = {producer_id: list(firsts) for producer_id, firsts in chunk.aborted.items()}
     void: set[int] = set()
-    for header, batch in split(stretch.data):
+    for header, batch in split(chunk.data):
         firsts: Sequence[int] = waiting.get(header.producer_id, ())
         if firsts and firsts[0] <= header.last_offset:
             waiting[header.producer_id].pop(0)
@@ -37,15 +37,15 @@ def records(
     start: int | None = None,
     isolation: Isolation = COMMITTED,
 ) -> list[tuple[int, bytes | None]]:
-    """All that can be read of a partition, from `start` on."""
+    """Return all readable records of a partition from `start`."""
     bounds = directory.bounds([where], isolation=isolation)[where]
     first = bounds.start if start is None else start
     found: list[tuple[int, bytes | None]] = []
     position = first
-    for stretch in directory.stretches(where, first, bounds.end, isolation=isolation):
-        (header, _), *_ = split(stretch.data)
+    for chunk in directory.stretches(where, first, bounds.end, isolation=isolation):
+        (header, _), *_ = split(chunk.data)
         assert header.base_offset <= position < header.next_offset, "no gap, and nothing twice"
-        found += shown(stretch, first, bounds.end)
-        position = stretch.next_offset
+        found += shown(chunk, first, bounds.end)
+        position = chunk.next_offset
     assert position >= bounds.end
     return found

@@ -1,4 +1,4 @@
-"""A data directory read in place: what is seen of it, and what never is."""
+"""A data directory read in place: visible and invisible records."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_time_leads_to_the_first_record_that_is_as_late():
     run(scenario, config=SMALL_SEGMENTS)
 
 
-# What counts of a log that someone writes.
+# Visible records of a log that is being written.
 
 
 @in_loop
@@ -140,7 +140,7 @@ async def test_what_is_written_and_not_synced_is_not_seen():
     syncer = HeldSyncer()
     store = make_store(syncer=syncer)
     log = await store.log("t")
-    await log.append(plain_batch(b"0"))  # The first commit makes names durable, by a thread.
+    await log.append(plain_batch(b"0"))  # The first commit makes file names durable in a thread.
     second = log.submit(plain_batch(b"1"))
     await turns()
     directory = DataDirectory("/data", filesystem=store_disk(store))
@@ -208,7 +208,7 @@ def test_a_clean_stop_and_opening_again_hide_nothing():
         again = await bench.again(is_clean=True)
         directory = directory_of(again)
         assert records(directory, WHERE) == [(0, b"0")]
-        await append(again.partition, batch(b"1"))  # The sealed segment is written on.
+        await append(again.partition, batch(b"1"))  # Appends to the sealed segment.
         assert records(directory, WHERE) == [(0, b"0"), (1, b"1")]
         await append(again.partition, batch(b"2"))
         await again.close()
@@ -217,7 +217,7 @@ def test_a_clean_stop_and_opening_again_hide_nothing():
     run(scenario)
 
 
-# What went.
+# Deleted records.
 
 
 def test_what_was_evicted_is_out_of_range():
@@ -236,7 +236,7 @@ def test_what_was_evicted_is_out_of_range():
         with pytest.raises(OffsetOutOfRange, match="offset must be between 8 and 12, got 7"):
             list(directory.stretches(WHERE, 7, 12, isolation=COMMITTED))
 
-    run(with_small_stretches(scenario), config=SMALL_SEGMENTS)
+    run(with_small_chunks(scenario), config=SMALL_SEGMENTS)
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])
@@ -251,12 +251,12 @@ def test_what_was_deleted_by_key_is_gone_at_once(is_sealed):
         reading = directory.stretches(WHERE, 0, 6, isolation=COMMITTED)
         assert b"k0" in bytes(next(reading).data)
         assert await bench.partition.delete_keys(key=b"k1") == 3
-        assert b"k1" not in b"".join(bytes(stretch.data) for stretch in reading)
+        assert b"k1" not in b"".join(bytes(chunk.data) for chunk in reading)
         assert [offset for offset, _ in records(directory, WHERE)] == [0, 2, 4]
         await bench.upkeep(is_forced=True)  # Rewrites, and drops the rule.
         assert [offset for offset, _ in records(directory, WHERE)] == [0, 2, 4]
 
-    run(with_small_stretches(scenario))
+    run(with_small_chunks(scenario))
 
 
 def test_nothing_is_written_not_even_an_index_that_is_missing():
@@ -276,8 +276,8 @@ def test_nothing_is_written_not_even_an_index_that_is_missing():
     run(scenario, config=SMALL_SEGMENTS)
 
 
-def with_small_stretches(scenario):
-    """Have a stretch hold no more than a few batches, so that things can happen between two."""
+def with_small_chunks(scenario):
+    """Run a scenario with chunks of a few batches, so that things can happen between two."""
 
     async def go(bench: Bench) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -288,11 +288,11 @@ def with_small_stretches(scenario):
     return go
 
 
-# Rewritten while it is read.
+# Rewritten while it is being read.
 
 
 async def write_transactions(bench: Bench) -> None:
-    """Of two producers that take turns, one commits what it wrote and the other aborts."""
+    """Write with two producers in turns, one of which commits and the other aborts."""
     for turn in range(8):
         for producer_id in (1, 2):
             await append(
@@ -320,15 +320,15 @@ def test_a_reader_goes_on_in_what_was_rewritten_meanwhile(taken):
         expected = records(directory, WHERE)
         assert [offset for offset, _ in expected] == list(range(0, 32, 4))
         reading = directory.stretches(WHERE, 0, 32, isolation=COMMITTED)
-        stretches = [next(reading) for _ in range(taken)]
-        stretches = [stretch._replace(data=bytes(stretch.data)) for stretch in stretches]
+        chunks = [next(reading) for _ in range(taken)]
+        chunks = [chunk._replace(data=bytes(chunk.data)) for chunk in chunks]
         await bench.upkeep(is_forced=True)
         assert any(".1.log" in path for path in bench.filesystem.paths())
-        stretches += [stretch._replace(data=bytes(stretch.data)) for stretch in reading]
-        seen = [pair for stretch in stretches for pair in shown(stretch, 0, 32)]
+        chunks += [chunk._replace(data=bytes(chunk.data)) for chunk in reading]
+        seen = [pair for chunk in chunks for pair in shown(chunk, 0, 32)]
         assert seen == expected
 
-    run(with_small_stretches(scenario), config=COMPACTED)
+    run(with_small_chunks(scenario), config=COMPACTED)
 
 
 @pytest.mark.parametrize("is_committed_only", [False, True])

@@ -1,4 +1,4 @@
-"""Whatever happens to a partition, its files show what its own readers see."""
+"""Model test: the files of a partition show the same records as its own readers see."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WHERE = TopicPartition("t", 0)
 
 
 class Watched(Run):
-    """The model of compaction, with someone who reads the files after each step.
+    """The model of compaction, with readers of the files after each step.
 
-    One reader comes anew each time; the other stays, and has to notice what changed.
+    One reader is new each time; the other one stays open, and has to notice changes.
     """
 
     def __init__(self, seed: int) -> None:
@@ -38,7 +38,7 @@ class Watched(Run):
 
     async def restart(self) -> None:
         await super().restart()
-        self.staying = None  # It is another disk.
+        self.staying = None  # The disk is another one.
         self.is_late = True
 
     def check(self) -> None:

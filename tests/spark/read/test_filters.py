@@ -1,4 +1,4 @@
-"""Conditions of a query are met where the records are, and never more than asked."""
+"""Filters of a query that the source applies, exactly as given."""
 
 from __future__ import annotations
 

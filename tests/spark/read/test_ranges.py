@@ -1,4 +1,4 @@
-"""Tasks share the offsets without a gap, and limits hold."""
+"""Tasks cover the offsets without gaps, and limits are respected."""
 
 from __future__ import annotations
 

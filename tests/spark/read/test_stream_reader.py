@@ -1,4 +1,4 @@
-"""The stream reader without Spark: which offsets a micro-batch has."""
+"""The stream reader without Spark: offsets of micro-batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture
 def reader(node, topic):
-    """A reader of the test's topic, with the options given."""
+    """Return a reader of the test's topic with these options."""
     create(node, topic)
 
     def reader(**options):

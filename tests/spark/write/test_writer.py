@@ -1,4 +1,4 @@
-"""The sink without Spark: what tasks and driver do, in any order that Spark may choose."""
+"""The sink without Spark: tasks and driver in any order that Spark may choose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = StructType([StructField("value", StringType())])
 
 @contextlib.contextmanager
 def task(partition, attempt=0, query="query"):
-    """Be a task of Spark for the block."""
+    """Pretend to be a Spark task within the block."""
     context = TaskContext()
     context._partitionId, context._attemptNumber = partition, attempt
     context._localProperties = {QUERY_ID: query}
@@ -38,7 +38,7 @@ def options(node, topic):
 
 @pytest.fixture
 def write(options):
-    """Have a task of the query `query` write values; returns what it tells the driver."""
+    """Write values as a task of the query `query`; return its message to the driver."""
 
     def write(*found, partition=0, attempt=0, query="query"):
         writer = StreamWriter(options, SCHEMA, overwrite=False)
@@ -50,7 +50,7 @@ def write(options):
 
 @pytest.fixture
 def commit(options):
-    """Have the driver commit a micro-batch."""
+    """Commit a micro-batch as the driver."""
 
     def commit(number, *written):
         StreamWriter(options, SCHEMA, overwrite=False).commit(list(written), number)

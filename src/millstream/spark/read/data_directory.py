@@ -62,13 +62,13 @@ class DataDirectory:
         if names is None:
             listed = self._filesystem.list(join(self._path, TOPICS_DIRECTORY))
             names = [name for name in listed if is_topic(name) and self._partitions(name)]
-        found = {name: TopicDescription(name, _NO_ID, self._partitions(name)) for name in names}
-        for info in found.values():
-            if not info.partitions:
+        topics = {name: TopicDescription(name, _NO_ID, self._partitions(name)) for name in names}
+        for topic in topics.values():
+            if not topic.partitions:
                 raise UnknownTopic(
-                    f"data directory {self._path} has no files of topic {info.name!r}"
+                    f"data directory {self._path} has no files of topic {topic.name!r}"
                 )
-        return found
+        return topics
 
     def bounds(
         self, where: Sequence[TopicPartition], *, isolation: Isolation
@@ -114,9 +114,9 @@ class DataDirectory:
             )
         offset = max(start, state.start_offset)  # Skip records deleted by a user.
         while offset < end:
-            found = view.query(partial(chunk_reader.chunk, offset))
-            yield found
-            offset = found.next_offset
+            chunk = view.query(partial(chunk_reader.chunk, offset))
+            yield chunk
+            offset = chunk.next_offset
             if offset < end:
                 _existing(where, view.refresh)
 
@@ -160,10 +160,10 @@ class DataDirectory:
         if view is None:
             return None
         _existing(where, view.reload)
-        found = view.query(lambda state: state.find_timestamp(timestamp_ms))
-        if found is None and (lost := view.state.lost) is not None:
+        record = view.query(lambda state: state.find_timestamp(timestamp_ms))
+        if record is None and (lost := view.state.lost) is not None:
             raise lost
-        return None if found is None else found.offset
+        return None if record is None else record.offset
 
     def _view(self, where: TopicPartition) -> ReadOnlyLog | None:
         """Return the log of a partition, or `None` if the partition was never used."""
@@ -234,8 +234,8 @@ def _gather(state: LogState, offset: int, end: int) -> tuple[Bytes, int]:
     parts: list[memoryview] = []
     size = 0
     while offset < end and size < CHUNK_BYTES // 4:
-        found = state.read(offset, size_max=CHUNK_BYTES - size, records_max=None, is_checked=True)
-        data, offset = found.data, found.next_offset
+        result = state.read(offset, size_max=CHUNK_BYTES - size, records_max=None, is_checked=True)
+        data, offset = result.data, result.next_offset
         if offset > end:
             data, offset = _before(data, end)
         parts.append(data)

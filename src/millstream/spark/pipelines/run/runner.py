@@ -96,13 +96,13 @@ class TargetQuery:
 
     def new_batches(self) -> list[BatchProgress]:
         """Return completed batches that were not returned before."""
-        found = []
+        batches = []
         for report in self.query.recentProgress:
             batch = batch_of(self.target.name, json.loads(report.json))
             if batch is not None and batch.batch > self._last:
                 self._last = batch.batch
-                found.append(batch)
-        return found
+                batches.append(batch)
+        return batches
 
     def is_processing(self) -> bool:
         """Whether a batch is running. Looking for new records does not count."""
