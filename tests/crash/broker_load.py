@@ -28,7 +28,7 @@ QUIET = {
 
 
 class Load(abc.ABC):
-    """Something that a client does again and again."""
+    """Something that a client does repeatedly."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -40,18 +40,18 @@ class Load(abc.ABC):
         self._thread.start()
 
     def ask_to_finish(self) -> None:
-        """Let it begin nothing more."""
+        """Start nothing more."""
         self._is_finishing.set()
 
     def finish(self) -> None:
-        """Let it end what it began; raises what went wrong in it."""
+        """Wait until it has finished; raise its error if there is one."""
         self.ask_to_finish()
         self._thread.join(PATIENCE_S)
         self.check()
         assert not self._thread.is_alive(), f"{self.name} does not come to its end"
 
     def check(self) -> None:
-        """Raise what went wrong so far."""
+        """Raise the error so far, if there is one."""
         if self.error is not None:
             raise AssertionError(f"{self.name}: {self.error!r}") from self.error
 
@@ -71,7 +71,7 @@ class Load(abc.ABC):
 
 
 class IdempotentWriter(Load):
-    """Writes rising numbers to one partition, with several requests in flight."""
+    """Writes increasing numbers to one partition, with several requests in flight."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
         super().__init__(name)
@@ -112,7 +112,7 @@ class IdempotentWriter(Load):
 
 
 class TransactionalWriter(Load):
-    """Writes the same number to all partitions in one transaction; every fifth is given up."""
+    """Writes the same number to all partitions in one transaction; every fifth is aborted."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
         super().__init__(name)
@@ -181,7 +181,7 @@ class TransactionalWriter(Load):
 
 
 class OffsetCommitter(Load):
-    """Commits rising offsets of a group, and looks that none goes back."""
+    """Commits increasing offsets of a group, and checks that none goes back."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
         super().__init__(name)
@@ -224,7 +224,7 @@ class OffsetCommitter(Load):
 
 
 class CommittedReader(Load):
-    """Reads what is committed as it comes, and remembers all of it."""
+    """Reads committed records as they arrive, and remembers all of them."""
 
     def __init__(self, bootstrap: str, places: list[TopicPartition], name: str) -> None:
         super().__init__(name)
@@ -262,8 +262,8 @@ class CommittedReader(Load):
 
 def delays(seed: int, count: int) -> list[tuple[float, float | None]]:
     """For each round: when to kill after the start was done, and when during the next start, if."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return [
-        (chance.uniform(0.05, 1.2), chance.uniform(0.0, 0.9) if chance.random() < 0.2 else None)
+        (rng.uniform(0.05, 1.2), rng.uniform(0.0, 0.9) if rng.random() < 0.2 else None)
         for _ in range(count)
     ]

@@ -45,7 +45,7 @@ class BrokerProcess:
         raise AssertionError(f"the broker did not start:\n{self.said()[-3000:]}")
 
     def kill(self) -> None:
-        """End the process as no program can prevent. It must not have ended by itself."""
+        """Kill the process with SIGKILL. It must not have ended by itself."""
         process = self._take()
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, self.said()[-3000:]
@@ -57,15 +57,15 @@ class BrokerProcess:
         assert process.wait(60) == 0, self.said()[-3000:]
 
     def verify(self) -> None:
-        """Fail unless all files that the node left are sound."""
+        """Fail unless all files of the node are valid."""
         command = [MILLSTREAM, "segments", "verify", "--data", self._data]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def verify_acknowledged(self, *files: str) -> dict[str, int]:
-        """Fail unless all that clients noted is there, in the files or at the door if it runs.
+        """Fail unless everything acknowledged to clients is there, in the files or on the server.
 
-        Returns how many records met which fate.
+        Returns the number of records by outcome.
         """
         place = ["--bootstrap", self.bootstrap] if self._process else ["--data", self._data]
         command = [MILLSTREAM, "verify", *place, "--json"]
@@ -77,7 +77,7 @@ class BrokerProcess:
         return found
 
     def close(self) -> None:
-        """End the process if there is one, whatever a test left."""
+        """End the process if there is one, whatever state a test left it in."""
         if self._process is not None:
             process = self._take()
             process.kill()

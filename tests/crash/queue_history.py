@@ -19,25 +19,25 @@ from typing import Any, NamedTuple
 
 
 class Delivery(NamedTuple):
-    """That a worker was handed a job."""
+    """A delivery of a job to a worker."""
 
     number: int
     asked: int
-    """When it was asked for, and when it came, counted by the books themselves."""
+    """When it was requested, and when it arrived, counted by the history itself."""
     came: int
     worker: str
 
 
 @dataclass
 class QueueHistory:
-    """What happened so far; written by many threads."""
+    """Everything that happened so far; written by many threads."""
 
     deliveries: dict[int, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
     """By offset."""
     acked: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By offset, the numbers of the deliveries whose ack was answered 200."""
     stale: Counter[str] = field(default_factory=Counter)
-    """How often a receipt was refused, by what was asked."""
+    """How often a receipt was refused, by request."""
     appended: set[str] = field(default_factory=set)
     """Names of jobs whose append was acknowledged."""
     done: Counter[str] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class QueueHistory:
             return next(self._moments)
 
     def note_jobs(self, worker: str, asked: int, jobs: list[dict[str, Any]]) -> None:
-        """Note jobs that came."""
+        """Record jobs that were delivered."""
         came = self.moment()
         with self._lock:
             for job in jobs:
@@ -59,23 +59,23 @@ class QueueHistory:
                 self.deliveries[job["offset"]].append(found)
 
     def note_acks(self, jobs: list[dict[str, Any]]) -> None:
-        """Note jobs whose ack was answered 200."""
+        """Record jobs whose ack was answered 200."""
         with self._lock:
             for job in jobs:
                 self.acked[job["offset"]].add(job["deliveries"])
 
     def note_appended(self, names: list[str]) -> None:
-        """Note jobs whose append was acknowledged."""
+        """Record jobs whose append was acknowledged."""
         with self._lock:
             self.appended.update(names)
 
     def note(self, what: str, count: int = 1) -> None:
-        """Note that something was done."""
+        """Count something that was done."""
         with self._lock:
             self.done[what] += count
 
     def check(self) -> None:
-        """Raise where two things that were told cannot both be true."""
+        """Raise if two recorded facts contradict each other."""
         for offset, found in self.deliveries.items():
             numbers = [one.number for one in found]
             assert len(numbers) == len(set(numbers)), f"{offset}: delivered twice as one: {found}"

@@ -23,23 +23,23 @@ QUEUE = "mail"
 LEASE_MS = 800
 REQUEST_S = 10
 SILENCE_S = 1
-"""How long a worker listens to a stream on which nothing comes, before it comes anew."""
+"""How long a worker listens to a silent stream before it connects again."""
 Job = dict[str, Any]
 
 
 class UnknownOutcome(Exception):
-    """Nobody knows whether what was asked for happened."""
+    """It is not known whether a request took effect."""
 
 
 class ReconnectingClient:
-    """A connection that is made anew where it broke."""
+    """A connection that is opened again after it broke."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return status and body; raises `UnknownOutcome` where there is no answer."""
+        """Return status and body; raise `UnknownOutcome` if there is no answer."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._address, timeout=REQUEST_S)
         try:
@@ -52,7 +52,7 @@ class ReconnectingClient:
         return answer.status, json.loads(data) if data else None
 
     def stream(self, path: str) -> http.client.HTTPResponse:
-        """Return an answer that does not end, to be read line by line."""
+        """Return a response that does not end, to be read line by line."""
         connection = http.client.HTTPConnection(self._address, timeout=SILENCE_S)
         try:
             connection.request("GET", path, headers={"Connection": "close"})
@@ -68,7 +68,6 @@ class ReconnectingClient:
         self.close()
 
     def close(self) -> None:
-        """Go away."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -104,7 +103,7 @@ class HttpProducer(Load):
 
 
 class KafkaProducer(Load):
-    """Appends jobs through the Kafka door."""
+    """Appends jobs through the Kafka server."""
 
     def __init__(self, bootstrap: str, books: QueueHistory, name: str) -> None:
         super().__init__(name)
@@ -141,7 +140,7 @@ class KafkaProducer(Load):
 
 
 class Worker(Load):
-    """Claims jobs and does with each what chance says; in the end, only what is right."""
+    """Claims jobs and does something random with each; at the end, only what is right."""
 
     def __init__(self, address: str, books: QueueHistory, number: int) -> None:
         super().__init__(f"worker-{number}")
@@ -166,7 +165,7 @@ class Worker(Load):
         return answer["jobs"] if status == 200 else []
 
     def _treat(self, jobs: list[Job]) -> None:
-        """Do something with all jobs of a claim; those that are poison fail every time."""
+        """Process all jobs of a claim; poison jobs fail every time."""
         poison = [job for job in jobs if is_poison(job)]
         rest = [job for job in jobs if not is_poison(job)]
         if poison:
@@ -191,16 +190,16 @@ class Worker(Load):
             self._ack(kept)
 
     def _crash(self, _: list[Job]) -> None:
-        """Forget the jobs, and be somebody else from now on."""
+        """Forget the jobs, and continue as another worker."""
         self._door.close()
 
     def _stall(self, jobs: list[Job]) -> None:
-        """Take longer than the lease lasts; who is late may have lost the job."""
+        """Take longer than the lease lasts; the job may be lost by then."""
         time.sleep(LEASE_MS / 1000 * self._chance.uniform(0.8, 1.5))
         self._ack(jobs)
 
     def _twice(self, jobs: list[Job]) -> None:
-        """Ack, and repeat it: what was answered 200 is answered 200 again."""
+        """Ack twice: a receipt that was answered 200 is answered 200 again."""
         done = self._settle("ack", jobs)
         self._books.note_acks(done)
         if done:
@@ -208,7 +207,7 @@ class Worker(Load):
             assert again == done, f"an ack that had succeeded was refused: {done}, {again}"
 
     def _settle(self, what: str, jobs: list[Job], **more: Any) -> list[Job]:
-        """Say what became of jobs until that is answered; return those for which it holds."""
+        """Report the outcome of jobs until that is answered; return those that were accepted."""
         body = {"receipts": [job["receipt"] for job in jobs], **more}
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -232,7 +231,7 @@ class Worker(Load):
 
 
 class PushedWorker(Worker):
-    """Has its jobs pushed; reads a while, then comes again."""
+    """Receives pushed jobs; reads for a while, then connects again."""
 
     def step(self) -> None:
         asked = self._books.moment()
@@ -252,7 +251,7 @@ class PushedWorker(Worker):
                 self._treat(jobs)
 
     def _next_jobs(self, stream: http.client.HTTPResponse) -> list[Job] | None:
-        """Return the jobs of the next event, or nothing where there is none any more."""
+        """Return the jobs of the next event; none at the end of the stream."""
         event = ""
         try:
             for line in stream:
@@ -268,5 +267,5 @@ class PushedWorker(Worker):
 
 
 def is_poison(job: Job) -> bool:
-    """Whether no worker ever gets this job done."""
+    """Return whether the job always fails."""
     return int(job["value"]["name"].split()[1]) % 20 == 7

@@ -1,4 +1,4 @@
-"""Bits flip, files shrink, vanish or come back old: a read gives the exact bytes or an error."""
+"""Damaged, missing and old files: a read returns the exact bytes or fails."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def damaged_paths(disk: SimulatedFilesystem) -> list[str]:
 
 
 def check_read(disk: SimulatedFilesystem, what: str) -> None:
-    """Every record that comes back is exact; where one does not, there is an error."""
+    """Check that every returned record is exact, and that a missing one comes with an error."""
     found, error = read(disk)
     wrong = {offset: value for offset, value in found.items() if INTACT.get(offset) != value}
     assert not wrong, f"{what}: other bytes came back: {wrong}"

@@ -1,7 +1,7 @@
-"""Whatever moment the power goes, or a call fails, while records and topics are deleted.
+"""Power cuts and failing calls at any moment while records and topics are deleted.
 
-What was deleted, and reported so, stays deleted; what was not is there; no offset is given twice;
-and a topic is whole or gone.
+Records whose deletion was reported stay deleted; the others are there; no offset is assigned twice;
+and a topic exists completely or not at all.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ STATES = 100_000 if LONG else 1_500
 
 @dataclass(frozen=True)
 class Deleting:
-    """Someone began to delete all before an offset."""
+    """Deletion of all records before an offset was started."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class Deleted:
-    """All before this offset is deleted, by what the store said."""
+    """The store reported that all records before this offset are deleted."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class TopicDeleting:
-    """Someone began to delete the topic."""
+    """Deletion of the topic was started."""
 
 
 @dataclass(frozen=True)
 class TopicDeleted:
-    """The topic is gone, by what the store said."""
+    """The store reported that the topic is deleted."""
 
 
 def make_store(filesystem: object, seed: int = 0, config: LogConfig = SMALL) -> Store:
@@ -75,7 +75,7 @@ def make_store(filesystem: object, seed: int = 0, config: LogConfig = SMALL) -> 
 
 
 async def append(disk: SimulatedFilesystem, log: Log, count: int, name: str) -> None:
-    """Append one after the other, and note each acknowledgement."""
+    """Append one record after the other, and record each acknowledgement."""
     for number in range(count):
         value = f"{name}.{number}:".encode() + b"x" * (number % 3 * 150)
         appended = await log.append_records([Record(value, timestamp_ms=number)])
@@ -94,7 +94,7 @@ async def delete(disk: SimulatedFilesystem, log: Log, offset: int) -> None:
 async def live_and_delete(
     disk: SimulatedFilesystem, seed: int, config: LogConfig = SMALL, *, lives: int = 2
 ) -> None:
-    """Append and delete at the same time, through clean closings and a new epoch."""
+    """Append and delete concurrently, through clean restarts and a new epoch."""
     for life in range(lives):
         store = make_store(disk, seed + life, config)
         store.open()
@@ -171,7 +171,7 @@ async def check_crash_while_recovering(disk: SimulatedFilesystem, state: CrashSt
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
 def test_class_disk_keeps_a_dense_log_through_power_cuts_and_deletions(seed: int) -> None:
-    """It promises nothing about power; but what was deleted stays so, and the rest is in order."""
+    """It promises nothing about power cuts, but deletions hold, and the log is in order."""
 
     async def check() -> None:
         disk = SimulatedFilesystem()

@@ -1,4 +1,4 @@
-"""Every call to the disk fails, once or for ever: nothing acknowledged is lost, nothing hangs."""
+"""Every call to the disk fails, once or forever: nothing acknowledged is lost, nothing hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failing_call_loses_nothing_and_hangs_nothing(kind: str, forever: bool) -> None:
     hits = 0

@@ -105,7 +105,7 @@ class NotingTransactor(Load):
 
 
 @pytest.mark.timeout(ROUNDS * 60)
-def test_what_a_killed_node_acknowledged_is_in_its_files_and_at_its_door(
+def test_what_a_killed_node_acknowledged_is_in_its_files_and_on_its_server(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     broker.start()

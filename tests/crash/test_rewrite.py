@@ -177,7 +177,7 @@ def check_crash_while_recovering(state: CrashState) -> None:
 # Failing calls.
 
 
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failing_call_while_rewriting_leaves_one_of_the_sets(kind: str, forever: bool) -> None:
     """Who rewrites stops at the first error, and touches nothing any more."""
@@ -196,7 +196,7 @@ def test_a_failing_call_while_rewriting_leaves_one_of_the_sets(kind: str, foreve
     assert hits > 3, "the sweep reached hardly any call"
 
 
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failing_call_while_recovering_leaves_one_of_the_sets(kind: str, forever: bool) -> None:
     for has_seal in (True, False):

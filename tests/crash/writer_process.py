@@ -2,7 +2,7 @@
 
 Run as `python -m tests.crash.writer_process DIRECTORY ROUND`. One line on standard output for
 each acknowledged record: its offset and its value. The line leaves after the acknowledgement, so
-whoever reads it may hold the store to it.
+the reader may rely on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs whose records have keys, for tests of what goes and what stays."""
+"""Logs whose records have keys, for tests of deletion and compaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def key_of(offset: int) -> bytes:
 
 
 def value_of(offset: int) -> bytes:
-    """Told from all others wherever it turns up."""
+    """Return a value that occurs only once."""
     return b"value-%05d-" % offset + b"x" * 60
 
 
@@ -61,7 +61,7 @@ def offsets(log: Log, offset: int | None = None) -> list[int]:
 
 
 def walk(log: Log, offset: int, *, size_max: int) -> list[int]:
-    """Read on and on from `offset`, as a consumer would; returns what came from there on."""
+    """Read from `offset` to the end, as a consumer would; return the records."""
     seen: list[int] = []
     while offset < log.end_offset:
         found = log.read(offset, size_max=size_max)

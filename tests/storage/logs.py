@@ -31,7 +31,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 class HeldExecutor:
-    """Work waits until a test lets it go, one piece at a time and in order."""
+    """Holds work until the test lets it run, one piece at a time and in order."""
 
     def __init__(self, *, width: int = 2) -> None:
         self.width = width
@@ -70,7 +70,7 @@ class HeldExecutor:
 
 
 class HeldSyncer:
-    """Syncs when a test says so, and tells the log of it when the test says so."""
+    """Syncs, and reports to the log, when the test says so."""
 
     def __init__(self) -> None:
         self._files: list[File] = []
@@ -123,6 +123,6 @@ def batch_of(*values: bytes, timestamp_ms: int = 1) -> bytes:
 
 
 async def turns(count: int = 20) -> None:
-    """Let the event loop go round until nothing that is ready is left to do."""
+    """Run the event loop until nothing that is ready is left to do."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -55,7 +55,7 @@ def make_log_directory(disk: SimulatedFilesystem) -> LogDirectory:
 def make_disk(
     *segments: SegmentId, partition: PartitionMetadata | None = None
 ) -> SimulatedFilesystem:
-    """A disk with these segments whole, and `partition.json`."""
+    """A disk with these segments, complete, and `partition.json`."""
     disk = SimulatedFilesystem()
     for path in ("/data", "/data/topics", "/data/topics/t", DIRECTORY):
         disk.make_directory(path)

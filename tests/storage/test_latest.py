@@ -1,4 +1,4 @@
-"""The latest record, and batches with their headers: exact, and only of what is committed."""
+"""The latest record, and batches with their headers: exact, and only committed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failing and full disks: what is refused, what goes on, and how a log comes back."""
+"""Failing and full disks: what is refused, what still works, and how a log recovers."""
 
 from __future__ import annotations
 

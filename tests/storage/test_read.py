@@ -1,4 +1,4 @@
-"""Reading: by offset, by time, by address; and waiting for what comes next."""
+"""Reads by offset, timestamp and address, and waiting for new records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other settings for a log that is open, and what an acknowledgement promises before and after."""
+"""New settings for an open log, and what an acknowledgement promises before and after."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def values_on(disk: SimulatedFilesystem) -> list[bytes | None]:
 
 
 def cut(disk: SimulatedFilesystem, seed: int | None = None) -> SimulatedFilesystem:
-    """Cut the power of a machine that did the same, so that this one goes on."""
+    """Cut the power of a copy of the machine, so that this one continues."""
     twin = SimulatedFilesystem()
     twin.trace.events.extend(disk.trace.events)
     return twin.crash(seed)

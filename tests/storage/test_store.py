@@ -1,4 +1,4 @@
-"""A store: one directory, one owner, many logs that do not know of each other."""
+"""A store: one directory, one owner, many independent logs."""
 
 from __future__ import annotations
 
@@ -705,7 +705,7 @@ async def test_closing_gives_every_descriptor_back(tmp_path):
 
 @needs_proc
 def test_a_store_that_is_refused_gives_every_descriptor_back(tmp_path):
-    """Else whoever tries again and again runs out of them."""
+    """Otherwise a process that retries would run out of them."""
     path = tmp_path / "data"
     path.mkdir()
     (path / "letter.txt").write_bytes(b"dear")

@@ -1,4 +1,4 @@
-"""Deleting a topic: who is told, what is freed, and what a failing disk leaves."""
+"""Deletion of a topic: who is notified, what is freed, and what a failing disk leaves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def values(log: Log) -> list[bytes | None]:
 
 
 def entries(disk: SimulatedFilesystem) -> set[str]:
-    """All below the data directory that is not the store's own."""
+    """Everything in the data directory that does not belong to the store itself."""
     return set(disk.contents()) - {
         "/data",
         "/data/clock.json",
@@ -170,7 +170,7 @@ async def test_slices_of_a_deleted_topic_stay_readable():
     assert [record.offset for record in read_all(found.data)] == [0, 1]
 
 
-# Who is told.
+# Notifications.
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""Sealing the growing segment on demand, and by age: steady time decides, not the wall clock."""
+"""Sealing the growing segment on demand and by age, which the retention clock decides."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_a_full_disk_is_told_and_the_next_try_seals_it():
 
 @in_loop
 async def test_what_only_the_sealing_of_its_segment_has_synced_is_acknowledged_too():
-    """The batch that began the next segment was refused, so no other commit comes by."""
+    """The batch that started the next segment was refused, so no other commit follows."""
     syncer = HeldSyncer()
     fault = Fault(call=1, error=errno.ENOSPC, only={"write_at"}, path=f"{3:020d}.log")
     filesystem = FaultyFilesystem(SimulatedFilesystem(), fault)
@@ -228,7 +228,7 @@ async def test_closing_and_deleting_wait_for_it():
     rolling.exception()
 
 
-# What is rewritten is never written again.
+# Rewritten segments are never reopened.
 
 
 @in_loop
@@ -290,7 +290,7 @@ async def test_a_jump_of_the_wall_clock_ends_no_segment():
 
 
 @in_loop
-async def test_segments_are_dated_by_steady_time():
+async def test_segments_are_dated_by_the_retention_clock():
     clock = ManualClock(wall_ms=5_000_000)
     _, store, log = await filled(3, clock=clock)
     first = store.now_ms()

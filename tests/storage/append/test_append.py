@@ -1,4 +1,4 @@
-"""Appending: when a batch is acknowledged, who waits for whom, and when a segment ends."""
+"""Appends: when a batch is acknowledged, which batches wait, and when a segment ends."""
 
 from __future__ import annotations
 

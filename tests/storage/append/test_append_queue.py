@@ -1,4 +1,4 @@
-"""Taking part in admission: who is told an offset, who may refuse it, and when it is taken back."""
+"""Append queue: admission, refused offsets, deadlines, early acknowledgements, watchers."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ TIGHT = LogConfig(unflushed_bytes_max=len(BATCH))
 
 
 class Producer:
-    """Notes what it is told, and refuses the offsets that it was made for."""
+    """Records the offsets that it is given, and refuses some of them."""
 
     def __init__(self, *refused: int) -> None:
-        self.told: list[int] = []
+        self.received: list[int] = []
         self._refused = refused
 
     def __call__(self, offset: int) -> None:
-        self.told.append(offset)
+        self.received.append(offset)
         if offset in self._refused:
             raise OutOfOrderSequence(f"not at {offset}")
 
 
 class Listener:
-    """Waits for a batch without a future; notes what it is told."""
+    """An append waiter without a future; records the outcome."""
 
     def __init__(self) -> None:
-        self.told: list[Appended | Exception] = []
+        self.received: list[Appended | Exception] = []
         self.is_gone = False
 
     def done(self) -> bool:
-        return self.is_gone or bool(self.told)
+        return self.is_gone or bool(self.received)
 
     def set_result(self, result: Appended, /) -> None:
-        self.told.append(result)
+        self.received.append(result)
 
     def set_exception(self, exception: Exception, /) -> None:
-        self.told.append(exception)
+        self.received.append(exception)
 
     @property
     def offsets(self) -> list[int]:
-        return [told.offset for told in self.told if isinstance(told, Appended)]
+        return [received.offset for received in self.received if isinstance(received, Appended)]
 
 
-# Being told.
+# Offsets on admission.
 
 
 @in_loop
@@ -74,7 +74,7 @@ async def test_an_appender_is_told_its_offset_before_anything_is_written():
     producer = Producer()
     before = len(disk.trace.events)
     future = log.submit(batch_of(b"a", b"b", b"c"), on_admit=producer)
-    assert producer.told == [0]
+    assert producer.received == [0]
     assert len(disk.trace.events) == before
     assert (log.next_offset, log.end_offset) == (3, 0)
     assert (await future).offset == 0
@@ -89,9 +89,9 @@ async def test_appenders_are_told_in_the_order_of_offsets_those_who_waited_too()
     producer = Producer()
     futures = [log.submit(batch_of(b"v"), on_admit=producer) for _ in range(5)]
     await turns()
-    assert producer.told == [0], "the others have no offset yet"
+    assert producer.received == [0], "the others have no offset yet"
     background.let_go()
-    assert [(await future).offset for future in futures] == producer.told == [0, 1, 2, 3, 4]
+    assert [(await future).offset for future in futures] == producer.received == [0, 1, 2, 3, 4]
 
 
 @in_loop
@@ -106,7 +106,7 @@ async def test_an_appender_that_gave_up_before_it_was_admitted_is_told_nothing()
     third = log.submit(BATCH)
     background.let_go()
     assert [(await first).offset, (await third).offset] == [0, 1]
-    assert producer.told == []
+    assert producer.received == []
 
 
 @in_loop
@@ -124,7 +124,7 @@ async def test_a_batch_that_is_not_sound_is_refused_at_once_and_no_one_is_told()
     producer = Producer()
     with pytest.raises(InvalidBatch):
         log.submit(BATCH[:-1], on_admit=producer)
-    assert (producer.told, log.next_offset) == ([], 0)
+    assert (producer.received, log.next_offset) == ([], 0)
 
 
 @in_loop
@@ -139,7 +139,7 @@ async def test_a_deadline_ends_the_waiting_of_a_submitted_batch():
         await waiting
     background.let_go()
     assert (await admitted).offset == 0, "what was admitted has no deadline"
-    assert producer.told == []
+    assert producer.received == []
 
 
 # Refusing.
@@ -164,7 +164,7 @@ async def test_a_refusal_between_others_leaves_their_offsets_dense():
     second = log.submit(BATCH, on_admit=Producer(1))
     third = log.submit(BATCH, on_admit=producer)
     results = await asyncio.gather(first, second, third, return_exceptions=True)
-    assert [results[0].offset, results[2].offset] == producer.told == [0, 1]
+    assert [results[0].offset, results[2].offset] == producer.received == [0, 1]
     assert isinstance(results[1], OutOfOrderSequence)
 
 
@@ -217,11 +217,11 @@ async def test_offsets_of_a_refused_write_are_taken_back_once_and_before_anyone_
     disk.bytes_max = disk.bytes_used
     futures = [log.submit(batch_of(b"x" * 100_000)) for _ in range(3)]
     for future in futures:
-        future.add_done_callback(lambda _: events.append("told"))
+        future.add_done_callback(lambda _: events.append("received"))
     assert log.next_offset == 5
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert all(isinstance(result, DiskFull) for result in results)
-    assert events == [2, "told", "told", "told"]
+    assert events == [2, "received", "received", "received"]
     assert log.next_offset == log.end_offset == 2
     disk.free(1_000_000)
     assert (await log.append(BATCH)).offset == 2
@@ -338,11 +338,11 @@ async def test_an_early_batch_whose_sync_fails_is_taken_back_and_told_once():
     await turns()
     background.let_go()
     await turns()
-    assert (waiter.offsets, len(waiter.told), rewinds) == ([0], 1, [0])
+    assert (waiter.offsets, len(waiter.received), rewinds) == ([0], 1, [0])
     assert isinstance(log.offline, LogOffline)
 
 
-# Being told without a future.
+# Waiters without a future.
 
 
 @in_loop
@@ -353,10 +353,10 @@ async def test_a_waiter_is_told_of_the_commit_and_not_before():
     batch, waiter = batch_of(b"a", b"b"), Listener()
     log.submit_for(waiter, batch, decode_header(batch))
     await turns()
-    assert waiter.told == []
+    assert waiter.received == []
     background.let_go()
     await turns()
-    (appended,) = waiter.told
+    (appended,) = waiter.received
     assert isinstance(appended, Appended)
     assert (appended.offset, appended.last_offset) == (0, 1)
     assert appended.address is not None
@@ -381,7 +381,7 @@ async def test_a_waiter_that_is_gone_is_not_told_and_its_batch_stays():
     log.submit_for(waiter, BATCH, decode_header(BATCH))
     waiter.is_gone = True
     assert (await log.append(BATCH)).offset == 1
-    assert waiter.told == []
+    assert waiter.received == []
 
 
 @in_loop
@@ -392,7 +392,7 @@ async def test_a_waiter_is_told_why_its_batch_was_refused():
     batch, waiter = batch_of(b"x" * 100_000), Listener()
     log.submit_for(waiter, batch, decode_header(batch))
     await turns()
-    (refusal,) = waiter.told
+    (refusal,) = waiter.received
     assert isinstance(refusal, DiskFull)
     await log.close()
     with pytest.raises(LogClosed):
@@ -408,7 +408,7 @@ async def test_a_deadline_ends_the_waiting_of_a_waiter_and_only_before_admission
     for waiter in (admitted, waiting):
         log.submit_for(waiter, BATCH, decode_header(BATCH), timeout=0)
     await asyncio.sleep(0.001)
-    (refusal,) = waiting.told
+    (refusal,) = waiting.received
     assert isinstance(refusal, DeadlineExceeded)
     background.let_go()
     await turns()
@@ -416,7 +416,7 @@ async def test_a_deadline_ends_the_waiting_of_a_waiter_and_only_before_admission
     assert log.counters.refusals_busy == 1
 
 
-# Counting.
+# Counters.
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def fake_append(size: int) -> PendingAppend:
     return append
 
 
-# An error that is raised again and again.
+# Repeated errors.
 
 
 @in_loop
@@ -482,7 +482,7 @@ async def test_appends_to_a_closed_log_leave_nothing_behind_in_its_error():
     assert len(list(caught.traceback)) == frames
 
 
-# Having one's memory back.
+# Reusing the buffer.
 
 
 @pytest.mark.parametrize("durability", [Durability.EPHEMERAL, Durability.MEMORY])
@@ -497,7 +497,7 @@ async def test_memory_that_was_acknowledged_at_once_is_the_callers_again(durabil
         log.submit(memory).add_done_callback(lambda done: waiter.set_result(done.result()))
     else:
         log.submit_for(waiter, memory, decode_header(memory))
-    while not waiter.told:
+    while not waiter.received:
         await turns(1)
     memory[:] = bytes(len(memory))
     await turns()

@@ -1,4 +1,4 @@
-"""All logs together have a bounded number of bytes on their way to the disk."""
+"""The uncommitted bytes of all logs together are limited."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from millstream.storage.append.byte_budget import ByteBudget
 
 
 class Waiter:
-    """Waits for `size` bytes, and waits again where there is still no room."""
+    """Waits for `size` bytes, and again if there is still no capacity."""
 
-    def __init__(self, budget: ByteBudget, size: int, told: list[Waiter]) -> None:
+    def __init__(self, budget: ByteBudget, size: int, received: list[Waiter]) -> None:
         self._budget = budget
         self._size = size
-        self._told = told
+        self._told = received
 
     def admit_waiting(self) -> None:
         self._told.append(self)
@@ -45,36 +45,36 @@ def test_a_budget_that_is_used_up_takes_nothing():
 
 
 def test_giving_bytes_back_tells_each_waiter_once_and_in_order():
-    budget, told = ByteBudget(100), []
+    budget, received = ByteBudget(100), []
     budget.acquire(100)
-    waiters = [Waiter(budget, 10, told) for _ in range(3)]
+    waiters = [Waiter(budget, 10, received) for _ in range(3)]
     for waiter in (*waiters, waiters[0]):
         budget.wait(waiter)
     budget.release(100)
-    assert told == waiters
+    assert received == waiters
     assert budget.used == 30
 
 
 def test_a_waiter_that_finds_no_room_is_told_again_next_time():
-    budget, told = ByteBudget(100), []
+    budget, received = ByteBudget(100), []
     budget.acquire(100)
-    small, large = Waiter(budget, 30, told), Waiter(budget, 90, told)
+    small, large = Waiter(budget, 30, received), Waiter(budget, 90, received)
     budget.wait(small)
     budget.wait(large)
     budget.release(50)
-    assert told == [small, large]
+    assert received == [small, large]
     assert budget.used == 80
-    told.clear()
+    received.clear()
     budget.release(80)
-    assert told == [large]
+    assert received == [large]
     assert budget.used == 90
 
 
 def test_who_was_told_and_does_not_wait_again_is_left_in_peace():
-    budget, told = ByteBudget(100), []
+    budget, received = ByteBudget(100), []
     budget.acquire(100)
-    budget.wait(Waiter(budget, 10, told))
+    budget.wait(Waiter(budget, 10, received))
     budget.release(50)
-    told.clear()
+    received.clear()
     budget.release(50)
-    assert told == []
+    assert received == []

@@ -1,4 +1,4 @@
-"""One sync serves all that wait for it, and no log waits for another's trouble."""
+"""One sync serves all appends that wait for it, and a failing log does not affect others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.storage.disk.syncer import SyncCallback
 
 
 class HeldExecutor:
-    """Does nothing until it is told to: work that was handed over waits in `held`."""
+    """Holds all work until the test runs it."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -29,14 +29,14 @@ class HeldExecutor:
         pass
 
     async def let_go(self, number: int = 0) -> None:
-        """Do one piece of work, and let the loop hear of it."""
+        """Run one piece of work, and let the loop process the result."""
         work, future = self.held.pop(number)
         future.set_result(work())
         await turns()
 
 
 class HeldSyncer:
-    """Stands for the kernel: syncs end when they are told to."""
+    """Stands in for the kernel: syncs end when the test says so."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -87,7 +87,7 @@ class Log:
 
 
 async def turns(count: int = 5) -> None:
-    """Let the loop go round until nothing is left to do."""
+    """Run the loop until nothing is left to do."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -101,7 +101,7 @@ def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 
 
 async def busy(background: HeldExecutor) -> GroupCommitter:
-    """A committer whose threads all have something to do."""
+    """A committer without a free thread."""
     committer = GroupCommitter(background)
     for number in range(background.width):
         committer.request(Log(f"busy {number}"))

@@ -1,4 +1,4 @@
-"""What was used last is at hand; the rest is given back."""
+"""The most recently used values stay in the cache; the others are dropped."""
 
 from __future__ import annotations
 

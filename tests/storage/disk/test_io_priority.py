@@ -1,4 +1,4 @@
-"""The disk priority of threads: what the kernel is told, and what it says then."""
+"""I/O priority of threads: what is set, and what the kernel reports."""
 
 from __future__ import annotations
 

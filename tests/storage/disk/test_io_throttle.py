@@ -1,4 +1,4 @@
-"""How fast work may go: held up as long as it has to be, and stopped at once."""
+"""The throttle pauses work as long as the limit requires, and stops it at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.testing import ManualClock
 
 
 class Sleeper:
-    """A clock, and sleep that takes exactly as long as it shall."""
+    """A clock, and a sleep that takes exactly as long as requested."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

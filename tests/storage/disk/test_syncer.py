@@ -1,4 +1,4 @@
-"""Syncing by the kernel: it is told to the loop when it is done, with the error if there is one."""
+"""The kernel syncer calls back on the loop, with the error if there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a disk that is full to the last byte, data can still be deleted."""
+"""On a completely full disk, data can still be deleted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PATH = "/data/spare"
 
 
 def fill_up(disk: SimulatedFilesystem) -> None:
-    """Let others take all the room that is left."""
+    """Fill the remaining disk space, as another process would."""
     disk.bytes_max = disk.bytes_used
 
 
 async def full_store(
     disk: SimulatedFilesystem, *, clock: ManualClock | None = None, has_spare: bool = True
 ) -> tuple[Store, Log]:
-    """Return a store whose disk became full behind ten records, of which four may stay."""
+    """Return a store whose disk is full after ten records, of which four may stay."""
     store = make_store(disk, config=FOUR_KEPT, clock=clock)
     log = await store.log("a")
     if has_spare:
@@ -64,8 +64,8 @@ async def test_upkeep_makes_room_and_writes_go_on() -> None:
 
 
 @in_loop
-async def test_without_a_spare_a_full_disk_stays_full(caplog) -> None:
-    """So it is the spare that helps, and not something else."""
+async def test_without_a_ballast_file_a_full_disk_stays_full(caplog) -> None:
+    """So it is the ballast file that helps, and nothing else."""
     store, log = await full_store(SimulatedFilesystem(), has_spare=False)
     await store.maintenance.run_once()
     assert log.start_offset == 0
@@ -75,7 +75,7 @@ async def test_without_a_spare_a_full_disk_stays_full(caplog) -> None:
 
 @in_loop
 async def test_nobody_can_take_the_room_that_is_kept() -> None:
-    """All that becomes free on the way is taken at once, by whoever fills the disk."""
+    """All space that is released on the way is taken at once by another process."""
     disk = SimulatedFilesystem()
     _, log = await full_store(disk)
     used, remove = disk.bytes_used, disk.remove
@@ -92,7 +92,7 @@ async def test_nobody_can_take_the_room_that_is_kept() -> None:
 
 
 @in_loop
-async def test_the_spare_is_made_again_and_serves_again() -> None:
+async def test_the_ballast_file_is_restored_and_can_be_used_again() -> None:
     disk = SimulatedFilesystem()
     store, log = await full_store(disk)
     await log.evict_before(6)
@@ -118,7 +118,7 @@ async def test_records_can_be_deleted_on_request_too() -> None:
 
 
 @in_loop
-async def test_the_spare_is_kept_for_what_sets_room_free() -> None:
+async def test_the_ballast_file_is_kept_for_what_frees_space() -> None:
     disk = SimulatedFilesystem()
     _, log = await full_store(disk)
     with pytest.raises(DiskFull):
@@ -159,7 +159,7 @@ async def test_a_store_opens_on_a_full_disk_and_makes_room() -> None:
 
 
 @in_loop
-async def test_a_power_cut_while_the_spare_is_used_leaves_the_old_start_or_the_new() -> None:
+async def test_a_power_cut_while_the_ballast_file_is_used_leaves_the_old_start_or_the_new() -> None:
     disk = SimulatedFilesystem()
     _, log = await full_store(disk)
     begin = len(disk.trace.events)
@@ -190,11 +190,11 @@ async def test_whatever_call_fails_the_log_starts_where_it_did_or_where_it_shoul
         disk = SimulatedFilesystem()
         await full_store(disk)
         faulty = FaultyFilesystem(disk, fault)
-        spare = BallastFile(faulty, PATH)
+        ballast = BallastFile(faulty, PATH)
         data = b"the new description"
         before = disk.content("/data/topics/a/0/partition.json")
         try:
-            spare.replace_file("/data/topics/a/0", "partition.json", data)
+            ballast.replace_file("/data/topics/a/0", "partition.json", data)
         except OSError:
             assert fault.hits, "only what was planted fails"
         found = disk.content("/data/topics/a/0/partition.json")
@@ -207,14 +207,14 @@ async def test_whatever_call_fails_the_log_starts_where_it_did_or_where_it_shoul
 
 def test_it_is_made_once_and_again_where_it_is_not_whole():
     disk = SimulatedFilesystem({"/data": None})
-    spare = BallastFile(disk, PATH)
-    spare.ensure()
+    ballast = BallastFile(disk, PATH)
+    ballast.ensure()
     assert disk.content(PATH) == bytes(BALLAST_SIZE)
     events = len(disk.trace.events)
-    spare.ensure()
+    ballast.ensure()
     assert len(disk.trace.events) == events
     disk.cut(PATH, 100)
-    spare.ensure()
+    ballast.ensure()
     assert len(disk.content(PATH)) == BALLAST_SIZE
 
 
@@ -229,26 +229,26 @@ def test_where_there_is_no_room_for_it_nothing_is_left_lying_about():
 @pytest.mark.parametrize("size", [0, 1, 1000, BALLAST_SIZE])
 def test_what_fits_is_written_without_any_more_room(size):
     disk = SimulatedFilesystem({"/data": None, "/data/d": None, "/data/d/f": b"old"})
-    spare = BallastFile(disk, PATH)
-    spare.ensure()
+    ballast = BallastFile(disk, PATH)
+    ballast.ensure()
     fill_up(disk)
-    assert spare.replace_file("/data/d", "f", b"n" * size)
+    assert ballast.replace_file("/data/d", "f", b"n" * size)
     assert disk.content("/data/d/f") == b"n" * size
 
 
-def test_what_does_not_fit_is_refused_and_the_spare_stays():
+def test_what_does_not_fit_is_refused_and_the_ballast_file_stays():
     disk = SimulatedFilesystem({"/data": None, "/data/d": None, "/data/d/f": b"old"})
-    spare = BallastFile(disk, PATH)
-    spare.ensure()
-    assert not spare.replace_file("/data/d", "f", bytes(BALLAST_SIZE + 1))
+    ballast = BallastFile(disk, PATH)
+    ballast.ensure()
+    assert not ballast.replace_file("/data/d", "f", bytes(BALLAST_SIZE + 1))
     assert disk.content("/data/d/f") == b"old"
     assert len(disk.content(PATH)) == BALLAST_SIZE
 
 
-def test_a_spare_that_was_used_is_used_no_second_time():
+def test_a_ballast_file_that_was_used_is_not_used_again():
     disk = SimulatedFilesystem({"/data": None, "/data/d": None, "/data/d/f": b"old"})
-    spare = BallastFile(disk, PATH)
-    spare.ensure()
-    spare.replace_file("/data/d", "f", b"new")
-    assert not spare.replace_file("/data/d", "f", b"newer")
+    ballast = BallastFile(disk, PATH)
+    ballast.ensure()
+    ballast.replace_file("/data/d", "f", b"new")
+    assert not ballast.replace_file("/data/d", "f", b"newer")
     assert disk.content("/data/d/f") == b"new"

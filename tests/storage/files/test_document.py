@@ -1,4 +1,4 @@
-"""A small file is read whole or refused, and replaced whole or not at all."""
+"""A small file is read completely or refused, and replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def disk_with(content: bytes) -> SimulatedFilesystem:
 
 
 def sealed_anew(text: str) -> bytes:
-    """A document that says `text` and whose sum is right."""
+    """A document with content `text` and a correct checksum."""
     document = json.loads(text)
     body = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     document["crc32c"] = f"{crc32c(body):08x}"

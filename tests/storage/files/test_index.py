@@ -1,4 +1,4 @@
-"""The index of a segment finds the same place as a walk over the whole log would."""
+"""The index of a segment finds the same position as a scan of the log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GOLDEN = bytes.fromhex(
     "e803000000000000 0000000000000000 0000000000000080"
     "f203000000000000 b80b000000000000 3200000000000000"
 )
-"""Written down from the drawing in `index.py`, with zeros for the sum, as it is summed itself."""
+"""Written by hand from the picture in `index.py`, with zeros for the checksum."""
 
 
 def make_index(entries: list[IndexEntry]) -> SegmentIndex:
@@ -63,7 +63,7 @@ def decoded(data: bytes, *, base_offset: int = BASE, log_size: int = LOG_SIZE) -
 
 
 def with_fields(data: bytes, **changes: int | bytes) -> bytes:
-    """An index whose header says something else, and whose sum is right all the same."""
+    """An index with other header fields and a correct checksum."""
     names = ("magic", "version", "entry_size", "base", "size", "count", "crc", "pad")
     fields = dict(zip(names, HEADER.unpack_from(data), strict=True)) | {"crc": 0} | changes
     blank = HEADER.pack(*fields.values())
@@ -76,7 +76,7 @@ def with_fields(data: bytes, **changes: int | bytes) -> bytes:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[tuple[int, int, int]]:
-    """Offset, position and greatest timestamp of each batch; the timestamps jump as they like."""
+    """Offset, position and greatest timestamp of each batch; timestamps are in random order."""
     offset, position, found = draw(st.integers(0, 50)), 0, []
     for _ in range(draw(st.integers(1, 30))):
         found.append((offset, position, draw(st.integers(-20, 20))))

@@ -1,4 +1,4 @@
-"""Names from outside become directories only if they can do no harm there."""
+"""Names from outside become directories only if they are harmless."""
 
 from __future__ import annotations
 

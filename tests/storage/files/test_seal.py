@@ -1,4 +1,4 @@
-"""The seal of a segment says what its log holds, or says nothing."""
+"""The seal of a segment describes its log correctly, or is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GOLDEN = bytes.fromhex(
     "0500000000000000 faffffffffffffff 0700000000000000 0800000000000000 0900000000000000"
     "000102030405060708090a0b0c0d0e0f 0a000000"
 )
-"""Written down from the drawing in `seal.py`, without the sum at its end."""
+"""Written by hand from the picture in `seal.py`, without the checksum at its end."""
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -179,7 +179,7 @@ def test_timestamps_may_jump_in_both_directions(timestamps):
 
 
 EMPTY = remove_offsets(batch(13, 9), array("q", [13]))
-"""What a rewrite leaves of a batch that has to stay: its header, with its old timestamps."""
+"""A batch without records, as a rewrite leaves it: its header, with its old timestamps."""
 
 
 @pytest.mark.parametrize(

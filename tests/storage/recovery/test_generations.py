@@ -54,14 +54,14 @@ SEAL = Seal(
 
 
 def whole(segment: SegmentId, end: int | None = None) -> GenerationCandidate:
-    """A segment with a log and a sound seal."""
+    """A segment with a log and a valid seal."""
     end = ENDS[segment] if end is None else end
     seal = replace(SEAL, base_offset=segment.base_offset, next_offset=end)
     return GenerationCandidate(id=segment, log_size=seal.size, has_seal=True, seal=seal)
 
 
 def unsealed(segment: SegmentId, end: int | None = None) -> GenerationCandidate:
-    """A segment whose end only its log tells."""
+    """A segment whose end is known only from its log."""
     return GenerationCandidate(id=segment, log_size=100, has_seal=False, seal=None)
 
 

@@ -1,4 +1,4 @@
-"""Opening a log after a crash: what is kept, what is cut off, and what is reported instead."""
+"""Opening a log after a crash: what is kept, what is cut off, and what is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 async def killed(
     count: int = 3, config: LogConfig | None = None, *, unsynced: int = 0
 ) -> SimulatedFilesystem:
-    """What a process leaves that dies after `count` commits, with more written and not synced."""
+    """The disk of a process that dies after `count` commits, with more written and not synced."""
     disk, background = SimulatedFilesystem(), HeldExecutor()
     log = await make_store(disk, config=config, background=background).log("a")
     for number in range(count):
@@ -90,7 +90,7 @@ def zeros_after_the_end(data: bytearray, last: int) -> None:
 
 
 def old_batch_after_the_end(data: bytearray, last: int) -> None:
-    """A sound batch that does not belong there: its offset is another."""
+    """A valid batch in the wrong place: it has another offset."""
     data.extend(data[:last])
 
 

@@ -1,5 +1,7 @@
-"""Opening a log in which segments were rewritten: the old files count or the new ones, and what is
-removed is always held by something that was read and is sound."""
+"""Opening a log with rewritten segments: either the old files count or the new ones.
+
+Everything that is removed is also in another file that was read and is valid.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +73,12 @@ CHECKPOINT = join(DIRECTORY, CHECKPOINT_FILE)
 
 
 def full() -> Disk:
-    """What a crash leaves right after a rewrite came to count: nothing was removed yet."""
+    """The disk after a crash just after a rewrite was sealed: nothing is removed yet."""
     return make_disk(A, B, C, D, X)
 
 
 def is_damaged(disk: Disk) -> bool:
-    """What `verify` says of the directory."""
+    """The result of `verify` for the directory."""
     return any(found.is_damage for found in verify_partition(disk, DIRECTORY))
 
 
@@ -169,7 +171,7 @@ def index_lost(disk: Disk) -> None:
 
 
 def input_damaged(disk: Disk) -> None:
-    """It was rewritten while it was sound."""
+    """It was rewritten while it was valid."""
     flip(disk, path_of(B, "log"))
     remove(disk, path_of(B, "seal"))
 
@@ -293,7 +295,7 @@ def bit_of_log_flipped(disk: Disk) -> None:
 
 
 def log_exchanged(disk: Disk) -> None:
-    """Sound, of the right size, and not what was sealed."""
+    """Valid, of the right size, and not what was sealed."""
     seal = decode_seal(disk.content(path_of(X, "seal")))
     disk.replace_content(path_of(X, "seal"), encode_seal(replace(seal, digest=bytes(16))))
 
@@ -407,27 +409,27 @@ def available(disk: Disk) -> set[int]:
     return found
 
 
-def harm(disk: Disk, path: str, chance: random.Random) -> None:
+def harm(disk: Disk, path: str, rng: random.Random) -> None:
     content = disk.content(path)
-    kind = chance.choice(["gone", "gone", "flipped", "cut", "emptied", "whole", "whole", "whole"])
+    kind = rng.choice(["gone", "gone", "flipped", "cut", "emptied", "whole", "whole", "whole"])
     if kind == "gone":
         remove(disk, path)
     elif kind == "flipped":
-        flip(disk, path, chance.randrange(len(content)))
+        flip(disk, path, rng.randrange(len(content)))
     elif kind == "cut":
         ends = [end for _, end, _ in batches_of(content)] if path.endswith(".log") else [50]
-        cut(disk, path, chance.choice([*ends, chance.randrange(len(content))]))
+        cut(disk, path, rng.choice([*ends, rng.randrange(len(content))]))
     elif kind == "emptied":
         cut(disk, path, 0)
 
 
 def test_no_damage_makes_recovery_remove_the_last_copy_of_a_record() -> None:
     whole = full()
-    chance = random.Random(7)
+    rng = random.Random(7)
     for number in range(HARMED):
         disk = whole.copy()
         for path in files_of(*INPUTS, X):
-            harm(disk, path, chance)
+            harm(disk, path, rng)
         before = disk.contents()
         left, damaged = available(disk), is_damaged(disk)
         found = recovered(disk)
@@ -585,7 +587,7 @@ def test_a_checkpoint_behind_a_rewritten_segment_still_misses_its_own() -> None:
 
 @pytest.mark.parametrize("has_seal", [False, True], ids=["seal lost", "seal damaged"])
 def test_a_rewritten_segment_at_the_end_is_never_cut(has_seal: bool) -> None:
-    """It was synced before it got its name: what is bad in it is not torn, but lost."""
+    """It was synced before it got its name: damage in it is not a torn write, but data loss."""
     disk = make_disk(X)
     if has_seal:
         seal_damaged(disk)
@@ -648,7 +650,7 @@ def test_a_segment_half_inside_a_rewritten_one_takes_the_log_offline_untouched()
 
 
 def test_an_input_that_was_opened_again_is_not_removed() -> None:
-    """No one does that; if it ever happened, what was appended would be in this file alone."""
+    """This must not happen; if it did, what was appended would be in this file alone."""
     disk = make_disk(A, B, X)
     put_log(make_log_directory(disk), C, appended(20, 34))
     put_checkpoint(disk, SyncPoint(20, len(appended(20, 34))))

@@ -1,4 +1,4 @@
-"""What was deleted by key is in a file for a while, and nobody is shown it."""
+"""Records deleted by key are in a file for a while, but no reader sees them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ HIDDEN = {
 
 
 def hide(log: Log, hidden: list[int]) -> None:
-    """Mask records, as a deletion that hits them does."""
+    """Mask records, as a deletion by key does."""
     masks = {}
     for segment in log.segments:
         inside = [o for o in hidden if segment.base_offset <= o < segment.next_offset]
@@ -373,7 +373,7 @@ async def test_where_the_log_ends_in_what_is_replaced_it_ends_in_what_takes_its_
 
 
 class Interfering(SimulatedFilesystem):
-    """Lets something happen just before a file is opened to be read."""
+    """Runs a callback just before a file is opened for reading."""
 
     interfere = None
 

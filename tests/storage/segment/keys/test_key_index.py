@@ -1,4 +1,4 @@
-"""Deletions by key find their records through an index, and nothing that it says is believed."""
+"""Deletions by key find their records through an index, which is never trusted blindly."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def batch_of(batch_keys, *, codec=Codec.NONE, value=b"v"):
 
 
 def laid(batches, *, base_offset=BASE):
-    """Batches one after the other, stamped for their places."""
+    """Consecutive batches, stamped with their offsets."""
     data, offset = b"", base_offset
     for batch in batches:
         data += stamp(batch, base_offset=offset, leader_epoch=EPOCH)
@@ -84,13 +84,13 @@ def marker(key):
 
 
 def broken(key):
-    """A batch with a right sum whose records no one can read."""
+    """A batch with a correct checksum whose records cannot be decoded."""
     batch = batch_of([key])
     return assemble(batch[HEADER_SIZE:-1] + b"\x02", template=batch)
 
 
 def spots_of(data):
-    """Where each batch lies, with the keys that it holds."""
+    """The position of each batch, with its keys."""
     position, found = 0, []
     for header, batch in split(data):
         spot = KeyedBatchPosition(position, header.base_offset)
@@ -123,7 +123,7 @@ def index_of(data, **options) -> KeyIndex:
 
 
 def wanted(draw, data):
-    """A match that may well hit something: a key of the log, part of one, or a bit more."""
+    """A match that is likely to match: a key of the log, part of one, or a bit more."""
     known = [key for _, found in spots_of(data) for key in found if key is not None]
     pattern = draw(st.one_of(st.sampled_from([*known, b"a"]), keys.filter(lambda k: k is not None)))
     pattern = pattern[: draw(st.integers(0, len(pattern)))] if draw(st.booleans()) else pattern
@@ -351,11 +351,11 @@ GOLDEN = (
     + bytes.fromhex("00 02 62 02")  # b, in the second
     + bytes.fromhex("01 07 616e61 04")  # bana..., in the third
 )
-"""Written down from the drawing in `key_file.py`, with zeros for the sum."""
+"""Written by hand from the picture in `key_file.py`, with zeros for the checksum."""
 
 
 def with_sum(data):
-    """A file with a right sum, whatever else it says."""
+    """A file with a correct checksum, whatever else it contains."""
     blank = data[:44] + bytes(4) + data[48:]
     return blank[:44] + struct.pack("<I", crc32c(blank)) + blank[48:]
 
@@ -423,7 +423,7 @@ def test_a_section_that_claims_more_than_there_is_is_refused():
 
 
 class Disk:
-    """A segment in a directory, and what lies there."""
+    """A segment in a directory."""
 
     def __init__(self, data, *, fault=None, generation=0):
         self.simulated = SimulatedFilesystem()
@@ -439,7 +439,7 @@ class Disk:
         self.growing = GrowingSegment(self.log_directory, found.stats, found.index, file)
 
     def forget(self):
-        """Read files anew, as another process would."""
+        """Read the files again, as another process would."""
         self.sealed.forget()
 
     def matches(self, *deletions, kind="sealed", start=BASE, limit=None):
@@ -537,7 +537,7 @@ def test_a_growing_segment_is_searched_in_pieces_of_whole_batches(monkeypatch, c
     assert Disk(SMALL).offsets(rule, kind="growing") == [1000, 1003, 1004, 1007, 1008]
 
 
-# The file of a sealed segment: built once, and anew whenever it cannot be used.
+# The file of a sealed segment: built once, and rebuilt if it cannot be used.
 
 
 def names(disk):
@@ -657,7 +657,7 @@ def test_a_log_that_cannot_be_read_is_an_error():
     assert disk.offsets(deletion(b"a")) == [1000, 1003, 1007]
 
 
-# Damage: what could not be seen is not claimed to be deleted.
+# Damage: unreadable records are not reported as deleted.
 
 
 @kinds
