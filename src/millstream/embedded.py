@@ -201,16 +201,16 @@ class EmbeddedLog:
         while True:
             self._store.run(self.inner.wait_for(position))
             try:
-                found = self.inner.read(position)
+                chunk = self.inner.read(position)
             except OffsetOutOfRange:
                 gap, position = self.inner.overtaken(position)
                 if gap is not None:
                     yield gap
                 continue
-            for record in read_all(found.data):
+            for record in read_all(chunk.data):
                 if record.offset >= position:
                     yield record
-            position = found.next_offset
+            position = chunk.next_offset
 
     def gap_at(self, offset: int) -> Gap | None:
         """Return the gap that a reader at `offset` has, if records there were evicted."""
@@ -276,7 +276,7 @@ class EmbeddedLog:
         end = self.end_offset if until is None else until
         while position < end:
             try:
-                found = self.inner.read(position, is_checked=False)
+                chunk = self.inner.read(position, is_checked=False)
             except OffsetOutOfRange as error:
                 gap, after = self.inner.overtaken(position)
                 if gap is not None:
@@ -284,10 +284,10 @@ class EmbeddedLog:
                     raise
                 position = after
                 continue
-            if not found.data:
+            if not chunk.data:
                 return
-            yield from arrow_batches(found.data, columns=columns, start=position, end=end)
-            position = found.next_offset
+            yield from arrow_batches(chunk.data, columns=columns, start=position, end=end)
+            position = chunk.next_offset
 
 
 class _LoopThread:

@@ -126,9 +126,9 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 def check_integrity(connection: sqlite3.Connection, path: str) -> None:
     """Raise `CorruptFile` unless all entries are present and intact."""
-    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if found != "ok":
-        raise CorruptFile(f"{path}: {found}")
+    result = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if result != "ok":
+        raise CorruptFile(f"{path}: {result}")
     expected = read_totals(connection, path)
     totals = EntryTotals(expected.revision)
     for row in connection.execute("SELECT key, value, revision, crc32c FROM entries"):
@@ -181,5 +181,5 @@ def translate(error: sqlite3.Error, path: str) -> MillstreamError:
 
 
 def _number(connection: sqlite3.Connection, query: str) -> int:
-    found: int = connection.execute(query).fetchone()[0]
-    return found
+    result: int = connection.execute(query).fetchone()[0]
+    return result

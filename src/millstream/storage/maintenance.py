@@ -207,13 +207,13 @@ class Maintenance:
             return MaintenanceView(
                 *state, log.config, log.partition, is_open=True, needed_offset=needed_offset
             )
-        found, config = self._store.recovered_log(name), self.config_of(name)
-        if found is None or found.offline is not None or config is None:
+        recovered, config = self._store.recovered_log(name), self.config_of(name)
+        if recovered is None or recovered.offline is not None or config is None:
             return None
-        segments, start = found.segments, found.partition.start_offset
+        segments, start = recovered.segments, recovered.partition.start_offset
         end = segments[-1].next_offset if segments else start
         return MaintenanceView(
-            segments, start, max(start, end), config, found.partition, is_open=False
+            segments, start, max(start, end), config, recovered.partition, is_open=False
         )
 
     def _is_due_to_roll(self, view: MaintenanceView) -> bool:
@@ -243,9 +243,9 @@ class Maintenance:
             return False
         if view.is_open:
             return True
-        found = rewritable_segments(view.segments, start=view.start, end=view.committed)
+        segments = rewritable_segments(view.segments, start=view.start, end=view.committed)
         plan = plan_compaction(
-            found,
+            segments,
             cleaned_offset=view.partition.cleaned_offset,
             config=view.config,
             now_ms=self._store.now_ms(),

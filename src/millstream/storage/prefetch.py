@@ -71,23 +71,23 @@ class Prefetcher:
         is_hot = len(segments) <= HOT_SEGMENTS or offset >= segments[-HOT_SEGMENTS].base_offset
         if is_hot or page_cache_probe is None:
             return []
-        found: list[ColdRange] = []
-        room = min(size_max, COLD_RANGE_BYTES_MAX)
+        ranges: list[ColdRange] = []
+        remaining = min(size_max, COLD_RANGE_BYTES_MAX)
         first = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
         for segment in segments[first:-HOT_SEGMENTS]:
-            if room <= 0 or not isinstance(segment, SealedSegment):
+            if remaining <= 0 or not isinstance(segment, SealedSegment):
                 break
             offset = max(offset, segment.base_offset)
             index = segment.cached_index()
             start = 0 if index is None else index.for_offset(offset).position
-            end = min(segment.size, start + room)
+            end = min(segment.size, start + remaining)
             try:
                 if index is None or not page_cache_probe.is_resident(segment.view(start, end)):
-                    found.append(ColdRange(segment, offset, room))
+                    ranges.append(ColdRange(segment, offset, remaining))
             except OSError:  # Removed, or unreadable: the read itself will report it.
                 break
-            room -= end - start
-        return found
+            remaining -= end - start
+        return ranges
 
     async def prefetch(self, ranges: Sequence[ColdRange]) -> None:
         """Load all ranges, as far as they can be read."""
@@ -113,10 +113,10 @@ def _read_through(segment: SealedSegment, path: str, start: int, end: int) -> in
     position = start
     try:
         while position < end:
-            found = file.read_at(position, min(PIECE_BYTES, end - position))
-            if not found:
+            piece = file.read_at(position, min(PIECE_BYTES, end - position))
+            if not piece:
                 break
-            position += len(found)
+            position += len(piece)
     finally:
         file.close()
     return position - start

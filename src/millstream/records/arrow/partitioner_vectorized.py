@@ -24,9 +24,9 @@ _INT31: Final = 0x7FFFFFFF
 def partitions(keys: pa.Array, count: int) -> Int32s:
     """Return the partition of each key; see `partitions_of`."""
     octets, starts, sizes = cells_of(keys, len(keys))
-    found = np.empty(len(keys), np.int32)
-    find_partitions(octets, starts, sizes, count, found)
-    return found
+    assigned = np.empty(len(keys), np.int32)
+    find_partitions(octets, starts, sizes, count, assigned)
+    return assigned
 
 
 def rows(partitions: Int32s, count: int) -> RowsByPartition:
@@ -65,14 +65,14 @@ def hash_of(octets: Octets, start: int, size: int) -> int:
 
 @kernel
 def find_partitions(
-    octets: Octets, starts: Int64s, sizes: Int64s, count: int, found: Int32s
+    octets: Octets, starts: Int64s, sizes: Int64s, count: int, assigned: Int32s
 ) -> None:
     """Fill in the partition of each key, -1 for null."""
-    for row in range(found.size):
+    for row in range(assigned.size):
         partition = -1
         if sizes[row] >= 0:
             partition = (hash_of(octets, starts[row], sizes[row]) & _INT31) % count
-        found[row] = partition
+        assigned[row] = partition
 
 
 @kernel

@@ -63,12 +63,12 @@ def rewritable_segments(
     They are the front of the log: none follows one that cannot be rewritten.
     """
     live = (segment for segment in segments if segment.next_offset > start)
-    found: list[SealedSegment] = []
+    selected: list[SealedSegment] = []
     for segment in live:
         if not isinstance(segment, SealedSegment) or segment.next_offset > end:
             break
-        found.append(segment)
-    return found
+        selected.append(segment)
+    return selected
 
 
 def first_unreadable_offset(
@@ -112,25 +112,25 @@ def plan_compaction(
         is_clean = segment.next_offset <= cleaned_offset
         return is_clean or age_ms >= config.compaction_lag_ms_min
 
-    found = tuple(takewhile(is_old_enough, segments))
-    dirty = tuple(segment for segment in found if segment.next_offset > cleaned_offset)
+    selected = tuple(takewhile(is_old_enough, segments))
+    dirty = tuple(segment for segment in selected if segment.next_offset > cleaned_offset)
     are_tombstones_due = tombstones_due_ms is not None and now_ms >= tombstones_due_ms
-    if not found or not (
-        is_forced or are_tombstones_due or _is_dirty_enough(found, dirty, config, now_ms)
+    if not selected or not (
+        is_forced or are_tombstones_due or _is_dirty_enough(selected, dirty, config, now_ms)
     ):
         return None
-    return CompactionPlan(found, dirty)
+    return CompactionPlan(selected, dirty)
 
 
 def _is_dirty_enough(
-    found: SegmentGroup, dirty: SegmentGroup, config: LogConfig, now_ms: int
+    selected: SegmentGroup, dirty: SegmentGroup, config: LogConfig, now_ms: int
 ) -> bool:
     if not dirty:
         return False
     lag_ms_max = config.compaction_lag_ms_max
     if lag_ms_max is not None and now_ms - dirty[0].seal.created_ms > lag_ms_max:
         return True
-    return _size(dirty) >= config.dirty_ratio_min * _size(found)
+    return _size(dirty) >= config.dirty_ratio_min * _size(selected)
 
 
 def is_worth_reclaiming(

@@ -55,13 +55,13 @@ def walk_batches(
             again = _logs_from(survey_partition(filesystem, files.directory), start)
             logs = again if segment.id not in {log.id for log in again} else logs
             continue
-        for found in batches:
-            if isinstance(found, Finding):
-                yield segment, found
-            elif found.header.last_offset >= start:
-                yield segment, found
-                if found.is_sound:
-                    start = found.header.next_offset
+        for item in batches:
+            if isinstance(item, Finding):
+                yield segment, item
+            elif item.header.last_offset >= start:
+                yield segment, item
+                if item.is_sound:
+                    start = item.header.next_offset
 
 
 def _logs_from(files: PartitionFiles, start: int) -> list[SegmentFiles]:

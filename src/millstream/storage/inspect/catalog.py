@@ -205,14 +205,14 @@ def log_directory(path: str, name: LogName) -> str:
 def log_names(filesystem: Filesystem, path: str) -> list[LogName]:
     """Return the names of all logs, sorted."""
     topics = join(path, TOPICS_DIRECTORY)
-    found = []
+    names = []
     for topic in filter(is_topic, filesystem.list(topics)):
         try:
             partitions = map(parse_partition, filesystem.list(join(topics, topic)))
         except NotADirectoryError:
             continue
-        found += [LogName(topic, number) for number in partitions if number is not None]
-    return sorted(found)
+        names += [LogName(topic, number) for number in partitions if number is not None]
+    return sorted(names)
 
 
 def segment_path(directory: str, segment: SegmentId, suffix: str) -> str:
@@ -228,8 +228,8 @@ def survey_partition(filesystem: Filesystem, directory: str) -> PartitionFiles:
     synced, checkpoint_findings = _read_checkpoint(filesystem, join(directory, CHECKPOINT_FILE))
     names = filesystem.list(directory)
     suffixes: dict[SegmentId, set[str]] = {}
-    for found in filter(None, map(parse_segment_file, names)):
-        suffixes.setdefault(found.id, set()).add(found.suffix)
+    for file in filter(None, map(parse_segment_file, names)):
+        suffixes.setdefault(file.id, set()).add(file.suffix)
     partition, partition_findings = _read_partition(filesystem, directory, has_data=bool(suffixes))
     survey = _PartitionSurvey(filesystem, directory, suffixes, partition, synced)
     return PartitionFiles(
@@ -266,14 +266,14 @@ class _PartitionSurvey:
         live = sorted([*choice.live, *choice.lost])
         sealed = [s for s in live if "seal" in self.suffixes[s] or s.generation > 0]
         growing = [s for s in live if not sealed or s > sealed[-1]][-UNSEALED_MAX:]
-        for segment, found in sorted(self.suffixes.items()):
+        for segment, suffixes in sorted(self.suffixes.items()):
             base, generation = segment
             is_sealed = fates[segment] is SegmentFate.LIVE and segment not in growing
             yield SegmentFiles(
                 directory=self.directory,
                 base_offset=base,
                 generation=generation,
-                suffixes=frozenset(found),
+                suffixes=frozenset(suffixes),
                 size=_size(self.filesystem, self._path(segment, "log")),
                 leader_epoch=self._leader_epoch(segment),
                 is_whole=is_sealed or generation > 0 or base < self.synced.base_offset,
@@ -287,24 +287,24 @@ class _PartitionSurvey:
     def _choose(self) -> GenerationChoice:
         has_rewritten = any(segment.generation > 0 for segment in self.suffixes)
         candidates = [
-            self._candidate(segment, found, is_seal_read=has_rewritten)
-            for segment, found in self.suffixes.items()
-            if "log" in found or "seal" in found
+            self._candidate(segment, suffixes, is_seal_read=has_rewritten)
+            for segment, suffixes in self.suffixes.items()
+            if "log" in suffixes or "seal" in suffixes
         ]
         return choose_generations(
             candidates, start_offset=self._start_offset, read_end=self._read_end
         )
 
     def _candidate(
-        self, segment: SegmentId, found: Collection[str], *, is_seal_read: bool
+        self, segment: SegmentId, suffixes: Collection[str], *, is_seal_read: bool
     ) -> GenerationCandidate:
         """Return a segment to choose from; without a choice, seals are not needed."""
         log = self._path(segment, "log")
         return GenerationCandidate(
             id=segment,
-            log_size=_size(self.filesystem, log) if "log" in found else None,
-            has_seal="seal" in found,
-            seal=self._read_seal(segment) if is_seal_read and "seal" in found else None,
+            log_size=_size(self.filesystem, log) if "log" in suffixes else None,
+            has_seal="seal" in suffixes,
+            seal=self._read_seal(segment) if is_seal_read and "seal" in suffixes else None,
         )
 
     def _read_seal(self, segment: SegmentId) -> Seal | None:
@@ -452,8 +452,8 @@ def summarize_segment(filesystem: Filesystem, files: SegmentFiles) -> Seal:
         except (MillstreamError, FileNotFoundError):
             pass  # Damaged, or removed because the segment was reopened.
     view = read_unsealed_log(filesystem, files)
-    found = _scan_all(view, base_offset=files.base_offset, leader_epoch=files.leader_epoch)
-    return found.stats.seal(sealed_ms=0)
+    log_scan = _scan_all(view, base_offset=files.base_offset, leader_epoch=files.leader_epoch)
+    return log_scan.stats.seal(sealed_ms=0)
 
 
 def _scan_all(view: memoryview, *, base_offset: int, leader_epoch: int | None) -> SegmentScan:

@@ -88,12 +88,12 @@ def summarize_log(store: Store, name: LogName) -> LogSummary | None:
     """Return the summary of a log; `None` if its files are damaged."""
     if (log := store.find(name)) is not None:
         return LogSummary(log.segments, log.end_offset, log.masks)
-    found = store.recovered_log(name)
-    if found is None:
+    recovered = store.recovered_log(name)
+    if recovered is None:
         return None if store.is_failed(name) else EMPTY_SUMMARY
-    segments, start = found.segments, found.partition.start_offset
+    segments, start = recovered.segments, recovered.partition.start_offset
     end = segments[-1].next_offset if segments else start
-    is_unknown = found.partition.deletions or found.damage or found.offline
+    is_unknown = recovered.partition.deletions or recovered.damage or recovered.offline
     return LogSummary(segments, max(start, end), None if is_unknown else {})
 
 

@@ -165,9 +165,9 @@ class ReadOnlyLog:
         directory = self._log_directory.directory
         for _ in range(_TRIES_MAX):
             before = self._names()
-            found = survey_partition(self._log_directory.filesystem, directory)
-            if before == _segment_names(found.names) == self._names():
-                return found
+            survey = survey_partition(self._log_directory.filesystem, directory)
+            if before == _segment_names(survey.names) == self._names():
+                return survey
         raise StorageFailed(f"{directory}: files changed {_TRIES_MAX} times while being listed")
 
     def _names(self) -> list[str]:
@@ -193,24 +193,33 @@ class ReadOnlyLog:
         self, files: PartitionFiles, partition: PartitionMetadata
     ) -> tuple[list[Segment], CorruptData | None]:
         """Return the readable segments, in order, and the damage that ends them, if any."""
-        live = [found for found in files.segments if found.has_log]
-        self._drop_stale({found.id for found in live})
+        live = [segment_files for segment_files in files.segments if segment_files.has_log]
+        self._drop_stale({segment_files.id for segment_files in live})
         segments: list[Segment] = []
-        for number, found in enumerate(live):
-            if segments and found.base_offset != segments[-1].next_offset and not found.is_attested:
+        for number, segment_files in enumerate(live):
+            if (
+                segments
+                and segment_files.base_offset != segments[-1].next_offset
+                and not segment_files.is_attested
+            ):
                 break  # Data after a gap that nothing attests was never acknowledged.
-            if found.is_sealed:
+            if segment_files.is_sealed:
                 following = live[number + 1].base_offset if number + 1 < len(live) else None
-                known = self._sealed.get(found.id)
-                if known and number > 0 and following is not None and known.size == found.size:
+                known = self._sealed.get(segment_files.id)
+                if (
+                    known
+                    and number > 0
+                    and following is not None
+                    and known.size == segment_files.size
+                ):
                     segments.append(known)  # Unchanged: only the last is ever reopened.
                     continue
                 try:
-                    segments.append(self._sealed_segment(found, following))
+                    segments.append(self._sealed_segment(segment_files, following))
                 except CorruptData as error:
                     return segments, error
                 continue
-            tail, damage = self._tail(found, partition)
+            tail, damage = self._tail(segment_files, partition)
             if tail.size:
                 segments.append(tail.segment)
             if damage is not None:
@@ -225,70 +234,71 @@ class ReadOnlyLog:
         for base in self._tails.keys() - bases:
             del self._tails[base]
 
-    def _sealed_segment(self, found: SegmentFiles, following: int | None) -> SealedSegment:
-        known = self._sealed.get(found.id)
-        seal = self._read_seal(found)
+    def _sealed_segment(self, segment_files: SegmentFiles, following: int | None) -> SealedSegment:
+        known = self._sealed.get(segment_files.id)
+        seal = self._read_seal(segment_files)
         if known is not None and seal in (known.seal, None):
             return known  # A segment without its seal was scanned before.
         if known is not None:
             known.forget()
-        seal = seal or self._derive_seal(found, following)
-        self._sealed[found.id] = SealedSegment(self._log_directory, seal, found.generation)
-        self._tails.pop(found.base_offset, None)
-        return self._sealed[found.id]
+        seal = seal or self._derive_seal(segment_files, following)
+        self._sealed[segment_files.id] = SealedSegment(
+            self._log_directory, seal, segment_files.generation
+        )
+        self._tails.pop(segment_files.base_offset, None)
+        return self._sealed[segment_files.id]
 
-    def _read_seal(self, found: SegmentFiles) -> Seal | None:
+    def _read_seal(self, segment_files: SegmentFiles) -> Seal | None:
         """Return the seal of a segment; `None` if it is lost or damaged."""
-        if "seal" not in found.suffixes:
+        if "seal" not in segment_files.suffixes:
             return None
         try:
-            return read_segment_seal(self._log_directory.filesystem, found)
+            return read_segment_seal(self._log_directory.filesystem, segment_files)
         except CorruptFile:
             return None
 
-    def _derive_seal(self, found: SegmentFiles, following: int | None) -> Seal:
+    def _derive_seal(self, segment_files: SegmentFiles, following: int | None) -> Seal:
         """Return a seal for a segment that has lost its own.
 
         If it is damaged and others follow, it extends to the next, and reading reports the damage.
         """
-        file = self._log_directory.filesystem.open_readonly(found.path("log"))
+        file = self._log_directory.filesystem.open_readonly(segment_files.path("log"))
         view = file.map(file.size())
         log_scan = scan(
             view,
-            base_offset=found.base_offset,
+            base_offset=segment_files.base_offset,
             created_ms=0,
             index_interval_bytes=len(view) + 1,
-            leader_epoch=found.leader_epoch,
+            leader_epoch=segment_files.leader_epoch,
         )
         seal = log_scan.stats.seal(0)
         if log_scan.damage is None:
             return seal
         if following is None:
-            raise CorruptFile(
-                f"{found.path('log')}: byte {log_scan.damage.position}: {log_scan.damage.reason}"
-            )
+            path, damage = segment_files.path("log"), log_scan.damage
+            raise CorruptFile(f"{path}: byte {damage.position}: {damage.reason}")
         return replace(seal, next_offset=following, size=len(view), timestamp_max=_ANY_TIME)
 
     def _tail(
-        self, found: SegmentFiles, partition: PartitionMetadata
+        self, segment_files: SegmentFiles, partition: PartitionMetadata
     ) -> tuple[UnsealedTail, CorruptData | None]:
         """Read a segment without a seal as far as it counts; return damage before that."""
-        file = self._log_directory.filesystem.open_readonly(found.path("log"))
+        file = self._log_directory.filesystem.open_readonly(segment_files.path("log"))
         size = file.size()
-        attested = size if found.is_whole else found.synced
-        tail = self._tails.get(found.base_offset)
+        attested = size if segment_files.is_whole else segment_files.synced
+        tail = self._tails.get(segment_files.base_offset)
         if tail is None or not tail.continues_in(file):
-            epoch = partition.epoch_at(found.base_offset)
+            epoch = partition.epoch_at(segment_files.base_offset)
             tail = UnsealedTail(
-                self._log_directory, base_offset=found.base_offset, leader_epoch=epoch
+                self._log_directory, base_offset=segment_files.base_offset, leader_epoch=epoch
             )
-            self._tails[found.base_offset] = tail
+            self._tails[segment_files.base_offset] = tail
         limit = attested if partition.durability is Durability.FSYNC else max(attested, size)
         damage = tail.read_on(file, limit=limit)
         if damage is None or damage.position >= attested:
             return tail, None
         return tail, CorruptFile(
-            f"{found.path('log')}: valid up to byte {damage.position},"
+            f"{segment_files.path('log')}: valid up to byte {damage.position},"
             f" synced up to byte {attested}: {damage.reason}"
         )
 
@@ -321,10 +331,10 @@ def _segment_names(names: Sequence[str]) -> list[str]:
 
 def _partition_of(files: PartitionFiles) -> PartitionMetadata:
     """Return the content of `partition.json`, without which nothing can be shown."""
-    for found in files.findings:
-        if found.is_damage:
-            error = UnknownFormat if found.kind is FindingKind.UNKNOWN else CorruptFile
-            raise error(f"{found.path}: {found.message}")
+    for finding in files.findings:
+        if finding.is_damage:
+            error = UnknownFormat if finding.kind is FindingKind.UNKNOWN else CorruptFile
+            raise error(f"{finding.path}: {finding.message}")
     return files.partition or PartitionMetadata()
 
 
@@ -341,16 +351,20 @@ def _lost(
 ) -> CorruptData | None:
     """Return what is missing at the end of the log, by the rules of recovery."""
     last = segments[-1] if segments else None
-    for found in files.segments:
-        if found.fate is SegmentFate.OVERLAPPING:
+    for segment_files in files.segments:
+        if segment_files.fate is SegmentFate.OVERLAPPING:
             return CorruptFile(
-                f"{found.path('log')}: shares offsets with another segment, and neither contains"
-                " the other"
+                f"{segment_files.path('log')}: shares offsets with another segment, and neither"
+                " contains the other"
             )
-        is_seal_alone = found.is_live and found.suffixes & {"log", "seal"} == {"seal"}
-        if is_seal_alone and (last is None or found.base_offset >= last.next_offset):
-            return CorruptFile(f"{found.path('seal')}: the log that it seals is missing")
-    has_tail = any(found.has_log and not found.is_sealed for found in files.segments)
+        is_seal_alone = segment_files.is_live and segment_files.suffixes & {"log", "seal"} == {
+            "seal"
+        }
+        if is_seal_alone and (last is None or segment_files.base_offset >= last.next_offset):
+            return CorruptFile(f"{segment_files.path('seal')}: the log that it seals is missing")
+    has_tail = any(
+        segment_files.has_log and not segment_files.is_sealed for segment_files in files.segments
+    )
     base, size = files.synced
     last_offset = max((s.next_offset - 1 for s in segments), default=-1)
     if size > 0 and not has_tail and last_offset < base:

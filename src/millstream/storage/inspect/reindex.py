@@ -107,14 +107,14 @@ def _reindex(
     done = ReindexResult()
     candidates: list[ReindexCandidate] = []
     for partition in partitions:
-        done.findings.extend(found for found in partition.findings if found.is_damage)
-        if not any(found.kind is FindingKind.UNKNOWN for found in partition.findings):
+        done.findings.extend(finding for finding in partition.findings if finding.is_damage)
+        if not any(finding.kind is FindingKind.UNKNOWN for finding in partition.findings):
             segments = [files for files in partition.segments if files.is_live]
             candidates += map(ReindexCandidate, segments, [*segments[1:], None])
     total, size = sum(candidate.files.size for candidate in candidates), 0
-    for candidate, found in zip(candidates, repairs(candidates), strict=True):
-        done.written.extend(found.written)
-        done.findings.extend(found.findings)
+    for candidate, result in zip(candidates, repairs(candidates), strict=True):
+        done.written.extend(result.written)
+        done.findings.extend(result.findings)
         size += candidate.files.size
         progress(size, total)
     return done
@@ -151,15 +151,15 @@ class _Reindex:
         result = verify_segment(self._filesystem, candidate.files)
         self._repair(candidate.files, candidate.following, result)
         self.done.findings.extend(
-            found
-            for found in result.findings
-            if found.is_damage and found.path not in self.done.written
+            finding
+            for finding in result.findings
+            if finding.is_damage and finding.path not in self.done.written
         )
 
     def _repair(
         self, files: SegmentFiles, following: SegmentFiles | None, result: SegmentResult
     ) -> None:
-        is_foreign = any(found.kind is FindingKind.UNKNOWN for found in result.findings)
+        is_foreign = any(finding.kind is FindingKind.UNKNOWN for finding in result.findings)
         if is_foreign or not files.is_sealed or result.is_damaged("log"):
             return
         if result.is_damaged("seal"):

@@ -60,7 +60,7 @@ class SegmentResult:
     def is_damaged(self, *suffixes: str) -> bool:
         """Whether one of these files is damaged or missing; without suffixes, whether any is."""
         ends = tuple(f".{suffix}" for suffix in suffixes) or ("",)
-        return any(found.is_damage and found.path.endswith(ends) for found in self.findings)
+        return any(finding.is_damage and finding.path.endswith(ends) for finding in self.findings)
 
 
 def verify_segment(filesystem: Filesystem, files: SegmentFiles) -> SegmentResult:
@@ -137,15 +137,15 @@ class _SegmentCheck:
 
     def _compare(self, seal: Seal, log: SegmentScan) -> None:
         """Check that a seal agrees with an intact log."""
-        found = log.stats.seal(seal.sealed_ms)
-        if found.size < seal.size:
-            self._damage("log", found.size, f"ends here, its seal says at byte {seal.size}")
+        derived = log.stats.seal(seal.sealed_ms)
+        if derived.size < seal.size:
+            self._damage("log", derived.size, f"ends here, its seal says at byte {seal.size}")
             return
-        wrong = [name for name in _SEAL_FIELDS if getattr(seal, name) != getattr(found, name)]
+        wrong = [name for name in _SEAL_FIELDS if getattr(seal, name) != getattr(derived, name)]
         if wrong:
             words = (
                 f"{name} is {_plain(getattr(seal, name))}, in the log"
-                f" {_plain(getattr(found, name))}"
+                f" {_plain(getattr(derived, name))}"
                 for name in wrong
             )
             self._damage("seal", _SEAL_FIELDS[wrong[0]], "; ".join(words))
@@ -218,8 +218,8 @@ class _SegmentCheck:
             if self.files.is_sealed:
                 self._damage("index", None, "is missing")
             return
-        if found := self._index_problem(seal, log):
-            self.findings.append(self._derivable(found))
+        if finding := self._index_problem(seal, log):
+            self.findings.append(self._derivable(finding))
 
     def _index_problem(self, seal: Seal | None, log: SegmentScan | None) -> Finding | None:
         path = self.files.path("index")
@@ -254,8 +254,8 @@ class _SegmentCheck:
 
     def _check_keys(self) -> None:
         """Check the key index, if there is one: it is built on demand."""
-        if "keys" in self.files.suffixes and (found := self._keys_problem()):
-            self.findings.append(self._derivable(found))
+        if "keys" in self.files.suffixes and (finding := self._keys_problem()):
+            self.findings.append(self._derivable(finding))
 
     def _keys_problem(self) -> Finding | None:
         """Check its checksum. One of an earlier log, or another version, is simply built again."""
@@ -274,12 +274,14 @@ class _SegmentCheck:
             return unusable_file_finding(path, error)
         return None
 
-    def _derivable(self, found: Finding) -> Finding:
+    def _derivable(self, finding: Finding) -> Finding:
         """Return a finding about a file that recovery ignores until the segment is sealed."""
         if self.files.is_sealed:
-            return found
+            return finding
         return replace(
-            found, message=f"{found.message}; will be written again", kind=FindingKind.UNFINISHED
+            finding,
+            message=f"{finding.message}; will be written again",
+            kind=FindingKind.UNFINISHED,
         )
 
 

@@ -103,12 +103,12 @@ def verify_store(
     done = 0
     progress(done, total)
     for partition_files in partitions:
-        found = {}
+        partition_results = {}
         for files in partition_files.segments:
-            found[files.id] = next(results)
+            partition_results[files.id] = next(results)
             done += files.size
             progress(done, total)
-        yield from _confirm_damage(filesystem, partition_files, found)
+        yield from _confirm_damage(filesystem, partition_files, partition_results)
 
 
 def _verify_node(filesystem: Filesystem, path: str) -> Iterator[Finding]:
@@ -206,7 +206,7 @@ def _confirm_damage(
 ) -> list[Finding]:
     """Return the findings, after a second look at those that are damage."""
     first = list(_judge(files, results))
-    suspects = {found.path for found in first if found.is_damage}
+    suspects = {finding.path for finding in first if finding.is_damage}
     if not suspects:
         return first
     again = survey_partition(filesystem, files.directory)
@@ -217,7 +217,7 @@ def _confirm_damage(
         if not results[segment.id].is_damaged() and fates.get(segment.id) is segment.fate
     }
     second = _judge(again, _results(filesystem, again, sound))
-    return [found for found in second if not found.is_damage or found.path in suspects]
+    return [finding for finding in second if not finding.is_damage or finding.path in suspects]
 
 
 def _judge(files: PartitionFiles, results: Mapping[SegmentId, SegmentResult]) -> Iterator[Finding]:

@@ -236,11 +236,11 @@ class _DeletionHit(NamedTuple):
 def _hit(segment: Segment, deletion: DeletionRule, snapshot: LogSnapshot) -> _DeletionHit | None:
     """Return the matching records of a segment that are not masked yet. Blocks."""
     limit = committed_size(snapshot, segment)
-    found = find_deleted_offsets(segment, [deletion], start=snapshot.start, limit=limit)
+    matched = find_deleted_offsets(segment, [deletion], start=snapshot.start, limit=limit)
     known = snapshot.masks.get(segment.base_offset)
     if known is not None:
-        found = subtract_offsets(found, known.offsets)
-    if not found.offsets:
+        matched = subtract_offsets(matched, known.offsets)
+    if not matched.offsets:
         return None
-    mask = found if known is None else merge_deleted_offsets([known, found])
-    return _DeletionHit(len(found.offsets), found.bytes, mask)
+    mask = matched if known is None else merge_deleted_offsets([known, matched])
+    return _DeletionHit(len(matched.offsets), matched.bytes, mask)

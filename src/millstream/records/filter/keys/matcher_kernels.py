@@ -72,10 +72,10 @@ def sound_runs(source: Octets, batches: Int64s) -> Iterator[BatchRun]:
         table = DecodedColumns(offsets, none, keys, nothing, nothing)
         broken, _ = decode_kernels.decode_records(source, batches[first:], table)
         end = count if broken == decode_kernels.SOUND else first + broken
-        found = int(batches[first:end, decode_kernels.RECORD_COUNT].sum())
-        if found:
-            kept = BinaryFields(keys.starts[:found], keys.ends[: found + 1])
-            yield BatchRun(first, batches[first:end], offsets[:found], kept)
+        rows_kept = int(batches[first:end, decode_kernels.RECORD_COUNT].sum())
+        if rows_kept:
+            kept = BinaryFields(keys.starts[:rows_kept], keys.ends[: rows_kept + 1])
+            yield BatchRun(first, batches[first:end], offsets[:rows_kept], kept)
         first = end + 1
 
 
