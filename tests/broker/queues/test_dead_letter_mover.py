@@ -60,7 +60,7 @@ async def test_a_job_that_was_handed_out_too_often_becomes_a_dead_letter() -> No
 
 
 @in_loop
-async def test_the_last_worker_may_still_ack_and_then_nothing_is_buried() -> None:
+async def test_the_last_worker_may_still_ack_and_then_there_is_no_dead_letter() -> None:
     node = await started()
     queue = await node.queue(deliveries_max=1, lease_ms=1000)
     await node.put(b"1")
@@ -140,7 +140,7 @@ async def test_nobody_can_write_what_passes_for_a_dead_letter() -> None:
 
 
 @in_loop
-async def test_a_clock_that_was_set_back_keeps_nothing_from_being_buried() -> None:
+async def test_a_clock_that_was_set_back_delays_no_dead_letter() -> None:
     node = await started()
     queue = await node.queue(deliveries_max=1)
     await node.put(b"1", b"2")
@@ -246,7 +246,7 @@ async def test_a_full_disk_keeps_dead_letters_waiting_and_nobody_else_than_it_ha
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
 @in_loop
-async def test_each_call_of_a_burial_may_fail_once_and_it_happens_once(error: int) -> None:
+async def test_each_call_of_a_move_may_fail_once_and_it_happens_once(error: int) -> None:
     for call in range(1, 40):
         fault = Fault(call=10**9, error=error, only=GROWING)
         node = await started(wrap=lambda disk, fault=fault: FaultyFilesystem(disk, fault))
@@ -292,7 +292,7 @@ async def test_an_intent_that_was_refused_leaves_the_jobs_as_they_were() -> None
     await node.stop()
 
 
-def test_a_burial_moves_each_job_to_one_of_two_ends() -> None:
+def test_a_move_brings_each_job_to_one_of_two_ends() -> None:
     event = DeadLettersMoved(group_jobs([(0, 1)]), group_jobs([(0, 2), (1, 1)]))
     assert event.dead == [(0, [1])]
     assert event.removed == [(0, [2]), (1, [1])]

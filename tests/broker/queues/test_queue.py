@@ -109,7 +109,7 @@ async def test_jobs_that_were_in_the_topic_before_count_too() -> None:
 
 
 @in_loop
-async def test_deleting_a_queue_leaves_its_topic_and_a_new_one_begins_anew() -> None:
+async def test_deleting_a_queue_leaves_its_topic_and_a_new_one_starts_again() -> None:
     node = await started()
     queue = await node.queue()
     await node.put(b"1", b"2")
@@ -128,7 +128,7 @@ async def test_deleting_a_queue_leaves_its_topic_and_a_new_one_begins_anew() -> 
 
 
 @in_loop
-async def test_deleting_the_topic_deletes_its_queue_and_a_topic_made_anew_is_none() -> None:
+async def test_deleting_the_topic_deletes_its_queue_and_a_new_topic_is_none() -> None:
     node = await started()
     queue = await node.queue()
     waiting = asyncio.ensure_future(queue.claim(wait_ms=60_000))
@@ -177,7 +177,7 @@ async def test_a_compacted_topic_is_no_queue_and_the_topic_of_a_queue_is_not_com
 
 
 @in_loop
-async def test_a_queue_of_an_ephemeral_topic_is_made_anew_with_it() -> None:
+async def test_a_queue_of_an_ephemeral_topic_is_created_again_with_it() -> None:
     node = await started()
     configs = {"millstream.durability": "ephemeral"}
     queue = await node.queue(configs=configs, lease_ms=1000)
@@ -527,7 +527,7 @@ async def test_a_lease_goes_on_over_a_restart_of_the_process() -> None:
 
 
 @in_loop
-async def test_a_lease_begins_anew_after_a_reboot() -> None:
+async def test_a_lease_starts_again_after_a_reboot() -> None:
     node = await started()
     queue = await node.queue(lease_ms=1000)
     await node.put(b"1", b"2")
@@ -622,7 +622,7 @@ async def test_watchers_hear_of_jobs_and_of_leases_that_ended() -> None:
 
 
 @in_loop
-async def test_a_deleted_job_is_gone_at_once_whoever_has_it() -> None:
+async def test_a_deleted_job_is_gone_at_once_for_every_worker() -> None:
     node = await started()
     queue = await node.queue()
     await node.put(b"a:1", b"b:2", b"a:3", b"b:4", b"a:5", b"b:6")

@@ -120,9 +120,9 @@ class GroupCoordinator:
         groups: dict[str, Group] = {}
         consumers: list[tuple[bytes, bytes]] = []
         for key, value in entries.items():
-            family, *rest = parts = decode_key(key)
-            if family == classic_record.FAMILY and len(rest) == 1:
-                groups[rest[0]] = ClassicGroup.restore(rest[0], value, self._limits, now)
+            family, *names = parts = decode_key(key)
+            if family == classic_record.FAMILY and len(names) == 1:
+                groups[names[0]] = ClassicGroup.restore(names[0], value, self._limits, now)
             elif family in offsets_record.FAMILIES:
                 self._store.load(parts, value)
             elif family == consumer_records.FAMILY:

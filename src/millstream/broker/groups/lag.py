@@ -22,24 +22,24 @@ class PartitionLag(NamedTuple):
         return max(0, self.end_offset - self.committed_offset)
 
 
-def open_end_offset(topics: Topics, where: TopicPartition) -> int | None:
+def open_end_offset(topics: Topics, partition_name: TopicPartition) -> int | None:
     """Return the end of a partition; `None` if it is not open or does not exist."""
-    topic = topics.find(where.topic)
-    if topic is None or not 0 <= where.partition < len(topic.partitions):
+    topic = topics.find(partition_name.topic)
+    if topic is None or not 0 <= partition_name.partition < len(topic.partitions):
         return None
-    partition = topic.partitions[where.partition]
+    partition = topic.partitions[partition_name.partition]
     return partition.high_watermark if partition.is_open else None
 
 
-def known_end_offset(topics: Topics, store: Store, where: TopicPartition) -> int | None:
+def known_end_offset(topics: Topics, store: Store, partition_name: TopicPartition) -> int | None:
     """Return the end of a partition, open or not; `None` if it does not exist or is damaged.
 
-    The end of one that is not open is the one found when the store was opened.
+    The end of one that is not open is the one summary when the store was opened.
     """
-    if (end := open_end_offset(topics, where)) is not None:
+    if (end := open_end_offset(topics, partition_name)) is not None:
         return end
-    topic = topics.find(where.topic)
-    if topic is None or not 0 <= where.partition < len(topic.partitions):
+    topic = topics.find(partition_name.topic)
+    if topic is None or not 0 <= partition_name.partition < len(topic.partitions):
         return None
-    found = summarize_log(store, LogName(where.topic, where.partition))
-    return None if found is None else found.end_offset
+    summary = summarize_log(store, LogName(partition_name.topic, partition_name.partition))
+    return None if summary is None else summary.end_offset

@@ -324,13 +324,13 @@ class ClaimService:
             partition = self._store.topic.partitions[index]
             try:
                 await partition.open()
-                found = await read_offsets(partition, offsets)
+                read = await read_offsets(partition, offsets)
             except MillstreamError as error:
                 unreadable[index] = error
                 continue
-            for offset, record in found.records.items():
+            for offset, record in read.records.items():
                 records[index, offset] = record
-            deleted[index] = found.missing
+            deleted[index] = read.missing
         return deleted
 
     async def _fill(self, index: int, wanted: int) -> int:

@@ -193,10 +193,10 @@ class DeadLetterMover:
         ):
             partition = self._store.topic.partition(index)
             await partition.open()
-            found = await read_offsets(partition, offsets, size_max=_ALL)
-            for offset, record in found.records.items():
+            read = await read_offsets(partition, offsets, size_max=_ALL)
+            for offset, record in read.records.items():
                 letters[index, offset] = self._letter(index, record, reasons[index, offset])
-            missing.update((index, offset) for offset in found.missing)
+            missing.update((index, offset) for offset in read.missing)
         kept: set[JobPosition] = set()
         for batch in _batches(letters):
             kept |= await self._append(topic, batch)
@@ -265,16 +265,16 @@ class DeadLetterMover:
     async def _find(self, topic: Topic, intent: DeadLettersIntended) -> set[JobPosition]:
         """Return the jobs of an intent that are in the dead-letter topic already."""
         is_same = topic.id.bytes == intent.topic_id
-        found: set[JobPosition] = set()
+        positions: set[JobPosition] = set()
         for partition in topic.partitions:
             is_known = is_same and partition.index < len(intent.ends)
             cursor = intent.ends[partition.index] if is_known else 0
-            found.update(await self._seals(partition, cursor))
-        return found
+            positions.update(await self._seals(partition, cursor))
+        return positions
 
     async def _seals(self, partition: Partition, cursor: int) -> set[JobPosition]:
         """Return the jobs of this queue whose letters are in a partition from `cursor` on."""
-        found: set[JobPosition] = set()
+        positions: set[JobPosition] = set()
         cursor = max(cursor, partition.log_start_offset)
         while cursor < partition.high_watermark:
             fetched = partition.reader.read(cursor, size_max=_READ_BYTES_MAX)
@@ -284,10 +284,10 @@ class DeadLetterMover:
                 for header, batch in split(part):
                     if not header.is_control:
                         records = read_records(batch)
-                        found.update(position for r in records if (position := self._origin(r)))
+                        positions.update(position for r in records if (position := self._origin(r)))
             cursor = fetched.next_offset
             await asyncio.sleep(0)
-        return found
+        return positions
 
     def _origin(self, record: StoredRecord) -> JobPosition | None:
         seal = dict(record.headers).get(SEAL_HEADER)

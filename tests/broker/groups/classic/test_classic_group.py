@@ -151,7 +151,7 @@ def test_a_follower_that_joins_again_unchanged_is_told_the_present_generation(
     assert bench.group.state == "Stable"
 
 
-def test_a_leader_that_joins_again_has_the_group_divided_anew(bench: Bench) -> None:
+def test_a_leader_that_joins_again_starts_a_rebalance(bench: Bench) -> None:
     first, second = bench.stable(None, None)
     bench.join(first)
     assert bench.group.state == "PreparingRebalance"
@@ -566,9 +566,9 @@ def test_members_commit_in_their_generation_and_nobody_else_does(bench: Bench) -
 
 def test_an_empty_group_takes_commits_of_anyone_who_claims_no_generation(bench: Bench) -> None:
     commit(bench, "", -1)
-    commit(bench, "whoever", -1)
+    commit(bench, "stranger", -1)
     with pytest.raises(UnknownMember):
-        commit(bench, "whoever", 0)
+        commit(bench, "stranger", 0)
 
 
 def test_what_was_read_may_be_committed_while_members_gather_but_not_while_shares_are_awaited(

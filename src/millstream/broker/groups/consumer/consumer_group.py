@@ -169,9 +169,9 @@ class ConsumerGroup:
         check_heartbeat(beat)
         if beat.is_leaving:
             return self._leave(beat, now)
-        found = find_member(self._members, beat, members_max=self._config.group_members_max)
-        member = self._enter(found, beat)
-        self._update_target(found, member, catalog)
+        former = find_member(self._members, beat, members_max=self._config.group_members_max)
+        member = self._enter(former, beat)
+        self._update_target(former, member, catalog)
         moved = self._reconcile(member, beat, now)
         self._start_session(moved.member_id, now)
         has_missed = beat.member_epoch != member.epoch or moved.assigned != member.assigned
@@ -182,28 +182,28 @@ class ConsumerGroup:
             assigned=moved.assigned if beat.is_full or has_missed else None,
         )
 
-    def _enter(self, found: ConsumerMember | None, beat: ConsumerHeartbeat) -> ConsumerMember:
+    def _enter(self, former: ConsumerMember | None, beat: ConsumerHeartbeat) -> ConsumerMember:
         """Update the member from its heartbeat, or add it.
 
         A new member may replace a static one that left temporarily.
         """
-        if found is None:
+        if former is None:
             member = ConsumerMember(member_id=beat.member_id, joined_epoch=self.epoch + 1)
-        elif found.has_left:
-            member = replace(found, member_id=beat.member_id, epoch=0, previous_epoch=0)
-            self._deadlines.forget(found.member_id)
+        elif former.has_left:
+            member = replace(former, member_id=beat.member_id, epoch=0, previous_epoch=0)
+            self._deadlines.forget(former.member_id)
         else:
-            member = found
+            member = former
         member = member.updated(beat)
-        self._members.put(found, member)
+        self._members.put(former, member)
         self.empty_since_ms = None
         return member
 
     def _update_target(
-        self, found: ConsumerMember | None, member: ConsumerMember, catalog: TopicsImage
+        self, former: ConsumerMember | None, member: ConsumerMember, catalog: TopicsImage
     ) -> None:
         """Compute a new target if a member joined, or if subscriptions or topics changed."""
-        is_changed = found is None or found.subscription != member.subscription
+        is_changed = former is None or former.subscription != member.subscription
         if self._members.subscriptions.resolve(catalog) and self.epoch == self.target_epoch:
             is_changed = True
         if is_changed:

@@ -24,17 +24,17 @@ def find_member(
 
     If a static member comes back under another id, that is the one which it replaces.
     """
-    found = members.by_id.get(beat.member_id)
+    member = members.by_id.get(beat.member_id)
     if beat.instance_id is not None:
-        found = _find_static_member(members, beat, found)
-    if found is None:
+        member = _find_static_member(members, beat, member)
+    if member is None:
         if beat.member_epoch != JOIN_EPOCH:
             raise UnknownMember(f"member {beat.member_id!r} does not exist")
         if len(members.by_id) >= members_max:
             raise GroupFull(f"the group has {len(members.by_id)} members, limit is {members_max}")
-    elif found.member_id == beat.member_id:
-        _check_epoch(found, beat)
-    return found
+    elif member.member_id == beat.member_id:
+        _check_epoch(member, beat)
+    return member
 
 
 def _find_static_member(

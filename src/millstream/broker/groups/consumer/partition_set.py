@@ -49,9 +49,9 @@ def difference(left: PartitionSet, right: PartitionSet) -> PartitionSet:
     if left is right:
         return NO_PARTITIONS
     return {
-        topic: rest
+        topic: remaining
         for topic, numbers in left.items()
-        if (rest := numbers - right.get(topic, frozenset()))
+        if (remaining := numbers - right.get(topic, frozenset()))
     }
 
 
