@@ -252,7 +252,7 @@ HTTP = "docs/reference/http.md"
 DELETING = "docs/guides/deleting.md"
 TRANSACTIONS = "docs/concepts/transactions.md"
 SCHEMAS = "docs/guides/schemas.md"
-BROKER, DOOR, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpConfig()
+BROKER, KAFKA, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpConfig()
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ BROKER, DOOR, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpCon
         (HTTP, "at most 128 deep", VALUE_DEPTH_MAX, 128),
         (HTTP, "1 to 10,000 of them", RECORDS_MAX, 10_000),
         (HTTP, "up to 60,000", WEB_WAIT_MS_MAX, 60_000),
-        (HTTP, "headers in the answer, up to 16 MiB", READ_BYTES_MAX, 16 * MIB),
-        (HTTP, "topics in the answer, 1 to 1,000", TOPICS_MAX, 1_000),
+        (HTTP, "headers in the response, up to 16 MiB", READ_BYTES_MAX, 16 * MIB),
+        (HTTP, "topics in the response, 1 to 1,000", TOPICS_MAX, 1_000),
         (HTTP, "the last five requests", BATCHES_REMEMBERED, 5),
         (HTTP, "a day by default", BROKER.producer_id_expiration_ms, DAY_MS),
         (SERVING, "every 30 seconds", STORE.upkeep_interval_ms, 30_000),
@@ -307,13 +307,13 @@ BROKER, DOOR, STORE, WEB = BrokerConfig(), KafkaConfig(), StoreConfig(), HttpCon
         (SERVING, "three times in a row", LATE_TICKS_MIN, 3),
         (SERVING, "half a second apart", INTERVAL_SECONDS, 0.5),
         (SERVING, "`drain_notice_ms`, 0 by default", NodeConfig().drain_notice_ms, 0),
-        (SERVING, "100 MiB", DOOR.request_size_max, 100 * MIB),
-        (SERVING, "20,000 connections", DOOR.connections_max, 20_000),
-        (SERVING, "512 MiB", DOOR.receive_bytes_max, 512 * MIB),
-        (SERVING, "nothing is dropped after 10 s", DOOR.handshake_ms_max, 10_000),
-        (SERVING, "half a request after 30 s", DOOR.request_ms_max, 30_000),
-        (SERVING, "read its answers after 60 s", DOOR.output_ms_max, 60_000),
-        (SERVING, "idle after 10 minutes", DOOR.idle_ms_max, 600_000),
+        (SERVING, "100 MiB", KAFKA.request_size_max, 100 * MIB),
+        (SERVING, "20,000 connections", KAFKA.connections_max, 20_000),
+        (SERVING, "512 MiB", KAFKA.receive_bytes_max, 512 * MIB),
+        (SERVING, "nothing is dropped after 10 s", KAFKA.handshake_ms_max, 10_000),
+        (SERVING, "half a request after 30 s", KAFKA.request_ms_max, 30_000),
+        (SERVING, "read its answers after 60 s", KAFKA.output_ms_max, 60_000),
+        (SERVING, "idle after 10 minutes", KAFKA.idle_ms_max, 600_000),
         (SERVING, "100,000 partitions", BROKER.partitions_max, 100_000),
         ("docs/operating/monitoring.md", "first 1,000 partitions", LISTED_MAX, 1_000),
         (TRANSACTIONS, "At most 10,000 transactions", TRANSACTIONS_MAX, 10_000),
