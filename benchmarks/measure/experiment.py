@@ -111,7 +111,7 @@ class Experiment:
 def run_experiment(
     experiment: Experiment, scale: Scale, folder: Path, peers: Peers
 ) -> list[Outcome]:
-    """Let the arms take turns, and return the rows that come of it."""
+    """Run the arms in turns, and return the measured rows."""
     with ExitStack() as stack:
         run = _Run(peers)
         own = folder / "ours"

@@ -25,7 +25,7 @@ class PeerServer(Protocol):
         """What it calls itself, with its version and the settings that matter."""
 
     def cpu_seconds(self) -> float:
-        """What its process, with all below it, has used of the processors up to now."""
+        """CPU time of its process and all child processes."""
 
 
 Start = Callable[[Path], AbstractContextManager[PeerServer]]
@@ -33,7 +33,7 @@ Start = Callable[[Path], AbstractContextManager[PeerServer]]
 
 
 class Peers:
-    """The peers of one run. One that cannot be had is asked for only once.
+    """The peers of one run. One that is not available is tried only once.
 
     The first word of a peer's name is what `--peers` calls it, so that one product can be there
     more than once, as a server for each setting that is fixed when it starts.
@@ -76,7 +76,7 @@ class Peers:
         return self._running[name]
 
     def lose(self, name: str, reason: str) -> None:
-        """Take note of why there is nothing more to be had of a peer."""
+        """Record why a peer is not available any more."""
         self._missing[name] = reason
 
     def facts(self) -> dict[str, str]:

@@ -103,7 +103,7 @@ def _draw_row(axes: Any, top: float, outcome: Outcome, bars: list[_Bar]) -> None
 
 
 def _goal_figure(outcome: Outcome) -> float | None:
-    """Where the goal of the row itself lies, in its unit."""
+    """Return the goal of the row itself, in its unit."""
     goal = outcome.row.goal
     if goal is None:
         return None

@@ -89,7 +89,7 @@ def ratios(ours: Sample, theirs: Sample) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a goal comes to, all repetitions considered."""
+    """Verdict on a goal, over all repetitions."""
 
     goal: Goal | None
     judged: Sample | None
@@ -111,7 +111,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class PeerOutcome:
-    """What a peer reached, or why nothing is known of it."""
+    """Figures of a peer, or the reason why there are none."""
 
     against: Against
     figure: Sample | None
@@ -126,7 +126,7 @@ class PeerOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row, measured. Peers that were not asked for are not among its peers."""
+    """A measured row. It has only the peers that were requested."""
 
     row: Row
     ours: Sample

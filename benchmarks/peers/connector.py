@@ -18,7 +18,7 @@ ARTIFACT = "spark-sql-kafka-0-10_2.13"
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """No server: it works in the process of Spark, which counts for nobody."""
+    """No server: it runs in the process of Spark, whose CPU time is not counted."""
 
     version: str
     port: int = 0
@@ -34,7 +34,7 @@ def bring_connector() -> None:
 
 
 def connector_jars() -> list[Path]:
-    """Return what a session needs for the connector; nothing where it was not brought."""
+    """Return the settings of a session for the connector; none if it is not installed."""
     # Spark has the rest itself, and must not find it twice.
     names = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
     found = kept_jars(ARTIFACT, _spark_version())

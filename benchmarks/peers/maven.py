@@ -1,4 +1,4 @@
-"""Jars by their Maven coordinates, brought once and kept beside the benchmarks."""
+"""Jars by Maven coordinates, downloaded once and kept beside the benchmarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def jars(group: str, artifact: str, version: str) -> list[Path]:
 
 
 def kept_jars(artifact: str, version: str) -> list[Path]:
-    """Return what was brought before; nothing where that was never done."""
+    """Return the jars that were downloaded before; none otherwise."""
     return sorted(_folder(artifact, version).glob("*.jar"))
 
 
@@ -49,7 +49,7 @@ def _bring(group: str, artifact: str, version: str, folder: Path) -> None:
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             raise PeerMissing(f"Maven cannot bring {group}:{artifact}:{version}") from error
-        # Renamed when it is whole: a folder that is there has everything.
+        # Renamed when complete: a folder that exists has everything.
         shutil.move(target, folder)
 
 

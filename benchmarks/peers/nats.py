@@ -23,12 +23,12 @@ _HELLO = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\n'
 
 
 def running_nats(folder: Path) -> AbstractContextManager[PeerProcess]:
-    """Run NATS as it is: what it acknowledges is with the kernel, and synced every two minutes."""
+    """Run NATS with its defaults: acknowledged data is synced every two minutes."""
     return _running(folder, "")
 
 
 def running_nats_synced(folder: Path) -> AbstractContextManager[PeerProcess]:
-    """Run NATS so that what it acknowledges is on the disk."""
+    """Run NATS so that acknowledged data is on disk."""
     return _running(folder, "always")
 
 

@@ -51,7 +51,7 @@ def said(*command: str) -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on. Another may take it first; then the start fails."""
+    """Return a free port. If another process takes it first, the start fails."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

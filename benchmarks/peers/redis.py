@@ -51,7 +51,7 @@ def ask(port: int, *words: bytes | str | int) -> bytes:
 
 
 def ids(data: bytes) -> int:
-    """Count the ids in what came: each is a string with its length in front."""
+    """Count the ids in a response: each is a string with its length in front."""
     if data.startswith(b"-") or b"\r\n-" in data:
         raise RuntimeError(f"Redis answers {data[:200]!r}")
     return data.count(b"$")

@@ -64,7 +64,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
         claim = post(f"/v1/queues/{queue}/claim", b'{"max":%d,"lease_ms":600000}' % BATCH)
         with connect(server.port) as connection:
             answer = ask(connection, claim)
-        # An ack goes up as a claim comes down; what it is answered is next to nothing.
+        # An ack is as large as the response to a claim; its own response is tiny.
         limit = stack.enter_context(empty(len(answer) // 2))
         file = folder / "request"
         file.write_bytes(post("/claim", bytes(len(answer) // 4)))

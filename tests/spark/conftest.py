@@ -7,8 +7,8 @@ import os
 
 import pytest
 
+from millstream.spark import source_cache
 from millstream.spark.session import running_session
-from millstream.spark.source_cache import close_sources
 from millstream.testing.broker import running_broker
 
 _numbers = itertools.count()
@@ -31,7 +31,8 @@ def node(tmp_path_factory):
     """A node shared by all tests of a worker."""
     with running_broker(tmp_path_factory.mktemp("node")) as broker:
         yield broker
-        close_sources()
+        while source_cache._sources:
+            source_cache._sources.popitem()[1].close()
 
 
 @pytest.fixture

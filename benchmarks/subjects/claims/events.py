@@ -19,7 +19,7 @@ WAITING_BYTES_MAX = 1 << 30
 
 class _Silent(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        """Do nothing: what is left is the work of `logging`."""
+        """Do nothing, so that only the work of `logging` is measured."""
 
 
 @contextmanager

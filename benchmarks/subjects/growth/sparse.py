@@ -12,7 +12,7 @@ holes for the rest:
 Names, sizes, offsets, indexes, timestamps and checksums are those of a log that was written in
 full, and a reader reads the same bytes. What differs is that a hole is never read from the
 disk, and that a megabyte takes less of the page cache: neither counts here, where everything that
-is measured lies in the page cache.
+is measured is in the page cache.
 """
 
 from __future__ import annotations

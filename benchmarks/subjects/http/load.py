@@ -1,4 +1,4 @@
-"""A client that costs next to nothing, so that what is measured is the server.
+"""A client that costs next to nothing, so that the server is measured.
 
     load.py post PORT FILE COUNT CONNECTIONS     the request in FILE, COUNT times
     load.py work PORT QUEUE COUNT BATCH          claims and acks until COUNT jobs are done
@@ -137,7 +137,7 @@ def _redis_command(*words: str) -> bytes:
 
 
 def _entries(connection: socket.socket) -> list[bytes]:
-    """Receive an answer to XREADGROUP whole, and return the ids in it."""
+    """Receive a complete response to XREADGROUP, and return its ids."""
     data = bytearray()
     while True:
         piece = connection.recv(RECEIVE_SIZE)

@@ -43,7 +43,7 @@ BATCHES = {"16 KB": 16 * KIB, "1 MB": 1_000_000}
 
 
 class Promise(NamedTuple):
-    """What an acknowledgement means, and how each of the two is told to mean it."""
+    """Guarantee of an acknowledgement, and the settings of both servers for it."""
 
     acks: str
     durability: str

@@ -1,4 +1,4 @@
-"""A client that costs next to nothing, so that what is measured is the server.
+"""A client that costs next to nothing, so that the server is measured.
 
 It builds its requests once and sends the same bytes again and again.
 """

@@ -66,7 +66,7 @@ class Echo(asyncio.BufferedProtocol):
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Answer the frames that are whole."""
+        """Answer the complete frames."""
         end = self._filled + nbytes
         position = count = 0
         while end - position >= 4:

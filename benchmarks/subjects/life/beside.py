@@ -33,7 +33,7 @@ ALL = -1
 
 
 class Node:
-    """A node whose upkeep runs when it is asked for."""
+    """Run a node whose maintenance runs on request."""
 
     def __init__(self, data: Path, bytes_per_second: int) -> None:
         command = [sys.executable, str(NODE), str(data), str(bytes_per_second)]

@@ -1,4 +1,4 @@
-"""A node that looks after its data when it is told to, by a line on standard input.
+"""A node that runs its maintenance when it reads a line from standard input.
 
     python node.py DATA BYTES_PER_SECOND
 

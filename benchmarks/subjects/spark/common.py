@@ -78,7 +78,7 @@ class Bench:
 
 
 def session() -> SparkSession:
-    """Return the session, with Spark's own connector for Kafka if that was brought."""
+    """Return the session, with Spark's own connector for Kafka if it is installed."""
     found = {"spark.jars": ",".join(map(str, connector_jars()))} if connector_jars() else {}
     return spark_session("millstream benchmarks", "local[2]", _CONF | found)
 

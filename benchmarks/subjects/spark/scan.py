@@ -142,7 +142,7 @@ def _as_parquet(bench: Bench, folder: Path) -> DataFrame:
 
 
 def _against(query: str) -> tuple[Against, ...]:
-    """Return whom a query is held against: a count is one that the connector was not asked for."""
+    """Return the peers of a query: the connector is not measured with a count."""
     if query == "count":
         return ()
     from_us, from_kafka = "Spark's Kafka connector, from us", "Spark's Kafka connector, from Kafka"

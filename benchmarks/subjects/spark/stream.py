@@ -16,7 +16,7 @@ from subjects.spark.common import PARTITIONS, Bench, random_values, running
 SOURCE = "streamed"
 TARGET = "written"
 RECORDS = 10_000
-"""What a micro-batch has."""
+"""Records of a micro-batch."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _writer(
 
 
 def _stop(bench: Bench, query: StreamingQuery) -> None:
-    """End a query that has no end, without what Spark has to say of its last micro-batch."""
+    """Stop an endless query, without Spark's message about its last micro-batch."""
     bench.spark.sparkContext.setLogLevel("OFF")
     query.stop()
     bench.spark.sparkContext.setLogLevel("ERROR")

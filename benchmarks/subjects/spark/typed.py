@@ -42,15 +42,15 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
 
 def _values() -> list[bytes]:
     """Return records of about 100 bytes, as many as make a batch."""
-    chance = random.Random(5)
+    rng = random.Random(5)
     values = [
         json.dumps(
             {
                 "id": number,
-                "name": f"customer {chance.randrange(10**6)}",
-                "price": round(chance.uniform(1, 1000), 2),
-                "is_paid": chance.random() < 0.5,
-                "at": f"2026-03-{chance.randrange(1, 29):02}T12:{chance.randrange(60):02}:00Z",
+                "name": f"customer {rng.randrange(10**6)}",
+                "price": round(rng.uniform(1, 1000), 2),
+                "is_paid": rng.random() < 0.5,
+                "at": f"2026-03-{rng.randrange(1, 29):02}T12:{rng.randrange(60):02}:00Z",
             }
         ).encode()
         for number in range(BATCH_SIZE // 125)

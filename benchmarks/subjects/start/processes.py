@@ -40,7 +40,7 @@ class Start(NamedTuple):
 
 @contextmanager
 def started(command: Sequence[str], *, end: int = signal.SIGTERM) -> Iterator[Start]:
-    """Start a process, give what that took once it is ready, and end it by a signal."""
+    """Start a process, yield the time until it was ready, and end it with a signal."""
     began = time.perf_counter()
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1

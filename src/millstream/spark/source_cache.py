@@ -28,14 +28,6 @@ def open_source(options: SourceOptions) -> RecordSource:
     return source
 
 
-def close_sources() -> None:
-    """Close all sources of this process."""
-    while _sources:
-        (process, _), source = _sources.popitem()
-        if process == os.getpid():
-            source.close()
-
-
 def open_client(options: SourceOptions) -> KafkaClient:
     """Return the client of the node in the options. Writes always go to a node."""
     source = open_source(options)
