@@ -173,7 +173,7 @@ def test_what_was_deleted_from_the_front_stays_deleted(tmp_path):
     with millstream.open(tmp_path / "data", **QUICK) as store:
         log = store.log("t")
         assert (log.start_offset, log.end_offset) == (7, 10)
-        assert values(log, 6) == [b"7", b"8", b"9"], "who deletes knows; nobody is told of a gap"
+        assert values(log, 6) == [b"7", b"8", b"9"], "a deletion leaves no gap"
         with pytest.raises(OffsetOutOfRange):
             log.delete_before(11)
 
