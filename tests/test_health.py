@@ -201,7 +201,7 @@ def test_metadata_that_takes_no_changes_leaves_a_node_not_ready(tmp_path: Path):
         assert ask(broker.url, "PUT", "/v1/topics/new").status == 500
         metadata._connection = whole
         assert ready(broker.url) == (503, ["metadata_offline"])
-        assert "no changes are taken: " in messages(broker.url)[0]
+        assert "topics and settings cannot be changed: " in messages(broker.url)[0]
 
 
 # The response.

@@ -104,9 +104,9 @@ def test_an_entity_can_be_told(entity, words):
 @pytest.mark.parametrize(
     ("entity", "message"),
     [
-        (ClientQuotaEntity(None, None), "needs a user, a client id, or both"),
-        (ClientQuotaEntity("", None), "a name of 0 characters"),
-        (ClientQuotaEntity(None, "x" * 256), "a name of 256 characters .* allowed is 1-255"),
+        (ClientQuotaEntity(None, None), "requires a user, a client id, or both"),
+        (ClientQuotaEntity("", None), "characters, got 0"),
+        (ClientQuotaEntity(None, "x" * 256), "between 1 and 255 characters, got 256"),
     ],
 )
 def test_an_entity_that_cannot_be_is_refused(entity, message):
@@ -117,7 +117,7 @@ def test_an_entity_that_cannot_be_is_refused(entity, message):
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("kind", QuotaKind)
 def test_a_rate_is_above_nothing_and_below_everything(kind, rate):
-    with pytest.raises(InvalidRequest, match=f"{kind.value} is {rate}, a number above 0"):
+    with pytest.raises(InvalidRequest, match=f"{kind.value} must be .* above 0, got {rate}"):
         check_rate(kind, rate)
 
 
@@ -136,7 +136,9 @@ def test_shares_and_partitions_need_not():
 
 def test_a_kind_is_called_as_kafka_calls_it():
     assert {quota_kind_named(kind.value) for kind in QuotaKind} == set(QuotaKind)
-    with pytest.raises(InvalidRequest, match="'connection_creation_rate' is not known, allowed is"):
+    with pytest.raises(
+        InvalidRequest, match=r"quota must be one of .*, got 'connection_creation_rate'"
+    ):
         quota_kind_named("connection_creation_rate")
 
 

@@ -149,8 +149,8 @@ async def test_a_failing_disk_changes_nothing():
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (b"x", CorruptFile, "quotas/user=u is not a row of quotas"),
-        (b'{"version":2,"entity":{},"rates":{}}', UnknownFormat, "found version 2, known is 1"),
+        (b"x", CorruptFile, "quotas/user=u is not a valid quota"),
+        (b'{"version":2,"entity":{},"rates":{}}', UnknownFormat, "has version 2, expected 1"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_reported(value, error, message):

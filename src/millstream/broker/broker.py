@@ -1,11 +1,11 @@
-"""The broker: topics, groups and transactions of one node, over its logs.
+"""The broker: topics, groups, transactions, queues and streams of one node, on top of its logs.
 
-It knows neither sockets nor wire formats; the doors hold one and ask it.
+It knows neither sockets nor wire formats; the servers hold one and call it.
 
     <data>/
       topics/     the records: one store
-      __state/    groups, transactions and queues: a store of its own, so that no client's disk
-                  is theirs
+      __state/    state of groups, transactions, queues and streams: a store of its own, separate
+                  from the records of clients
       meta.db     topics, ids, settings
 """
 
@@ -47,7 +47,7 @@ EXPIRY_SECONDS = 600.0
 
 
 class Broker:
-    """Everything that the doors can ask for. One event loop owns it."""
+    """All services of a node that the servers use. One event loop owns it."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Broker:
     ) -> None:
         self.store = store
         self.state = state
-        """Where the node keeps what is its own: groups, transactions, queues, streams."""
+        """Store of the node's own state: groups, transactions, queues, streams."""
         self.config = config
         self.clock = clock
         self.timers = timers
         self.advertised = Endpoint("127.0.0.1", 0)
-        """Where clients are told to connect."""
+        """The address that clients are told to connect to."""
         self.openings: Mapping[str, StoreOpenReport] = {}
-        """What opening the data found, of topics and of what groups and transactions keep."""
+        """Reports of opening the stores, of topics and of the node's own state."""
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata)
         self.appends = RecordAppender(clock)
@@ -95,9 +95,9 @@ class Broker:
         timers: Timers | None = None,
         filesystem: Filesystem | None = None,
     ) -> Broker:
-        """Open the data of a node; what was opened before a step that fails is closed again.
+        """Open the data of a node; if a step fails, close again what was opened before.
 
-        `filesystem` is where logs lie, if not on the machine's own.
+        `filesystem` stores the logs, if not that of the machine.
         """
         clock, timers = clock or SystemClock(), timers or LoopTimers()
         async with AsyncExitStack() as stack:
@@ -178,13 +178,14 @@ class Broker:
         )
         await self.streams.open()
         stack.push_async_callback(self.streams.close)
-        self._start_upkeep(stack)
+        self._start_maintenance(stack)
 
-    def _start_upkeep(self, stack: AsyncExitStack) -> None:
-        """Have logs looked after by the settings of their topics, until the broker is closed.
+    def _start_maintenance(self, stack: AsyncExitStack) -> None:
+        """Maintain the logs by the configs of their topics, until the broker is closed.
 
         A log is opened as a partition: only that knows which transactions are open, and which
-        producers a record is the last trace of. What groups and transactions keep is theirs.
+        records are the last trace of a producer. The state logs of groups and transactions maintain
+        themselves.
         """
         upkeep = self.store.maintenance
         upkeep.opener = self.topics.open_log
@@ -193,10 +194,10 @@ class Broker:
         stack.push_async_callback(upkeep.stop)
 
     async def close(self) -> None:
-        """Stop in the reverse order; every log is committed and sealed."""
+        """Stop in reverse order; every log is committed and sealed."""
         await self._stack.aclose()
 
-    # What a node is.
+    # Identity and health.
 
     @property
     def node_id(self) -> int:
@@ -205,16 +206,18 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """What tells this cluster from all others, as Kafka writes such ids."""
+        """The unique id of this cluster, in Kafka's notation."""
         return base64.urlsafe_b64encode(uuid.UUID(self.store.store_id).bytes).decode().rstrip("=")
 
     def problems(self) -> Iterator[Problem]:
-        """Tell what is wrong with logs, queues and metadata. Nothing is good."""
+        """Yield the problems of logs, queues and metadata; none if all is well."""
         code = ProblemCode
         for log in self.state.health.offline():
             yield Problem(code.STATE_OFFLINE, f"{STATE_DIRECTORY}/{log.offline}")
         if (failure := self._metadata.failure) is not None:
-            yield Problem(code.METADATA_OFFLINE, f"no changes are taken: {failure}")
+            yield Problem(
+                code.METADATA_OFFLINE, f"topics and settings cannot be changed: {failure}"
+            )
         full = [*self.state.health.full(), *self.store.health.full()]
         if full:
             others = f" (and {len(full) - 1} other logs)" if len(full) > 1 else ""

@@ -1,4 +1,4 @@
-"""Blocking work in the threads of the event loop."""
+"""Executor for blocking work in the event loop's thread pool."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ T = TypeVar("T")
 
 
 class LoopThreads:
-    """Runs blocking work in the threads of the event loop."""
+    """Runs blocking work in the event loop's thread pool."""
 
     width = 1
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Start `work` in a thread."""
         return asyncio.get_running_loop().run_in_executor(None, work)
 
     def close(self) -> None:
-        """Leave the threads to the loop."""
+        """Do nothing: the threads belong to the event loop."""

@@ -9,8 +9,8 @@ from millstream.clock import Timer
 
 
 class LoopTimers:
-    """Has the event loop call back; use it on the loop."""
+    """Timers of the running event loop, for use on that loop."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call `callback` once, when `seconds` have passed."""
+        """Call `callback` once, after `seconds`."""
         return asyncio.get_running_loop().call_later(seconds, callback)

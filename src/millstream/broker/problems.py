@@ -1,8 +1,8 @@
-"""What is wrong with a node, in codes that programs know and sentences that people read.
+"""Problems of a node, as codes for programs and sentences for people.
 
-Some problems leave a node ready: one topic of many is lost to its own clients only, and from a full
-disk everything can still be read. The others keep it from doing its work for anyone, so that nobody
-should be sent to it.
+Some problems leave a node ready: one topic of many is unavailable to its own clients only, and on a
+full disk everything can still be read. The others prevent it from working for any client, so that
+no requests should be sent to it.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import NamedTuple
 
 
 class ProblemCode(enum.Enum):
-    """Which problem it is. A code keeps its name and its meaning."""
+    """Identifies a problem. A code keeps its name and its meaning."""
 
     STARTING = "starting"
-    """The data is being opened, or the doors are."""
+    """The data or the listeners are being opened."""
 
     STOPPING = "stopping"
-    """The node was told to stop: it still answers, and takes no more soon."""
+    """The node is stopping: it still responds, but will soon accept no more requests."""
 
     STATE_OFFLINE = "state_offline"
-    """A log of groups, transactions, queues or streams takes nothing after a failed sync. All of
-    them rest on the same disk; a restart opens them again."""
+    """A log of groups, transactions, queues or streams accepts nothing after a failed sync. All
+    of them are on the same disk; a restart opens them again."""
 
     METADATA_OFFLINE = "metadata_offline"
-    """Topics and settings can be read, and not changed, after a failed write. A restart opens the
-    file again."""
+    """Topics and settings can be read, but not changed, after a failed write. A restart opens
+    the file again."""
 
     DESCRIPTORS_EXHAUSTED = "descriptors_exhausted"
-    """The process has as many files and sockets open as it may: nobody can connect."""
+    """The process has as many files and sockets open as it may: no client can connect."""
 
     LOOP_LATE = "loop_late"
-    """The event loop comes late, time after time: whoever asks waits for long."""
+    """The event loop is late again and again: every client waits for a long time."""
 
     LOG_OFFLINE = "log_offline"
-    """The log of one partition takes no appends after a failed sync; the others do."""
+    """The log of one partition accepts no appends after a failed sync; the others do."""
 
     LOG_DAMAGED = "log_damaged"
-    """Part of the log of one partition is lost, or cannot be read; the rest of it can."""
+    """Part of the log of one partition is lost or unreadable; the remaining part can be read."""
 
     QUEUE_REFUSED = "queue_refused"
     """One queue cannot be used, because its log is damaged."""
 
     DISK_FULL = "disk_full"
-    """The disk had no room for what was to be written last. Reading goes on, and retention makes
-    room; it is told until something is written again, or room is found."""
+    """The last write failed because the disk was full. Reads continue, and retention frees
+    space; the problem is reported until a write succeeds or there is free space."""
 
     @property
     def is_blocking(self) -> bool:
@@ -66,16 +66,15 @@ _BLOCKING = frozenset(
 )
 
 LISTED_MAX = 20
-"""How many problems are told: enough to act on, where a disk has taken a thousand logs along."""
+"""Number of problems that are reported: enough to act on if a disk failure affects a thousand
+logs."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong."""
-
     code: ProblemCode
     message: str
 
 
-def listed_problems(found: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return the problems that are told: those that keep a node from being ready come first."""
-    return tuple(sorted(found, key=lambda one: not one.code.is_blocking)[:LISTED_MAX])
+def listed_problems(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems to report: those that keep a node from being ready come first."""
+    return tuple(sorted(problems, key=lambda problem: not problem.code.is_blocking)[:LISTED_MAX])

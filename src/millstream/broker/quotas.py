@@ -1,4 +1,4 @@
-"""The quotas of a node: kept in metadata, charged in memory."""
+"""The quotas of a node: stored in metadata, charged in memory."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ QUOTAS_PREFIX = "quotas/"
 ROW_VERSION = 1
 
 REQUEST_PERCENT: Final = 100
-"""A second of work in a second is a hundred percent."""
+"""One second of work per second is a hundred percent."""
 
 
 QUOTAS_MAX = 10_000
-"""Users and clients that may have quotas of their own: a list of them has to fit one answer."""
+"""Users and clients that may have quotas of their own: a list of them has to fit in one
+response."""
 
 NO_DEFAULTS: Mapping[QuotaKind, float] = MappingProxyType({})
 
 
 class QuotaRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of the quotas of one entity. A name that is null stands for the default."""
+    """The stored quotas of one entity. A null name means the default."""
 
     version: int
     entity: Mapping[str, str | None]
@@ -49,7 +50,7 @@ class QuotaRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Quotas:
-    """Who may use how much, and how long who used too much has to wait."""
+    """Quotas of clients, and how long clients that exceed them have to wait."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Quotas:
         buckets: Callable[[], TokenBuckets] = TokenBuckets,
     ) -> None:
         self.defaults = defaults
-        """What every client may use for which no quota is set. Set with the node, and not here."""
+        """Quotas of clients that have none of their own, from the config of the node."""
         self._metadata = metadata
         self._rates: dict[QuotaKind, dict[ClientQuotaEntity, float]] = {
             kind: {} for kind in QuotaKind
@@ -68,48 +69,48 @@ class Quotas:
         self._locks = KeyedLocks()
         self._buckets = {kind: buckets() for kind in QuotaKind}
         self.is_empty = not defaults
-        """Whether no one has a quota: then there is nothing to charge, and no need to ask."""
+        """Whether nobody has a quota: then there is nothing to charge."""
 
     async def open(self) -> None:
-        """Read what was kept."""
+        """Load the stored quotas."""
         for entry in await self._metadata.list(QUOTAS_PREFIX):
             entity, rates = decode_row(entry)
-            self._remember(entity, rates, entry.revision)
+            self._apply(entity, rates, entry.revision)
 
     # Charging.
 
     def charge(self, kind: QuotaKind, user: str, client_id: str, amount: float, now: float) -> int:
-        """Charge a client for what it used; return how many milliseconds it has to wait.
+        """Charge a client for its usage; return how many milliseconds it has to wait.
 
-        `amount` is in bytes, for requests in seconds of work, for mutations in partitions; `now`
-        is of the monotonic clock. Like Kafka, the request is answered at once, with this number in
-        it, and then nothing more is read from the client for so long.
+        `amount` is in bytes, for requests in seconds of work, for mutations in partitions; `now` is
+        of the monotonic clock. As in Kafka, the request is answered at once, with this number in
+        the response, and then nothing is read from the client for that long.
         """
-        found = self._resolve(kind, user, client_id)
-        if found is None:
+        quota = self._resolve(kind, user, client_id)
+        if quota is None:
             return 0
         if kind is QuotaKind.REQUEST:
             amount *= REQUEST_PERCENT
-        return self._buckets[kind].take(*found, amount, now)
+        return self._buckets[kind].take(*quota, amount, now)
 
     def wait_ms(self, kind: QuotaKind, user: str, client_id: str, now: float) -> int:
-        """How many milliseconds a client has to wait before it may use more; charges nothing."""
-        found = self._resolve(kind, user, client_id)
-        return self._buckets[kind].wait_ms(*found, now) if found else 0
+        """Return how many milliseconds a client has to wait, without charging it."""
+        quota = self._resolve(kind, user, client_id)
+        return self._buckets[kind].wait_ms(*quota, now) if quota else 0
 
     def _resolve(
         self, kind: QuotaKind, user: str, client_id: str
     ) -> tuple[ClientQuotaEntity, float] | None:
         return resolve_quota(self._rates[kind], user, client_id, self.defaults.get(kind))
 
-    # Asking and setting.
+    # Reading and altering.
 
     def all(self) -> Mapping[ClientQuotaEntity, Mapping[str, float]]:
-        """Return all quotas, by whose they are, under Kafka's names."""
+        """Return all quotas by entity, under Kafka's names."""
         return {entity: self.rates_of(entity) for entity in sorted(self._revisions, key=entity_key)}
 
     def rates_of(self, entity: ClientQuotaEntity) -> Mapping[str, float]:
-        """Return the quotas of one entity, under Kafka's names; nothing where it has none."""
+        """Return the quotas of one entity, under Kafka's names; empty if it has none."""
         return {kind.value: rates[entity] for kind, rates in self._rates.items() if entity in rates}
 
     async def alter(
@@ -119,7 +120,7 @@ class Quotas:
         *,
         is_validate_only: bool = False,
     ) -> None:
-        """Set quotas of an entity, or remove those that are `None`; all of them or none."""
+        """Set quotas of an entity, or remove those that are None; all of them or none."""
         check_entity(entity)
         for name, rate in changes.items():
             kind = quota_kind_named(name)
@@ -134,7 +135,9 @@ class Quotas:
         if rates == known:
             return
         if not known and len(self._revisions) >= QUOTAS_MAX:
-            raise InvalidRequest(f"there are {len(self._revisions)} quotas, limit is {QUOTAS_MAX}")
+            raise InvalidRequest(
+                f"the node has {len(self._revisions)} quotas, limit is {QUOTAS_MAX}"
+            )
         key = entity_key(entity)
         compare = Compare(key, self._revisions.get(entity, ABSENT))
         revision = await self._metadata.transact(
@@ -143,12 +146,10 @@ class Quotas:
             deletes=() if rates else (key,),
         )
         if revision is None:
-            raise Unavailable(f"quotas of {entity} were changed at the same time by another")
-        self._remember(entity, rates, revision)
+            raise Unavailable(f"quotas of {entity} were changed concurrently")
+        self._apply(entity, rates, revision)
 
-    def _remember(
-        self, entity: ClientQuotaEntity, rates: Mapping[str, float], revision: int
-    ) -> None:
+    def _apply(self, entity: ClientQuotaEntity, rates: Mapping[str, float], revision: int) -> None:
         for kind in QuotaKind:
             if kind.value in rates:
                 self._rates[kind][entity] = rates[kind.value]
@@ -162,7 +163,7 @@ class Quotas:
 
 
 def defaults_of(config: BrokerConfig) -> Mapping[QuotaKind, float]:
-    """Return what a node is set to allow every client that has no quota of its own."""
+    """Return the node's quotas for clients that have none of their own."""
     rates = {
         QuotaKind.PRODUCE: config.limit_producer_bytes_per_second,
         QuotaKind.CONSUME: config.limit_consumer_bytes_per_second,
@@ -173,7 +174,7 @@ def defaults_of(config: BrokerConfig) -> Mapping[QuotaKind, float]:
 
 
 def entity_key(entity: ClientQuotaEntity) -> str:
-    """Return the key under which the quotas of an entity are kept."""
+    """Return the metadata key of an entity's quotas."""
     parts = [
         f"{kind}:default" if name is DEFAULT else f"{kind}={quote(str(name), safe='')}"
         for kind, name in (("user", entity.user), ("client-id", entity.client_id))
@@ -183,7 +184,6 @@ def entity_key(entity: ClientQuotaEntity) -> str:
 
 
 def encode_row(entity: ClientQuotaEntity, rates: Mapping[str, float]) -> bytes:
-    """Write a row."""
     names = {"user": entity.user, "client-id": entity.client_id}
     row = QuotaRow(
         version=ROW_VERSION,
@@ -198,13 +198,13 @@ def encode_row(entity: ClientQuotaEntity, rates: Mapping[str, float]) -> bytes:
 
 
 def decode_row(entry: MetadataEntry) -> tuple[ClientQuotaEntity, Mapping[str, float]]:
-    """Return whose quotas are kept there, and which."""
+    """Return the entity of a row, and its quotas."""
     try:
         row = msgspec.json.decode(entry.value, type=QuotaRow)
     except msgspec.DecodeError as error:
-        raise CorruptFile(f"{entry.key} is not a row of quotas: {error}") from error
+        raise CorruptFile(f"{entry.key} is not a valid quota: {error}") from error
     if row.version != ROW_VERSION:
-        raise UnknownFormat(f"{entry.key}: found version {row.version}, known is {ROW_VERSION}")
+        raise UnknownFormat(f"{entry.key} has version {row.version}, expected {ROW_VERSION}")
     return ClientQuotaEntity(_name(row.entity, "user"), _name(row.entity, "client-id")), row.rates
 
 

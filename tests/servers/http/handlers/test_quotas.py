@@ -76,7 +76,7 @@ def test_quotas_survive_a_restart(tmp_path):
 
 
 WRONG: list[tuple[Any, str]] = [
-    ({"rates": {"producer_byte_rate": 1}}, "a quota needs a user, a client id, or both"),
+    ({"rates": {"producer_byte_rate": 1}}, "a quota requires a user, a client id, or both"),
     ({"client_id": "", "rates": {}}, "client_id"),
     ({"client_id": "x" * 256, "rates": {}}, "client_id"),
     ({"client_id": {"default": False}, "rates": {}}, "default must be true"),
@@ -141,5 +141,5 @@ def test_there_are_only_so_many_quotas(node, monkeypatch):
     for name in ("a", "b"):
         assert quotas(node, "PUT", {"client_id": name, "rates": {"request_percentage": 1}}).status
     more = quotas(node, "PUT", {"client_id": "c", "rates": {"request_percentage": 1}})
-    assert (more.status, more.message) == (400, "there are 2 quotas, limit is 2")
+    assert (more.status, more.message) == (400, "the node has 2 quotas, limit is 2")
     assert quotas(node, "PUT", {"client_id": "a", "rates": {"request_percentage": 2}}).status == 200

@@ -122,16 +122,16 @@ async def test_only_validating_sets_nothing():
 @pytest.mark.parametrize(
     ("entity", "changes", "message"),
     [
-        ([], RATE, "needs a user, a client id, or both"),
+        ([], RATE, "requires a user, a client id, or both"),
         ([("ip", "10.0.0.1")], RATE, "user or client-id, got 'ip': quotas for addresses"),
         ([("user", "u"), ("group", "g")], RATE, "got 'group'"),
         ([("user", "u"), ("user", "v")], RATE, "an entity type is repeated"),
-        ([("user", "")], RATE, "a name of 0 characters"),
-        ([("user", "x" * 1000)], RATE, "a name of 1000 characters"),
-        ([("user", "u")], [("nonsense", 1.0, False)], "quota 'nonsense' is not known"),
-        ([("user", "u")], [("producer_byte_rate", -1.0, False)], "is -1.0, a number above 0"),
+        ([("user", "")], RATE, "characters, got 0"),
+        ([("user", "x" * 1000)], RATE, "characters, got 1000"),
+        ([("user", "u")], [("nonsense", 1.0, False)], "got 'nonsense'"),
+        ([("user", "u")], [("producer_byte_rate", -1.0, False)], "above 0, got -1.0"),
         ([("user", "u")], [("producer_byte_rate", 1.5, False)], "a whole number of bytes"),
-        ([("user", "u")], [("request_percentage", float("nan"), False)], "is nan"),
+        ([("user", "u")], [("request_percentage", float("nan"), False)], "got nan"),
         ([("user", "u")], RATE * 2, "a quota is repeated"),
     ],
 )
