@@ -245,7 +245,7 @@ def test_a_reading_that_was_left_goes_on_from_its_cursor(client, name):
 
 def test_an_offset_of_several_partitions_is_refused(client, name):
     client.create_topic(name, partitions=2)
-    with pytest.raises(InvalidRequest, match=r"partition must be set, because .* has 2 partitions"):
+    with pytest.raises(InvalidRequest, match="has 2 partitions"):
         list(client.read(name, from_=1))
 
 

@@ -66,7 +66,7 @@ def test_what_opening_the_data_found_is_told_after_a_clean_stop(tmp_path: Path) 
 def test_the_history_has_what_was_appended_and_asked_for(running: RunningBroker) -> None:
     topic = HttpTopic(running)
     topic.append_values(*range(40))
-    about = running.server._about
+    about = running.server._info
     assert about is not None
 
     async def sample() -> None:
@@ -87,7 +87,7 @@ def test_a_request_that_was_asked_to_wait_says_nothing_of_how_fast_the_node_is(
     running: RunningBroker,
 ) -> None:
     topic = HttpTopic(running)
-    about = running.server._about
+    about = running.server._info
     assert about is not None
     before = about._reading()
     topic.get(wait_ms=1)
@@ -100,7 +100,7 @@ def test_a_request_that_was_asked_to_wait_says_nothing_of_how_fast_the_node_is(
 
 def test_a_node_that_was_stopped_samples_no_more(tmp_path: Path) -> None:
     with running_broker(tmp_path) as running:
-        about = running.server._about
+        about = running.server._info
         assert about is not None
         history = about._history
         assert history._timer is not None

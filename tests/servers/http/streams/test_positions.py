@@ -41,7 +41,7 @@ def test_offsets_sort_as_text_and_read_back(one: int, other: int) -> None:
     ],
 )
 def test_what_no_answer_gave_is_no_offset(text: str) -> None:
-    with pytest.raises(MalformedRequest, match="offset is"):
+    with pytest.raises(MalformedRequest, match="offset must be"):
         offset_of(text)
 
 
