@@ -34,6 +34,7 @@ from millstream.protocols.kafka.messages.groups import (
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.cli.calls import create_topic, produce
 from tests.cli.nodes import wait_until
+from tests.in_loop import in_loop
 from tests.servers.kafka.client import RawClient
 
 ANY = Endpoint("127.0.0.1", 0)
@@ -116,14 +117,12 @@ def test_data_has_one_node_at_a_time(tmp_path: Path):
         pass
 
 
-def test_a_node_can_be_used_as_a_context(tmp_path: Path):
-    async def live() -> None:
-        async with Node(config_of(tmp_path)) as server:
-            assert server.kafka.port != 0
-            assert server.health().is_ready
-        assert not server.health().is_ready
-
-    asyncio.run(live())
+@in_loop
+async def test_a_node_can_be_used_as_a_context(tmp_path: Path):
+    async with Node(config_of(tmp_path)) as server:
+        assert server.kafka.port != 0
+        assert server.health().is_ready
+    assert not server.health().is_ready
 
 
 def test_ipv6_is_spoken_where_the_machine_has_it(tmp_path: Path):

@@ -18,6 +18,7 @@ from millstream.storage.store import LogName, Store
 from millstream.testing import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
 from tests.broker.partitions import append, batch, values
+from tests.in_loop import in_loop
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -57,16 +58,14 @@ class Node:
 
 def with_node(work: Callable[[Node], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
     @functools.wraps(work)
-    def test(tmp_path: Path) -> None:
-        async def live() -> None:
-            node = Node(tmp_path)
-            await node.start()
-            try:
-                await asyncio.wait_for(work(node), 60)
-            finally:
-                await node.broker.close()
-
-        asyncio.run(live())
+    @in_loop
+    async def test(tmp_path: Path) -> None:
+        node = Node(tmp_path)
+        await node.start()
+        try:
+            await asyncio.wait_for(work(node), 60)
+        finally:
+            await node.broker.close()
 
     del test.__wrapped__
     return test

@@ -9,8 +9,8 @@ import pytest
 from millstream.broker.quotas import DEFAULT, ClientQuotaEntity, QuotaKind, Quotas, entity_key
 from millstream.errors import CorruptFile, InvalidRequest, StorageFailed, UnknownFormat
 from millstream.metadata.sqlite import SqliteMetadata
+from tests.in_loop import in_loop
 from tests.metadata.memory import DyingMetadata, MemoryMetadata
-from tests.metadata.suite import in_loop
 
 ENTITIES = [
     ClientQuotaEntity("u", "c"),

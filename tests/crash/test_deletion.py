@@ -32,6 +32,7 @@ from millstream.testing.disk.crash_states import crash_states
 from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.crash.test_io_errors import KINDS
 from tests.crash.workload import Acked, damage_found
+from tests.in_loop import in_loop
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 LONG = bool(os.environ.get("MILLSTREAM_LONG"))
@@ -114,17 +115,15 @@ async def live_and_delete(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_power_cut_while_records_are_deleted_loses_nothing_else(seed: int) -> None:
-    async def check() -> None:
-        disk = SimulatedFilesystem()
-        await live_and_delete(disk, seed)
-        for state in sample_crash_states(disk.trace, STATES // len(SEEDS), seed):
-            after = state.filesystem()
-            await check_records(after, state)
-            if state.point % 10 == 0:
-                await check_crash_while_recovering(after, state)
-
-    asyncio.run(check())
+@in_loop
+async def test_a_power_cut_while_records_are_deleted_loses_nothing_else(seed: int) -> None:
+    disk = SimulatedFilesystem()
+    await live_and_delete(disk, seed)
+    for state in sample_crash_states(disk.trace, STATES // len(SEEDS), seed):
+        after = state.filesystem()
+        await check_records(after, state)
+        if state.point % 10 == 0:
+            await check_crash_while_recovering(after, state)
 
 
 async def check_records(disk: SimulatedFilesystem, state: CrashState, where: str = "") -> None:
@@ -170,29 +169,27 @@ async def check_crash_while_recovering(disk: SimulatedFilesystem, state: CrashSt
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
-def test_class_disk_keeps_a_dense_log_through_power_cuts_and_deletions(seed: int) -> None:
+@in_loop
+async def test_class_disk_keeps_a_dense_log_through_power_cuts_and_deletions(seed: int) -> None:
     """It promises nothing about power cuts, but deletions hold, and the log is in order."""
 
-    async def check() -> None:
-        disk = SimulatedFilesystem()
-        await live_and_delete(disk, seed, replace(SMALL, durability=Durability.DISK))
-        for state in sample_crash_states(disk.trace, STATES // 4, seed):
-            after = state.filesystem()
-            assert not damage_found(after), str(state)
-            store = make_store(after)
-            store.open()
-            assert store.damage() == {}, f"{state}: {store.damage()}"
-            log = await store.log("a")
-            done = [note.offset for note in state.notes if isinstance(note, Deleted)]
-            assert log.start_offset >= max(done, default=0), str(state)
-            offsets = [record.offset for record in log.records()]
-            assert offsets == list(range(log.start_offset, log.end_offset)), str(state)
-            appended = await log.append_records([Record(b"on")])
-            assert appended.offset == log.end_offset - 1, str(state)
-            await store.close()
-            assert not damage_found(after), str(state)
-
-    asyncio.run(check())
+    disk = SimulatedFilesystem()
+    await live_and_delete(disk, seed, replace(SMALL, durability=Durability.DISK))
+    for state in sample_crash_states(disk.trace, STATES // 4, seed):
+        after = state.filesystem()
+        assert not damage_found(after), str(state)
+        store = make_store(after)
+        store.open()
+        assert store.damage() == {}, f"{state}: {store.damage()}"
+        log = await store.log("a")
+        done = [note.offset for note in state.notes if isinstance(note, Deleted)]
+        assert log.start_offset >= max(done, default=0), str(state)
+        offsets = [record.offset for record in log.records()]
+        assert offsets == list(range(log.start_offset, log.end_offset)), str(state)
+        appended = await log.append_records([Record(b"on")])
+        assert appended.offset == log.end_offset - 1, str(state)
+        await store.close()
+        assert not damage_found(after), str(state)
 
 
 # Topics.
@@ -213,20 +210,18 @@ async def live_and_delete_topic(disk: SimulatedFilesystem) -> None:
     await store.close()
 
 
-def test_a_power_cut_leaves_a_deleted_topic_whole_or_gone() -> None:
-    async def check() -> None:
-        disk = SimulatedFilesystem()
-        await live_and_delete_topic(disk)
-        begun = next(
-            point
-            for point, event in enumerate(disk.trace.events, 1)
-            if getattr(event, "event", None) == TopicDeleting()
-        )
-        points = range(begun, len(disk.trace.events) + 1)
-        for state in crash_states(disk.trace, seed=1, points=points):
-            await check_topic(state.filesystem(), state)
-
-    asyncio.run(check())
+@in_loop
+async def test_a_power_cut_leaves_a_deleted_topic_whole_or_gone() -> None:
+    disk = SimulatedFilesystem()
+    await live_and_delete_topic(disk)
+    begun = next(
+        point
+        for point, event in enumerate(disk.trace.events, 1)
+        if getattr(event, "event", None) == TopicDeleting()
+    )
+    points = range(begun, len(disk.trace.events) + 1)
+    for state in crash_states(disk.trace, seed=1, points=points):
+        await check_topic(state.filesystem(), state)
 
 
 async def check_topic(disk: SimulatedFilesystem, state: CrashState) -> None:
@@ -252,23 +247,21 @@ async def check_topic(disk: SimulatedFilesystem, state: CrashState) -> None:
 # The durability class.
 
 
-def test_a_power_cut_while_the_class_changes_keeps_what_each_class_promised() -> None:
-    async def check() -> None:
-        disk = SimulatedFilesystem()
-        store = make_store(disk, 5)
-        store.open()
-        log = await store.log("a")
-        for turn, durability in enumerate((Durability.DISK, Durability.FSYNC) * 2):
-            await append(disk, log, 2, f"{turn}.before")
-            await log.reconfigure(replace(SMALL, durability=durability))
-            if durability is Durability.FSYNC:
-                await append(disk, log, 3, f"{turn}.strong")
-                disk.note(log.end_offset)
-        await store.close()
-        for state in sample_crash_states(disk.trace, STATES, 1):
-            await check_classes(state.filesystem(), state)
-
-    asyncio.run(check())
+@in_loop
+async def test_a_power_cut_while_the_class_changes_keeps_what_each_class_promised() -> None:
+    disk = SimulatedFilesystem()
+    store = make_store(disk, 5)
+    store.open()
+    log = await store.log("a")
+    for turn, durability in enumerate((Durability.DISK, Durability.FSYNC) * 2):
+        await append(disk, log, 2, f"{turn}.before")
+        await log.reconfigure(replace(SMALL, durability=durability))
+        if durability is Durability.FSYNC:
+            await append(disk, log, 3, f"{turn}.strong")
+            disk.note(log.end_offset)
+    await store.close()
+    for state in sample_crash_states(disk.trace, STATES, 1):
+        await check_classes(state.filesystem(), state)
 
 
 async def check_classes(disk: SimulatedFilesystem, state: CrashState) -> None:

@@ -33,6 +33,7 @@ from millstream.testing.clocks.seeded_background import SeededBackground
 from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.crash.test_io_errors import KINDS
 from tests.crash.workload import damage_found
+from tests.in_loop import in_loop
 
 TOMBSTONE_MS = 1_000
 COMPACTED = LogConfig(
@@ -226,20 +227,18 @@ def check_key(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_power_cut_at_any_step_leaves_the_old_files_or_the_new(seed: int) -> None:
-    async def check() -> None:
-        disk = SimulatedFilesystem()
-        await Life(disk, seed, COMPACTED).live()
-        found = sample_crash_states(disk.trace, STATES // len(SEEDS), seed)
-        for number, state in enumerate(found, 1):
-            after = state.filesystem()
-            await check_state(after, state, str(state))
-            if number % 10 == 0:
-                for again in sample_crash_states(after.trace, 2, number):
-                    where = f"{state}, then {again}"
-                    await check_state(again.filesystem(), state, where)
-
-    asyncio.run(check())
+@in_loop
+async def test_a_power_cut_at_any_step_leaves_the_old_files_or_the_new(seed: int) -> None:
+    disk = SimulatedFilesystem()
+    await Life(disk, seed, COMPACTED).live()
+    found = sample_crash_states(disk.trace, STATES // len(SEEDS), seed)
+    for number, state in enumerate(found, 1):
+        after = state.filesystem()
+        await check_state(after, state, str(state))
+        if number % 10 == 0:
+            for again in sample_crash_states(after.trace, 2, number):
+                where = f"{state}, then {again}"
+                await check_state(again.filesystem(), state, where)
 
 
 async def check_state(disk: SimulatedFilesystem, state: CrashState, where: str) -> None:
@@ -260,31 +259,29 @@ async def check_state(disk: SimulatedFilesystem, state: CrashState, where: str) 
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
-def test_class_disk_keeps_a_dense_log_and_its_deletions_through_power_cuts(seed: int) -> None:
+@in_loop
+async def test_class_disk_keeps_a_dense_log_and_its_deletions_through_power_cuts(seed: int) -> None:
     """It promises no record; but what was deleted stays so, also for offsets given again."""
 
-    async def check() -> None:
-        disk = SimulatedFilesystem()
-        await Life(disk, seed, replace(COMPACTED, durability=Durability.DISK)).live()
-        for state in sample_crash_states(disk.trace, STATES // 10, seed):
-            after = state.filesystem()
-            assert not damage_found(after), str(state)
-            store = make_store(after, config=replace(COMPACTED, durability=Durability.DISK))
-            store.open()
-            assert store.damage() == {}, f"{state}: {store.damage()}"
-            log = await store.log("t")
-            end = log.end_offset
-            for key in KEYS:
-                await log.append_records([Record(b"again", key=key)])
-            await store.close()
-            store = make_store(after)
-            store.open()
-            log = await store.log("t")
-            values = [r.value for r in log.records(end)]
-            assert values == [b"again"] * len(KEYS), f"{state}: an old deletion hit a new record"
-            await store.close()
-
-    asyncio.run(check())
+    disk = SimulatedFilesystem()
+    await Life(disk, seed, replace(COMPACTED, durability=Durability.DISK)).live()
+    for state in sample_crash_states(disk.trace, STATES // 10, seed):
+        after = state.filesystem()
+        assert not damage_found(after), str(state)
+        store = make_store(after, config=replace(COMPACTED, durability=Durability.DISK))
+        store.open()
+        assert store.damage() == {}, f"{state}: {store.damage()}"
+        log = await store.log("t")
+        end = log.end_offset
+        for key in KEYS:
+            await log.append_records([Record(b"again", key=key)])
+        await store.close()
+        store = make_store(after)
+        store.open()
+        log = await store.log("t")
+        values = [r.value for r in log.records(end)]
+        assert values == [b"again"] * len(KEYS), f"{state}: an old deletion hit a new record"
+        await store.close()
 
 
 @pytest.mark.parametrize(

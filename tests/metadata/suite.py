@@ -7,9 +7,7 @@ empty store each time that it is awaited, after the previous one was closed.
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -22,16 +20,9 @@ from millstream.metadata.interface import (
     Metadata,
     MetadataChange,
 )
+from tests.in_loop import in_loop
 
 OpenMetadata = Callable[[], Awaitable[Metadata]]
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
-
-    return run
 
 
 class Heard:

@@ -23,8 +23,9 @@ from millstream.errors import (
 )
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.testing.clocks.seeded_background import SeededBackground
+from tests.in_loop import in_loop
 from tests.metadata.sqlite_files import FailingConnection, opened, write
-from tests.metadata.suite import MetadataSuite, in_loop, put
+from tests.metadata.suite import MetadataSuite, put
 
 EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 200
 

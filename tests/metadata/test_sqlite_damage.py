@@ -16,8 +16,9 @@ from millstream.errors import (
     UnknownFormat,
 )
 from millstream.metadata.sqlite import SqliteMetadata
+from tests.in_loop import in_loop
 from tests.metadata.sqlite_files import opened, write
-from tests.metadata.suite import in_loop, put
+from tests.metadata.suite import put
 
 FIFTY = {f"topics/t{number:02}": b"value %d" % number for number in range(50)}
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from millstream.config.schema import LogConfig, StoreConfig
 from millstream.records.build import build_batch
@@ -18,16 +17,6 @@ from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
 
 T = TypeVar("T")
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test that is a coroutine."""
-
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 class HeldExecutor:

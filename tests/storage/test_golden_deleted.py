@@ -10,11 +10,11 @@ import pytest
 from millstream.errors import OffsetOutOfRange
 from millstream.records.record import Record
 from millstream.storage.inspect.verify_store import verify_store
+from tests.in_loop import in_loop
 
 from .golden.disk import golden_disk, golden_files, open_store
 from .golden.make import AFTER_EPOCH, BATCHES
 from .golden.make_v2 import FOLDER, ROOT, START, make
-from .logs import in_loop
 
 FILES = golden_files(FOLDER)
 RECORDS = [record for batch in [*BATCHES, *AFTER_EPOCH] for record in batch]

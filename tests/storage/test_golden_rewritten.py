@@ -6,10 +6,10 @@ from millstream.records.record import Record
 from millstream.storage.files.names import parse_segment_file
 from millstream.storage.files.partition_metadata import read_partition_metadata
 from millstream.storage.inspect.verify_store import verify_store
+from tests.in_loop import in_loop
 
 from .golden.disk import golden_disk, golden_files, open_store
 from .golden.make_v3 import DELETED, FOLDER, PARTITION, ROOT, make
-from .logs import in_loop
 from .rewritten import DIRECTORY, NEW, D, X
 
 FILES = golden_files(FOLDER)

@@ -15,8 +15,9 @@ from millstream.records.control import build_marker
 from millstream.records.record import Record
 from millstream.storage.segment.reader import _WALK_BYTES
 from millstream.testing import SimulatedFilesystem
+from tests.in_loop import in_loop
 
-from .logs import HeldExecutor, batch_of, in_loop, make_store, turns
+from .logs import HeldExecutor, batch_of, make_store, turns
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 

@@ -23,8 +23,9 @@ from millstream.storage.segment.segment import GrowingSegment
 from millstream.storage.store import LogName, Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.manual_timers import ManualTimers
+from tests.in_loop import in_loop
 
-from .logs import HeldExecutor, in_loop, make_store, turns
+from .logs import HeldExecutor, make_store, turns
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -457,18 +458,16 @@ async def test_the_event_loop_of_the_store_keeps_the_time_where_no_one_else_does
 
 
 @pytest.mark.parametrize(("interval_ms", "is_running"), [(30_000, True), (0, False)])
-def test_an_embedded_store_is_looked_after_unless_it_is_set_not_to(
+@in_loop
+async def test_an_embedded_store_is_looked_after_unless_it_is_set_not_to(
     tmp_path, interval_ms, is_running
 ):
     config = StoreConfig(upkeep_interval_ms=interval_ms)
     with open_store(tmp_path, store_config=config) as store:
         assert (store.inner.maintenance._timer is not None) is is_running
 
-    async def check() -> None:
-        async with open_store(tmp_path, store_config=config) as inner:
-            assert (inner.maintenance._timer is not None) is is_running
-
-    asyncio.run(check())
+    async with open_store(tmp_path, store_config=config) as inner:
+        assert (inner.maintenance._timer is not None) is is_running
 
 
 @in_loop

@@ -13,8 +13,9 @@ from millstream.storage.disk.page_cache import MincoreProbe, detect_page_cache_p
 from millstream.storage.log import Log
 from millstream.storage.prefetch import COLD_RANGE_BYTES_MIN, Prefetcher
 from millstream.storage.store import Store
+from tests.in_loop import in_loop
 
-from .logs import HeldExecutor, batch_of, in_loop, turns
+from .logs import HeldExecutor, batch_of, turns
 
 SMALL = LogConfig(segment_bytes_max=4096)
 VALUE = b"x" * 900

@@ -21,8 +21,9 @@ from millstream.records.record import Record
 from millstream.storage.files.partition_metadata import read_partition_metadata
 from millstream.storage.log import Log
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
+from tests.in_loop import in_loop
 
-from .logs import HeldExecutor, batch_of, in_loop, make_store, turns
+from .logs import HeldExecutor, batch_of, make_store, turns
 
 EPHEMERAL, MEMORY, DISK, FSYNC = (LogConfig(durability=kind) for kind in Durability)
 ON_DISK = [MEMORY, DISK, FSYNC]

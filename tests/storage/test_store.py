@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,6 +35,7 @@ from millstream.storage.log import Log
 from millstream.storage.store import CLOSE_IDLE_RETRY_SECONDS, Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
+from tests.in_loop import in_loop
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -45,14 +43,6 @@ SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=128)
 DISK = LogConfig(durability=Durability.DISK)
 EPHEMERAL = LogConfig(durability=Durability.EPHEMERAL)
 PARTITION = "/data/topics/a/0"
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 def make_store(

@@ -16,8 +16,9 @@ from millstream.records.record import Record
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
+from tests.in_loop import in_loop
 
-from .logs import HeldExecutor, batch_of, in_loop, make_store, turns
+from .logs import HeldExecutor, batch_of, make_store, turns
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 EPHEMERAL = LogConfig(durability=Durability.EPHEMERAL)

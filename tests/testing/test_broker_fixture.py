@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from confluent_kafka import Consumer, Producer
 from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.testing.broker import RunningBroker, running_broker
 from tests.cli.calls import create_topic, fetch, produce
+from tests.in_loop import in_loop
 from tests.servers.kafka.client import RawClient
 
 
@@ -120,9 +120,7 @@ def test_a_broker_that_cannot_start_leaves_nothing_running(tmp_path: Path):
     assert threads() == before
 
 
-def test_a_broker_can_be_started_where_a_loop_runs_already(tmp_path: Path):
-    async def live() -> None:
-        with running_broker(tmp_path) as broker:
-            assert broker.bootstrap
-
-    asyncio.run(live())
+@in_loop
+async def test_a_broker_can_be_started_where_a_loop_runs_already(tmp_path: Path):
+    with running_broker(tmp_path) as broker:
+        assert broker.bootstrap

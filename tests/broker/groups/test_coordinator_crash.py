@@ -29,6 +29,7 @@ from millstream.testing import (
 from millstream.testing.clocks.seeded_background import SeededBackground
 from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.broker.groups.classic.group_bench import join_of
+from tests.in_loop import in_loop
 
 from .group_node import CONFIG, FakeTopics, Node, turns
 
@@ -278,17 +279,15 @@ async def _live_often(seed: int) -> None:
     await node.stop()
 
 
-def test_the_simulated_disk_is_what_is_tested() -> None:
+@in_loop
+async def test_the_simulated_disk_is_what_is_tested() -> None:
     """Check the test setup: the workload writes, and syncs, more than once."""
 
-    async def work() -> None:
-        node = Node()
-        await node.start()
-        await _live(node, random.Random(0))
-        counters = node.store.get("groups").counters
-        assert counters.appends > 10
-        assert counters.syncs > 10
-        assert isinstance(node.filesystem, SimulatedFilesystem)
-        assert isinstance(node.topics, FakeTopics)
-
-    asyncio.run(work())
+    node = Node()
+    await node.start()
+    await _live(node, random.Random(0))
+    counters = node.store.get("groups").counters
+    assert counters.appends > 10
+    assert counters.syncs > 10
+    assert isinstance(node.filesystem, SimulatedFilesystem)
+    assert isinstance(node.topics, FakeTopics)

@@ -36,60 +36,53 @@ from tests.broker.partitions import (
     run,
     values,
 )
+from tests.in_loop import in_loop
 from tests.storage.logs import HeldExecutor, turns
 
 
 class TestOpening:
-    def test_it_opens_when_it_is_asked_to_and_only_once(self):
-        async def scenario():
-            bench = Bench()
-            partition = bench.partition
-            assert not partition.is_open
-            with pytest.raises(LogClosed):
-                append(partition, batch())
-            with pytest.raises(LogClosed):
-                partition.reader.read(0, size_max=1)
-            await asyncio.gather(*(partition.open() for _ in range(5)))
-            assert partition.is_open
-            await partition.open()
-            assert len(bench.store.open_logs) == 1
+    @in_loop
+    async def test_it_opens_when_it_is_asked_to_and_only_once(self):
+        bench = Bench()
+        partition = bench.partition
+        assert not partition.is_open
+        with pytest.raises(LogClosed):
+            append(partition, batch())
+        with pytest.raises(LogClosed):
+            partition.reader.read(0, size_max=1)
+        await asyncio.gather(*(partition.open() for _ in range(5)))
+        assert partition.is_open
+        await partition.open()
+        assert len(bench.store.open_logs) == 1
 
-        asyncio.run(scenario())
+    @in_loop
+    async def test_one_caller_that_gives_up_does_not_take_the_others_along(self):
+        bench = Bench()
+        bench.background.is_held = True
+        first, second = (asyncio.ensure_future(bench.partition.open()) for _ in range(2))
+        await turns()
+        first.cancel()
+        await turns()
+        bench.background.let_go()
+        await second
+        assert bench.partition.is_open
 
-    def test_one_caller_that_gives_up_does_not_take_the_others_along(self):
-        async def scenario():
-            bench = Bench()
-            bench.background.is_held = True
-            first, second = (asyncio.ensure_future(bench.partition.open()) for _ in range(2))
-            await turns()
-            first.cancel()
-            await turns()
-            bench.background.let_go()
-            await second
-            assert bench.partition.is_open
-
-        asyncio.run(scenario())
-
-    def test_an_opening_that_failed_is_tried_again(self):
-        async def scenario():
-            fault = Fault(call=1, error=errno.EIO, path="partition.json", only=("create",))
-            bench = Bench(FaultyFilesystem(SimulatedFilesystem(), fault))
-            with pytest.raises(Exception, match="cannot be opened"):
-                await bench.partition.open()
-            assert not bench.partition.is_open
+    @in_loop
+    async def test_an_opening_that_failed_is_tried_again(self):
+        fault = Fault(call=1, error=errno.EIO, path="partition.json", only=("create",))
+        bench = Bench(FaultyFilesystem(SimulatedFilesystem(), fault))
+        with pytest.raises(Exception, match="cannot be opened"):
             await bench.partition.open()
-            assert bench.partition.is_open
+        assert not bench.partition.is_open
+        await bench.partition.open()
+        assert bench.partition.is_open
 
-        asyncio.run(scenario())
-
-    def test_a_log_that_is_open_already_takes_the_settings_of_the_topic(self):
-        async def scenario():
-            bench = Bench(config=Config(log=LogConfig(durability=Durability.DISK)))
-            await bench.store.log("t", 0, config=LogConfig())
-            await bench.partition.open()
-            assert bench.store.get("t").config == bench.config.log
-
-        asyncio.run(scenario())
+    @in_loop
+    async def test_a_log_that_is_open_already_takes_the_settings_of_the_topic(self):
+        bench = Bench(config=Config(log=LogConfig(durability=Durability.DISK)))
+        await bench.store.log("t", 0, config=LogConfig())
+        await bench.partition.open()
+        assert bench.store.get("t").config == bench.config.log
 
     def test_settings_that_changed_meanwhile_reach_the_log(self):
         async def scenario(bench: Bench):
@@ -430,19 +423,17 @@ class TestEnding:
 
         run(scenario)
 
-    def test_one_that_is_deleted_while_it_opens_does_not_open(self):
-        async def scenario():
-            bench = Bench()
-            bench.background.is_held = True
-            opening = asyncio.ensure_future(bench.partition.open())
-            await turns()
-            bench.partition.delete()
-            bench.background.let_go()
-            with pytest.raises(UnknownTopic):
-                await opening
-            assert not bench.partition.is_open
-
-        asyncio.run(scenario())
+    @in_loop
+    async def test_one_that_is_deleted_while_it_opens_does_not_open(self):
+        bench = Bench()
+        bench.background.is_held = True
+        opening = asyncio.ensure_future(bench.partition.open())
+        await turns()
+        bench.partition.delete()
+        bench.background.let_go()
+        with pytest.raises(UnknownTopic):
+            await opening
+        assert not bench.partition.is_open
 
     def test_the_way_back_from_offline(self):
         async def scenario(bench: Bench):

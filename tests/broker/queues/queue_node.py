@@ -21,7 +21,8 @@ from millstream.storage.store import Store
 from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
 from millstream.testing.disk.seeded_syncer import SeededSyncer
-from tests.broker.transactions.transaction_fakes import FakeMetadata, in_loop, turns
+from tests.broker.transactions.transaction_fakes import FakeMetadata, turns
+from tests.in_loop import in_loop
 
 __all__ = ["Node", "Rows", "in_loop", "receipts_of", "turns"]
 

@@ -14,8 +14,9 @@ from millstream.config.schema import Durability
 from millstream.errors import StaleReceipt
 from millstream.records.record import Record
 from millstream.testing import GROWING, Fault, FaultyFilesystem
+from tests.in_loop import in_loop
 
-from .queue_node import Node, in_loop, receipts_of, turns
+from .queue_node import Node, receipts_of, turns
 
 
 async def started(**changes: object) -> Node:

@@ -20,8 +20,9 @@ from millstream.errors import (
 )
 from millstream.records.compression import Codec
 from tests.broker.partitions import append, batch
+from tests.in_loop import in_loop
 
-from .queue_node import Node, in_loop, receipts_of, turns
+from .queue_node import Node, receipts_of, turns
 
 
 async def started(**changes: object) -> Node:

@@ -19,8 +19,9 @@ from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.values import QueueLimits
 from millstream.errors import StaleReceipt
 from millstream.testing import CrashState, ManualClock, SimulatedFilesystem, sample_crash_states
+from tests.in_loop import in_loop
 
-from .queue_node import Node, Rows, in_loop, receipts_of
+from .queue_node import Node, Rows, receipts_of
 
 STATES = 5_000 if os.environ.get("MILLSTREAM_LONG") else 150
 LIMITS = QueueLimits(events_bytes_min=300)

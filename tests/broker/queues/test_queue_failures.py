@@ -27,8 +27,9 @@ from millstream.errors import (
 )
 from millstream.records.record import Record
 from millstream.testing import Fault, FaultyFilesystem
+from tests.in_loop import in_loop
 
-from .queue_node import Node, in_loop, receipts_of, turns
+from .queue_node import Node, receipts_of, turns
 
 STATE = "/state/topics/queue-"
 

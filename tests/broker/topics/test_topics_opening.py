@@ -17,8 +17,8 @@ from millstream.metadata.sqlite import SqliteMetadata
 from millstream.records.record import Record
 from millstream.testing import SimulatedFilesystem
 from tests.broker.topic_nodes import make_store, make_topics, running
+from tests.in_loop import in_loop
 from tests.metadata.memory import DyingMetadata, MemoryMetadata
-from tests.metadata.suite import in_loop
 
 from .test_topics import FailingStore
 

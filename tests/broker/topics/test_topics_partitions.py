@@ -17,8 +17,8 @@ from millstream.testing import ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
 from tests.broker.partitions import append
 from tests.broker.topic_nodes import make_store
+from tests.in_loop import in_loop
 from tests.metadata.memory import MemoryMetadata
-from tests.metadata.suite import in_loop
 
 pytestmark = pytest.mark.timeout(60)
 

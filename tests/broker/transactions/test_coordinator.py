@@ -31,8 +31,9 @@ from millstream.errors import (
     UnknownTopic,
     UnknownTransaction,
 )
+from tests.in_loop import in_loop
 
-from .transaction_fakes import Data, Mark, Node, in_loop, turns
+from .transaction_fakes import Data, Mark, Node, turns
 
 MINUTE_MS = 60_000
 

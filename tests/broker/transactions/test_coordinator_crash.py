@@ -30,8 +30,9 @@ from millstream.testing import ManualClock, ManualTimers, SimulatedFilesystem, s
 from millstream.testing.clocks.seeded_background import SeededBackground
 from millstream.testing.disk.seeded_syncer import SeededSyncer
 from tests.broker.partitions import TOPIC_ID, Config, append, batch, values
+from tests.in_loop import in_loop
 
-from .transaction_fakes import FakeMetadata, in_loop, turns
+from .transaction_fakes import FakeMetadata, turns
 
 STATES = 5_000 if os.environ.get("MILLSTREAM_LONG") else 150
 SEGMENTS = Config(log=LogConfig(segment_bytes_max=1024))

@@ -14,8 +14,9 @@ from millstream.broker.transactions.producer_ids import (
 )
 from millstream.errors import Busy, CorruptData, DiskFull, StorageFailed
 from millstream.metadata.interface import MetadataEntry
+from tests.in_loop import in_loop
 
-from .transaction_fakes import FakeMetadata, in_loop
+from .transaction_fakes import FakeMetadata
 
 
 async def take(ids: ProducerIds, count: int) -> list[int]:

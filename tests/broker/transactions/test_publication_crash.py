@@ -21,9 +21,10 @@ from millstream.broker.transactions.publication import (
 from millstream.broker.transactions.transaction import TransactionProducer, TransactionState
 from millstream.testing import SimulatedFilesystem, sample_crash_states
 from tests.broker.partitions import append, batch
+from tests.in_loop import in_loop
 
 from .test_coordinator_crash import TIMEOUT_MS, WHERE, RealNode
-from .transaction_fakes import FakeMetadata, in_loop
+from .transaction_fakes import FakeMetadata
 
 STATES = 5_000 if os.environ.get("MILLSTREAM_LONG") else 150
 ROUNDS = 2

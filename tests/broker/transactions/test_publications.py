@@ -34,8 +34,9 @@ from millstream.errors import (
     Stopping,
     UnknownFormat,
 )
+from tests.in_loop import in_loop
 
-from .transaction_fakes import Mark, Node, in_loop, turns
+from .transaction_fakes import Mark, Node, turns
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from millstream.broker.transactions.coordinator import TransactionCoordinator
 from millstream.broker.transactions.producer_ids import ProducerIds
@@ -17,15 +17,6 @@ from millstream.metadata.interface import Compare, MetadataEntry
 from millstream.testing import ManualClock, ManualTimers
 
 Put = Sequence[tuple[bytes, bytes | None]]
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    run.__name__ = test.__name__
-    run.__wrapped__ = test  # type: ignore[attr-defined]
-    return run
 
 
 async def turns(count: int = 40) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -23,18 +20,11 @@ from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
 from millstream.testing.clocks.seeded_background import SeededBackground
+from tests.in_loop import in_loop
 
 DECLARED = [*LOG_METRICS, *STORE_METRICS]
 SMALL = LogConfig(segment_bytes_max=1024)
 BATCH = build_batch([Record(b"x" * 50), Record(b"y" * 50)], now_ms=0)
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 class SlowFilesystem(FaultyFilesystem):

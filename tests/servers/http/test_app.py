@@ -12,6 +12,7 @@ from millstream.broker.problems import Problem, ProblemCode
 from millstream.servers.http.app import make_app
 from millstream.servers.http.handlers.health import Health
 from millstream.servers.http.server.listener import HttpListener
+from tests.in_loop import in_loop
 
 STARTING = Problem(ProblemCode.STARTING, "the node is starting")
 GOOD = Health(is_started=True)
@@ -74,43 +75,37 @@ def test_problems_are_named_also_by_a_node_that_is_ready():
     }
 
 
-def test_what_is_not_there_is_not_found_and_nothing_can_be_changed():
-    async def live() -> None:
-        async with listening() as port:
-            missing = await asyncio.to_thread(get, port, "/")
-            refused = await asyncio.to_thread(get, port, "/metrics", "POST")
-            for (status, kind, body), code in ((missing, 404), (refused, 405)):
-                assert (status, kind) == (code, "application/json")
-                assert json.loads(body)["error"].keys() == {"code", "message", "detail"}
-
-    asyncio.run(live())
+@in_loop
+async def test_what_is_not_there_is_not_found_and_nothing_can_be_changed():
+    async with listening() as port:
+        missing = await asyncio.to_thread(get, port, "/")
+        refused = await asyncio.to_thread(get, port, "/metrics", "POST")
+        for (status, kind, body), code in ((missing, 404), (refused, 405)):
+            assert (status, kind) == (code, "application/json")
+            assert json.loads(body)["error"].keys() == {"code", "message", "detail"}
 
 
-def test_metrics_come_in_one_text_of_the_kind_that_prometheus_reads():
-    async def live() -> None:
-        async with listening(pieces=["a 1\n", "b 2\n"]) as port:
-            found = await asyncio.to_thread(get, port, "/metrics")
-            assert found == (200, "text/plain; version=0.0.4; charset=utf-8", "a 1\nb 2\n")
-
-    asyncio.run(live())
+@in_loop
+async def test_metrics_come_in_one_text_of_the_kind_that_prometheus_reads():
+    async with listening(pieces=["a 1\n", "b 2\n"]) as port:
+        found = await asyncio.to_thread(get, port, "/metrics")
+        assert found == (200, "text/plain; version=0.0.4; charset=utf-8", "a 1\nb 2\n")
 
 
-def test_the_loop_has_a_turn_between_two_pieces_of_a_scrape():
-    async def live() -> None:
-        turns: list[str] = []
-        loop = asyncio.get_running_loop()
+@in_loop
+async def test_the_loop_has_a_turn_between_two_pieces_of_a_scrape():
+    turns: list[str] = []
+    loop = asyncio.get_running_loop()
 
-        def pieces() -> Iterator[str]:
-            for name in "abc":
-                turns.append(name)
-                loop.call_soon(turns.append, "loop")
-                yield name
+    def pieces() -> Iterator[str]:
+        for name in "abc":
+            turns.append(name)
+            loop.call_soon(turns.append, "loop")
+            yield name
 
-        async with listening(pieces=pieces()) as port:
-            await asyncio.to_thread(get, port, "/metrics")
-        assert turns == ["a", "loop", "b", "loop", "c", "loop"]
-
-    asyncio.run(live())
+    async with listening(pieces=pieces()) as port:
+        await asyncio.to_thread(get, port, "/metrics")
+    assert turns == ["a", "loop", "b", "loop", "c", "loop"]
 
 
 def test_a_client_that_keeps_its_connection_does_not_hold_up_the_end():

@@ -21,12 +21,13 @@ from millstream.storage.inspect.transaction_outcomes import StableOffsetTracker
 from millstream.storage.segment.log_state import LogState
 from millstream.testing.broker import running_broker
 from tests.broker.partitions import DIRECTORY, SMALL_SEGMENTS, Bench, Config, append, batch, run
+from tests.in_loop import in_loop
 from tests.servers.kafka.client import RawClient, batch_of
 from tests.servers.kafka.conftest import make_topic
 from tests.servers.kafka.handlers.test_fetch import fetch, part, values
 from tests.servers.kafka.handlers.test_produce import produce
 from tests.servers.kafka.handlers.test_transactions import Producer
-from tests.storage.logs import HeldSyncer, in_loop, make_store, turns
+from tests.storage.logs import HeldSyncer, make_store, turns
 from tests.storage.logs import batch_of as plain_batch
 
 from .directories import ALL, COMMITTED, records, shown

@@ -13,8 +13,9 @@ from millstream.records.record import Record
 from millstream.storage.log import Log
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
+from tests.in_loop import in_loop
 from tests.storage.keyed import DIRECTORY, SMALL, clean, fill, filled, offsets
-from tests.storage.logs import HeldExecutor, HeldSyncer, batch_of, in_loop, make_store, turns
+from tests.storage.logs import HeldExecutor, HeldSyncer, batch_of, make_store, turns
 
 
 def bases(log: Log) -> list[int]:

@@ -24,7 +24,8 @@ from millstream.storage.append.byte_budget import ByteBudget
 from millstream.storage.append.pending_append import Appended, PendingAppend
 from millstream.storage.segment.counters import LogCounters
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
-from tests.storage.logs import HeldExecutor, batch_of, in_loop, make_store, turns
+from tests.in_loop import in_loop
+from tests.storage.logs import HeldExecutor, batch_of, make_store, turns
 
 BATCH = batch_of(b"v")
 TIGHT = LogConfig(unflushed_bytes_max=len(BATCH))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from millstream.storage.append.group_committer import GroupCommitter
 from millstream.storage.disk.filesystem import File
 from millstream.storage.disk.syncer import SyncCallback
+from tests.in_loop import in_loop
 
 
 class HeldExecutor:
@@ -90,14 +91,6 @@ async def turns(count: int = 5) -> None:
     """Run the loop until nothing is left to do."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())
-
-    run.__name__ = test.__name__
-    return run
 
 
 async def busy(background: HeldExecutor) -> GroupCommitter:
@@ -191,24 +184,22 @@ async def test_a_log_may_ask_again_as_soon_as_its_commit_ended():
         (3, 2, [1, 1]),
     ],
 )
-def test_logs_that_wait_are_dealt_out_over_the_threads_as_they_come_free(width, count, shares):
-    async def test() -> None:
-        background = HeldExecutor(width)
-        committer = await busy(background)
-        logs = [Log(str(number)) for number in range(count)]
-        for log in logs:
-            committer.request(log)
-        for _ in range(width):
-            await background.let_go()
-        found = []
-        while background.held:
-            before = sum(len(log.synced) for log in logs)
-            await background.let_go()
-            found.append(sum(len(log.synced) for log in logs) - before)
-        assert found == shares
-        assert all(log.errors == [None] for log in logs)
-
-    asyncio.run(test())
+@in_loop
+async def test_waiting_logs_are_divided_among_the_threads_that_are_free(width, count, shares):
+    background = HeldExecutor(width)
+    committer = await busy(background)
+    logs = [Log(str(number)) for number in range(count)]
+    for log in logs:
+        committer.request(log)
+    for _ in range(width):
+        await background.let_go()
+    found = []
+    while background.held:
+        before = sum(len(log.synced) for log in logs)
+        await background.let_go()
+        found.append(sum(len(log.synced) for log in logs) - before)
+    assert found == shares
+    assert all(log.errors == [None] for log in logs)
 
 
 @in_loop

@@ -22,7 +22,8 @@ from millstream.storage.inspect.verify_store import verify_partition
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import ManualClock, SimulatedFilesystem
-from tests.storage.logs import HeldExecutor, in_loop, make_store, turns
+from tests.in_loop import in_loop
+from tests.storage.logs import HeldExecutor, make_store, turns
 
 from .cleanings import COMPACTED, FakeRemovalHooks, clean, data, kept, marker, produced, put, ranges
 

@@ -31,7 +31,8 @@ from millstream.testing import (
     sweep,
 )
 from millstream.testing.disk.crash_states import crash_states
-from tests.storage.logs import HeldExecutor, in_loop, make_store, turns
+from tests.in_loop import in_loop
+from tests.storage.logs import HeldExecutor, make_store, turns
 
 from .cleanings import COMPACTED, clean, put, ranges
 

@@ -20,7 +20,7 @@ from millstream.storage.disk.io_priority import (
     set_io_priority,
 )
 from millstream.storage.store import Store
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 
 is_known = pytest.mark.skipif(not is_granted(IDLE), reason="the kernel has no disk priorities")
 

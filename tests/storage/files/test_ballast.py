@@ -15,7 +15,8 @@ from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem, sweep
 from millstream.testing.disk.crash_states import crash_states
-from tests.storage.logs import in_loop, make_store, turns
+from tests.in_loop import in_loop
+from tests.storage.logs import make_store, turns
 
 SMALL = LogConfig(segment_records_max=2, index_interval_bytes=64)
 FOUR_KEPT = replace(SMALL, retention_records=4)

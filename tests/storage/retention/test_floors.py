@@ -14,8 +14,9 @@ from millstream.storage.inspect.verify_store import verify_partition
 from millstream.storage.log import Log
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
 from millstream.testing.disk.crash_states import crash_states
+from tests.in_loop import in_loop
 from tests.storage.keyed import DIRECTORY, SMALL, fill, filled
-from tests.storage.logs import in_loop, make_store, turns
+from tests.storage.logs import make_store, turns
 
 RETENTION = "retention"
 

@@ -33,6 +33,7 @@ from millstream.storage.log import Log
 from millstream.storage.retention import key_deletions
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
+from tests.in_loop import in_loop
 from tests.storage.keyed import (
     DIRECTORY,
     SMALL,
@@ -43,7 +44,7 @@ from tests.storage.keyed import (
     offsets,
     value_of,
 )
-from tests.storage.logs import HeldExecutor, HeldSyncer, in_loop, make_store, turns
+from tests.storage.logs import HeldExecutor, HeldSyncer, make_store, turns
 
 WITHOUT_K1 = [offset for offset in range(36) if key_of(offset) != b"k1"]
 

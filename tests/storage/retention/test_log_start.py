@@ -30,7 +30,8 @@ from millstream.storage.inspect.verify_store import verify_partition
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.testing import Fault, FaultyFilesystem, ManualClock, SimulatedFilesystem
-from tests.storage.logs import HeldExecutor, batch_of, in_loop, make_store, turns
+from tests.in_loop import in_loop
+from tests.storage.logs import HeldExecutor, batch_of, make_store, turns
 
 SMALL = LogConfig(segment_bytes_max=1024, index_interval_bytes=64)
 DISK = LogConfig(segment_bytes_max=1024, index_interval_bytes=64, durability=Durability.DISK)

@@ -14,8 +14,9 @@ from millstream.records.control import build_marker
 from millstream.records.record import Record
 from millstream.storage.log import Log
 from millstream.testing import Fault, FaultyFilesystem, SimulatedFilesystem
+from tests.in_loop import in_loop
 from tests.storage.keyed import clean, fill, filled, offsets
-from tests.storage.logs import HeldExecutor, batch_of, in_loop, make_store, turns
+from tests.storage.logs import HeldExecutor, batch_of, make_store, turns
 
 BATCH = batch_of(b"x" * 39)
 SIZE = len(BATCH)

@@ -26,6 +26,7 @@ from millstream.storage.segment.reader import Address
 from millstream.storage.segment.segment import SealedSegment, remove_segment
 from millstream.storage.segment.stripped_batches import StrippedBatchCache
 from millstream.testing import SimulatedFilesystem
+from tests.in_loop import in_loop
 from tests.storage.keyed import (
     DIRECTORY,
     SMALL,
@@ -38,7 +39,7 @@ from tests.storage.keyed import (
     value_of,
     walk,
 )
-from tests.storage.logs import in_loop, make_store, turns
+from tests.storage.logs import make_store, turns
 
 HIDDEN = {
     "one of a batch": [4],

@@ -27,6 +27,7 @@ from millstream.servers.http.server.server_state import HttpServerState
 from millstream.testing.broker import RunningBroker, running_broker
 from millstream.testing.clocks.manual_clock import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
+from tests.in_loop import in_loop
 from tests.servers.http.calls import app_with
 from tests.servers.http.raw_client import RawClient, answers_in, raw_client
 
@@ -391,29 +392,27 @@ def socket_server() -> ControlledServer:
     return server
 
 
-def test_a_websocket_stays_counted_and_has_no_deadline_of_a_request() -> None:
-    async def run() -> None:
-        server = socket_server()
-        clock = ManualClock()
-        timers = ManualTimers(clock)
-        server.state.clock, server.state.timers = clock, timers
-        reader, writer = await connect(server)
-        writer.write(HANDSHAKE)
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        connections = server.state.connections
-        assert (len(connections), connections.count_of("127.0.0.1")) == (1, 1)
-        timers.advance(12)  # Past the deadline of a head, and before the first ping.
-        writer.write(b"\x81\x85\x00\x00\x00\x00hello")
-        assert await reader.readexactly(7) == b"\x81\x05hello"
-        writer.write(b"\x88\x82\x00\x00\x00\x00\x03\xe8")
-        await reader.read()
-        writer.close()
-        await connections.wait_until_none()
-        assert connections.count_of("127.0.0.1") == 0
-        assert (server.state.counters.held_bytes, server.state.counters.ended) == (0, {})
-        await server.listener.stop()
-
-    asyncio.run(run())
+@in_loop
+async def test_a_websocket_stays_counted_and_has_no_deadline_of_a_request() -> None:
+    server = socket_server()
+    clock = ManualClock()
+    timers = ManualTimers(clock)
+    server.state.clock, server.state.timers = clock, timers
+    reader, writer = await connect(server)
+    writer.write(HANDSHAKE)
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    connections = server.state.connections
+    assert (len(connections), connections.count_of("127.0.0.1")) == (1, 1)
+    timers.advance(12)  # Past the deadline of a head, and before the first ping.
+    writer.write(b"\x81\x85\x00\x00\x00\x00hello")
+    assert await reader.readexactly(7) == b"\x81\x05hello"
+    writer.write(b"\x88\x82\x00\x00\x00\x00\x03\xe8")
+    await reader.read()
+    writer.close()
+    await connections.wait_until_none()
+    assert connections.count_of("127.0.0.1") == 0
+    assert (server.state.counters.held_bytes, server.state.counters.ended) == (0, {})
+    await server.listener.stop()
 
 
 def test_what_follows_the_wish_for_a_websocket_too_early_is_refused() -> None:

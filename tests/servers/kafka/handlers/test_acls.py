@@ -13,7 +13,7 @@ from millstream.protocols.kafka.messages.acls import (
     DescribeAclsRequest,
 )
 from millstream.servers.kafka.handlers.acls import NO_ACLS, create_acls, delete_acls, describe_acls
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import open_handler_node
 
 REFUSED = (ErrorCode.SECURITY_DISABLED, NO_ACLS)

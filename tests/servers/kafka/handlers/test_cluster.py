@@ -7,7 +7,7 @@ import pytest
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.cluster import DESCRIBE_CLUSTER, DescribeClusterRequest
 from millstream.servers.kafka.handlers.cluster import describe_cluster
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import CLUSTER_ID, NODE_ID, open_handler_node
 
 UNASKED = -(2**31)

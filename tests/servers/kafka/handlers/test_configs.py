@@ -34,7 +34,7 @@ from millstream.servers.kafka.handlers.configs import (
     describe_configs,
     incremental_alter_configs,
 )
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import NODE_ID, HandlerNode, open_handler_node
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

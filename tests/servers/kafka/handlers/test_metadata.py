@@ -17,7 +17,7 @@ from millstream.protocols.kafka.messages.metadata import (
     MetadataRequestTopic,
 )
 from millstream.servers.kafka.handlers.metadata import metadata
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import CLUSTER_ID, NODE_ID, HandlerNode, open_handler_node
 
 UNASKED = -(2**31)

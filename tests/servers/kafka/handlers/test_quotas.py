@@ -17,7 +17,7 @@ from millstream.protocols.kafka.messages.quotas import (
     DescribeClientQuotasRequestComponent,
 )
 from millstream.servers.kafka.handlers.quotas import alter_client_quotas, describe_client_quotas
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import HandlerNode, open_handler_node
 
 EXACT, DEFAULT_ONLY, ANY = 0, 1, 2

@@ -7,7 +7,7 @@ import pytest
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from millstream.servers.kafka.handlers.sasl import sasl_authenticate, sasl_handshake
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import open_handler_node
 
 

@@ -35,7 +35,7 @@ from millstream.servers.kafka.handlers.topics import (
     delete_topics,
     elect_leaders,
 )
-from tests.metadata.suite import in_loop
+from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import NODE_ID, HandlerNode, open_handler_node
 
 
