@@ -66,11 +66,11 @@ def test_what_opening_the_data_found_is_told_after_a_clean_stop(tmp_path: Path) 
 def test_the_history_has_what_was_appended_and_asked_for(running: RunningBroker) -> None:
     topic = HttpTopic(running)
     topic.append_values(*range(40))
-    about = running.server._info
-    assert about is not None
+    info = running.server._info
+    assert info is not None
 
     async def sample() -> None:
-        about._history._sample(running.server.broker.clock.monotonic())
+        info._history._sample(running.server.broker.clock.monotonic())
 
     running.run(sample())
     found = ask(running.url, "GET", "/v1/node/history").json
@@ -87,22 +87,22 @@ def test_a_request_that_was_asked_to_wait_says_nothing_of_how_fast_the_node_is(
     running: RunningBroker,
 ) -> None:
     topic = HttpTopic(running)
-    about = running.server._info
-    assert about is not None
-    before = about._reading()
+    info = running.server._info
+    assert info is not None
+    before = info._sample()
     topic.get(wait_ms=1)
-    after = about._reading()
+    after = info._sample()
     assert sum(after.http_answers) == sum(before.http_answers)
     assert after.http_requests == before.http_requests + 1
     topic.get()
-    assert sum(about._reading().http_answers) == sum(after.http_answers) + 1
+    assert sum(info._sample().http_answers) == sum(after.http_answers) + 1
 
 
 def test_a_node_that_was_stopped_samples_no_more(tmp_path: Path) -> None:
     with running_broker(tmp_path) as running:
-        about = running.server._info
-        assert about is not None
-        history = about._history
+        info = running.server._info
+        assert info is not None
+        history = info._history
         assert history._timer is not None
     assert history._timer is None
 
