@@ -12,7 +12,6 @@ from millstream.clients.partition import OffsetBounds, TopicDescription
 from millstream.errors import (
     InvalidConfig,
     InvalidName,
-    InvalidRegex,
     InvalidRequest,
     MalformedAnswer,
     NodeRefused,
@@ -80,15 +79,6 @@ def test_internal_topics_are_shown_only_to_who_names_them(broker, node, topic):
     consumer_offsets = "__consumer_offsets"
     assert consumer_offsets not in node.topics()
     assert all(not name.startswith("__") for name in node.topics())
-
-
-def test_topics_are_found_by_a_pattern_of_their_whole_name(node):
-    for name in ("orders-eu", "orders-us", "no-orders-us"):
-        node.create_topic(name, partitions=1)
-    assert set(node.topics_matching("orders-.*")) == {"orders-eu", "orders-us"}
-    assert node.topics_matching("orders") == {}
-    with pytest.raises(InvalidRegex, match=r"pattern '\(' is not valid: missing \)"):
-        node.topics_matching("(")
 
 
 def test_a_topic_is_created_with_its_settings(node):

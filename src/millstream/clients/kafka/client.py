@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Self
 
-import re2
-
 from millstream.clients.kafka.cluster import KafkaCluster
 from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.fetcher import FETCH_SIZE_MAX, PartitionFetcher
@@ -27,7 +25,6 @@ from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds, To
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     InvalidConfig,
-    InvalidRegex,
     InvalidRequest,
     OffsetOutOfRange,
     UnknownTopic,
@@ -135,18 +132,6 @@ class KafkaClient:
             return _info(known)
 
         return self.cluster.retrying(ask)
-
-    def topics_matching(self, pattern: str) -> dict[str, TopicDescription]:
-        """Return the topics whose whole name matches `pattern`, in the syntax of RE2."""
-        options = re2.Options()
-        options.log_errors = False
-        try:
-            compiled = re2.compile(pattern, options)
-        except re2.error as error:
-            reason = error.args[0]  # The engine's own words, which come as bytes.
-            said = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
-            raise InvalidRegex(f"pattern {pattern!r} is not valid: {said}") from None
-        return {name: info for name, info in self.topics().items() if compiled.fullmatch(name)}
 
     def create_topic(
         self,

@@ -55,7 +55,7 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """How long claims are collected to be served evenly; 0 serves each one when it arrives."""
 
 
-class QueueAnswer(Struct, kw_only=True):
+class QueueAnswer(Struct, kw_only=True, frozen=True):
     """A queue. With no request in flight, enqueued = acked + dead + ready + delayed + leased."""
 
     name: str

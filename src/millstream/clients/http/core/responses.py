@@ -33,7 +33,7 @@ from millstream.errors import (
     Unavailable,
 )
 from millstream.protocols.http.errors import ErrorAnswer, error_of
-from millstream.protocols.http.queues import ClaimAnswer, ExtendAnswer, QueueAnswer, QueuesAnswer
+from millstream.protocols.http.queues import ClaimAnswer, ExtendAnswer
 from millstream.protocols.http.records import (
     AppendAnswer,
     GapShape,
@@ -133,6 +133,10 @@ def _foreign_refusal(answer: ClientResponse) -> Refusal:
 
 class _Deleted(Struct):
     deleted: int
+
+
+class _Queues(Struct):
+    queues: list[QueueState]
 
 
 def identity_of(answer: ClientResponse) -> HttpProducerId:
@@ -244,17 +248,12 @@ def deleted_of(answer: ClientResponse) -> int:
 
 def queue_of(answer: ClientResponse) -> QueueState:
     """Return what a node says of a queue."""
-    return _queue_of(decoded(answer.body, QueueAnswer))
+    return decoded(answer.body, QueueState)
 
 
 def queues_of(answer: ClientResponse) -> list[QueueState]:
     """Return what a node says of all queues."""
-    return [_queue_of(one) for one in decoded(answer.body, QueuesAnswer).queues]
-
-
-def _queue_of(found: QueueAnswer) -> QueueState:
-    fields = QueueState.__dataclass_fields__
-    return QueueState(**{name: getattr(found, name) for name in fields})
+    return decoded(answer.body, _Queues).queues
 
 
 def jobs_of(answer: ClientResponse, queue: str) -> list[ClaimedJob]:

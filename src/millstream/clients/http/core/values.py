@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from millstream.protocols.http.queues import QueueAnswer
 from millstream.protocols.http.records import RequestCost
 
 Key: TypeAlias = str | bytes | None
@@ -108,23 +109,8 @@ class TopicState(TopicInfo):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueState:
-    """A queue. At every quiet moment, enqueued = acked + dead + ready + delayed + leased."""
-
-    name: str
-    lease_ms: int
-    deliveries_max: int
-    dead_letter: str
-    claim_window_ms: int
-    enqueued: int
-    ready: int
-    leased: int
-    delayed: int
-    acked: int
-    dead: int
-    delivered: int
-    removed: int
+class QueueState(QueueAnswer, frozen=True, kw_only=True):
+    """Settings and job counts of a queue. See `QueueAnswer` for the fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
