@@ -37,8 +37,8 @@ def marker(offset, producer, *, is_commit=False):
     return decode_header(stamp(batch, base_offset=offset, leader_epoch=0))
 
 
-def void(voids, *headers):
-    return [voids.is_void(header) for header in headers]
+def void(aborted_filter, *headers):
+    return [aborted_filter.is_filtered(header) for header in headers]
 
 
 def test_an_aborted_transaction_is_void_up_to_its_marker():
@@ -78,20 +78,20 @@ def test_reading_may_begin_within_a_transaction():
 
 
 def test_what_is_open_at_the_end_of_a_stretch_goes_on_in_the_next():
-    voids = AbortedFilter({1: [10]})
-    assert void(voids, data(10, 1)) == [True]
-    voids.add({})
-    assert void(voids, data(11, 1), marker(12, 1), data(13, 1)) == [True, True, False]
+    aborted_filter = AbortedFilter({1: [10]})
+    assert void(aborted_filter, data(10, 1)) == [True]
+    aborted_filter.add({})
+    assert void(aborted_filter, data(11, 1), marker(12, 1), data(13, 1)) == [True, True, False]
 
 
 def test_a_transaction_that_is_named_again_counts_once():
-    voids = AbortedFilter({1: [10]})
-    assert void(voids, data(10, 1)) == [True]
-    voids.add({1: [10, 20]})
-    assert void(voids, data(11, 1), marker(12, 1)) == [True, True]
-    voids.add({1: [10, 20]})
-    assert void(voids, data(13, 1), marker(14, 1, is_commit=True)) == [False, True]
-    assert void(voids, data(20, 1), marker(21, 1), data(22, 1)) == [True, True, False]
+    aborted_filter = AbortedFilter({1: [10]})
+    assert void(aborted_filter, data(10, 1)) == [True]
+    aborted_filter.add({1: [10, 20]})
+    assert void(aborted_filter, data(11, 1), marker(12, 1)) == [True, True]
+    aborted_filter.add({1: [10, 20]})
+    assert void(aborted_filter, data(13, 1), marker(14, 1, is_commit=True)) == [False, True]
+    assert void(aborted_filter, data(20, 1), marker(21, 1), data(22, 1)) == [True, True, False]
 
 
 STEPS = st.lists(
@@ -130,15 +130,17 @@ def history(steps):
 def test_any_history_read_in_any_stretches_shows_what_was_committed(steps, draw):
     headers, aborted, seen = history(steps)
     cuts = sorted(draw.draw(st.sets(st.integers(0, len(headers)))))
-    voids = AbortedFilter()
+    aborted_filter = AbortedFilter()
     found = []
     for start, stop in itertools.pairwise([0, *cuts, len(headers)]):
-        stretch = headers[start:stop]
-        if stretch:
+        chunk = headers[start:stop]
+        if chunk:
             # A node names those that begin before the end of what it sends; maybe more than once.
-            end = stretch[-1].next_offset
-            voids.add({who: [at for at in firsts if at < end] for who, firsts in aborted.items()})
-        found += [not voids.is_void(header) for header in stretch]
+            end = chunk[-1].next_offset
+            aborted_filter.add(
+                {who: [at for at in firsts if at < end] for who, firsts in aborted.items()}
+            )
+        found += [not aborted_filter.is_filtered(header) for header in chunk]
     assert found == seen
 
 

@@ -1,1 +1,1 @@
-"""Acknowledgement files that clients write, and their verification."""
+"""Audit: files of acknowledged records, and verification that a node still has them."""

@@ -126,11 +126,11 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
         raise click.UsageError("--data and --bootstrap cannot be combined")
     seed = secrets.randbelow(_SEED_MAX) if seed is None else seed
     throttle = IoThrottle(bytes_per_second) if bytes_per_second else None
-    with one_line_errors(), progress_bar("verify") as bar, AckIndex() as books:
+    with one_line_errors(), progress_bar("verify") as bar, AckIndex() as ack_index:
         for path in acknowledged:
-            books.read(path, topics=topics)
+            ack_index.read(path, topics=topics)
         run = Verification(
-            books, topics=topics, deleted=deleted, throttle=throttle, progress=bar.update
+            ack_index, topics=topics, deleted=deleted, throttle=throttle, progress=bar.update
         )
         if bootstrap:
             report = run.verify_node(bootstrap, samples=samples, seed=seed, timeout_s=timeout)
@@ -151,15 +151,17 @@ def _report_json(report: Report, seed: int | None) -> dict[str, Any]:
         "bytes": report.bytes,
         "acknowledged": {
             "total": report.records,
-            **{fate.value: report.fates[fate] for fate in AckOutcome},
+            **{outcome.value: report.outcomes[outcome] for outcome in AckOutcome},
         },
         "topics": {
             topic: {
-                fate.value: fates[fate] for fate in AckOutcome if fate is not AckOutcome.UNPLACED
+                outcome.value: outcomes[outcome]
+                for outcome in AckOutcome
+                if outcome is not AckOutcome.UNPLACED
             }
-            for topic, fates in sorted(report.by_topic.items())
+            for topic, outcomes in sorted(report.by_topic.items())
         },
-        "misses": [_miss_json(miss) for miss in report.misses],
+        "misses": [_miss_json(miss) for miss in report.discrepancies],
         "damaged": report.damaged,
         "unfinished": report.unfinished,
         "absent": report.absent,
@@ -175,7 +177,7 @@ def _report_json(report: Report, seed: int | None) -> dict[str, Any]:
 
 def _miss_json(miss: Discrepancy) -> dict[str, Any]:
     return {
-        "fate": miss.fate.value,
+        "fate": miss.outcome.value,
         "topic": miss.where.topic,
         "partition": miss.where.partition,
         "offset": miss.offset,
@@ -191,30 +193,32 @@ def _print_report(report: Report) -> None:
     total = report.damaged + report.unfinished + report.absent
     if (rest := total - len(report.findings)) > 0:
         click.echo(f"and {rest} more findings")
-    for miss in report.misses:
-        place = f"{miss.fate.value}: {miss.where} offset {miss.offset}: {miss.why}"
+    for miss in report.discrepancies:
+        place = f"{miss.outcome.value}: {miss.where} offset {miss.offset}: {miss.why}"
         click.echo(printable(f"{place} ({miss.file} line {miss.line})"))
-    if (rest := report.lost - len(report.misses)) > 0:
+    if (rest := report.lost - len(report.discrepancies)) > 0:
         click.echo(f"and {rest} more records")
     if report.by_topic:
-        shown = [fate for fate in AckOutcome if fate is not AckOutcome.UNPLACED]
+        shown = [outcome for outcome in AckOutcome if outcome is not AckOutcome.UNPLACED]
         rows = [
-            (topic, *(fates[fate] for fate in shown))
-            for topic, fates in sorted(report.by_topic.items())
+            (topic, *(outcomes[outcome] for outcome in shown))
+            for topic, outcomes in sorted(report.by_topic.items())
         ]
-        print_table(["TOPIC", *(fate.value.replace("_", " ").upper() for fate in shown)], rows)
+        print_table(
+            ["TOPIC", *(outcome.value.replace("_", " ").upper() for outcome in shown)], rows
+        )
 
 
 def _summary(report: Report, seed: int | None) -> str:
     lines = [
         f"{report.bytes} bytes read: {report.damaged} damaged, {report.unfinished} unfinished;"
-        f" {report.records} acknowledged: {report.fates[AckOutcome.LOST]} lost,"
-        f" {report.fates[AckOutcome.DIFFERENT]} different"
+        f" {report.records} acknowledged: {report.outcomes[AckOutcome.LOST]} lost,"
+        f" {report.outcomes[AckOutcome.DIFFERENT]} different"
     ]
     if report.absent:
         lines.append(f"{report.absent} gaps between offsets, from deletion by key or from loss")
     lines += [f"{path}: the last line is incomplete and was skipped" for path in report.torn_files]
-    if count := report.fates[AckOutcome.UNPLACED]:
+    if count := report.outcomes[AckOutcome.UNPLACED]:
         lines.append(f"{count} acknowledged without an offset, not checked")
     if seed is not None:
         lines.append(

@@ -1,1 +1,1 @@
-"""What speaks to a node from outside: over its Kafka door, batch by batch."""
+"""Clients of a node: the HTTP client, and a Kafka client that reads and writes whole batches."""

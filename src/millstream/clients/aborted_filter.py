@@ -1,16 +1,16 @@
-"""Which batches hold nothing that an application should see.
+"""Filter for control batches and batches of aborted transactions.
 
-A transaction lies scattered in its partition, batches of other producers between its own, and ends
-with a marker, a control batch. Where it was aborted, the node names its producer and its first
-offset. A producer has one transaction at a time, so the first marker of that producer from that
-offset on ends it:
+The batches of a transaction are interleaved with batches of other producers, and a marker (a
+control batch) ends it. For an aborted transaction, the node reports the producer id and the first
+offset. A producer has one transaction at a time, so the producer's first marker at or after that
+offset ends the transaction:
 
     offset     10        11        12        13        14         15
              +---------+---------+---------+---------+----------+---------+
              | of A    | of B    | of A    | marker  | marker   | of A    |    aborted: {A: [10]}
              |         |         |         | of B    | of A     |         |
              +---------+---------+---------+---------+----------+---------+
-      void?    yes       no        yes       yes       yes        no
+  filtered?    yes       no        yes       yes       yes        no
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from millstream.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 
 class AbortedFilter:
-    """Tells, batch by batch in the order of offsets, which are void.
+    """Decides for each batch, in offset order, whether applications may see it.
 
-    One for each reading of a partition: what is open at the end of a stretch goes on in the next.
-    Pure, and for one thread.
+    Use one filter for each pass over a partition: transactions that are open at the end of a chunk
+    continue in the next. Does no I/O and is not thread-safe.
     """
 
     def __init__(self, aborted: Mapping[int, Sequence[int]] | None = None) -> None:
@@ -35,9 +35,9 @@ class AbortedFilter:
             self.add(aborted)
 
     def add(self, aborted: Mapping[int, Sequence[int]]) -> None:
-        """Learn of the aborted transactions of the next stretch, before its first batch.
+        """Add the aborted transactions of the next chunk, before its first batch.
 
-        What is known already may come again.
+        Transactions that were added before may be repeated.
         """
         for producer_id, offsets in aborted.items():
             known = self._first_offsets.setdefault(producer_id, [])
@@ -47,8 +47,8 @@ class AbortedFilter:
                 known += new
                 known.sort()
 
-    def is_void(self, header: BatchHeader) -> bool:
-        """Whether the batch is a marker, or part of an aborted transaction."""
+    def is_filtered(self, header: BatchHeader) -> bool:
+        """Return whether the batch is a marker or part of an aborted transaction."""
         attributes = header.attributes
         if attributes & CONTROL_BIT:
             self._end(header.producer_id, header.base_offset)
@@ -59,7 +59,7 @@ class AbortedFilter:
         return known[0] <= header.base_offset if known else False
 
     def _end(self, producer_id: int, offset: int) -> None:
-        """Note the marker at `offset`: all that the producer had begun before it is over."""
+        """End all transactions that the producer began before its marker at `offset`."""
         known = self._first_offsets.get(producer_id)
         if known is None:
             return

@@ -1,4 +1,4 @@
-"""What a client knows of partitions, wherever it reads them: values that all doors share."""
+"""Topics, partitions and chunks of batches, as values for all kinds of record sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.records.topic_partition import TopicPartition
 
 
 class TopicDescription(NamedTuple):
-    """A topic, as whoever holds it describes it."""
+    """Name, id and partition count of a topic."""
 
     name: str
     id: uuid.UUID
@@ -20,70 +20,71 @@ class TopicDescription(NamedTuple):
 
 
 class OffsetBounds(NamedTuple):
-    """Which offsets of a partition can be read: from `start` up to, not including, `end`."""
+    """Readable offsets of a partition: from `start` up to, but not including, `end`."""
 
     start: int
     end: int
 
 
 class Isolation(enum.Enum):
-    """Which records of transactions are seen."""
+    """Which records of transactions a reader sees."""
 
     READ_COMMITTED = "read_committed"
-    """Those of transactions that were committed, up to the first that is still open."""
+    """Records of committed transactions, up to the first transaction that is still open."""
     READ_UNCOMMITTED = "read_uncommitted"
-    """All that is on the disk."""
+    """All stored records."""
 
 
 class BatchChunk(NamedTuple):
-    """Whole batches that follow each other, as they lie in the log."""
+    """Consecutive complete batches, as they are stored in the log."""
 
     data: Bytes
     next_offset: int
-    """Where to read on."""
+    """Offset at which to continue reading."""
     aborted: Mapping[int, Sequence[int]]
-    """By producer id: the first offsets of its transactions that were aborted, rising. A
-    transactional batch of that producer is void from such an offset up to the marker that ends it;
-    `Voids` in `clients/aborted_filter.py` tells which."""
+    """By producer id: the first offsets of its aborted transactions, ascending. Transactional
+    batches of that producer are hidden from such an offset up to the marker that ends the
+    transaction; `AbortedFilter` in `clients/aborted_filter.py` decides which.
+    """
 
 
 class RecordSource(Protocol):
-    """Where topics can be read: a node, or a data directory. Not for several threads at once."""
+    """Source of topics: a node or a data directory. Not thread-safe."""
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicDescription]:
-        """Return the topics of these names, all where `None`; raises `UnknownTopic` for a name."""
+        """Return the named topics, or all if `None`. Raises `UnknownTopic` if one is missing."""
         ...
 
     def bounds(
         self, where: Sequence[TopicPartition], *, isolation: Isolation
     ) -> dict[TopicPartition, OffsetBounds]:
-        """Return what can be read now; with `READ_COMMITTED`, up to the last stable offset."""
+        """Return the readable offsets; for `READ_COMMITTED`, up to the last stable offset."""
         ...
 
     def offsets_at(
         self, where: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset whose record is that late or later; `None` where none is."""
+        """Return the first offset at or after that time; `None` if there is none."""
         ...
 
     def offset_bytes(
         self, where: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, float]:
-        """Return about how much of the log an offset takes, in ranges that are not empty."""
+        """Return the approximate log size of one offset in each range. Ranges must not be empty."""
         ...
 
-    def stretches(
+    def chunks(
         self, where: TopicPartition, start: int, end: int, *, isolation: Isolation
     ) -> Iterator[BatchChunk]:
-        """Read whole batches from the one that holds `start` until `end` is reached.
+        """Read complete batches from the one that contains `start` until `end` is reached.
 
-        The first and the last batch may reach beyond; whoever reads drops what does. Ends early
-        only where the log ends. Raises `OffsetOutOfRange`, with what there is, where `start` lies
-        below what retention has taken or `end` beyond the last offset; what was deleted on purpose
-        is passed over. What a `BatchChunk` holds is valid until the next one is asked for.
+        The first and the last batch may extend beyond the range; the caller drops those records.
+        Ends early only at the end of the log. Raises `OffsetOutOfRange`, with the readable range,
+        if retention has deleted `start` or `end` is beyond the last offset. Records that were
+        deleted on request are skipped. A `BatchChunk` is valid until the next one is requested.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release connections and files."""
         ...

@@ -65,17 +65,22 @@ def check(
     facts: PartitionFacts,
     *,
     later: PartitionFacts | None = None,
-    is_forgiven: bool = False,
+    may_be_missing: bool = False,
     entries_max: int = 3,
 ) -> Report:
     """Check one partition against all that was noted, with hardly anything in memory."""
     noted.flush()
     report = Report()
     source = MemorySource(batches, facts, later)
-    with AckIndex(entries_max=entries_max) as books:
-        books.read(noted.path)
-        for where, due in books.partitions():
+    with AckIndex(entries_max=entries_max) as ack_index:
+        ack_index.read(noted.path)
+        for where, due in ack_index.partitions():
             PartitionCheck(
-                source, where, facts, books=books, report=report, is_forgiven=is_forgiven
+                source,
+                where,
+                facts,
+                ack_index=ack_index,
+                report=report,
+                may_be_missing=may_be_missing,
             ).run(due)
     return report

@@ -100,7 +100,7 @@ class Verified:
         assert self.report["is_sound"] == (result.exit_code == 0)
 
     @property
-    def fates(self) -> dict[str, int]:
+    def outcomes(self) -> dict[str, int]:
         found = self.report["acknowledged"]
         return {name: count for name, count in found.items() if count and name != "total"}
 

@@ -25,10 +25,10 @@ def test_files_are_read_together_in_the_order_of_the_logs(tmp_path: Path) -> Non
         files[number % 3].note(topic, partition, offset, value=b"%d" % offset)
     for file in files:
         file.close()
-    with AckIndex(entries_max=7) as books:
+    with AckIndex(entries_max=7) as ack_index:
         for file in files:
-            books.read(file.path)
-        found = {where: list(noted) for where, noted in books.partitions()}
+            ack_index.read(file.path)
+        found = {where: list(noted) for where, noted in ack_index.partitions()}
     assert sorted(found) == [("a", 0), ("a", 3), ("b", 0), ("b", 3)]
     for noted in found.values():
         assert [one.offset for one in noted] == list(range(40))
@@ -40,10 +40,10 @@ def test_only_the_topics_that_are_asked_for_are_taken_in(tmp_path: Path) -> None
     with AcknowledgementFile(tmp_path / "file") as file:
         file.note("a", 0, 0, value=b"")
         file.note("b", 0, 0, value=b"")
-    with AckIndex() as books:
-        books.read(file.path, topics=["b"])
-        assert books.count == 1
-        assert [where.topic for where, _ in books.partitions()] == ["b"]
+    with AckIndex() as ack_index:
+        ack_index.read(file.path, topics=["b"])
+        assert ack_index.count == 1
+        assert [where.topic for where, _ in ack_index.partitions()] == ["b"]
 
 
 def test_what_has_no_offset_is_counted_and_what_is_torn_is_told(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_what_has_no_offset_is_counted_and_what_is_torn_is_told(tmp_path: Path) 
         file.note("a", 0, -1, value=b"")
     with path.open("ab") as torn:
         torn.write(b'{"topic":')
-    with AckIndex() as books:
-        books.read(str(path))
-        assert (books.count, books.unplaced, books.torn_files) == (1, 1, [str(path)])
-        assert list(books.partitions()) == []
+    with AckIndex() as ack_index:
+        ack_index.read(str(path))
+        assert (ack_index.count, ack_index.unplaced, ack_index.torn_files) == (1, 1, [str(path)])
+        assert list(ack_index.partitions()) == []
 
 
 def test_a_damaged_file_ends_the_reading(tmp_path: Path) -> None:
@@ -65,5 +65,5 @@ def test_a_damaged_file_ends_the_reading(tmp_path: Path) -> None:
             file.note("a", 0, offset, value=b"")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"?" + lines[2][1:], *lines[3:]]))
-    with AckIndex() as books, pytest.raises(CorruptFile, match="line 3"):
-        books.read(str(path))
+    with AckIndex() as ack_index, pytest.raises(CorruptFile, match="line 3"):
+        ack_index.read(str(path))

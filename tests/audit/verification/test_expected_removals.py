@@ -21,7 +21,7 @@ def test_what_was_deleted_before_an_offset_is_before_the_start(stage: Stage) -> 
         delete(broker, before=100, partition=0)
         for found in (stage.verify(broker), stage.verify(None)):
             assert found.exit_code == 0
-            assert found.fates == {"before_start": 100, "found": COUNT - 100}
+            assert found.outcomes == {"before_start": 100, "found": COUNT - 100}
 
 
 def test_what_retention_took_is_before_the_start(stage: Stage) -> None:
@@ -31,10 +31,10 @@ def test_what_retention_took_is_before_the_start(stage: Stage) -> None:
     stage.clean()
     found = stage.verify(None)
     assert found.exit_code == 0
-    assert found.fates["before_start"] > 100
-    assert sum(found.fates.values()) == COUNT
+    assert found.outcomes["before_start"] > 100
+    assert sum(found.outcomes.values()) == COUNT
     with stage.node() as broker:
-        assert stage.verify(broker).fates == found.fates
+        assert stage.verify(broker).outcomes == found.outcomes
 
 
 def test_what_compaction_took_has_a_later_record_of_its_key(stage: Stage) -> None:
@@ -44,10 +44,10 @@ def test_what_compaction_took_has_a_later_record_of_its_key(stage: Stage) -> Non
     stage.clean()
     found = stage.verify(None)
     assert found.exit_code == 0
-    assert found.fates["compacted"] > COUNT // 2
-    assert sum(found.fates.values()) == COUNT
+    assert found.outcomes["compacted"] > COUNT // 2
+    assert sum(found.outcomes.values()) == COUNT
     with stage.node() as broker:
-        assert stage.verify(broker).fates == found.fates
+        assert stage.verify(broker).outcomes == found.outcomes
 
 
 def test_tombstones_that_compaction_kept_and_dropped_are_told(stage: Stage) -> None:
@@ -62,9 +62,9 @@ def test_tombstones_that_compaction_kept_and_dropped_are_told(stage: Stage) -> N
         stage.clean()
     found = stage.verify(None)
     assert found.exit_code == 0, found.report["misses"]
-    assert found.fates["compacted"] >= 50
+    assert found.outcomes["compacted"] >= 50
     with stage.node() as broker:
-        assert stage.verify(broker).fates == found.fates
+        assert stage.verify(broker).outcomes == found.outcomes
 
 
 def test_what_was_deleted_by_key_is_known_from_the_files_as_long_as_the_rule_is(
@@ -76,13 +76,13 @@ def test_what_was_deleted_by_key_is_known_from_the_files_as_long_as_the_rule_is(
         delete(broker, key="key-3")
         found = stage.verify(None)
         assert found.exit_code == 0
-        assert found.fates == {"deleted": COUNT // 10, "found": COUNT - COUNT // 10}
-        assert stage.verify(broker).fates["lost"] == COUNT // 10, "no client is told of rules"
+        assert found.outcomes == {"deleted": COUNT // 10, "found": COUNT - COUNT // 10}
+        assert stage.verify(broker).outcomes["lost"] == COUNT // 10, "no client is told of rules"
         found = stage.verify(broker, "--deleted", TOPIC)
         assert found.exit_code == 0
-        assert found.fates == {"deleted": COUNT // 10, "found": COUNT - COUNT // 10}
+        assert found.outcomes == {"deleted": COUNT // 10, "found": COUNT - COUNT // 10}
     stage.clean()
-    assert stage.verify(None).fates["lost"] > 0, "nothing is left that tells it from loss"
+    assert stage.verify(None).outcomes["lost"] > 0, "nothing is left that tells it from loss"
     assert stage.verify(None, "--deleted", TOPIC).exit_code == 0
 
 
@@ -105,7 +105,7 @@ def test_an_aborted_transaction_is_told_and_a_committed_one_is_found(stage: Stag
                 producer.abort_transaction(30)
         for found in (stage.verify(broker), stage.verify(None)):
             assert found.exit_code == 0
-            assert found.fates == {"found": 20, "aborted": 10}
+            assert found.outcomes == {"found": 20, "aborted": 10}
 
 
 def test_a_topic_that_was_made_anew_is_another_one(stage: Stage) -> None:
@@ -117,5 +117,5 @@ def test_a_topic_that_was_made_anew_is_another_one(stage: Stage) -> None:
         stage.fill(broker, 5)
         for found in (stage.verify(broker), stage.verify(None)):
             assert found.exit_code == 0
-            assert found.fates == {"made_anew": 20, "found": 5}
-    assert stage.verify(None).fates == {"made_anew": 20, "found": 5}
+            assert found.outcomes == {"made_anew": 20, "found": 5}
+    assert stage.verify(None).outcomes == {"made_anew": 20, "found": 5}

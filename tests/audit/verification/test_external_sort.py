@@ -11,8 +11,8 @@ from millstream.audit.verification.external_sort import ExternalSort
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 95, 1000])
 def test_entries_come_back_in_their_order(count: int) -> None:
-    chance = random.Random(count)
-    entries = [chance.randrange(50).to_bytes(2) + chance.randbytes(3) for _ in range(count)]
+    rng = random.Random(count)
+    entries = [rng.randrange(50).to_bytes(2) + rng.randbytes(3) for _ in range(count)]
     with ExternalSort(5, entries_max=10, runs_max=4) as sort:
         for entry in entries:
             sort.add(entry)

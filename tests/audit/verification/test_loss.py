@@ -33,7 +33,7 @@ def test_a_sound_directory_and_its_node_are_sound(filled: Stage) -> None:
     assert len(filled.logs()) > 2
     for found in both(filled):
         assert found.exit_code == 0
-        assert found.fates == {"found": COUNT}
+        assert found.outcomes == {"found": COUNT}
         assert found.damage == []
 
 
@@ -41,7 +41,7 @@ def test_a_directory_can_be_verified_beside_its_node(filled: Stage) -> None:
     with filled.node() as broker:
         filled.fill(broker, 50)
         found = filled.verify(None)
-    assert (found.exit_code, found.fates) == (0, {"found": COUNT + 50})
+    assert (found.exit_code, found.outcomes) == (0, {"found": COUNT + 50})
 
 
 def flipped(batch: bytes) -> bytes:
@@ -58,7 +58,7 @@ def test_a_changed_value_is_found_though_its_sum_is_right(filled: Stage) -> None
     filled.unattest(last)
     for found in both(filled):
         assert found.exit_code == 1
-        assert found.fates == {"found": COUNT - 1, "different": 1}
+        assert found.outcomes == {"found": COUNT - 1, "different": 1}
         (miss,) = found.report["misses"]
         assert (miss["topic"], miss["partition"], miss["offset"]) == (TOPIC, 0, offset)
         assert miss["line"] == offset + 2
@@ -72,7 +72,7 @@ def test_a_removed_record_is_found_though_its_batch_is_sound(filled: Stage) -> N
     filled.unattest(last)
     for found in both(filled):
         assert found.exit_code == 1
-        assert found.fates == {"found": COUNT - 1, "lost": 1}
+        assert found.outcomes == {"found": COUNT - 1, "lost": 1}
         assert found.report["misses"][0]["offset"] == offset
 
 
@@ -86,7 +86,7 @@ def test_an_end_that_is_cut_off_is_missed_though_nothing_attests_it(filled: Stag
     for found in both(filled):
         assert found.exit_code == 1
         assert found.damage == [], "only who was told of these records can miss them"
-        assert found.fates == {"found": left, "lost": COUNT - left}
+        assert found.outcomes == {"found": left, "lost": COUNT - left}
         assert found.report["misses"][0]["why"] == f"the partition ends at offset {left}"
 
 
@@ -96,7 +96,7 @@ def test_a_torn_off_end_that_was_synced_is_damage_too(filled: Stage) -> None:
     found = filled.verify(None)
     assert found.exit_code == 1
     assert found.damage
-    assert found.fates == {"found": COUNT - 1, "lost": 1}
+    assert found.outcomes == {"found": COUNT - 1, "lost": 1}
 
 
 def test_a_segment_that_is_gone_is_missed_record_by_record(filled: Stage) -> None:
@@ -107,7 +107,7 @@ def test_a_segment_that_is_gone_is_missed_record_by_record(filled: Stage) -> Non
     for found in both(filled):
         assert found.exit_code == 1
         assert found.damage
-        assert found.fates == {"found": COUNT - missing, "lost": missing}
+        assert found.outcomes == {"found": COUNT - missing, "lost": missing}
 
 
 def test_behind_a_damaged_batch_all_is_looked_for(filled: Stage) -> None:
@@ -121,7 +121,7 @@ def test_behind_a_damaged_batch_all_is_looked_for(filled: Stage) -> None:
     for found in both(filled):
         assert found.exit_code == 1
         assert found.damage
-        assert found.fates == {"found": COUNT - 1, "lost": 1}
+        assert found.outcomes == {"found": COUNT - 1, "lost": 1}
         assert found.report["misses"][0]["offset"] == offset
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_index_is_found_though_no_record_is_lost(filled: Stage, suffix
     path.write_bytes(data)
     found = filled.verify(None)
     assert found.exit_code == 1
-    assert found.fates == {"found": COUNT}
+    assert found.outcomes == {"found": COUNT}
     assert any(str(path) in line for line in found.damage)
 
 
@@ -142,12 +142,12 @@ def test_a_topic_that_vanished_is_lost_unless_someone_says_that_it_was_deleted(
 ) -> None:
     with filled.node() as broker:
         broker.run(broker.server.broker.topics.delete(TOPIC))
-        assert filled.verify(broker).fates == {"lost": COUNT}
-        assert filled.verify(broker, "--deleted", TOPIC).fates == {"deleted": COUNT}
+        assert filled.verify(broker).outcomes == {"lost": COUNT}
+        assert filled.verify(broker, "--deleted", TOPIC).outcomes == {"deleted": COUNT}
     found = filled.verify(None)
-    assert found.fates == {"lost": COUNT}
+    assert found.outcomes == {"lost": COUNT}
     assert found.report["misses"][0]["why"] == f"there is no topic '{TOPIC}'"
-    assert filled.verify(None, "--deleted", TOPIC).fates == {"deleted": COUNT}
+    assert filled.verify(None, "--deleted", TOPIC).outcomes == {"deleted": COUNT}
 
 
 def test_the_files_of_a_topic_that_vanished_are_lost(filled: Stage) -> None:
@@ -155,4 +155,4 @@ def test_the_files_of_a_topic_that_vanished_are_lost(filled: Stage) -> None:
         path.unlink()
     for found in both(filled):
         assert found.exit_code == 1
-        assert found.fates == {"lost": COUNT}
+        assert found.outcomes == {"lost": COUNT}

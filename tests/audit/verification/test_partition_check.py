@@ -42,8 +42,8 @@ def note(file: AcknowledgementFile, offset: int, record: Record, **more: object)
     )
 
 
-def fates(report) -> dict[str, int]:
-    return {fate.value: count for fate, count in report.fates.items() if count}
+def outcomes(report) -> dict[str, int]:
+    return {outcome.value: count for outcome, count in report.outcomes.items() if count}
 
 
 def keyed(*keys: str) -> list[Record]:
@@ -60,7 +60,7 @@ def test_what_is_there_is_found_in_whatever_order_it_was_acknowledged(tmp_path, 
     for offset, record in [(4, B), (0, A), (3, A), (1, B), (2, C), (0, A)]:
         note(file, offset, record)
     report = check(tmp_path, file, [batch(0, A, B, C), batch(3, A, B)], OPEN)
-    assert fates(report) == {"found": 6}
+    assert outcomes(report) == {"found": 6}
     assert report.is_sound
 
 
@@ -79,8 +79,8 @@ def test_what_is_there_is_found_in_whatever_order_it_was_acknowledged(tmp_path, 
 def test_another_record_in_its_place_is_told(tmp_path, file, sent: Record, what: str) -> None:
     note(file, 0, sent)
     report = check(tmp_path, file, [batch(0, A, B)], OPEN)
-    assert fates(report) == {"different": 1}
-    (miss,) = report.misses
+    assert outcomes(report) == {"different": 1}
+    (miss,) = report.discrepancies
     assert miss.why == f"there is another {what} in its place"
     assert (miss.offset, miss.file, miss.line) == (0, file.path, 2)
 
@@ -88,7 +88,7 @@ def test_another_record_in_its_place_is_told(tmp_path, file, sent: Record, what:
 def test_headers_and_times_that_nobody_noted_are_not_compared(tmp_path, file) -> None:
     file.note("orders", 0, 0, value=b"v0", key=b"a")
     record = Record(b"v0", b"a", (("h", b"1"),), timestamp_ms=5)
-    assert fates(check(tmp_path, file, [batch(0, record)], OPEN)) == {"found": 1}
+    assert outcomes(check(tmp_path, file, [batch(0, record)], OPEN)) == {"found": 1}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_what_is_not_there_is_lost(tmp_path, file, offset: int, why: str) -> Non
     note(file, offset, B)
     log = [remove_offsets(batch(0, A, B, C), array("q", [1])), batch(6, A, B)]
     report = check(tmp_path, file, log, OPEN)
-    assert fates(report) == {"lost": 1}
-    assert report.misses[0].why == why
+    assert outcomes(report) == {"lost": 1}
+    assert report.discrepancies[0].why == why
 
 
 def test_a_batch_that_cannot_be_opened_has_lost_its_records(tmp_path, file) -> None:
@@ -114,15 +114,15 @@ def test_a_batch_that_cannot_be_opened_has_lost_its_records(tmp_path, file) -> N
     good = batch(0, A, B)
     bad = seal(decode_header(good), bytes(len(good) - HEADER_SIZE))
     report = check(tmp_path, file, [bad, batch(2, C)], OPEN)
-    assert fates(report) == {"lost": 2, "found": 1}
-    assert report.misses[0].why.startswith("its batch cannot be opened")
+    assert outcomes(report) == {"lost": 2, "found": 1}
+    assert report.discrepancies[0].why.startswith("its batch cannot be opened")
 
 
 def test_what_lies_before_the_start_is_rightly_gone(tmp_path, file) -> None:
     for offset, record in enumerate([A, B, C]):
         note(file, offset, record)
     report = check(tmp_path, file, [batch(0, A, B, C)], PartitionFacts(2, 3))
-    assert fates(report) == {"before_start": 2, "found": 1}
+    assert outcomes(report) == {"before_start": 2, "found": 1}
 
 
 def test_what_retention_takes_while_the_log_is_read_is_not_lost(tmp_path, file) -> None:
@@ -130,7 +130,7 @@ def test_what_retention_takes_while_the_log_is_read_is_not_lost(tmp_path, file) 
         note(file, offset, record)
     for log, gone in [([batch(2, C)], 2), ([batch(0, A), batch(2, C)], 1)]:
         report = check(tmp_path, file, log, PartitionFacts(0, 3), later=PartitionFacts(2, 3))
-        assert fates(report) == {"before_start": gone, "found": 3 - gone}
+        assert outcomes(report) == {"before_start": gone, "found": 3 - gone}
 
 
 def test_a_record_whose_key_came_again_may_be_compacted_away(tmp_path, file) -> None:
@@ -138,8 +138,8 @@ def test_a_record_whose_key_came_again_may_be_compacted_away(tmp_path, file) -> 
         note(file, offset, record)
     left = remove_offsets(batch(0, *keyed("a", "b", "a", "c", "b")), array("q", [0, 1]))
     facts = PartitionFacts(0, 5, compacted_before=5)
-    assert fates(check(tmp_path, file, [left], facts)) == {"compacted": 2, "found": 3}
-    assert fates(check(tmp_path, file, [left], PartitionFacts(0, 5))) == {"lost": 2, "found": 3}
+    assert outcomes(check(tmp_path, file, [left], facts)) == {"compacted": 2, "found": 3}
+    assert outcomes(check(tmp_path, file, [left], PartitionFacts(0, 5))) == {"lost": 2, "found": 3}
 
 
 def test_the_latest_record_of_a_key_may_not_be_compacted_away(tmp_path, file) -> None:
@@ -147,14 +147,14 @@ def test_the_latest_record_of_a_key_may_not_be_compacted_away(tmp_path, file) ->
         note(file, offset, record)
     left = remove_offsets(batch(0, *keyed("a", "b", "a")), array("q", [1, 2]))
     report = check(tmp_path, file, [left], PartitionFacts(0, 3, compacted_before=3))
-    assert fates(report) == {"found": 1, "lost": 2}
-    assert {miss.offset for miss in report.misses} == {1, 2}
+    assert outcomes(report) == {"found": 1, "lost": 2}
+    assert {miss.offset for miss in report.discrepancies} == {1, 2}
 
 
 def test_a_record_without_a_key_may_not_be_compacted_away(tmp_path, file) -> None:
     note(file, 0, Record(b"v"))
     left = remove_offsets(batch(0, Record(b"v"), A), array("q", [0]))
-    assert fates(check(tmp_path, file, [left], PartitionFacts(0, 2, compacted_before=2))) == {
+    assert outcomes(check(tmp_path, file, [left], PartitionFacts(0, 2, compacted_before=2))) == {
         "lost": 1
     }
 
@@ -165,7 +165,7 @@ def test_a_tombstone_explains_what_came_before_it_even_when_it_is_gone(tmp_path,
         note(file, offset, record)
     left = remove_offsets(batch(0, *sent), array("q", [0, 1]))
     report = check(tmp_path, file, [left], PartitionFacts(0, 3, compacted_before=3))
-    assert fates(report) == {"compacted": 2, "found": 1}
+    assert outcomes(report) == {"compacted": 2, "found": 1}
 
 
 def test_a_tombstone_explains_nothing_that_came_after_it(tmp_path, file) -> None:
@@ -173,7 +173,7 @@ def test_a_tombstone_explains_nothing_that_came_after_it(tmp_path, file) -> None
     note(file, 1, A)
     left = remove_offsets(batch(0, Record(None, b"a"), A, B), array("q", [0, 1]))
     report = check(tmp_path, file, [left], PartitionFacts(0, 3, compacted_before=3))
-    assert fates(report) == {"compacted": 1, "lost": 1}
+    assert outcomes(report) == {"compacted": 1, "lost": 1}
 
 
 def test_what_a_rule_deletes_counts_as_deleted_while_it_is_still_there_and_after(
@@ -187,18 +187,18 @@ def test_what_a_rule_deletes_counts_as_deleted_while_it_is_still_there_and_after
         DeletionRule(KeyMatch(b"b", is_prefix=False), 4),
     )
     facts = PartitionFacts(0, 4, deletions=rules)
-    assert fates(check(tmp_path, file, [whole], facts)) == {"deleted": 3, "found": 1}
+    assert outcomes(check(tmp_path, file, [whole], facts)) == {"deleted": 3, "found": 1}
     left = remove_offsets(whole, array("q", [2]))
-    assert fates(check(tmp_path, file, [left], facts)) == {"deleted": 3, "found": 1}
-    assert fates(check(tmp_path, file, [left], PartitionFacts(0, 4))) == {"lost": 1, "found": 3}
+    assert outcomes(check(tmp_path, file, [left], facts)) == {"deleted": 3, "found": 1}
+    assert outcomes(check(tmp_path, file, [left], PartitionFacts(0, 4))) == {"lost": 1, "found": 3}
 
 
 def test_who_says_that_records_were_deleted_misses_none(tmp_path, file) -> None:
     note(file, 0, A)
     note(file, 1, C)
     left = remove_offsets(batch(0, A, B), array("q", [0]))
-    report = check(tmp_path, file, [left], OPEN, is_forgiven=True)
-    assert fates(report) == {"deleted": 1, "different": 1}, "what is there has to be right"
+    report = check(tmp_path, file, [left], OPEN, may_be_missing=True)
+    assert outcomes(report) == {"deleted": 1, "different": 1}, "what is there has to be right"
 
 
 def transaction(*, is_commit: bool | None) -> list[bytes]:
@@ -219,18 +219,18 @@ def test_records_of_an_aborted_transaction_are_rightly_not_seen(
 ) -> None:
     for offset, record in enumerate([A, B, C]):
         note(file, offset, record)
-    assert fates(check(tmp_path, file, transaction(is_commit=is_commit), OPEN)) == found
+    assert outcomes(check(tmp_path, file, transaction(is_commit=is_commit), OPEN)) == found
 
 
 def test_a_transaction_that_was_committed_and_is_aborted_is_lost(tmp_path, file) -> None:
     held = file.transaction()
     for offset, record in enumerate([A, B]):
-        held.hold(file.acknowledgement("orders", 0, offset, value=record.value, key=record.key))
+        held.add(file.acknowledgement("orders", 0, offset, value=record.value, key=record.key))
     held.committed()
-    assert fates(check(tmp_path, file, transaction(is_commit=True), OPEN)) == {"found": 2}
+    assert outcomes(check(tmp_path, file, transaction(is_commit=True), OPEN)) == {"found": 2}
     report = check(tmp_path, file, transaction(is_commit=False), OPEN)
-    assert fates(report) == {"lost": 2}
-    assert "though its commit was acknowledged" in report.misses[0].why
+    assert outcomes(report) == {"lost": 2}
+    assert "though its commit was acknowledged" in report.discrepancies[0].why
 
 
 def test_the_next_transaction_of_a_producer_is_another_one(tmp_path, file) -> None:
@@ -242,13 +242,13 @@ def test_the_next_transaction_of_a_producer_is_another_one(tmp_path, file) -> No
         batch(2, A, producer=7, is_transactional=True),
         marker(3, 7, is_commit=True),
     ]
-    assert fates(check(tmp_path, file, log, OPEN)) == {"aborted": 1, "found": 1}
+    assert outcomes(check(tmp_path, file, log, OPEN)) == {"aborted": 1, "found": 1}
 
 
 def test_a_marker_in_the_place_of_a_record_is_told(tmp_path, file) -> None:
     note(file, 0, A)
     report = check(tmp_path, file, [marker(0, 7, is_commit=True)], OPEN)
-    assert report.misses[0].why == "the end of a transaction is in its place"
+    assert report.discrepancies[0].why == "the end of a transaction is in its place"
 
 
 def test_records_of_a_topic_that_was_made_anew_are_not_missed(tmp_path, file) -> None:
@@ -257,15 +257,15 @@ def test_records_of_a_topic_that_was_made_anew_are_not_missed(tmp_path, file) ->
     note(file, 0, A)
     note(file, 9, A, topic_id=OLD)
     facts = PartitionFacts(0, 1, NEW)
-    assert fates(check(tmp_path, file, [batch(0, A)], facts)) == {"made_anew": 2, "found": 2}
+    assert outcomes(check(tmp_path, file, [batch(0, A)], facts)) == {"made_anew": 2, "found": 2}
     report = check(tmp_path, file, [batch(0, A)], PartitionFacts(0, 1))
-    assert fates(report) == {"different": 1, "lost": 1, "found": 2}, "nobody knows which it is"
+    assert outcomes(report) == {"different": 1, "lost": 1, "found": 2}, "nobody knows which it is"
 
 
 def test_what_is_lost_is_counted_whole_and_listed_in_part(tmp_path, file) -> None:
     for offset in range(DISCREPANCIES_MAX + 50):
         note(file, offset, A)
     report = check(tmp_path, file, [], OPEN, entries_max=1000)
-    assert report.fates[AckOutcome.LOST] == DISCREPANCIES_MAX + 50
-    assert [miss.offset for miss in report.misses] == list(range(DISCREPANCIES_MAX))
+    assert report.outcomes[AckOutcome.LOST] == DISCREPANCIES_MAX + 50
+    assert [miss.offset for miss in report.discrepancies] == list(range(DISCREPANCIES_MAX))
     assert not report.is_sound

@@ -61,7 +61,7 @@ class FakeNode:
 def probe(node: FakeNode, batches: list[bytes]) -> Report:
     """Read `batches` through, and look up all their offsets in what the node has by then."""
     end = decode_header(batches[-1]).next_offset
-    probes = Probes(WHERE, PartitionFacts(0, end), count=2 * end, chance=random.Random(1))
+    probes = Probes(WHERE, PartitionFacts(0, end), count=2 * end, rng=random.Random(1))
     for one in batches:
         probes.take(IntactBatch(decode_header(one), one))
     report = Report()
@@ -134,4 +134,4 @@ def test_offsets_are_chosen_at_both_ends_evenly_and_by_chance() -> None:
 
 def test_how_many_are_chosen_is_bounded() -> None:
     with pytest.raises(InvalidRequest, match=f"allowed is 0-{PROBES_MAX}"):
-        Probes(WHERE, PartitionFacts(0, 1), count=PROBES_MAX + 1, chance=random.Random(1))
+        Probes(WHERE, PartitionFacts(0, 1), count=PROBES_MAX + 1, rng=random.Random(1))

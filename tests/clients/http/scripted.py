@@ -49,7 +49,7 @@ class ScriptedNode:
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)
         self.seen: list[Seen] = []
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._sockets: list[socket.socket] = [self._listening]
@@ -82,7 +82,7 @@ class ScriptedNode:
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as file:
             while (seen := _read(file)) is not None:
-                with self._guard:
+                with self._lock:
                     self.seen.append(seen)
                     reply = self._replies[0]
                     if len(self._replies) > 1:

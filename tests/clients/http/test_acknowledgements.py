@@ -32,8 +32,8 @@ def stored(broker, topic, partition):
         start, end = node.bounds([where], isolation=isolation)[where]
         return {
             record.offset: record
-            for stretch in node.stretches(where, start, end, isolation=isolation)
-            for record in read_all(stretch.data)
+            for chunk in node.chunks(where, start, end, isolation=isolation)
+            for record in read_all(chunk.data)
         }
 
 

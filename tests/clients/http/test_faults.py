@@ -49,7 +49,7 @@ def patient(connect, clock):
     """Make clients whose pauses take no time; `paused` has them."""
 
     def make(url, **options):
-        return connect(url, clock=clock, pause=pause, chance=lambda: 0.0, **options)
+        return connect(url, clock=clock, pause=pause, jitter=lambda: 0.0, **options)
 
     def pause(seconds):
         make.paused.append(seconds)

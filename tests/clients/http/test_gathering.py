@@ -68,9 +68,9 @@ def test_who_appends_waits_where_too_much_is_not_answered(broker, name):
         sender = client._sender
         original = sender._add
 
-        def add(lane, parcel):
+        def add(appends, group):
             nonlocal held
-            original(lane, parcel)
+            original(appends, group)
             held = max(held, sender._waiting_bytes)
 
         sender._add = add

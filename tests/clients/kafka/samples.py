@@ -53,13 +53,13 @@ def read(node, where, start=None, end=None, *, isolation=COMMITTED):
     """Return offset, key and value of the records of a range, as an executor would."""
     if start is None:
         start, end = node.bounds([where], isolation=isolation)[where]
-    voids = AbortedFilter()
+    aborted_filter = AbortedFilter()
     found = []
-    for stretch in node.stretches(where, start, end, isolation=isolation):
-        voids.add(stretch.aborted)
-        for header, batch in split(stretch.data):
+    for chunk in node.chunks(where, start, end, isolation=isolation):
+        aborted_filter.add(chunk.aborted)
+        for header, batch in split(chunk.data):
             check_batch(header, batch)
-            if not voids.is_void(header):
+            if not aborted_filter.is_filtered(header):
                 found += [
                     (record.offset, record.key, record.value)
                     for record in read_records(batch)

@@ -76,7 +76,7 @@ def test_a_request_that_the_node_does_not_know_is_not_sent(apis, said):
     with FakeNode(lambda *_: ANSWER, apis=apis) as node, connect(node) as connection:
         with pytest.raises(UnsupportedVersion, match=said):
             connection.send(FetchRequest(max_wait_ms=0, min_bytes=0, topics=()))
-        assert not connection.speaks(ProduceRequest)
+        assert not connection.supports(ProduceRequest)
     assert len(node.asked) == 1
 
 

@@ -97,8 +97,8 @@ def test_no_batch_beyond_the_range_is_handed_out(broker, node, topic):
     for start, end in ((0, 10), (5, 11), (19, 21), (20, 30)):
         headers = [
             header
-            for stretch in node.stretches(where, start, end, isolation=COMMITTED)
-            for header, _ in split(stretch.data)
+            for chunk in node.chunks(where, start, end, isolation=COMMITTED)
+            for header, _ in split(chunk.data)
         ]
         assert headers[0].base_offset <= start < headers[0].next_offset
         assert headers[-1].base_offset < end <= headers[-1].next_offset
@@ -111,8 +111,8 @@ def test_small_fetches_follow_each_other_without_gap_or_overlap(broker, node, to
     with KafkaClient(broker.bootstrap, fetch_size_max=fetch_size) as small:
         assert read(small, where) == read(node, where)
         positions = [
-            (next(split(stretch.data))[0].base_offset, stretch.next_offset)
-            for stretch in small.stretches(where, 0, 100, isolation=COMMITTED)
+            (next(split(chunk.data))[0].base_offset, chunk.next_offset)
+            for chunk in small.chunks(where, 0, 100, isolation=COMMITTED)
         ]
     assert len(positions) > 1
     assert all(before == start for (_, before), (start, _) in itertools.pairwise(positions))
@@ -123,8 +123,8 @@ def test_a_stretch_outlives_the_next_answer(broker, topic):
     fill(broker, topic, 100)
     where = TopicPartition(topic, 0)
     with KafkaClient(broker.bootstrap, fetch_size_max=1) as node:
-        pairs = itertools.pairwise(node.stretches(where, 0, 100, isolation=COMMITTED))
-        kept = bytes(next(node.stretches(where, 0, 100, isolation=COMMITTED)).data)
+        pairs = itertools.pairwise(node.chunks(where, 0, 100, isolation=COMMITTED))
+        kept = bytes(next(node.chunks(where, 0, 100, isolation=COMMITTED)).data)
         before, after = next(pairs)
         assert bytes(before.data) == kept != bytes(after.data)
 
@@ -135,13 +135,12 @@ def test_readings_may_take_turns_on_one_node(broker, new_topic):
         fill(broker, topic, 100, start=number * 1000)
     with KafkaClient(broker.bootstrap, fetch_size_max=700) as node:
         readings = [
-            node.stretches(TopicPartition(topic, 0), 0, 100, isolation=COMMITTED)
-            for topic in topics
+            node.chunks(TopicPartition(topic, 0), 0, 100, isolation=COMMITTED) for topic in topics
         ]
         found = [[], []]
-        for at, stretch in _in_turn(readings):
+        for at, chunk in _in_turn(readings):
             node.bounds([TopicPartition(topics[at], 0)], isolation=COMMITTED)
-            found[at] += [header.base_offset for header, _ in split(stretch.data)]
+            found[at] += [header.base_offset for header, _ in split(chunk.data)]
     assert found[0] == found[1] == sorted(set(found[0]))
     assert found[0][-1] == 90
 
@@ -150,10 +149,10 @@ def _in_turn(readings):
     left = dict(enumerate(readings))
     while left:
         for at in list(left):
-            if (stretch := next(left[at], None)) is None:
+            if (chunk := next(left[at], None)) is None:
                 del left[at]
             else:
-                yield at, stretch
+                yield at, chunk
 
 
 def test_a_reading_may_be_left_half_way(broker, topic):
@@ -161,18 +160,18 @@ def test_a_reading_may_be_left_half_way(broker, topic):
     where = TopicPartition(topic, 0)
     with KafkaClient(broker.bootstrap, fetch_size_max=1) as node:
         for _ in range(3):
-            next(node.stretches(where, 0, 100, isolation=COMMITTED))
+            next(node.chunks(where, 0, 100, isolation=COMMITTED))
         assert len(read(node, where)) == 100
 
 
 def test_an_empty_range_is_not_asked_for(node, topic):
-    assert list(node.stretches(TopicPartition(topic, 0), 5, 5, isolation=COMMITTED)) == []
+    assert list(node.chunks(TopicPartition(topic, 0), 5, 5, isolation=COMMITTED)) == []
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 3), (3, 2)])
 def test_a_range_that_is_none_is_refused(node, topic, start, end):
     with pytest.raises(InvalidRequest, match=f"range is {start} to {end}"):
-        node.stretches(TopicPartition(topic, 0), start, end, isolation=COMMITTED)
+        node.chunks(TopicPartition(topic, 0), start, end, isolation=COMMITTED)
 
 
 def test_records_that_retention_took_are_named(broker, node, new_topic):
@@ -201,10 +200,10 @@ def test_records_that_are_deleted_while_they_are_being_read_are_passed_over(brok
     fill(broker, topic, 100)
     where = TopicPartition(topic, 0)
     with KafkaClient(broker.bootstrap, fetch_size_max=1) as node:
-        reading = node.stretches(where, 0, 100, isolation=COMMITTED)
+        reading = node.chunks(where, 0, 100, isolation=COMMITTED)
         first = next(reading)
         delete_before(broker, topic, 95)
-        rest = [stretch.next_offset for stretch in reading]
+        rest = [chunk.next_offset for chunk in reading]
     # One fetch was on its way before they went.
     assert rest in ([100], [first.next_offset + 10, 100])
 
@@ -221,13 +220,13 @@ def test_a_range_beyond_the_end_is_refused(broker, node, topic, start, end, wron
 def test_a_partition_that_is_not_there_is_named(node, topic, where):
     where = where or TopicPartition(topic, 1)
     with pytest.raises(UnknownTopic, match=where.topic):
-        list(node.stretches(where, 0, 1, isolation=COMMITTED))
+        list(node.chunks(where, 0, 1, isolation=COMMITTED))
 
 
 def test_a_topic_that_is_made_anew_meanwhile_is_not_taken_for_the_old_one(broker, topic):
     fill(broker, topic, 100)
     with KafkaClient(broker.bootstrap, fetch_size_max=1) as node:
-        reading = node.stretches(TopicPartition(topic, 0), 0, 100, isolation=COMMITTED)
+        reading = node.chunks(TopicPartition(topic, 0), 0, 100, isolation=COMMITTED)
         next(reading)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)

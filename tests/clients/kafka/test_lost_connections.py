@@ -81,7 +81,7 @@ def test_what_is_produced_is_there_once(node, proxy, new_topic, direction, size)
 def test_a_node_that_is_gone_for_good_is_given_up(broker, proxy, filled):
     clock = ManualClock()
     with through(proxy, timeout_s=3.0, clock=clock, pause=clock.advance, fetch_size_max=900) as cut:
-        reading = cut.stretches(filled, 0, 200, isolation=COMMITTED)
+        reading = cut.chunks(filled, 0, 200, isolation=COMMITTED)
         next(reading)
         proxy.limits += [Limits(to_client=0)] * 1000
         proxy.cut_all()

@@ -327,8 +327,8 @@ def test_no_more_than_so_many_are_on_their_way():
         def __call__(self, header, body):
             answer = super().__call__(header, body)
             if header.api_key == PRODUCE:
-                lanes = producing[0]._deliveries._lanes.values()
-                seen.append(max(len(lane.in_flight) for lane in lanes))
+                leaders = producing[0]._sender._leaders.values()
+                seen.append(max(len(leader.in_flight) for leader in leaders))
             return answer
 
     producing = []

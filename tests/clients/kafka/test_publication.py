@@ -32,7 +32,7 @@ def test_all_chosen_transactions_are_seen_at_once_and_the_others_never(node, new
     lost = attempt(node, topic, 0, number=0)
     chosen = [attempt(node, topic, 0, number=1), attempt(node, topic, 1, partition=1)]
     assert values(node, topic) == values(node, topic, 1) == []
-    done = publish(node, publisher=topic, sequence=7, prefix=f"{topic}/", chosen=chosen)
+    done = publish(node, publisher=topic, sequence=7, prefix=f"{topic}/", transactions=chosen)
     assert done == PublishResult(is_repeated=False, last_sequence=7)
     assert values(node, topic) == [b"0 1"]
     assert values(node, topic, 1) == [b"1 0"]
@@ -40,9 +40,9 @@ def test_all_chosen_transactions_are_seen_at_once_and_the_others_never(node, new
 
 
 def test_what_was_published_is_not_published_again(node, topic):
-    publish(node, publisher=topic, sequence=0, chosen=[attempt(node, topic, 0)])
+    publish(node, publisher=topic, sequence=0, transactions=[attempt(node, topic, 0)])
     again = attempt(node, topic, 0, number=1)
-    found = publish(node, publisher=topic, sequence=0, prefix=f"{topic}/", chosen=[again])
+    found = publish(node, publisher=topic, sequence=0, prefix=f"{topic}/", transactions=[again])
     assert found == PublishResult(is_repeated=True, last_sequence=0)
     assert values(node, topic) == [b"0 0"]
 
@@ -50,7 +50,7 @@ def test_what_was_published_is_not_published_again(node, topic):
 def test_a_number_that_is_given_up_commits_nothing(node, topic):
     chosen = [attempt(node, topic, 0)]
     found = publish(
-        node, publisher=topic, sequence=3, prefix=f"{topic}/", chosen=chosen, committed=False
+        node, publisher=topic, sequence=3, prefix=f"{topic}/", transactions=chosen, committed=False
     )
     assert found == PublishResult(is_repeated=False, last_sequence=-1)
     assert values(node, topic) == []
@@ -58,10 +58,10 @@ def test_a_number_that_is_given_up_commits_nothing(node, topic):
 
 def test_what_the_node_refuses_is_raised_with_its_reason(node, topic):
     with pytest.raises(InvalidRequest, match=f"on publishing 0 of '{topic}': prefix 'other'"):
-        publish(node, publisher=topic, sequence=0, prefix="other", chosen=[])
+        publish(node, publisher=topic, sequence=0, prefix="other", transactions=[])
     nobody = TransactionToPublish("nobody", attempt(node, topic, 0).identity)
     with pytest.raises(MillstreamError):
-        publish(node, publisher=topic, sequence=0, chosen=[nobody])
+        publish(node, publisher=topic, sequence=0, transactions=[nobody])
 
 
 @pytest.mark.parametrize("lost", [1, 8, 20, 300])
@@ -73,7 +73,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(node, proxy
         before = proxy.sent
         proxy.limits[:] = limits
         with KafkaClient(proxy.bootstrap, pause=lambda _: None) as cut:
-            done = publish(cut, publisher=topic, sequence=sequence, chosen=chosen)
+            done = publish(cut, publisher=topic, sequence=sequence, transactions=chosen)
         return done, proxy.sent - before
 
     done, size = publish_through(0)

@@ -42,7 +42,7 @@ def records(
     first = bounds.start if start is None else start
     found: list[tuple[int, bytes | None]] = []
     position = first
-    for chunk in directory.stretches(where, first, bounds.end, isolation=isolation):
+    for chunk in directory.chunks(where, first, bounds.end, isolation=isolation):
         (header, _), *_ = split(chunk.data)
         assert header.base_offset <= position < header.next_offset, "no gap, and nothing twice"
         found += shown(chunk, first, bounds.end)

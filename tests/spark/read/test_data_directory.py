@@ -94,7 +94,7 @@ def test_open_and_aborted_transactions_are_left_out(broker, client, data):
     assert bounds(directory, where) == OffsetBounds(0, 5)
     assert [offset for offset, _ in records(directory, where, isolation=ALL)] == [0, 1, 3, 5, 6]
     with pytest.raises(OffsetOutOfRange, match="offset must be between 0 and 5, got 7"):
-        list(directory.stretches(where, 0, 7, isolation=COMMITTED))
+        list(directory.chunks(where, 0, 7, isolation=COMMITTED))
     waiting.end(commit=True)
     assert [offset for offset, _ in records(directory, where)] == [0, 3, 5, 6]
 
@@ -110,7 +110,7 @@ def test_topics_are_what_has_files(broker, client, data):
     with pytest.raises(UnknownTopic, match=unused):
         directory.topics([used, unused])
     assert bounds(directory, TopicPartition(used, 1)) == OffsetBounds(0, 0)
-    assert list(directory.stretches(TopicPartition(used, 1), 0, 0, isolation=ALL)) == []
+    assert list(directory.chunks(TopicPartition(used, 1), 0, 0, isolation=ALL)) == []
     with pytest.raises(UnknownTopic, match=f"{used}-3"):
         bounds(directory, TopicPartition(used, 3))
     with pytest.raises(UnknownTopic, match="no files"):
@@ -226,16 +226,16 @@ def test_what_was_evicted_is_out_of_range():
         for number in range(12):
             await append(bench.partition, batch(b"%d" % number * 100))
         directory = directory_of(bench)
-        reading = directory.stretches(WHERE, 0, 12, isolation=COMMITTED)
+        reading = directory.chunks(WHERE, 0, 12, isolation=COMMITTED)
         next(reading)
         await bench.store.get("t").evict_before(8)
         with pytest.raises(OffsetOutOfRange, match="between 8 and 12"):
             list(reading)
         assert bounds(directory) == OffsetBounds(8, 12)
         with pytest.raises(OffsetOutOfRange, match="offset must be between 8 and 12, got 7"):
-            list(directory.stretches(WHERE, 7, 7, isolation=COMMITTED))
+            list(directory.chunks(WHERE, 7, 7, isolation=COMMITTED))
         with pytest.raises(OffsetOutOfRange, match="offset must be between 8 and 12, got 7"):
-            list(directory.stretches(WHERE, 7, 12, isolation=COMMITTED))
+            list(directory.chunks(WHERE, 7, 12, isolation=COMMITTED))
 
     run(with_small_chunks(scenario), config=SMALL_SEGMENTS)
 
@@ -249,7 +249,7 @@ def test_what_was_deleted_by_key_is_gone_at_once(is_sealed):
             await bench.store.get("t").roll()
         directory = directory_of(bench)
         assert len(records(directory, WHERE)) == 6
-        reading = directory.stretches(WHERE, 0, 6, isolation=COMMITTED)
+        reading = directory.chunks(WHERE, 0, 6, isolation=COMMITTED)
         assert b"k0" in bytes(next(reading).data)
         assert await bench.partition.delete_keys(key=b"k1") == 3
         assert b"k1" not in b"".join(bytes(chunk.data) for chunk in reading)
@@ -320,7 +320,7 @@ def test_a_reader_goes_on_in_what_was_rewritten_meanwhile(taken):
         directory = directory_of(bench)
         expected = records(directory, WHERE)
         assert [offset for offset, _ in expected] == list(range(0, 32, 4))
-        reading = directory.stretches(WHERE, 0, 32, isolation=COMMITTED)
+        reading = directory.chunks(WHERE, 0, 32, isolation=COMMITTED)
         chunks = [next(reading) for _ in range(taken)]
         chunks = [chunk._replace(data=bytes(chunk.data)) for chunk in chunks]
         await bench.upkeep(is_forced=True)
@@ -381,7 +381,7 @@ def test_a_damaged_batch_is_reported_with_file_and_position():
         directory = DataDirectory("/data", filesystem=disk)
         assert bounds(directory) == OffsetBounds(0, 12)
         with pytest.raises(CorruptBatch, match=rf"{path}: byte \d+: batch checksum is"):
-            list(directory.stretches(WHERE, 0, 12, isolation=COMMITTED))
+            list(directory.chunks(WHERE, 0, 12, isolation=COMMITTED))
 
     run(scenario, config=SMALL_SEGMENTS)
 
@@ -397,9 +397,9 @@ def test_a_damaged_end_is_reported_to_who_asks_where_it_is():
         for isolation in (ALL, COMMITTED):
             with pytest.raises(CorruptFile, match=rf"{path}: valid up to byte \d+, synced up to"):
                 bounds(directory, isolation=isolation)
-        assert len(list(directory.stretches(WHERE, 0, 2, isolation=COMMITTED))) == 1
+        assert len(list(directory.chunks(WHERE, 0, 2, isolation=COMMITTED))) == 1
         with pytest.raises(CorruptFile, match="valid up to byte"):
-            list(directory.stretches(WHERE, 0, 3, isolation=COMMITTED))
+            list(directory.chunks(WHERE, 0, 3, isolation=COMMITTED))
         with pytest.raises(CorruptFile, match="valid up to byte"):
             directory.offsets_at([WHERE], 2**60)
 

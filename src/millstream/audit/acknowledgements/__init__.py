@@ -1,1 +1,1 @@
-"""What clients write down of what was acknowledged to them, and reading it back."""
+"""Acknowledgement files: written by clients, read by the verification."""

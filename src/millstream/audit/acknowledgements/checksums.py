@@ -1,8 +1,8 @@
-"""What is remembered of a record instead of its bytes: sums of 64 bits, by XXH3.
+"""Checksums that represent a record in an acknowledgement file: 64 bits, XXH3.
 
-    key      the sum of its bytes; nothing where there is no key
+    key      checksum of its bytes; none if there is no key
     value    the same
-    headers  the sum of all headers, laid out one behind the other as they were sent:
+    headers  checksum of all headers, concatenated in the order in which they were sent:
 
              +-------------+-----------+--------------+-------------+
              | name length | name      | value length | value       |   for each header
@@ -10,10 +10,10 @@
              +-------------+-----------+--------------+-------------+
 
              Lengths are big-endian; a header without a value has the length ff ff ff ff. A record
-             without headers has the sum of no bytes.
+             without headers has the checksum of no bytes.
 
-The seed is 0. Sums find what a disk or a bug changes; they are no defence against someone who wants
-to deceive you.
+The seed is 0. The checksums detect changes by disks and bugs; they do not protect against
+deliberate manipulation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NO_HEADERS_CHECKSUM: int = xxh3_64_intdigest(b"")
 
 
 def bytes_checksum(data: bytes | None) -> int | None:
-    """Return the sum of a key or a value; nothing where there is none."""
+    """Return the checksum of a key or a value; `None` for `None`."""
     return None if data is None else xxh3_64_intdigest(data)
 
 
 def headers_checksum(headers: Iterable[tuple[str, bytes | None]]) -> int:
-    """Return the sum of the headers of a record, in the order in which they were sent."""
+    """Return the checksum of the headers of a record, in the order in which they were sent."""
     parts: list[bytes] = []
     for name, value in headers:
         text = name.encode()

@@ -1,12 +1,12 @@
-"""`AcknowledgementFile`: what a client writes down of every record that was acknowledged to it.
+"""`AcknowledgementFile`: a client's log of all records that were acknowledged to it.
 
     with AcknowledgementFile("acknowledged.jsonl") as acknowledged:
         producer.produce("orders", value, key=key, on_delivery=acknowledged.on_delivery)
         ...
         producer.flush()
 
-`millstream verify --acknowledged acknowledged.jsonl` then looks for all of them. Write it where
-the node does not write: what takes the node's disk should not take this with it.
+`millstream verify --acknowledged acknowledged.jsonl` then looks for all of them. Write the file to
+another disk than the node's: a failure of that disk should not take the file with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from millstream.errors import (
 )
 
 BUFFER_SIZE_MAX = 64 * 1024
-"""Bytes that are gathered before they are written: some hundreds of lines."""
+"""Bytes that are buffered before they are written: some hundreds of lines."""
 
 _NO_TIMESTAMP_TYPE = 0  # Of librdkafka: there is none.
 
@@ -46,13 +46,14 @@ Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 class AcknowledgementFile:
-    """A file of acknowledgements, made or gone on with. Any number of threads may share one.
+    """File of acknowledgements, created or continued. Thread-safe.
 
-    Lines are gathered, and written when there are enough of them, at `flush`, `sync` and `close`;
-    what a killed client had not written yet is not looked for, and is no false alarm. `sync_every`
-    so many lines they are synced too, which outlives a power cut of this machine; 0 leaves that to
-    `sync` and `close`. `topic_ids` says which topics are meant by their names: a topic that is
-    deleted and made anew has another id, and records of the first are then not missed.
+    Lines are buffered, and written when the buffer is full and at `flush`, `sync` and `close`.
+    Records whose lines were lost with a killed client are not looked for, so they cause no false
+    alarm. With `sync_every`, the file is also synced after that many lines, which survives a power
+    cut of this machine; 0 leaves that to `sync` and `close`. `topic_ids` gives the ids of topics: a
+    topic that is deleted and created again has another id, and records of the first one are then
+    not reported as lost.
     """
 
     def __init__(
@@ -66,15 +67,17 @@ class AcknowledgementFile:
             raise InvalidConfig(f"sync_every is {sync_every}, least is 0")
         self.path = os.fspath(path)
         self.count = 0
-        """Acknowledgements that were noted."""
+        """Number of acknowledgements recorded."""
         self.unplaced = 0
-        """Those of them that came without an offset, which cannot be looked for."""
+        """Acknowledgements without an offset, which cannot be looked for."""
         self._sync_every = sync_every
         self._unsynced = 0
-        self._topic_ids = {name: _topic_id(one) for name, one in (topic_ids or {}).items()}
-        self._waiting = bytearray()
-        self._guard = threading.Lock()
-        self._failed: StorageFailed | None = None
+        self._topic_ids = {
+            name: _topic_id(topic_id) for name, topic_id in (topic_ids or {}).items()
+        }
+        self._buffer = bytearray()
+        self._lock = threading.Lock()
+        self._error: StorageFailed | None = None
         self._file: int | None = _open(self.path)
 
     def __enter__(self) -> Self:
@@ -102,7 +105,7 @@ class AcknowledgementFile:
         timestamp_ms: int | None = None,
         topic_id: uuid.UUID | str | None = None,
     ) -> None:
-        """Note a record that was acknowledged. Leave out `headers` where they are not known."""
+        """Record an acknowledged record. Leave out `headers` if they are not known."""
         self.write(
             self.acknowledgement(
                 topic,
@@ -117,32 +120,33 @@ class AcknowledgementFile:
         )
 
     def on_delivery(self, error: object, message: Any) -> None:
-        """Note a message of confluent-kafka, as its `on_delivery`.
+        """Record a message of confluent-kafka; pass it as `on_delivery`.
 
-        What was not delivered is left out. librdkafka does not say here which headers a message
-        had; `on_delivery_of` has them looked at too.
+        Messages that were not delivered are skipped. librdkafka does not report the headers of a
+        message here; use `on_delivery_of` to verify them too.
         """
         if error is None:
             self.write(self._delivered(message, None))
 
     def on_delivery_of(self, headers: Headers) -> Callable[[object, Any], None]:
-        """Return an `on_delivery` for one message, that was sent with these headers."""
-        found = _headers(headers)
+        """Return an `on_delivery` callback for one message that was sent with these headers."""
+        pairs = _headers(headers)
 
         def on_delivery(error: object, message: Any) -> None:
             if error is None:
-                self.write(self._delivered(message, found))
+                self.write(self._delivered(message, pairs))
 
         return on_delivery
 
     def on_send(
         self, value: bytes | None, *, key: bytes | None = None, headers: Headers = ()
     ) -> Callable[[Any], None]:
-        """Return a callback for kafka-python and aiokafka: what `send` promised has come true.
+        """Return a success callback for the result of `send` of kafka-python and aiokafka.
 
-        They say where a record went and not what it was; so what was sent is given here, as bytes.
+        These clients report where a record was stored but not its content, so that is given here,
+        as bytes.
         """
-        found = _headers(headers)
+        pairs = _headers(headers)
 
         def on_send(sent: Any) -> None:
             time_ms = sent.timestamp if sent.timestamp is not None and sent.timestamp >= 0 else None
@@ -152,14 +156,14 @@ class AcknowledgementFile:
                 sent.offset,
                 value=value,
                 key=key,
-                headers=found,
+                headers=pairs,
                 timestamp_ms=time_ms,
             )
 
         return on_send
 
     def transaction(self) -> AcknowledgedTransaction:
-        """Return what notes the records of one transaction once that was committed."""
+        """Return a collector for the records of one transaction."""
         return AcknowledgedTransaction(self)
 
     def acknowledgement(
@@ -174,7 +178,7 @@ class AcknowledgementFile:
         timestamp_ms: int | None = None,
         topic_id: uuid.UUID | str | None = None,
     ) -> Acknowledgement:
-        """Return what is remembered of a record."""
+        """Return the acknowledgement of a record, with checksums instead of its content."""
         known = self._topic_ids.get(topic) if topic_id is None else _topic_id(topic_id)
         return Acknowledgement(
             topic=topic,
@@ -203,43 +207,43 @@ class AcknowledgementFile:
     # Writing.
 
     def write(self, *acknowledgements: Acknowledgement) -> None:
-        """Write down some acknowledgements; raises `StorageFailed` where that is not possible.
+        """Write acknowledgements. Raises `StorageFailed` if that fails.
 
-        What raised was not taken in, and may be written down again; after a failed sync nothing
-        is taken in any more.
+        Acknowledgements of a call that raised were not recorded, and may be written again; after a
+        failed sync, nothing is accepted any more.
         """
-        lines = [encode_line(one) for one in acknowledgements]
-        with self._guard:
+        lines = [encode_line(acknowledgement) for acknowledgement in acknowledgements]
+        with self._lock:
             self._check()
-            for one, line in zip(acknowledgements, lines, strict=True):
-                if len(self._waiting) + len(line) > BUFFER_SIZE_MAX:
+            for acknowledgement, line in zip(acknowledgements, lines, strict=True):
+                if len(self._buffer) + len(line) > BUFFER_SIZE_MAX:
                     self._flush()
-                self._waiting += line
+                self._buffer += line
                 self.count += 1
-                self.unplaced += one.offset == NO_OFFSET
+                self.unplaced += acknowledgement.offset == NO_OFFSET
                 self._unsynced += 1
             if self._sync_every and self._unsynced >= self._sync_every:
                 self._sync()
 
     def flush(self) -> None:
-        """Write what was gathered: it outlives this process."""
-        with self._guard:
+        """Write the buffer to the file: it survives a crash of this process."""
+        with self._lock:
             self._check()
             self._flush()
 
     def sync(self) -> None:
-        """Write what was gathered, and have the disk keep it: it outlives a power cut."""
-        with self._guard:
+        """Write the buffer and sync the file: it survives a power cut."""
+        with self._lock:
             self._check()
             self._sync()
 
     def close(self) -> None:
-        """Sync, and let go of the file."""
-        with self._guard:
+        """Sync and close the file."""
+        with self._lock:
             if self._file is None:
                 return
             try:
-                if self._failed is None:
+                if self._error is None:
                     self._sync()
             finally:
                 os.close(self._file)
@@ -248,17 +252,17 @@ class AcknowledgementFile:
     def _check(self) -> None:
         if self._file is None:
             raise LogClosed(f"{self.path} is closed")
-        if self._failed is not None:
-            raise self._failed
+        if self._error is not None:
+            raise self._error
 
     def _flush(self) -> None:
         assert self._file is not None, "it was checked"
-        while self._waiting:
+        while self._buffer:
             try:
-                size = os.write(self._file, self._waiting)
+                size = os.write(self._file, self._buffer)
             except OSError as error:
                 raise StorageFailed(f"{self.path} cannot be written: {error}") from error
-            del self._waiting[:size]
+            del self._buffer[:size]
 
     def _sync(self) -> None:
         self._flush()
@@ -266,13 +270,13 @@ class AcknowledgementFile:
         try:
             os.fsync(self._file)
         except OSError as error:
-            self._failed = StorageFailed(f"{self.path} cannot be synced: {error}")
-            raise self._failed from error
+            self._error = StorageFailed(f"{self.path} cannot be synced: {error}")
+            raise self._error from error
         self._unsynced = 0
 
 
 class AcknowledgedTransaction:
-    """The records of one transaction, noted once its commit was acknowledged.
+    """Records of one transaction, written once its commit is acknowledged.
 
     transaction = acknowledged.transaction()
     producer.begin_transaction()
@@ -280,48 +284,49 @@ class AcknowledgedTransaction:
     producer.commit_transaction()
     transaction.committed()
 
-    A record of a transaction is acknowledged before that is decided, and an aborted one is rightly
-    not seen. What is never `committed` is forgotten. Holds about 200 bytes for each record.
+    The records of a transaction are acknowledged before its outcome is decided, and readers do not
+    see aborted ones. Without a call of `committed`, they are dropped. Needs about 200 bytes of
+    memory per record.
     """
 
     def __init__(self, file: AcknowledgementFile) -> None:
         self._file = file
-        self._held: list[Acknowledgement] = []
+        self._pending: list[Acknowledgement] = []
 
     def on_delivery(self, error: object, message: Any) -> None:
-        """Hold a message of confluent-kafka, as its `on_delivery`."""
+        """Add a message of confluent-kafka; pass it as `on_delivery`."""
         if error is None:
-            self.hold(self._file._delivered(message, None))  # noqa: SLF001 - its other half.
+            self.add(self._file._delivered(message, None))  # noqa: SLF001 - its other half.
 
-    def hold(self, acknowledgement: Acknowledgement) -> None:
-        """Hold an acknowledgement until the transaction is decided."""
-        self._held.append(acknowledgement)
+    def add(self, acknowledgement: Acknowledgement) -> None:
+        """Keep an acknowledgement until the transaction is decided."""
+        self._pending.append(acknowledgement)
 
     def committed(self) -> None:
-        """Note all that is held: the commit was acknowledged."""
-        held, self._held = self._held, []
-        self._file.write(*(_committed(one) for one in held))
+        """Write all acknowledgements: the commit was acknowledged."""
+        pending, self._pending = self._pending, []
+        self._file.write(*(_committed(acknowledgement) for acknowledgement in pending))
 
 
-def _committed(one: Acknowledgement) -> Acknowledgement:
-    fields = {name: getattr(one, name) for name in one.__struct_fields__}
+def _committed(acknowledgement: Acknowledgement) -> Acknowledgement:
+    fields = {name: getattr(acknowledgement, name) for name in acknowledgement.__struct_fields__}
     return Acknowledgement(**fields | {"is_committed": True})
 
 
 def _headers(headers: Headers) -> list[tuple[str, bytes | None]]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, one.encode() if isinstance(one, str) else one) for name, one in pairs]
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
 
 
-def _topic_id(found: uuid.UUID | str) -> uuid.UUID:
+def _topic_id(topic_id: uuid.UUID | str) -> uuid.UUID:
     try:
-        return found if isinstance(found, uuid.UUID) else uuid.UUID(found)
+        return topic_id if isinstance(topic_id, uuid.UUID) else uuid.UUID(topic_id)
     except ValueError:
-        raise InvalidConfig(f"topic id is {found!r}, needed is a UUID") from None
+        raise InvalidConfig(f"topic id is {topic_id!r}, needed is a UUID") from None
 
 
 def _open(path: str) -> int:
-    """Open a file to go on with; one that is new gets its first line, and its name is durable."""
+    """Open a file for appending. A new file gets its header line, and its name is made durable."""
     file: int | None = None
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -342,13 +347,13 @@ def _open(path: str) -> int:
 def _resume(file: int, path: str) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     size = os.fstat(file).st_size
-    whole = _whole_size(file, size)
+    complete_size = _complete_size(file, size)
     first = os.pread(file, LINE_SIZE_MAX, 0)
-    if whole or not HEADER.startswith(first):
+    if complete_size or not HEADER.startswith(first):
         check_header(first.partition(b"\n")[0])
-    if whole < size:
-        os.ftruncate(file, whole)  # A line that was never finished, and that nobody rests on.
-    if not whole:
+    if complete_size < size:
+        os.ftruncate(file, complete_size)  # An unfinished line was never reported as written.
+    if not complete_size:
         os.write(file, HEADER)
         os.fsync(file)
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -358,8 +363,8 @@ def _resume(file: int, path: str) -> None:
             os.close(directory)
 
 
-def _whole_size(file: int, size: int) -> int:
-    """Return how many bytes have whole lines; raises where what follows them is no line."""
+def _complete_size(file: int, size: int) -> int:
+    """Return the size of all complete lines. Raises if the remainder is too long for a line."""
     start = max(0, size - LINE_SIZE_MAX)
     tail = os.pread(file, size - start, start)
     end = tail.rfind(b"\n") + 1

@@ -1,18 +1,18 @@
-"""The format of an acknowledgement file: JSON, one object a line, each ended by a line feed.
+"""Format of an acknowledgement file: one JSON object per line, each ended by a line feed.
 
     {"format":"millstream-acknowledgements","version":1}
     {"topic":"orders","partition":0,"offset":17,"key":"9c1f...","value":"03ab...","timestamp":17e11}
     {"topic":"orders","partition":2,"offset":4,"key":null,"value":"5e02...","headers":"2d06..."}
 
-    topic, partition, offset   where the record is said to be; an offset of -1: nobody said where
-    key, value                 their sums, as 16 hexadecimal digits; null where there is none
-    headers                    the same; left out where whoever wrote the line did not know them
-    timestamp                  milliseconds since 1970; left out where it was not known
-    topic_id                   the id of the topic, as a UUID; left out where it was not known
-    committed                  true: the record was part of a transaction, and so is its commit what
-                               was acknowledged
+    topic, partition, offset   position of the record; offset -1: it was not reported
+    key, value                 checksums, as 16 hexadecimal digits; null if there is none
+    headers                    the same; left out if the writer did not know them
+    timestamp                  milliseconds since 1970; left out if not known
+    topic_id                   id of the topic, as a UUID; left out if not known
+    committed                  true: the record was part of a transaction whose commit was
+                               acknowledged
 
-Other fields are passed over. A last line without a line feed is one that was never finished.
+Unknown fields are ignored. A last line without a line feed was never finished.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERSION = 1
 HEADER = b'{"format":"%s","version":%d}\n' % (FORMAT.encode(), VERSION)
 
 LINE_SIZE_MAX = 4096
-"""Bytes of a line: many times what one with the longest name of a topic has."""
+"""Largest line in bytes: many times the size of one with the longest topic name."""
 
 NO_OFFSET = -1
 
@@ -41,14 +41,14 @@ _Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
 
 class AcknowledgementHeader(Struct):
-    """The first line."""
+    """First line of a file."""
 
     format: str
     version: int
 
 
 class AcknowledgementLine(Struct, kw_only=True):
-    """One acknowledgement, as it is written."""
+    """One acknowledgement, as stored."""
 
     topic: Annotated[str, Meta(min_length=1)]
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -62,16 +62,16 @@ class AcknowledgementLine(Struct, kw_only=True):
 
 
 class Acknowledgement(Struct, kw_only=True, frozen=True):
-    """One record that was acknowledged."""
+    """One acknowledged record."""
 
     topic: str
     partition: int
     offset: int
     key: int | None
-    """Its sum; nothing where there is no key."""
+    """Checksum; `None` if there is no key."""
     value: int | None
     headers: int | None = None
-    """Nothing where it is not known."""
+    """Checksum; `None` if not known."""
     timestamp_ms: int | None = None
     topic_id: uuid.UUID | None = None
     is_committed: bool = False
@@ -80,29 +80,34 @@ class Acknowledgement(Struct, kw_only=True, frozen=True):
 
 _header_decoder = msgspec.json.Decoder(AcknowledgementHeader)
 _decoder = msgspec.json.Decoder(AcknowledgementLine)
-_quoted = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
 
-def encode_line(one: Acknowledgement) -> bytes:
-    """Return the line of an acknowledgement."""
+def encode_line(acknowledgement: Acknowledgement) -> bytes:
     parts = [
         b'{"topic":%s,"partition":%d,"offset":%d,"key":%s,"value":%s'
-        % (_quoted(one.topic), one.partition, one.offset, _digits(one.key), _digits(one.value))
+        % (
+            _encode(acknowledgement.topic),
+            acknowledgement.partition,
+            acknowledgement.offset,
+            _digits(acknowledgement.key),
+            _digits(acknowledgement.value),
+        )
     ]
-    if one.headers is not None:
-        parts.append(b',"headers":%s' % _digits(one.headers))
-    if one.timestamp_ms is not None:
-        parts.append(b',"timestamp":%d' % one.timestamp_ms)
-    if one.topic_id is not None:
-        parts.append(b',"topic_id":"%s"' % str(one.topic_id).encode())
-    if one.is_committed:
+    if acknowledgement.headers is not None:
+        parts.append(b',"headers":%s' % _digits(acknowledgement.headers))
+    if acknowledgement.timestamp_ms is not None:
+        parts.append(b',"timestamp":%d' % acknowledgement.timestamp_ms)
+    if acknowledgement.topic_id is not None:
+        parts.append(b',"topic_id":"%s"' % str(acknowledgement.topic_id).encode())
+    if acknowledgement.is_committed:
         parts.append(b',"committed":true')
     parts.append(b"}\n")
     return b"".join(parts)
 
 
 def decode_line(data: bytes) -> Acknowledgement:
-    """Read a line; raises `CorruptFile`, without saying where it stands."""
+    """Decode a line. Raises `CorruptFile`, without the line number."""
     try:
         line = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -121,7 +126,7 @@ def decode_line(data: bytes) -> Acknowledgement:
 
 
 def check_header(data: bytes) -> None:
-    """Raise unless a first line says that we can read the others."""
+    """Raise unless the first line has a supported format and version."""
     try:
         head = _header_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

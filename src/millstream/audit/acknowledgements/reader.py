@@ -1,4 +1,4 @@
-"""Reading an acknowledgement file, line by line, in constant memory."""
+"""Reader of acknowledgement files: line by line, in constant memory."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from millstream.errors import CorruptFile, MillstreamError
 
 
 class AcknowledgementReader:
-    """A file that may still be written.
+    """Reader of a file that may still be written.
 
-    Torn is not corrupt: a last line without its end is what a client leaves that was killed, or
-    has not finished writing; it is left out, and `is_torn` says so. Whatever else is wrong raises
-    `CorruptFile` or `UnknownFormat`, with the line.
+    Torn is not corrupt: a client that was killed, or is still writing, leaves a last line without
+    its end; it is skipped, and `is_torn` is set. Any other damage raises `CorruptFile` or
+    `UnknownFormat` with the line number.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_torn = False
-        """Whether the last line was left out; known once all was read."""
+        """Whether the last line was skipped; valid once all was read."""
 
     def __iter__(self) -> Iterator[tuple[int, Acknowledgement]]:
-        """Go over the acknowledgements, each with the number of its line."""
+        """Yield the acknowledgements with their line numbers."""
         number = 0
         with open(self.path, "rb") as file:
             while data := file.readline(LINE_SIZE_MAX + 1):

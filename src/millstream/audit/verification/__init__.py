@@ -1,1 +1,1 @@
-"""Looking whether all that was acknowledged is there: in a directory, or behind a door."""
+"""Verification that all acknowledged records exist, in a data directory or on a node."""

@@ -1,15 +1,15 @@
-"""What was acknowledged, out of all files, in the order in which logs are read.
+"""Index of all acknowledgements, in log order.
 
-Files are in the order in which clients were answered, which is that of no log. So every line
-becomes an entry of a fixed size that sorts by partition and offset:
+The files are in the order of the responses, which is that of no log. So each line becomes an entry
+of fixed size that sorts by partition and offset:
 
      0           4        12      13    21      29        37          45     47     55
     +-----------+--------+-------+-----+-------+---------+-----------+------+------+----------+
     | partition | offset | flags | key | value | headers | timestamp | file | line | topic id |
-    | number    |        |       | sum | sum   | sum     |           |      |      | number   |
+    | number    |        |       | (checksums)           |           |      |      | number   |
     +-----------+--------+-------+-----+-------+---------+-----------+------+------+----------+
 
-Partitions and ids of topics are numbered as they are met, so memory grows with these only.
+Partitions and topic ids are numbered in order of appearance, so memory grows only with these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millstream.errors import InvalidRequest
 from millstream.records.topic_partition import TopicPartition
 
 PARTITIONS_MAX = 1_000_000
-"""Partitions that files may name, and ids: more than a cluster has."""
+"""Partitions, and topic ids, that the files may name: more than a cluster has."""
 
 FILES_MAX = 2**16 - 1
 
@@ -43,7 +43,7 @@ _IS_COMMITTED = 16
 
 
 class IndexedAck(NamedTuple):
-    """One acknowledgement, and where it was written down."""
+    """One acknowledgement, and the line where it was recorded."""
 
     offset: int
     key: int | None
@@ -55,24 +55,24 @@ class IndexedAck(NamedTuple):
     file: str
     line: int
     entry: bytes
-    """What `AckIndex.noted` makes it of again."""
+    """The encoded form, for `AckIndex.decode`."""
 
 
 class AckIndex:
-    """All acknowledgements of some files. `with` it, for it may hold files of its own."""
+    """All acknowledgements of some files. Use it with `with`: it may hold temporary files."""
 
     def __init__(self, *, entries_max: int = ENTRIES_MAX) -> None:
         self._sort = ExternalSort(ENTRY_SIZE, entries_max=entries_max)
-        self._partitions: dict[TopicPartition, int] = {}
-        self._places: list[TopicPartition] = []
+        self._numbers: dict[TopicPartition, int] = {}
+        self._partitions: list[TopicPartition] = []
         self._ids: dict[uuid.UUID, int] = {}
         self._topic_ids: list[uuid.UUID] = []
         self._files: list[str] = []
         self.count = 0
         self.unplaced = 0
-        """Acknowledgements without an offset, which are not in the order."""
+        """Acknowledgements without an offset, which are not in the index."""
         self.torn_files: list[str] = []
-        """Files whose last line was not finished, and was left out."""
+        """Files with an unfinished last line, which was skipped."""
 
     def __enter__(self) -> Self:
         return self
@@ -92,28 +92,27 @@ class AckIndex:
         topics: Sequence[str] = (),
         on_line: Callable[[int], None] = lambda _number: None,
     ) -> None:
-        """Take in a file, or only what it says of some topics."""
+        """Add the acknowledgements of a file, or only those of some topics."""
         if len(self._files) >= FILES_MAX:
             raise InvalidRequest(f"there are more than {FILES_MAX} acknowledgement files")
         self._files.append(path)
         reader = AcknowledgementReader(path)
-        for number, one in reader:
-            if not topics or one.topic in topics:
-                self._add(one, number)
+        for number, ack in reader:
+            if not topics or ack.topic in topics:
+                self._add(ack, number)
             on_line(number)
         if reader.is_torn:
             self.torn_files.append(path)
 
     def partitions(self) -> Iterator[tuple[TopicPartition, Iterator[IndexedAck]]]:
-        """Go over the partitions, each with what was acknowledged in it by rising offset.
+        """Yield the partitions, each with its acknowledgements by ascending offset.
 
-        What is left of one is passed over when the next is asked for.
+        Acknowledgements that were not consumed are skipped when the next partition is requested.
         """
         for number, entries in groupby(self._sort.entries(), key=lambda entry: entry[:4]):
-            yield self._places[int.from_bytes(number)], map(self.noted, entries)
+            yield self._partitions[int.from_bytes(number)], map(self.decode, entries)
 
-    def noted(self, entry: bytes) -> IndexedAck:
-        """Return what an entry says."""
+    def decode(self, entry: bytes) -> IndexedAck:
         _, offset, flags, key, value, headers, time_ms, file, line, topic = _ENTRY.unpack(entry)
         return IndexedAck(
             offset,
@@ -128,42 +127,42 @@ class AckIndex:
             entry,
         )
 
-    def _add(self, one: Acknowledgement, line: int) -> None:
+    def _add(self, ack: Acknowledgement, line: int) -> None:
         self.count += 1
-        if one.offset == NO_OFFSET:
+        if ack.offset == NO_OFFSET:
             self.unplaced += 1
             return
         flags = (
-            (one.key is not None and _HAS_KEY)
-            | (one.value is not None and _HAS_VALUE)
-            | (one.headers is not None and _HAS_HEADERS)
-            | (one.timestamp_ms is not None and _HAS_TIMESTAMP)
-            | (one.is_committed and _IS_COMMITTED)
+            (ack.key is not None and _HAS_KEY)
+            | (ack.value is not None and _HAS_VALUE)
+            | (ack.headers is not None and _HAS_HEADERS)
+            | (ack.timestamp_ms is not None and _HAS_TIMESTAMP)
+            | (ack.is_committed and _IS_COMMITTED)
         )
         self._sort.add(
             _ENTRY.pack(
-                self._number(TopicPartition(one.topic, one.partition)),
-                one.offset,
+                self._number(TopicPartition(ack.topic, ack.partition)),
+                ack.offset,
                 flags,
-                one.key or 0,
-                one.value or 0,
-                one.headers or 0,
-                one.timestamp_ms or 0,
+                ack.key or 0,
+                ack.value or 0,
+                ack.headers or 0,
+                ack.timestamp_ms or 0,
                 len(self._files) - 1,
                 line,
-                0 if one.topic_id is None else self._id_number(one.topic_id),
+                0 if ack.topic_id is None else self._id_number(ack.topic_id),
             )
         )
 
     def _number(self, where: TopicPartition) -> int:
-        if (known := self._partitions.get(where)) is not None:
+        if (known := self._numbers.get(where)) is not None:
             return known
-        _check_count(len(self._places))
-        self._places.append(where)
-        return self._partitions.setdefault(where, len(self._places) - 1)
+        _check_count(len(self._partitions))
+        self._partitions.append(where)
+        return self._numbers.setdefault(where, len(self._partitions) - 1)
 
     def _id_number(self, topic_id: uuid.UUID) -> int:
-        """Return the number of an id, from 1."""
+        """Return the number of a topic id, from 1."""
         if (known := self._ids.get(topic_id)) is not None:
             return known
         _check_count(len(self._topic_ids))

@@ -1,8 +1,8 @@
-"""A data directory, as a `Source`: its files, with nothing in between.
+"""`VerificationSource` over the files of a data directory.
 
-Beside a running node, what is seen of a log is what lies in its files. That is all that was ever
-acknowledged, except in logs of class `memory`, which are written a moment later, and `ephemeral`,
-which have no files. So acknowledgements are read first, and the files then.
+While a node is running, a log is what its files contain. That is everything that was ever
+acknowledged, except for logs of class `memory`, which are written a moment later, and `ephemeral`,
+which have no files. So acknowledgements are read before the files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PROMISES = {
 
 
 class DirectorySource:
-    """The logs of a data directory. Reads only, and locks nothing."""
+    """Logs of a data directory. Only reads, and takes no locks."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class DirectorySource:
         self._topics: dict[str, TopicRow] | None = topics_on_disk(path)
 
     def facts(self, where: TopicPartition) -> PartitionFacts | str:
-        """Return what is known of a partition now; a sentence where it is not there."""
+        """Return the current state of a partition; an explanation if it does not exist."""
         row = None
         if self._topics is not None:
             row = self._topics.get(where.topic)

@@ -1,4 +1,4 @@
-"""Sorting more than fits into memory: entries of one size, in runs on disk that are merged."""
+"""External merge sort of fixed-size entries: sorted runs on disk that are merged."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import IO, Self
 from millstream.errors import StorageFailed
 
 ENTRIES_MAX = 250_000
-"""Entries in memory, which are sorted at once: some 30 MB."""
+"""Entries that are sorted in memory: about 30 MB."""
 
 RUNS_MAX = 64
-"""Files that are open at once; beyond, they are merged into one."""
+"""Open files; when there are more runs, they are merged into one."""
 
 _READ_ENTRIES = 4096
 
 
 class ExternalSort:
-    """Takes entries of `size` bytes each, and gives them back in the order of their bytes.
+    """Sorts entries of `size` bytes by their bytes.
 
-    Runs lie in files without a name in the directory for temporary files, which are gone with
-    the process whatever ends it.
+    Runs are unnamed files in the temporary directory, which disappear with the process however it
+    ends.
     """
 
     def __init__(
@@ -47,27 +47,26 @@ class ExternalSort:
         self.close()
 
     def add(self, entry: bytes) -> None:
-        """Take one more entry."""
         assert len(entry) == self._size, "entries are of one size"
         self._waiting.append(entry)
         if len(self._waiting) >= self._entries_max:
             self._waiting.sort()
-            self._put_down(self._waiting)
+            self._spill(self._waiting)
             self._waiting = []
 
     def entries(self) -> Iterator[bytes]:
-        """Go over all entries in their order; nothing may be added any more."""
+        """Yield all entries in order; nothing may be added any more."""
         self._waiting.sort()
         yield from heapq.merge(*map(self._read, self._runs), self._waiting)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close and so delete the files."""
         for run in self._runs:
             run.close()
         self._runs.clear()
         self._waiting = []
 
-    def _put_down(self, entries: Iterable[bytes]) -> None:
+    def _spill(self, entries: Iterable[bytes]) -> None:
         if len(self._runs) >= self._runs_max:
             merged = self._written(heapq.merge(*map(self._read, self._runs)))
             for run in self._runs:

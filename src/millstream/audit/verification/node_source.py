@@ -1,4 +1,4 @@
-"""A node, as a `Source`: over its Kafka door, as any client sees it."""
+"""`VerificationSource` over the Kafka protocol, as any client sees a node."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.catalog import Finding, FindingKind
 
 TIMEOUT_S = 30.0
-"""How long a node may take: it may be starting, or busy."""
+"""How long a node may take to respond: it may be starting, or busy."""
 
 PROBE_TIMEOUT_S = 1.0
-"""How long it may take where it has just refused what lies before: damage does not go away."""
+"""Time limit next to an offset that the node just refused: damage does not go away."""
 
 _NO_ID = uuid.UUID(int=0)
 _UNREADABLE = (CorruptData, MalformedAnswer, NodeRefused)
@@ -34,7 +34,7 @@ _ALL = Isolation.READ_UNCOMMITTED
 
 
 class NodeSource:
-    """The partitions of a node, or of a cluster of Kafka's. `with` it, for it has connections."""
+    """Partitions of a node or a Kafka cluster. A context manager, because it has connections."""
 
     def __init__(
         self,
@@ -43,25 +43,25 @@ class NodeSource:
         timeout_s: float = TIMEOUT_S,
         on_bytes: Callable[[int], None] = lambda _size: None,
     ) -> None:
-        self._node = KafkaClient(bootstrap, timeout_s=timeout_s)
+        self._client = KafkaClient(bootstrap, timeout_s=timeout_s)
         self._single = KafkaClient(bootstrap, timeout_s=timeout_s, fetch_size_max=1)
-        """Asks for one byte, and so gets one batch."""
-        self._hasty = KafkaClient(
+        """Requests one byte, and so gets one batch."""
+        self._impatient = KafkaClient(
             bootstrap, timeout_s=min(timeout_s, PROBE_TIMEOUT_S), fetch_size_max=1
         )
         self._on_bytes = on_bytes
-        self._known: dict[str, tuple[uuid.UUID | None, int, bool]] = {}
+        self._topics: dict[str, tuple[uuid.UUID | None, int, bool]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in (self._node, self._single, self._hasty):
+        for one in (self._client, self._single, self._impatient):
             one.close()
 
     def partitions(self, topics: Sequence[str] = ()) -> list[TopicPartition]:
-        """Return all partitions, or those of some topics; raises `UnknownTopic`."""
-        found = self._node.topics(list(topics) or None)
+        """Return all partitions, or those of some topics. Raises `UnknownTopic`."""
+        found = self._client.topics(list(topics) or None)
         return [
             TopicPartition(name, number)
             for name, info in sorted(found.items())
@@ -69,47 +69,47 @@ class NodeSource:
         ]
 
     def size(self, where: Sequence[TopicPartition]) -> int:
-        """Return about how many bytes there are to read."""
-        bounds = self._node.bounds(where, isolation=_ALL) if where else {}
+        """Return the approximate number of bytes to read."""
+        bounds = self._client.bounds(where, isolation=_ALL) if where else {}
         total = 0.0
         for one, (start, end) in bounds.items():
             try:
-                size = self._hasty.offset_bytes({one: bounds[one]})[one] if start < end else 0
+                size = self._impatient.offset_bytes({one: bounds[one]})[one] if start < end else 0
             except MillstreamError:
                 size = 1  # Whoever reads it will say what is wrong.
             total += size * (end - start)
         return int(total)
 
     def facts(self, where: TopicPartition) -> PartitionFacts | str:
-        """Return what is known of a partition now; a sentence where it is not there."""
+        """Return the current state of a partition; an explanation if it does not exist."""
         try:
             topic_id, partitions, is_compacted = self._topic(where.topic)
         except UnknownTopic as error:
             return str(error)
         if where.partition >= partitions:
             return f"topic {where.topic!r} has partitions 0 to {partitions - 1} only"
-        start, end = self._node.bounds([where], isolation=_ALL)[where]
+        start, end = self._client.bounds([where], isolation=_ALL)[where]
         return PartitionFacts(start, end, topic_id, compacted_before=end if is_compacted else 0)
 
     def _topic(self, name: str) -> tuple[uuid.UUID | None, int, bool]:
-        if name not in self._known:
-            info = self._node.topics([name])[name]
-            policy = self._node.topic_configs([name])[name].get("cleanup.policy", "")
+        if name not in self._topics:
+            info = self._client.topics([name])[name]
+            policy = self._client.topic_configs([name])[name].get("cleanup.policy", "")
             topic_id = None if info.id == _NO_ID else info.id
-            self._known[name] = (topic_id, info.partitions, "compact" in policy)
-        return self._known[name]
+            self._topics[name] = (topic_id, info.partitions, "compact" in policy)
+        return self._topics[name]
 
     def batches(
         self, where: TopicPartition, facts: PartitionFacts
     ) -> Iterator[IntactBatch | Finding]:
-        """Read all sound batches up to `facts.end`, and what is wrong between them.
+        """Yield all intact batches up to `facts.end`, and findings for the damage between them.
 
-        Where many at once cannot be read they are asked for one by one, until the one that is bad.
+        If a large fetch fails, batches are requested one by one, up to the damaged one.
         """
-        position, reader = facts.start, self._node
+        position, reader = facts.start, self._client
         while position < facts.end:
             try:
-                for found in self._sound(reader, where, position, facts):
+                for found in self._read_batches(reader, where, position, facts):
                     yield found
                     if isinstance(found, IntactBatch):
                         position = found.header.next_offset
@@ -119,22 +119,22 @@ class NodeSource:
                     return
                 position = error.start  # Retention took it meanwhile.
             except _UNREADABLE as error:
-                if reader is self._node:
-                    reader = self._hasty
+                if reader is self._client:
+                    reader = self._impatient
                     continue
                 yield _problem(where, position, f"cannot be read: {error}")
                 position = self._next_readable(where, position, facts.end)
-                reader = self._node
+                reader = self._client
             else:
                 if position < facts.end and not facts.compacted_before:
                     yield _absent(where, position, facts.end - 1)
                 return
 
-    def _sound(
+    def _read_batches(
         self, reader: KafkaClient, where: TopicPartition, position: int, facts: PartitionFacts
     ) -> Iterator[IntactBatch | Finding]:
-        for stretch in reader.stretches(where, position, facts.end, isolation=_ALL):
-            for header, batch in split(stretch.data):
+        for chunk in reader.chunks(where, position, facts.end, isolation=_ALL):
+            for header, batch in split(chunk.data):
                 if header.base_offset > position and not facts.compacted_before:
                     yield _absent(where, position, header.base_offset - 1)
                 try:
@@ -144,10 +144,10 @@ class NodeSource:
                 else:
                     yield IntactBatch(header, batch)
                 position = header.next_offset
-            self._on_bytes(len(stretch.data))
+            self._on_bytes(len(chunk.data))
 
     def _next_readable(self, where: TopicPartition, bad: int, end: int) -> int:
-        """Return the first offset behind `bad` that can be read, looked for in growing steps."""
+        """Return the first readable offset after `bad`, by growing steps and bisection."""
         step = 1
         while not self._is_readable(where, good := min(bad + step, end)):
             bad, step = good, step * 2
@@ -160,9 +160,9 @@ class NodeSource:
         return good
 
     def _is_readable(self, where: TopicPartition, offset: int) -> bool:
-        """Whether there is something to be read at an offset; the end counts."""
+        """Return whether the batch at an offset can be read; the end counts as readable."""
         try:
-            reading = self._hasty.stretches(where, offset, offset + 1, isolation=_ALL)
+            reading = self._impatient.chunks(where, offset, offset + 1, isolation=_ALL)
             next(iter(reading), None)
         except OffsetOutOfRange:
             return True
@@ -173,24 +173,24 @@ class NodeSource:
     # For `probes.py`.
 
     def batch_at(self, where: TopicPartition, offset: int) -> IntactBatch | None:
-        """Return the first batch that a fetch from `offset` gives."""
-        for stretch in self._single.stretches(where, offset, offset + 1, isolation=_ALL):
-            for header, batch in split(stretch.data):
+        """Return the first batch of a fetch from `offset`."""
+        for chunk in self._single.chunks(where, offset, offset + 1, isolation=_ALL):
+            for header, batch in split(chunk.data):
                 check_batch(header, batch)
                 return IntactBatch(header, bytes(batch))
         return None
 
     def header_holding(self, where: TopicPartition, offset: int, start: int) -> BatchHeader | None:
-        """Return the batch that holds `offset`, read from an earlier offset on."""
-        for stretch in self._single.stretches(where, start, offset + 1, isolation=_ALL):
-            for header, _ in split(stretch.data):
+        """Return the batch that contains `offset`, reading from an earlier offset."""
+        for chunk in self._single.chunks(where, start, offset + 1, isolation=_ALL):
+            for header, _ in split(chunk.data):
                 if header.last_offset >= offset:
                     return header
         return None
 
     def offset_at(self, where: TopicPartition, timestamp_ms: int) -> int | None:
-        """Return the first offset that is as late as that, by the node's indexes."""
-        return self._node.offsets_at([where], timestamp_ms)[where]
+        """Return the first offset at or after that time, according to the node's indexes."""
+        return self._client.offsets_at([where], timestamp_ms)[where]
 
 
 def _absent(where: TopicPartition, first: int, last: int) -> Finding:

@@ -1,14 +1,14 @@
-"""The indexes of a node, seen from outside: looking up has to find what reading through finds.
+"""Index probes: lookups on a node must agree with a sequential read.
 
-While a partition is read through, some offsets and times are remembered, with what lay there. Then
-the node is asked for each of them:
+During the sequential read of a partition, some offsets and timestamps are remembered together with
+their batches. Then the node is asked for each of them:
 
-- A fetch from an offset must begin with the batch that holds it.
-- The first offset at a time, by ListOffsets, must be that of the first record that is as late. Only
-  times are taken at which all before were earlier: then the answer is known without a second pass.
+- A fetch from an offset must begin with the batch that contains it.
+- ListOffsets for a timestamp must return the first record at or after it. Only timestamps that are
+  later than all before are used: then the result is known without a second pass.
 
-A running node rewrites what it has. So what does not agree is looked at once more, by reading to it
-from the batch before, and only what still does not agree is a finding.
+A running node rewrites its segments. So a mismatch is checked again, by reading up to it from the
+batch before, and only a mismatch that remains is a finding.
 """
 
 from __future__ import annotations
@@ -29,125 +29,125 @@ PROBES_MAX = 10_000
 
 
 class _OffsetProbe(NamedTuple):
-    """An offset, and the batch that reading through found there."""
+    """Offset, and the batch that the sequential read found there."""
 
     offset: int
     header: BatchHeader
     before: int
-    """Where the batch before it begins."""
+    """Base offset of the batch before it."""
 
 
 class _TimeProbe(NamedTuple):
-    """A time, and the first record that is as late."""
+    """Timestamp, and the offset of the first record at or after it."""
 
     timestamp_ms: int
     offset: int
 
 
-def choose_offsets(start: int, end: int, count: int, chance: random.Random) -> list[int]:
-    """Return about `count` offsets: the first, the last, some evenly spread and some by chance."""
+def choose_offsets(start: int, end: int, count: int, rng: random.Random) -> list[int]:
+    """Return about `count` offsets: the first, the last, some evenly spaced and some random."""
     if start >= end or count < 1:
         return []
     even = max(1, (end - start) // max(1, count // 2))
     chosen = {start, end - 1, *range(start, end, even)}
-    chosen.update(chance.randrange(start, end) for _ in range(count // 2))
+    chosen.update(rng.randrange(start, end) for _ in range(count // 2))
     return sorted(chosen)[: PROBES_MAX + 2]
 
 
 class Probes:
-    """Offsets and times of one partition, remembered while it is read through."""
+    """Offsets and timestamps of one partition, remembered while it is read sequentially."""
 
     def __init__(
-        self, where: TopicPartition, facts: PartitionFacts, *, count: int, chance: random.Random
+        self, where: TopicPartition, facts: PartitionFacts, *, count: int, rng: random.Random
     ) -> None:
         if count > PROBES_MAX:
             raise InvalidRequest(f"{count} samples of each partition, allowed is 0-{PROBES_MAX}")
         self._where = where
         self._end = facts.end
-        chosen = choose_offsets(facts.start, facts.end, count, chance)
+        chosen = choose_offsets(facts.start, facts.end, count, rng)
         self._offsets = list(reversed(chosen))
         self._is_probing = bool(chosen)
-        self._places: list[_OffsetProbe] = []
-        self._moments: list[_TimeProbe] = []
-        self._before = facts.start
+        self._offset_probes: list[_OffsetProbe] = []
+        self._time_probes: list[_TimeProbe] = []
+        self._previous_offset = facts.start
         self._latest: int | None = None
 
-    def take(self, held: IntactBatch) -> None:
-        """Remember a batch, where one of the offsets lies in it."""
-        header, is_chosen = held.header, False
+    def take(self, batch: IntactBatch) -> None:
+        """Remember a batch if it contains one of the chosen offsets."""
+        header, is_chosen = batch.header, False
         while self._offsets and self._offsets[-1] <= header.last_offset:
             offset = self._offsets.pop()
             if offset >= header.base_offset:
-                self._places.append(_OffsetProbe(offset, header, self._before))
+                self._offset_probes.append(_OffsetProbe(offset, header, self._previous_offset))
                 is_chosen = True
         if is_chosen and not header.is_control and header.record_count:
-            self._remember_time(held)
-        self._before = header.base_offset
+            self._remember_time(batch)
+        self._previous_offset = header.base_offset
         if self._latest is None or header.max_timestamp > self._latest:
             self._latest = header.max_timestamp
 
-    def _remember_time(self, held: IntactBatch) -> None:
+    def _remember_time(self, batch: IntactBatch) -> None:
         try:
-            records = read_records(held.data)
+            records = read_records(batch.data)
         except CorruptBatch:
             return  # Its producer made it so, and no time can be told.
         latest = max(record.timestamp_ms for record in records)
         if latest >= 0 and (self._latest is None or latest > self._latest):
-            first = next(one.offset for one in records if one.timestamp_ms == latest)
-            self._moments.append(_TimeProbe(latest, first))
+            first = next(record.offset for record in records if record.timestamp_ms == latest)
+            self._time_probes.append(_TimeProbe(latest, first))
 
     def check(self, source: NodeSource, report: Report) -> None:
-        """Ask the node for all that is remembered, and report what does not agree."""
-        for place in self._places:
+        """Ask the node for each probe and report mismatches."""
+        for probe in self._offset_probes:
             report.offsets_probed += 1
-            if found := self._check_place(source, place):
-                report.find(Finding(str(self._where), None, found))
-        for moment in self._moments:
+            if found := self._check_offset(source, probe):
+                report.add_finding(Finding(str(self._where), None, found))
+        for time_probe in self._time_probes:
             report.times_probed += 1
-            if found := self._check_moment(source, moment):
-                report.find(Finding(str(self._where), None, found))
+            if found := self._check_time(source, time_probe):
+                report.add_finding(Finding(str(self._where), None, found))
         if self._is_probing and self._latest is not None and self._latest >= 0:
             self._check_end(source, report)
 
-    def _check_place(self, source: NodeSource, place: _OffsetProbe) -> str | None:
-        header: BatchHeader | None = place.header
+    def _check_offset(self, source: NodeSource, probe: _OffsetProbe) -> str | None:
+        header: BatchHeader | None = probe.header
         try:
             for _ in range(2):
-                found = source.batch_at(self._where, place.offset)
+                found = source.batch_at(self._where, probe.offset)
                 if found is not None and header is not None and found.header == header:
                     return None
-                header = source.header_holding(self._where, place.offset, place.before)
+                header = source.header_holding(self._where, probe.offset, probe.before)
         except OffsetOutOfRange:
             return None  # Retention took it meanwhile.
         except CorruptBatch as error:
-            return f"offset {place.offset}: a fetch from there is damaged: {error}"
+            return f"offset {probe.offset}: a fetch from there is damaged: {error}"
         return (
-            f"offset {place.offset}: a fetch from there begins with {_span(found)},"
+            f"offset {probe.offset}: a fetch from there begins with {_span(found)},"
             f" reading through finds {_span(header)}"
         )
 
-    def _check_moment(self, source: NodeSource, moment: _TimeProbe) -> str | None:
-        found = source.offset_at(self._where, moment.timestamp_ms)
-        if found == moment.offset or not self._is_still_there(source, moment):
+    def _check_time(self, source: NodeSource, probe: _TimeProbe) -> str | None:
+        found = source.offset_at(self._where, probe.timestamp_ms)
+        if found == probe.offset or not self._is_still_present(source, probe):
             return None
         return (
-            f"time {moment.timestamp_ms}: the first record as late has offset {moment.offset},"
+            f"time {probe.timestamp_ms}: the first record as late has offset {probe.offset},"
             f" the node says {found}"
         )
 
-    def _is_still_there(self, source: NodeSource, moment: _TimeProbe) -> bool:
+    def _is_still_present(self, source: NodeSource, probe: _TimeProbe) -> bool:
         try:
-            held = source.batch_at(self._where, moment.offset)
-            records = [] if held is None else read_records(held.data)
+            batch = source.batch_at(self._where, probe.offset)
+            records = [] if batch is None else read_records(batch.data)
         except (OffsetOutOfRange, CorruptBatch):
             return False
         return any(
-            (one.offset, one.timestamp_ms) == (moment.offset, moment.timestamp_ms)
-            for one in records
+            (record.offset, record.timestamp_ms) == (probe.offset, probe.timestamp_ms)
+            for record in records
         )
 
     def _check_end(self, source: NodeSource, report: Report) -> None:
-        """Ask for a time after all: there is nothing, or it came since."""
+        """Ask for a time after the last record: the node must return nothing, or a newer record."""
         assert self._latest is not None
         report.times_probed += 1
         found = source.offset_at(self._where, self._latest + 1)
@@ -156,7 +156,7 @@ class Probes:
                 f"time {self._latest + 1}: no record is as late before offset {self._end},"
                 f" the node says {found}"
             )
-            report.find(Finding(str(self._where), None, what))
+            report.add_finding(Finding(str(self._where), None, what))
 
 
 def _span(found: IntactBatch | BatchHeader | None) -> str:

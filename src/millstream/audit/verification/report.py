@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""Result of a verification."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from millstream.records.topic_partition import TopicPartition
 from millstream.storage.inspect.catalog import Finding, FindingKind
 
 DISCREPANCIES_MAX = 100
-"""Records that are lost or different and are listed; all are counted."""
+"""Lost and different records that are listed; all are counted."""
 
 FINDINGS_MAX = 1000
 """Findings that are listed; all are counted."""
 
 
 class AckOutcome(enum.Enum):
-    """What became of a record that was acknowledged."""
+    """What the verification found for an acknowledged record."""
 
     FOUND = "found"
-    """It is there, and is what was sent."""
+    """Present, with the content that was sent."""
 
     BEFORE_START = "before_start"
-    """It lies before the first offset of its partition: retention took it, or a deletion."""
+    """Before the first offset of its partition: deleted by retention or on request."""
 
     COMPACTED = "compacted"
-    """It is gone, and so it may be: a later record has its key, or it was a tombstone."""
+    """Deleted by compaction, rightly: a later record has its key, or it was a tombstone."""
 
     DELETED = "deleted"
-    """It was deleted by key, or whoever verifies says that it may have been."""
+    """Deleted by key, or in a topic whose records may be missing (`--deleted`)."""
 
     ABORTED = "aborted"
-    """It is there, as part of a transaction that was aborted: nobody is to see it."""
+    """Present, as part of an aborted transaction: readers do not see it."""
 
-    MADE_ANEW = "made_anew"
-    """Its topic was deleted: there is one of that name, with another id."""
+    RECREATED = "made_anew"
+    """Its topic was deleted, and another one was created with the same name."""
 
     UNPLACED = "unplaced"
-    """It was acknowledged without an offset, so nobody can say where it should be."""
+    """Acknowledged without an offset, so it cannot be looked for."""
 
     DIFFERENT = "different"
-    """There is another record in its place."""
+    """There is another record at its offset."""
 
     LOST = "lost"
-    """It should be there, and is not."""
+    """It must be present, and is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """A record that is lost, or is not what it was."""
+    """Record that is lost or different."""
 
     where: TopicPartition
     offset: int
-    fate: AckOutcome
+    outcome: AckOutcome
     why: str
     file: str
     line: int
@@ -62,20 +62,20 @@ class Discrepancy:
 
 @dataclass(slots=True)
 class Report:
-    """All that was found."""
+    """Counts, discrepancies and findings."""
 
-    fates: Counter[AckOutcome] = field(default_factory=Counter)
+    outcomes: Counter[AckOutcome] = field(default_factory=Counter)
     by_topic: dict[str, Counter[AckOutcome]] = field(default_factory=dict)
-    misses: list[Discrepancy] = field(default_factory=list)
-    """The first of those that are lost or different."""
+    discrepancies: list[Discrepancy] = field(default_factory=list)
+    """The first lost and different records."""
     findings: list[Finding] = field(default_factory=list)
-    """The first things that are damaged or unfinished, whatever was acknowledged."""
+    """The first damaged or unfinished files, whatever was acknowledged."""
     damaged: int = 0
     unfinished: int = 0
     absent: int = 0
-    """Gaps between offsets, of which a node does not say why they are there."""
+    """Gaps between offsets that a node does not explain."""
     torn_files: list[str] = field(default_factory=list)
-    """Acknowledgement files whose last line was not finished."""
+    """Acknowledgement files with an unfinished last line."""
     bytes: int = 0
     """Bytes of logs that were checked."""
     records: int = 0
@@ -85,32 +85,36 @@ class Report:
 
     @property
     def lost(self) -> int:
-        """How many records are not there, or not as they were."""
-        return self.fates[AckOutcome.LOST] + self.fates[AckOutcome.DIFFERENT]
+        """Number of lost and different records."""
+        return self.outcomes[AckOutcome.LOST] + self.outcomes[AckOutcome.DIFFERENT]
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is lost, and nothing damaged."""
+        """Whether nothing is lost and nothing damaged."""
         return not self.lost and not self.damaged
 
-    def count(self, topic: str, fate: AckOutcome, number: int = 1) -> None:
-        """Note that so many records of a topic met this fate."""
-        self.fates[fate] += number
-        self.by_topic.setdefault(topic, Counter())[fate] += number
+    def count(self, topic: str, outcome: AckOutcome, number: int = 1) -> None:
+        """Count records of a topic with this outcome."""
+        self.outcomes[outcome] += number
+        self.by_topic.setdefault(topic, Counter())[outcome] += number
 
-    def miss(self, where: TopicPartition, noted: IndexedAck, fate: AckOutcome, why: str) -> None:
-        """Note a record that is lost or different."""
-        self.count(where.topic, fate)
-        if len(self.misses) < DISCREPANCIES_MAX:
-            self.misses.append(Discrepancy(where, noted.offset, fate, why, noted.file, noted.line))
+    def add_discrepancy(
+        self, where: TopicPartition, ack: IndexedAck, outcome: AckOutcome, why: str
+    ) -> None:
+        """Add a record that is lost or different."""
+        self.count(where.topic, outcome)
+        if len(self.discrepancies) < DISCREPANCIES_MAX:
+            self.discrepancies.append(
+                Discrepancy(where, ack.offset, outcome, why, ack.file, ack.line)
+            )
 
-    def find(self, found: Finding) -> None:
-        """Note something about a file or a partition."""
-        if found.is_damage:
+    def add_finding(self, finding: Finding) -> None:
+        """Add a finding about a file or a partition."""
+        if finding.is_damage:
             self.damaged += 1
-        elif found.kind is FindingKind.ABSENT:
+        elif finding.kind is FindingKind.ABSENT:
             self.absent += 1
         else:
             self.unfinished += 1
         if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(found)
+            self.findings.append(finding)

@@ -1,4 +1,4 @@
-"""Where a verification reads: a data directory, or a node."""
+"""Interface of what a verification reads: a data directory or a node."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from millstream.storage.inspect.catalog import Finding
 
 
 class PartitionFacts(NamedTuple):
-    """What is known of a partition before it is read."""
+    """State of a partition before it is read."""
 
     start: int
-    """All before it went on purpose."""
+    """All records before this offset were deleted on purpose."""
     end: int
-    """The offset after the last record."""
+    """Offset after the last record."""
     topic_id: uuid.UUID | None = None
-    """Nothing where that cannot be told."""
+    """`None` if not known."""
     compacted_before: int = 0
-    """Compaction may have taken records before it."""
+    """Compaction may have deleted records before this offset."""
     deletions: Sequence[DeletionRule] = ()
-    """Which records were deleted by key, and may still be there."""
+    """Deletions by key, whose records may still be stored."""
     promise: str = ""
-    """What an acknowledgement promised where that was not all, as a remark."""
+    """Remark about a durability class that guarantees less than `fsync`."""
 
 
 class IntactBatch(NamedTuple):
-    """A batch that is whole and sound."""
+    """Complete batch with a valid checksum."""
 
     header: BatchHeader
     data: Bytes
-    """Valid until the next one is asked for."""
+    """Valid until the next batch is requested."""
 
 
 class VerificationSource(Protocol):
-    """A place to read. Not for several threads at once."""
+    """Source of batches. Not thread-safe."""
 
     def facts(self, where: TopicPartition) -> PartitionFacts | str:
-        """Return what is known of a partition now; a sentence where it is not there."""
+        """Return the current state of a partition; an explanation if it does not exist."""
         ...
 
     def batches(
         self, where: TopicPartition, facts: PartitionFacts
     ) -> Iterator[IntactBatch | Finding]:
-        """Read all sound batches from the start on, and what is wrong between them.
+        """Yield all intact batches from the start, and findings for the damage between them.
 
-        Who reads is not held up by damage: what follows it is read too.
+        Damage does not stop the read: what follows it is read too.
         """
         ...

@@ -1,17 +1,17 @@
-"""Which records compaction was right to take: those whose key came again.
+"""Missing records that compaction was allowed to delete, because their key was written again.
 
-Nothing is left of a record that was compacted away. But a later record of its key has to be there,
-or a tombstone of its key was acknowledged later, whose time may be over too. All keys of a
-partition do not fit into memory, so they are sorted: by key, the latest first.
+Nothing is left of a record that was compacted away. But there must be a later record of its key, or
+an acknowledged later tombstone of its key, which may itself have been deleted. The keys of a
+partition do not fit into memory, so they are sorted on disk: by key, latest offset first.
 
      0         8               16
     +---------+---------------+------------------------------------------+
-    | key sum | 2^64 - 1      | entry of `books.py`, where it is missing;|
-    |         | - offset      | zeros, where a record is there           |
+    | key     | 2^64 - 1      | entry of `ack_index.py` if it is missing;|
+    | checksum| - offset      | zeros if the record is present           |
     +---------+---------------+------------------------------------------+
 
-A record of an aborted transaction counts here as one that is there. So that a record was lost is
-overlooked where one of the same key, later and aborted, is still in the log.
+A record of an aborted transaction counts as present. So a lost record is overlooked if a later,
+aborted record of the same key is still in the log.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Self
 from millstream.audit.verification.ack_index import ENTRY_SIZE, AckIndex, IndexedAck
 from millstream.audit.verification.external_sort import ENTRIES_MAX, ExternalSort
 
-_PLACE = struct.Struct(">QQ")
-_THERE = bytes(ENTRY_SIZE)
+_KEY_AND_OFFSET = struct.Struct(">QQ")
+_PRESENT = bytes(ENTRY_SIZE)
 _OFFSET_END = 2**64 - 1
 
 
 class SupersededKeys:
-    """The keys of one partition: of records that are missing, and of those that are there."""
+    """Keys of one partition: of missing records and of present ones."""
 
-    def __init__(self, books: AckIndex, *, entries_max: int = ENTRIES_MAX) -> None:
-        self._books = books
-        self._sort = ExternalSort(_PLACE.size + ENTRY_SIZE, entries_max=entries_max)
+    def __init__(self, ack_index: AckIndex, *, entries_max: int = ENTRIES_MAX) -> None:
+        self._ack_index = ack_index
+        self._sort = ExternalSort(_KEY_AND_OFFSET.size + ENTRY_SIZE, entries_max=entries_max)
         self.has_missing = False
-        """Whether any record is missing so far. Before the first, no other can have replaced it."""
+        """Whether any record is missing so far. Records before it cannot supersede it."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,26 +49,26 @@ class SupersededKeys:
     ) -> None:
         self._sort.close()
 
-    def add_missing(self, noted: IndexedAck) -> None:
-        """Take a record that is missing, and that has a key."""
-        assert noted.key is not None, "compaction keeps what has no key"
+    def add_missing(self, ack: IndexedAck) -> None:
+        """Add a missing record, which must have a key."""
+        assert ack.key is not None, "compaction keeps what has no key"
         self.has_missing = True
-        self._sort.add(_PLACE.pack(noted.key, _OFFSET_END - noted.offset) + noted.entry)
+        self._sort.add(_KEY_AND_OFFSET.pack(ack.key, _OFFSET_END - ack.offset) + ack.entry)
 
-    def add_there(self, key: int, offset: int) -> None:
-        """Take a record that is there."""
-        self._sort.add(_PLACE.pack(key, _OFFSET_END - offset) + _THERE)
+    def add_present(self, key: int, offset: int) -> None:
+        """Add a record that is present."""
+        self._sort.add(_KEY_AND_OFFSET.pack(key, _OFFSET_END - offset) + _PRESENT)
 
     def missing(self) -> Iterator[tuple[IndexedAck, bool]]:
-        """Go over the missing records, and say of each whether it may be gone."""
+        """Yield the missing records, each with whether it was superseded."""
         key_before, is_covered = None, False
         for entry in self._sort.entries():
-            key, rest = entry[:8], entry[_PLACE.size :]
+            key, entry_data = entry[:8], entry[_KEY_AND_OFFSET.size :]
             if key != key_before:
                 key_before, is_covered = key, False
-            if rest == _THERE:
+            if entry_data == _PRESENT:
                 is_covered = True
                 continue
-            noted = self._books.noted(rest)
-            is_covered = is_covered or noted.value is None
-            yield noted, is_covered
+            ack = self._ack_index.decode(entry_data)
+            is_covered = is_covered or ack.value is None
+            yield ack, is_covered

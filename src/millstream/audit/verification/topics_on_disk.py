@@ -1,8 +1,8 @@
-"""Which topics the metadata of a data directory knows, read beside the node that owns it.
+"""Topics in the metadata of a data directory, read while a node may be running.
 
-Whoever opens a database of SQLite writes beside it. So it is copied first, with its write-ahead
-log, and the copy is opened. A copy that was made while the node wrote is made again: it has to
-be the same bytes before and after.
+Opening an SQLite database writes files next to it. So the database is copied first, with its
+write-ahead log, and the copy is opened. A copy that was made while the node wrote is made again:
+the files must be unchanged before and after.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from millstream.metadata.sqlite_schema import (
 
 _SUFFIXES = ("", "-wal")
 _TRIES_MAX = 100
-"""How often a node may change its metadata while it is copied: far more than happens."""
+"""How often the metadata may change while it is copied: far more than happens."""
 
 
 def topics_on_disk(data: str) -> dict[str, TopicRow] | None:
-    """Return the topics that there are by name; nothing where there is no metadata.
+    """Return the topics by name; `None` if there is no metadata.
 
-    A directory that was written by an embedded store only has none.
+    A directory that only an embedded store has written has none.
     """
     path = os.path.join(data, METADATA_FILE)
     if not os.path.exists(path):
@@ -59,7 +59,7 @@ def _copy(path: str, copy: str) -> None:
 
 
 def _states(path: str) -> list[tuple[int, int] | None]:
-    """Return size and time of the last change of each file."""
+    """Return size and modification time of each file."""
     found: list[tuple[int, int] | None] = []
     for suffix in _SUFFIXES:
         try:

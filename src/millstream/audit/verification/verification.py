@@ -1,4 +1,4 @@
-"""A verification from its beginning to its end."""
+"""Verification of a data directory or a node."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from millstream.storage.inspect.verify_segment import SegmentResult, verify_segm
 from millstream.storage.inspect.verify_store import SegmentChecks, verify_partition, verify_store
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, and of how many."""
+"""Called with the number of bytes done, and the total."""
 
 
 ProbesFactory = Callable[[TopicPartition, PartitionFacts], Probes]
-"""Chooses what of a partition is probed."""
+"""Creates the probes of a partition."""
 
 
 def _no_progress(_done: int, _total: int) -> None:
@@ -41,41 +41,41 @@ def _no_progress(_done: int, _total: int) -> None:
 
 
 class Verification:
-    """One run, over a directory or a node.
+    """One run over a directory or a node.
 
-    `deleted` names topics of which records are known to be deleted, or that were deleted
-    themselves: what is not there of these counts as deleted. The throttle bounds how fast is read.
+    `deleted` names topics that were deleted, or of which records were deleted: their missing
+    records count as deleted. The throttle limits the read rate.
     """
 
     def __init__(
         self,
-        books: AckIndex,
+        ack_index: AckIndex,
         *,
         topics: Sequence[str] = (),
         deleted: Collection[str] = (),
         throttle: IoThrottle | None = None,
         progress: Progress = _no_progress,
     ) -> None:
-        self._books = books
+        self._ack_index = ack_index
         self._topics = topics
         self._deleted = deleted
         self._throttle = throttle
         self._progress = progress
         self._total = 0
-        self.report = Report(torn_files=books.torn_files, records=books.count)
-        self.report.fates[AckOutcome.UNPLACED] += books.unplaced
+        self.report = Report(torn_files=ack_index.torn_files, records=ack_index.count)
+        self.report.outcomes[AckOutcome.UNPLACED] += ack_index.unplaced
 
     # A directory.
 
     def verify_directory(self, data: str, *, filesystem: Filesystem | None = None) -> Report:
-        """Check all files of a data directory, and all that was acknowledged."""
+        """Check all files of a data directory, and all acknowledgements."""
         disk = filesystem or OsFilesystem()
         check_directory(disk, data)
         for found in self._files(disk, data):
-            self.report.find(found)
+            self.report.add_finding(found)
         source = DirectorySource(data, filesystem=disk, on_bytes=self._note)
-        for where, noted in self._books.partitions():
-            self._check(source, where, noted)
+        for where, acks in self._ack_index.partitions():
+            self._check(source, where, acks)
         return self.report
 
     def _files(self, disk: Filesystem, data: str) -> Iterator[Finding]:
@@ -101,7 +101,7 @@ class Verification:
             self._note(size)
 
     def _checks(self, disk: Filesystem) -> SegmentChecks:
-        """Have segments checked one after the other, at a bounded rate."""
+        """Return a check of segments one after another at a limited rate."""
 
         def checks(segments: Sequence[SegmentFiles]) -> Iterator[SegmentResult]:
             for files in segments:
@@ -114,24 +114,24 @@ class Verification:
     # A node.
 
     def verify_node(self, bootstrap: str, *, samples: int, seed: int, timeout_s: float) -> Report:
-        """Read all partitions of a node through, and compare; then probe its indexes."""
-        chance = random.Random(seed)  # noqa: S311 - which offsets are looked at is no secret.
+        """Read all partitions of a node, compare them, then probe its indexes."""
+        rng = random.Random(seed)  # noqa: S311 - which offsets are looked at is no secret.
 
-        def probing(where: TopicPartition, facts: PartitionFacts) -> Probes:
-            return Probes(where, facts, count=samples, chance=chance)
+        def make_probes(where: TopicPartition, facts: PartitionFacts) -> Probes:
+            return Probes(where, facts, count=samples, rng=rng)
 
         with NodeSource(bootstrap, timeout_s=timeout_s, on_bytes=self._note) as source:
-            rest = dict.fromkeys(self._partitions(source))
-            self._total = source.size(list(rest))
-            for where, noted in self._books.partitions():
-                rest.pop(where, None)
-                self._check(source, where, noted, probing)
-            for where in rest:
-                self._check(source, where, iter(()), probing)
+            remaining = dict.fromkeys(self._partitions(source))
+            self._total = source.size(list(remaining))
+            for where, acks in self._ack_index.partitions():
+                remaining.pop(where, None)
+                self._check(source, where, acks, make_probes)
+            for where in remaining:
+                self._check(source, where, iter(()), make_probes)
         return self.report
 
     def _partitions(self, source: NodeSource) -> list[TopicPartition]:
-        """Return what is to be read; a topic that is not there is missed by its records, if any."""
+        """Return the partitions to read. A missing topic shows in its acknowledgements."""
         if not self._topics:
             return source.partitions()
         found = []
@@ -139,7 +139,7 @@ class Verification:
             try:
                 found += source.partitions([topic])
             except UnknownTopic:
-                if not self._books.count and topic not in self._deleted:
+                if not self._ack_index.count and topic not in self._deleted:
                     raise
         return found
 
@@ -149,28 +149,28 @@ class Verification:
         self,
         source: VerificationSource,
         where: TopicPartition,
-        noted: Iterator[IndexedAck],
-        probing: ProbesFactory | None = None,
+        acks: Iterator[IndexedAck],
+        make_probes: ProbesFactory | None = None,
     ) -> None:
         facts = source.facts(where)
-        is_forgiven = where.topic in self._deleted
+        may_be_missing = where.topic in self._deleted
         if isinstance(facts, str):
-            for one in noted:
-                if is_forgiven:
+            for ack in acks:
+                if may_be_missing:
                     self.report.count(where.topic, AckOutcome.DELETED)
                 else:
-                    self.report.miss(where, one, AckOutcome.LOST, facts)
+                    self.report.add_discrepancy(where, ack, AckOutcome.LOST, facts)
             return
-        probes = probing(where, facts) if probing else None
+        probes = make_probes(where, facts) if make_probes else None
         PartitionCheck(
             source,
             where,
             facts,
-            books=self._books,
+            ack_index=self._ack_index,
             report=self.report,
-            is_forgiven=is_forgiven,
+            may_be_missing=may_be_missing,
             on_batch=probes.take if probes else None,
-        ).run(noted)
+        ).run(acks)
         if probes is not None:
             assert isinstance(source, NodeSource), "only the indexes of a node are probed"
             probes.check(source, self.report)

@@ -109,11 +109,11 @@ def _produce(node: KafkaClient, topic: str, seconds: float) -> Measurement:
 def _fetch(node: KafkaClient, topic: str, seconds: float) -> Measurement:
     where = TopicPartition(topic, 0)
     start, end = node.bounds([where], isolation=Isolation.READ_UNCOMMITTED)[where]
-    stretches = node.stretches(where, start, end, isolation=Isolation.READ_UNCOMMITTED)
+    chunks = node.chunks(where, start, end, isolation=Isolation.READ_UNCOMMITTED)
     watch = Stopwatch(seconds)
-    for stretch in stretches:
-        watch.lap(len(stretch.data), stretch.next_offset - start)
-        start = stretch.next_offset
+    for chunk in chunks:
+        watch.lap(len(chunk.data), chunk.next_offset - start)
+        start = chunk.next_offset
         if watch.is_over:
             break
     return watch.measured("kafka: fetch")

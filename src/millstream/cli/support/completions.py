@@ -40,7 +40,7 @@ def _names(context: click.Context, kind: str, key: str) -> list[str]:
     query = "" if kind == "queues" else f"?limit={NAMES_MAX}"
     try:
         with Client(_server(context)) as client:
-            answer = client.connections.ask(Request("GET", f"/v1/{kind}{query}"), PATIENCE_S)
+            answer = client.connections.send(Request("GET", f"/v1/{kind}{query}"), PATIENCE_S)
         return [str(one[key]) for one in msgspec.json.decode(answer.body)[kind]]
     except (MillstreamError, msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
         return []

@@ -151,7 +151,7 @@ def _greet(client: Client) -> None:
     from millstream.clients.http.core.responses import refusal_of  # noqa: PLC0415
 
     timeout_s = client.config.connect_s_max + client.config.answer_s_max
-    answer = client.connections.ask(Request("GET", "/health/live"), timeout_s)
+    answer = client.connections.send(Request("GET", "/health/live"), timeout_s)
     if (refusal := refusal_of(answer)) is not None:
         raise refusal.error
     if b'"status"' not in answer.body:

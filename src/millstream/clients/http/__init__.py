@@ -1,1 +1,1 @@
-"""The client of the HTTP door: what decides is pure, and two shells do, one of them for asyncio."""
+"""HTTP client of a node, blocking and asyncio."""

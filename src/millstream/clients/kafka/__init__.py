@@ -1,1 +1,1 @@
-"""A client of the Kafka protocol that moves whole batches."""
+"""Kafka client that reads and writes whole batches."""

@@ -1,4 +1,4 @@
-"""Where nodes listen, as people write it."""
+"""Bootstrap addresses of brokers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ _PORT_MAX = 65_535
 
 
 class BrokerAddress(NamedTuple):
-    """A host and a port."""
-
     host: str
     port: int
 
@@ -21,7 +19,7 @@ class BrokerAddress(NamedTuple):
 
 
 def parse_bootstrap(text: str) -> tuple[BrokerAddress, ...]:
-    """Read `host:port,host:port`, as Kafka's `bootstrap.servers` has it; IPv6 in brackets."""
+    """Parse `host:port,host:port`, as in Kafka's `bootstrap.servers`; IPv6 in brackets."""
     return tuple(dict.fromkeys(_parse(one.strip()) for one in text.split(",")))
 
 

@@ -1,19 +1,19 @@
-"""Batches on their way to nodes: in order, several at a time, again where that is needed.
+"""Delivery of batches to partition leaders: in order, pipelined, with retries.
 
-    waiting ──► lane of the leader, at most `in_flight_max` ──► acknowledged
+    waiting ──► connection of the leader, at most `in_flight_max` ──► acknowledged
        ▲                        │
-       └── connection lost, or "try again": all that the lane holds, in order
+       └── connection lost, or a retriable error: all batches in flight on it, in order
 
 Rules:
 
-1. Batches of a partition are sent in the order in which they came, and sent again in that order.
-   The node knows by their sequence numbers which it has already.
-2. A partition stays with the lane it is in until that is lost. Else, when a leader moves, a batch
-   could overtake the one before.
-3. The first batch into a partition goes alone. A node that refused it for now would take the second
-   one for the first, as long as it knows nothing of the producer.
-4. A partition that gets nothing acknowledged for as long as the node's timeout ends the delivery;
-   one acknowledgement is progress, and starts the time anew.
+1. Batches of a partition are sent, and sent again, in the order in which they came. The node
+   detects repeated ones by their sequence numbers.
+2. A partition stays on its connection until that is lost. Otherwise a batch could overtake the one
+   before it when the leader moves.
+3. The first batch of a partition is sent alone. If the node refused it temporarily, it would take
+   the second one for the first, because it does not know the producer yet.
+4. If a partition gets no acknowledgement for the client's timeout, the delivery fails; each
+   acknowledgement restarts the time.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class _Batch(NamedTuple):
     data: memoryview
 
 
-class _Trouble(NamedTuple):
-    """A partition that does not get on."""
+class _Stall(NamedTuple):
+    """Deadline and backoff of a partition that makes no progress."""
 
     deadline: Deadline
-    pauses: Backoff
+    backoff: Backoff
 
 
-class _Lane:
-    """One connection to a leader, and the batches that it has not acknowledged."""
+class _LeaderConnection:
+    """Connection to a leader, and the batches in flight on it."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection
@@ -73,7 +73,7 @@ class _Lane:
         self.is_lost = False
 
     def receive(self, deadline: Deadline) -> TopicPartition:
-        """Return the partition whose oldest batch is safe now."""
+        """Return the partition whose oldest batch was just acknowledged."""
         self.is_lost = True
         where = self.in_flight[0].where
         answer: ProduceResponse = self.connection.receive(deadline=deadline)
@@ -91,10 +91,10 @@ class _Lane:
 
 
 class BatchSender:
-    """All batches of one producer that are not acknowledged. For one thread.
+    """All unacknowledged batches of one producer. Not thread-safe.
 
-    A batch that was handed in is not copied: it stays as it is until `flush` returned. After an
-    error, nothing is on its way any more, and every call raises it until `reset`.
+    Batches are not copied: the caller must not change them until `flush` returns. After an error,
+    nothing is in flight, and every call raises it until `reset`.
     """
 
     def __init__(
@@ -112,71 +112,71 @@ class BatchSender:
         self._version_max = version_max
         self._before_first = before_first
         self._waiting: deque[_Batch] = deque()
-        self._lanes: dict[BrokerAddress, _Lane] = {}
-        self._homes: dict[TopicPartition, BrokerAddress] = {}
+        self._leaders: dict[BrokerAddress, _LeaderConnection] = {}
+        self._leader_addresses: dict[TopicPartition, BrokerAddress] = {}
         self._topic_ids: dict[str, uuid.UUID] = {}
         self._prepared: set[TopicPartition] = set()
-        self._begun: set[TopicPartition] = set()
-        self._troubles: dict[TopicPartition, _Trouble] = {}
+        self._acknowledged: set[TopicPartition] = set()
+        self._stalls: dict[TopicPartition, _Stall] = {}
         self._failure: MillstreamError | None = None
 
     def send(self, where: TopicPartition, data: memoryview) -> None:
-        """Send a batch; waits for older ones to be acknowledged where too many are not."""
+        """Send a batch. Waits for older ones if too many are in flight."""
         self.check()
         self._waiting.append(_Batch(where, data))
         while self._waiting:
-            self._try(self._send_next)
+            self._attempt(self._send_next)
 
     def flush(self) -> None:
-        """Return when all batches are acknowledged."""
+        """Wait until all batches are acknowledged."""
         self.check()
         while True:
             if self._waiting:
-                self._try(self._send_next)
-            elif (lane := self._busy_lane()) is not None:
-                self._try(partial(self._receive, lane))
+                self._attempt(self._send_next)
+            elif (leader := self._busy_leader()) is not None:
+                self._attempt(partial(self._receive, leader))
             else:
                 return
 
     def check(self) -> None:
-        """Raise what made the delivery fail, if anything did."""
+        """Raise the error that made the delivery fail, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def settle(self) -> None:
-        """Return when nothing is on its way any more, whatever became of it."""
+        """Wait until nothing is in flight, whatever the outcome."""
         self._waiting.clear()
-        while (lane := self._busy_lane()) is not None:
+        while (leader := self._busy_leader()) is not None:
             try:
-                self._receive(lane)
+                self._receive(leader)
             except (MillstreamError, RetriableError):
-                self._drop(lane)
+                self._drop(leader)
 
     def reset(self) -> None:
-        """Begin anew: another transaction, or another epoch."""
+        """Clear all state for the next transaction or epoch."""
         self._waiting.clear()
         self._prepared.clear()
-        self._begun.clear()
-        self._troubles.clear()
+        self._acknowledged.clear()
+        self._stalls.clear()
         self._failure = None
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
         self._waiting.clear()
-        for lane in self._lanes.values():
-            self._cluster.give(lane.connection)
-        self._lanes.clear()
-        self._homes.clear()
+        for leader in self._leaders.values():
+            self._cluster.release(leader.connection)
+        self._leaders.clear()
+        self._leader_addresses.clear()
 
     # One step, and what follows from its failing.
 
-    def _try(self, step: Callable[[], None]) -> None:
+    def _attempt(self, step: Callable[[], None]) -> None:
         error: MillstreamError
-        self._take_back()
+        self._requeue_lost()
         try:
             step()
-        except RetriableError as again:
-            error = again.error
+        except RetriableError as retriable:
+            error = retriable.error
         except NodeUnreachable as lost:
             error = lost
         except MillstreamError as fatal:
@@ -184,75 +184,85 @@ class BatchSender:
             raise
         else:
             return
-        self._take_back()
-        if not self._trouble(self._waiting[0].where).pauses.wait():
+        self._requeue_lost()
+        if not self._stall(self._waiting[0].where).backoff.wait():
             self._fail(error)
             raise error
         self._cluster.forget()
 
-    def _take_back(self) -> None:
-        """Have all that lost lanes hold wait again, before what came later."""
-        for lane in [lane for lane in self._lanes.values() if lane.is_lost]:
-            self._waiting.extendleft(reversed(lane.in_flight))
-            self._drop(lane)
+    def _requeue_lost(self) -> None:
+        """Put the batches of lost connections back in front of the waiting ones."""
+        for leader in [leader for leader in self._leaders.values() if leader.is_lost]:
+            self._waiting.extendleft(reversed(leader.in_flight))
+            self._drop(leader)
 
-    def _drop(self, lane: _Lane) -> None:
-        address = lane.connection.address
-        self._cluster.give(lane.connection)  # Which closes it, unless nothing is on its way.
-        lane.in_flight.clear()
-        del self._lanes[address]
-        self._homes = {where: home for where, home in self._homes.items() if home != address}
+    def _drop(self, leader: _LeaderConnection) -> None:
+        address = leader.connection.address
+        self._cluster.release(leader.connection)  # Which closes it, unless nothing is on its way.
+        leader.in_flight.clear()
+        del self._leaders[address]
+        self._leader_addresses = {
+            where: leader_address
+            for where, leader_address in self._leader_addresses.items()
+            if leader_address != address
+        }
 
     def _fail(self, error: MillstreamError) -> None:
         self._failure = error
         self._waiting.clear()
-        for lane in list(self._lanes.values()):
-            self._drop(lane)
+        for leader in list(self._leaders.values()):
+            self._drop(leader)
 
-    def _trouble(self, where: TopicPartition) -> _Trouble:
-        if where not in self._troubles:
+    def _stall(self, where: TopicPartition) -> _Stall:
+        if where not in self._stalls:
             deadline = self._cluster.deadline()
-            self._troubles[where] = _Trouble(deadline, self._cluster.pauses(deadline))
-        return self._troubles[where]
+            self._stalls[where] = _Stall(deadline, self._cluster.backoff(deadline))
+        return self._stalls[where]
 
     def _deadline(self, where: TopicPartition) -> Deadline:
-        trouble = self._troubles.get(where)
-        return self._cluster.deadline() if trouble is None else trouble.deadline
+        stall = self._stalls.get(where)
+        return self._cluster.deadline() if stall is None else stall.deadline
 
     # Sending.
 
     def _send_next(self) -> None:
         batch = self._waiting[0]
         where, deadline = batch.where, self._deadline(batch.where)
-        lane = self._lane(where, deadline)
+        leader = self._leader_of(where, deadline)
         if where not in self._prepared:
             self._before_first(where, deadline)
             self._prepared.add(where)
-        while len(lane.in_flight) >= self._in_flight_max or self._is_first_on_its_way(lane, where):
-            self._receive(lane)
+        while len(leader.in_flight) >= self._in_flight_max or self._is_first_in_flight(
+            leader, where
+        ):
+            self._receive(leader)
         topic_id = self._topic_ids[where.topic]
-        lane.send(batch, self._request(batch, topic_id), self._version(topic_id), deadline)
+        leader.send(batch, self._request(batch, topic_id), self._version(topic_id), deadline)
         self._waiting.popleft()
 
-    def _is_first_on_its_way(self, lane: _Lane, where: TopicPartition) -> bool:
-        return where not in self._begun and any(sent.where == where for sent in lane.in_flight)
+    def _is_first_in_flight(self, leader: _LeaderConnection, where: TopicPartition) -> bool:
+        return where not in self._acknowledged and any(
+            sent.where == where for sent in leader.in_flight
+        )
 
-    def _lane(self, where: TopicPartition, deadline: Deadline) -> _Lane:
-        address = self._homes.get(where)
+    def _leader_of(self, where: TopicPartition, deadline: Deadline) -> _LeaderConnection:
+        address = self._leader_addresses.get(where)
         if address is None:
             address = self._cluster.leader(where, deadline)
             self._check_topic(where, deadline)
-            self._homes[where] = address
-        lane = self._lanes.get(address)
-        if lane is None:
-            lane = self._lanes[address] = _Lane(self._cluster.take(address, deadline))
-        return lane
+            self._leader_addresses[where] = address
+        leader = self._leaders.get(address)
+        if leader is None:
+            leader = self._leaders[address] = _LeaderConnection(
+                self._cluster.acquire(address, deadline)
+            )
+        return leader
 
     def _check_topic(self, where: TopicPartition, deadline: Deadline) -> None:
-        """Refuse a topic that was made anew under its name: sequences would not go on there."""
-        found = self._cluster.topic(where.topic, deadline).topic_id
-        if (known := self._topic_ids.setdefault(where.topic, found)) != found:
-            raise UnknownTopicId(f"{where}: topic {known} is gone, that name has {found} now")
+        """Raise if the topic was deleted and created again: sequences do not continue there."""
+        current = self._cluster.topic(where.topic, deadline).topic_id
+        if (known := self._topic_ids.setdefault(where.topic, current)) != current:
+            raise UnknownTopicId(f"{where}: topic {known} is gone, that name has {current} now")
 
     def _request(self, batch: _Batch, topic_id: uuid.UUID) -> ProduceRequest:
         part = ProduceRequestPartition(index=batch.where.partition, records=batch.data)
@@ -273,10 +283,10 @@ class BatchSender:
 
     # Being answered.
 
-    def _busy_lane(self) -> _Lane | None:
-        return next((lane for lane in self._lanes.values() if lane.in_flight), None)
+    def _busy_leader(self) -> _LeaderConnection | None:
+        return next((leader for leader in self._leaders.values() if leader.in_flight), None)
 
-    def _receive(self, lane: _Lane) -> None:
-        where = lane.receive(self._deadline(lane.in_flight[0].where))
-        self._begun.add(where)
-        self._troubles.pop(where, None)
+    def _receive(self, leader: _LeaderConnection) -> None:
+        where = leader.receive(self._deadline(leader.in_flight[0].where))
+        self._acknowledged.add(where)
+        self._stalls.pop(where, None)

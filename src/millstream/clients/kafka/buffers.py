@@ -1,4 +1,4 @@
-"""Memory that answers are read into, used again and again."""
+"""Reused buffers for responses."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ _SIZE_MIN = 64 * 1024
 
 
 class AlternatingBuffers:
-    """Two buffers in turn.
+    """Two buffers that are used in turn.
 
-    What `take` returned stays as it is while the next one is filled, and is overwritten by the one
-    after that. Whoever keeps something for longer copies it. A buffer grows to the largest that was
-    taken, and is given back when nobody holds a view into it.
+    Memory returned by `take` stays valid while the next buffer is filled, and is overwritten by the
+    one after that; a caller that needs it longer copies it. A buffer grows to the largest size
+    requested, and is freed when no view into it is left.
     """
 
     def __init__(self) -> None:
-        self._present = bytearray()
+        self._current = bytearray()
         self._other = bytearray()
 
     def take(self, size: int) -> memoryview:
-        """Return `size` bytes of the buffer whose turn it is; what they hold is arbitrary."""
-        self._present, self._other = self._other, self._present
-        if len(self._present) < size:
+        """Return `size` bytes of the next buffer, with undefined contents."""
+        self._current, self._other = self._other, self._current
+        if len(self._current) < size:
             # One that grows by a little with every answer would be made anew with every answer.
-            self._present = bytearray(max(_SIZE_MIN, size + size // 8))
-        return memoryview(self._present)[:size]
+            self._current = bytearray(max(_SIZE_MIN, size + size // 8))
+        return memoryview(self._current)[:size]

@@ -1,13 +1,13 @@
-"""A node, or a cluster of Kafka's, as a place to read: topics, offsets, batches.
+"""Kafka client that reads topics, offsets and batches of a node or a Kafka cluster.
 
-    with Node("127.0.0.1:9092") as node:
+    with KafkaClient("127.0.0.1:9092") as client:
         where = TopicPartition("orders", 0)
-        start, end = node.bounds([where], isolation=Isolation.READ_COMMITTED)[where]
-        for stretch in node.stretches(where, start, end, isolation=Isolation.READ_COMMITTED):
+        start, end = client.bounds([where], isolation=Isolation.READ_COMMITTED)[where]
+        for chunk in client.chunks(where, start, end, isolation=Isolation.READ_COMMITTED):
             ...
 
-Synchronous, over blocking sockets, batch by batch: made for Spark's executors, which decode whole
-batches themselves. It asks for nothing that Apache Kafka does not answer as well.
+Uses blocking sockets and returns undecoded batches: it is made for Spark executors, which decode
+whole batches themselves. It only uses requests that Apache Kafka supports.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ TIMEOUT_S = 30.0
 DEFAULT_REPLICAS = -1
 
 SAMPLE_SIZE_MAX = 64 * 1024
-"""What is read of a range to see how large its records are."""
+"""Bytes that are read of a range to estimate the size of its records."""
 
 _TOPIC = 2  # Kafka's number for the kind of resource.
 
 
 class KafkaClient:
-    """A `Place` behind a Kafka door. For one thread; several readings may be under way in it.
+    """`RecordSource` over the Kafka protocol. For one thread; several reads may be in progress.
 
-    `bootstrap` is a list as Kafka's clients take it: the first node that answers tells of all
-    others. Whatever is asked is done, or has failed, within `timeout_s`; of a reading, that holds
-    for each stretch. Until then it is tried again where that may help: a leader moved, a node is
-    starting, a connection broke.
+    `bootstrap` is a list as Kafka clients take it: the first node that responds names all others.
+    Every call succeeds or fails within `timeout_s`; for a read, this applies to each chunk. Until
+    then it is retried if that may help: the leader moved, a node is starting, or a connection
+    broke.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class KafkaClient:
             clock=clock or SystemClock(),
             pause=pause,
         )
-        """Whom it asks; for what else of this package speaks to the same nodes."""
+        """Connections and metadata, for the other modules of this package."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,41 +97,41 @@ class KafkaClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. What was handed out stays valid."""
+        """Close the connections. Chunks that were returned stay valid."""
         self.cluster.close()
 
     # Topics.
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicDescription]:
-        """Return the topics of these names; all but internal ones where `None`."""
+        """Return the named topics, or all except internal ones if `None`."""
 
-        def ask(deadline: Deadline) -> dict[str, TopicDescription]:
+        def attempt(deadline: Deadline) -> dict[str, TopicDescription]:
             found: dict[str, TopicDescription] = {}
             for topic in self.cluster.describe(names, deadline).topics:
                 if names is None and (topic.is_internal or topic.name is None):
                     continue
-                found[topic.name or ""] = _info(topic)
+                found[topic.name or ""] = _describe(topic)
             return found
 
-        found = self.cluster.retrying(ask)
+        found = self.cluster.call_with_retries(attempt)
         for name in names or ():
             if name not in found:
                 raise UnknownTopic(f"there is no topic {name!r}")
         return found
 
     def ensure_topic(self, name: str) -> TopicDescription:
-        """Return a topic; where it is missing, the node makes it if it is set to.
+        """Return a topic. If it is missing, the node creates it, if that is enabled.
 
-        That is what writing to a topic does with any client of Kafka's.
+        Every Kafka client does the same when it writes to a topic.
         """
 
-        def ask(deadline: Deadline) -> TopicDescription:
-            if (known := self.cluster.known(name)) is None:
+        def attempt(deadline: Deadline) -> TopicDescription:
+            if (known := self.cluster.cached_topic(name)) is None:
                 self.cluster.describe([name], deadline, may_create=True)
                 known = self.cluster.topic(name, deadline)
-            return _info(known)
+            return _describe(known)
 
-        return self.cluster.retrying(ask)
+        return self.cluster.call_with_retries(attempt)
 
     def create_topic(
         self,
@@ -141,12 +141,12 @@ class KafkaClient:
         configs: Mapping[str, str] | None = None,
         replicas: int = DEFAULT_REPLICAS,
     ) -> TopicDescription:
-        """Create a topic, and return when its partitions can be used; raises `TopicExists`.
+        """Create a topic and wait until its partitions can be used. Raises `TopicExists`.
 
-        It is asked for once: where the connection is lost meanwhile, `NodeUnreachable` says that it
+        The request is sent once: if the connection is lost, `NodeUnreachable` says that the topic
         may have been created.
         """
-        wanted = CreateTopicsRequestTopic(
+        new_topic = CreateTopicsRequestTopic(
             name=name,
             num_partitions=partitions,
             replication_factor=replicas,
@@ -156,29 +156,31 @@ class KafkaClient:
             ),
         )
 
-        def ask(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             timeout_ms = max(1, int(deadline.left_s() * 1000))
-            request = CreateTopicsRequest(topics=(wanted,), timeout_ms=timeout_ms)
-            with self.cluster.lent(self.cluster.controller(deadline), deadline) as connection:
+            request = CreateTopicsRequest(topics=(new_topic,), timeout_ms=timeout_ms)
+            with self.cluster.borrow(self.cluster.controller(deadline), deadline) as connection:
                 answer: CreateTopicsResponse = connection.call(request, deadline=deadline)
-            for one in answer.topics:
+            for result in answer.topics:
                 raise_for_code(
-                    one.error_code, f"topic {name!r}: {one.error_message or 'not created'}"
+                    result.error_code, f"topic {name!r}: {result.error_message or 'not created'}"
                 )
 
-        self.cluster.retrying(ask, is_repeatable=False)
-        return self.cluster.retrying(lambda deadline: self._usable(name, partitions, deadline))
+        self.cluster.call_with_retries(attempt, is_repeatable=False)
+        return self.cluster.call_with_retries(
+            lambda deadline: self._usable(name, partitions, deadline)
+        )
 
     def _usable(self, name: str, partitions: int, deadline: Deadline) -> TopicDescription:
-        """Return a new topic when all nodes know who leads it."""
+        """Return a new topic once all its partitions have a leader."""
         for found in self.cluster.describe([name], deadline).topics:
             raise_for_code(found.error_code, f"topic {name!r} is not known everywhere yet")
         for partition in range(partitions):
             self.cluster.leader(TopicPartition(name, partition), deadline)
-        return _info(self.cluster.topic(name, deadline))
+        return _describe(self.cluster.topic(name, deadline))
 
     def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the settings of topics by name; those that a node keeps secret are left out."""
+        """Return the configs of topics by name, without sensitive ones."""
         if not names:
             return {}
         resources = tuple(
@@ -186,23 +188,27 @@ class KafkaClient:
             for name in dict.fromkeys(names)
         )
 
-        def ask(deadline: Deadline) -> DescribeConfigsResponse:
+        def attempt(deadline: Deadline) -> DescribeConfigsResponse:
             address = self.cluster.controller(deadline)
-            with self.cluster.lent(address, deadline) as connection:
+            with self.cluster.borrow(address, deadline) as connection:
                 request = DescribeConfigsRequest(resources=resources)
                 answer: DescribeConfigsResponse = connection.call(request, deadline=deadline)
-            for one in answer.results:
-                message = f"topic {one.resource_name!r}: {one.error_message or 'not described'}"
-                if one.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            for result in answer.results:
+                message = (
+                    f"topic {result.resource_name!r}: {result.error_message or 'not described'}"
+                )
+                if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise UnknownTopic(message)
-                raise_for_code(one.error_code, message)
+                raise_for_code(result.error_code, message)
             return answer
 
         return {
-            one.resource_name: {
-                setting.name: setting.value for setting in one.configs if setting.value is not None
+            result.resource_name: {
+                setting.name: setting.value
+                for setting in result.configs
+                if setting.value is not None
             }
-            for one in self.cluster.retrying(ask).results
+            for result in self.cluster.call_with_retries(attempt).results
         }
 
     # Offsets.
@@ -210,52 +216,57 @@ class KafkaClient:
     def bounds(
         self, where: Sequence[TopicPartition], *, isolation: Isolation
     ) -> dict[TopicPartition, OffsetBounds]:
-        """Return what can be read now; see `Place.bounds`."""
+        """Return the readable offsets; see `RecordSource.bounds`."""
         found = list_offsets(self.cluster, where, (EARLIEST, LATEST), isolation=isolation)
-        return {one: OffsetBounds(*offsets) for one, offsets in found.items()}
+        return {partition: OffsetBounds(*offsets) for partition, offsets in found.items()}
 
     def offsets_at(
         self, where: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset at that time or later, whether it is committed or not."""
+        """Return the first offset at or after that time, committed or not; see `RecordSource`."""
         if timestamp_ms < 0:
             raise InvalidRequest(f"timestamp is {timestamp_ms} ms, it may not be below 0")
         isolation = Isolation.READ_UNCOMMITTED
         found = list_offsets(self.cluster, where, (timestamp_ms,), isolation=isolation)
-        return {one: None if offset == NOT_FOUND else offset for one, (offset,) in found.items()}
+        return {
+            partition: None if offset == NOT_FOUND else offset
+            for partition, (offset,) in found.items()
+        }
 
     # Batches.
 
     def offset_bytes(
         self, where: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, float]:
-        """Return about how much of the log an offset takes, by a look at the start of each."""
-        return {one: self._offset_bytes(one, *bounds) for one, bounds in where.items()}
+        """Return the approximate log size of one offset, estimated from the start of each range."""
+        return {
+            partition: self._offset_bytes(partition, *bounds) for partition, bounds in where.items()
+        }
 
     def _offset_bytes(self, where: TopicPartition, start: int, end: int) -> float:
-        """Look at the batch that holds `start`: one small answer, and nothing sent ahead."""
+        """Fetch only the batch that contains `start`, without prefetching."""
         isolation = Isolation.READ_UNCOMMITTED
         reading = self._reading(
             where, start, min(start + 1, end), isolation=isolation, size_max=SAMPLE_SIZE_MAX
         )
         try:
-            for stretch in reading:
-                first_offset = decode_header(stretch.data).base_offset
-                return len(stretch.data) / (stretch.next_offset - first_offset)
+            for chunk in reading:
+                first_offset = decode_header(chunk.data).base_offset
+                return len(chunk.data) / (chunk.next_offset - first_offset)
         except OffsetOutOfRange:
             pass  # Whoever reads there is told.
         finally:
             reading.close()
         return 1.0
 
-    def stretches(
+    def chunks(
         self, where: TopicPartition, start: int, end: int, *, isolation: Isolation
     ) -> Iterator[BatchChunk]:
-        """Read whole batches of a range; see `Place.stretches`.
+        """Read complete batches of a range; see `RecordSource.chunks`.
 
-        The data of a stretch is a view into a buffer of the connection: it is valid until the next
-        stretch is asked for, or the iterator is closed and the node used again. Sums of batches are
-        not checked here; whoever decodes does that.
+        The data of a chunk is a view into a buffer of the connection. It is valid until the next
+        chunk is requested, or the iterator is closed and the client used again. Batch checksums are
+        not verified here; the caller does that when it decodes.
         """
         if not 0 <= start <= end:
             raise InvalidRequest(f"range is {start} to {end}, allowed is 0 <= start <= end")
@@ -275,11 +286,11 @@ class KafkaClient:
             isolation=isolation,
             size_max=size_max,
             bounds=bounds,
-        ).stretches()
+        ).chunks()
 
 
-def _info(topic: MetadataResponseTopic) -> TopicDescription:
-    """Return what is said of a topic, or raise why nothing is."""
+def _describe(topic: MetadataResponseTopic) -> TopicDescription:
+    """Return the description in a metadata response, or raise its error."""
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise UnknownTopic(f"there is no topic {topic.name!r}")
     raise_for_code(topic.error_code, f"topic {topic.name!r} cannot be described")

@@ -1,8 +1,7 @@
-"""The nodes behind a bootstrap list: who leads which partition, and a connection to each.
+"""Metadata and connections of a cluster: partition leaders, and a connection to each node.
 
-What is known of topics is remembered until something contradicts it. Every connection is lent to
-one borrower at a time: one that reads a partition keeps its own until it is done, and whoever wants
-the same node meanwhile is given another.
+Topic metadata is cached until a response contradicts it. A connection has one user at a time: a
+reader keeps its connection until it is done, and other callers get another one to the same node.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _TRANSACTION = 1  # Kafka's number for the kind of coordinator.
 
 
 class KafkaCluster:
-    """Who is asked what. For one thread."""
+    """Nodes of a cluster. Not thread-safe."""
 
     def __init__(
         self,
@@ -64,32 +63,32 @@ class KafkaCluster:
         self._topics: dict[str, MetadataResponseTopic] = {}
 
     def deadline(self) -> Deadline:
-        """Return the moment until which something that begins now may take."""
+        """Return the deadline of a call that starts now."""
         return Deadline(self._timeout_s, clock=self._clock)
 
-    def pauses(self, deadline: Deadline) -> Backoff:
-        """Return the waits between attempts that end at `deadline`."""
+    def backoff(self, deadline: Deadline) -> Backoff:
+        """Return the pauses between attempts that end at `deadline`."""
         return Backoff(deadline, pause=self._pause)
 
-    def retrying(self, work: Callable[[Deadline], T], *, is_repeatable: bool = True) -> T:
-        """Return what `work` returns; try again, with fresh metadata, as long as that may help."""
+    def call_with_retries(self, work: Callable[[Deadline], T], *, is_repeatable: bool = True) -> T:
+        """Call `work` and return its result; retry with fresh metadata while that may help."""
         deadline = self.deadline()
         return call_with_retries(
             lambda: work(deadline),
-            pauses=self.pauses(deadline),
+            backoff=self.backoff(deadline),
             before_next=self.forget,
             is_repeatable=is_repeatable,
         )
 
     def close(self) -> None:
-        """Close the connections that nobody has borrowed."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.popitem()[1].close()
 
     # Connections.
 
-    def take(self, address: BrokerAddress, deadline: Deadline) -> BrokerConnection:
-        """Return a connection with nothing on its way; `give` it back, or close it."""
+    def acquire(self, address: BrokerAddress, deadline: Deadline) -> BrokerConnection:
+        """Return a connection with nothing in flight. The caller releases or closes it."""
         idle = self._idle.pop(address, None)
         if idle is not None:
             if idle.is_usable():
@@ -103,42 +102,42 @@ class KafkaCluster:
             deadline=deadline,
         )
 
-    def give(self, connection: BrokerConnection) -> None:
-        """Take back a connection, for the next who wants one to the same node."""
+    def release(self, connection: BrokerConnection) -> None:
+        """Return a connection to the pool for the next call to the same node."""
         if connection.in_flight or connection.address in self._idle:
             connection.close()
         else:
             self._idle[connection.address] = connection
 
     @contextlib.contextmanager
-    def lent(self, address: BrokerAddress, deadline: Deadline) -> Iterator[BrokerConnection]:
-        """Lend a connection for the block; it is closed if the block fails."""
-        connection = self.take(address, deadline)
+    def borrow(self, address: BrokerAddress, deadline: Deadline) -> Iterator[BrokerConnection]:
+        """Lend a connection for a `with` block; it is closed if the block raises."""
+        connection = self.acquire(address, deadline)
         try:
             yield connection
         except BaseException:
             connection.close()
             raise
-        self.give(connection)
+        self.release(connection)
 
     # Who is who.
 
     def forget(self) -> None:
-        """Ask anew for what was known of topics."""
+        """Drop the cached topic metadata."""
         self._topics.clear()
 
     def describe(
         self, names: Sequence[str] | None, deadline: Deadline, *, may_create: bool = False
     ) -> MetadataResponse:
-        """Return what a node says of these topics, or of all.
+        """Fetch the metadata of these topics, or of all.
 
-        With `may_create`, it makes those that are missing, if it is set to do that by itself.
+        With `may_create`, the node creates missing topics, if that is enabled.
         """
         topics = None
         if names is not None:
             topics = tuple(MetadataRequestTopic(name=name) for name in names)
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
-        answer = self._ask_any(request, deadline)
+        answer = self._call_any(request, deadline)
         assert isinstance(answer, MetadataResponse)
         raise_for_code(answer.error_code, "the node does not describe its topics")
         self._nodes = {node.node_id: BrokerAddress(node.host, node.port) for node in answer.brokers}
@@ -148,13 +147,13 @@ class KafkaCluster:
                 self._topics[topic.name] = topic
         return answer
 
-    def known(self, name: str) -> MetadataResponseTopic | None:
-        """Return a topic as it was last described; nothing where it was not."""
+    def cached_topic(self, name: str) -> MetadataResponseTopic | None:
+        """Return the cached metadata of a topic; `None` if there is none."""
         return self._topics.get(name)
 
     def topic(self, name: str, deadline: Deadline) -> MetadataResponseTopic:
-        """Return a topic as it was last described; asks where it is not known."""
-        if (known := self.known(name)) is not None:
+        """Return the metadata of a topic, fetched if it is not cached."""
+        if (known := self.cached_topic(name)) is not None:
             return known
         for found in self.describe([name], deadline).topics:
             if found.name == name:
@@ -162,7 +161,7 @@ class KafkaCluster:
         raise MalformedAnswer(f"asked for topic {name!r}, its metadata is not in the answer")
 
     def leader(self, where: TopicPartition, deadline: Deadline) -> BrokerAddress:
-        """Return who leads a partition; `RetriableError` where nobody does right now."""
+        """Return the address of a partition's leader; `RetriableError` if it has none now."""
         topic = self.topic(where.topic, deadline)
         for found in topic.partitions:
             if found.partition_index == where.partition:
@@ -173,7 +172,7 @@ class KafkaCluster:
         raise UnknownTopic(f"{where}: the topic has {len(topic.partitions)} partitions")
 
     def controller(self, deadline: Deadline) -> BrokerAddress:
-        """Return who creates topics."""
+        """Return the address of the controller, which creates topics."""
         self.describe([], deadline)
         if self._controller is None:
             code = ErrorCode.BROKER_NOT_AVAILABLE
@@ -181,11 +180,11 @@ class KafkaCluster:
         return self._controller
 
     def coordinator(self, transactional_id: str, deadline: Deadline) -> BrokerAddress:
-        """Return who looks after a transactional id."""
+        """Return the address of the coordinator of a transactional id."""
         request = FindCoordinatorRequest(
             key=transactional_id, key_type=_TRANSACTION, coordinator_keys=(transactional_id,)
         )
-        answer = self._ask_any(request, deadline)
+        answer = self._call_any(request, deadline)
         assert isinstance(answer, FindCoordinatorResponse)
         # One alone up to version 3, a list from version 4 on.
         found = answer.coordinators[0] if answer.coordinators else answer
@@ -195,19 +194,19 @@ class KafkaCluster:
             raise MalformedAnswer(f"coordinator of {transactional_id!r} has no host")
         return BrokerAddress(found.host, found.port)
 
-    def any_node(self) -> tuple[BrokerAddress, ...]:
-        """Return all addresses that can be asked, those with a connection first."""
+    def addresses(self) -> tuple[BrokerAddress, ...]:
+        """Return all known addresses, those with an idle connection first."""
         known = (*self._idle, *self._nodes.values(), *self._bootstrap)
         return tuple(dict.fromkeys(known))
 
-    def _ask_any(self, request: object, deadline: Deadline) -> object:
-        """Return the answer of the first node that has one."""
+    def _call_any(self, request: object, deadline: Deadline) -> object:
+        """Return the response of the first node that can be reached."""
         lost: list[str] = []
-        addresses = self.any_node()
+        addresses = self.addresses()
         for at, address in enumerate(addresses):
             share = deadline.share(len(addresses) - at)
             try:
-                with self.lent(address, share) as connection:
+                with self.borrow(address, share) as connection:
                     return connection.call(request, deadline=share)
             except NodeUnreachable as error:
                 lost.append(f"{error.address}: {error.reason}")
@@ -216,7 +215,7 @@ class KafkaCluster:
 
 
 def _checked(topic: MetadataResponseTopic, name: str) -> MetadataResponseTopic:
-    """Return the topic, or raise why it cannot be described."""
+    """Return the topic, or raise its error."""
     code = topic.error_code
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise UnknownTopic(f"there is no topic {name!r}")

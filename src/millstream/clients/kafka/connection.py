@@ -1,11 +1,11 @@
-"""One connection to a node: requests out, answers in, in order.
+"""Connection to a Kafka node: requests and responses in order.
 
     request:   int32 size, int16 key, int16 version, int32 correlation id, client id, body
     response:  int32 size, int32 correlation id, body
 
-The first request asks what the node speaks. From then on every request goes out in the highest
-version that both sides know. Records are never copied here: a request is sent from where its parts
-lie, and the records of an answer are views into the buffer that it was read into.
+The first request negotiates versions. Every further request uses the newest version that both sides
+support. Records are never copied here: a request is sent from the buffers of its parts, and the
+records of a response are views into the buffer that it was read into.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millstream.errors import (
     UnsupportedVersion,
 )
 from millstream.protocols.kafka.apis import API_VERSIONS_KEY, APIS, Api
-from millstream.protocols.kafka.codec import malformed as refusal
+from millstream.protocols.kafka.codec import malformed
 from millstream.protocols.kafka.codec.message import decode, encode_parts
 from millstream.protocols.kafka.codec.primitives import Buffer
 from millstream.protocols.kafka.error_codes import ErrorCode
@@ -36,41 +36,42 @@ from millstream.protocols.kafka.errors import error_of
 from millstream.protocols.kafka.messages.versions import ApiVersionsRequest, ApiVersionsResponse
 
 FRAME_SIZE_MAX: Final = 128 * 1024 * 1024
-"""The largest answer that is read: twice the largest batch, since one batch comes whole however
-little was asked for. What claims more is refused before anything is allocated."""
+"""Largest response that is read: twice the largest batch, because a response contains at least one
+complete batch however little was requested. Larger sizes are rejected before anything is allocated.
+"""
 
 _SOFTWARE = "millstream"
-_SOFTWARE_VERSION = "1"  # Of this client's manners, which nodes count and show.
+_SOFTWARE_VERSION = "1"  # Brokers count and show it.
 
 _REQUEST = struct.Struct(">ihhih")
 _RESPONSE = struct.Struct(">ii")
 _SIZE_SIZE = 4
-_NUMBER_SIZE = 4
-_NUMBER_MASK = 2**31 - 1
+_CORRELATION_ID_SIZE = 4
+_CORRELATION_ID_MASK = 2**31 - 1
 _PARTS_MAX = 512
-"""Buffers for one call of the system, which takes 1,024 on Linux and may take fewer elsewhere."""
+"""Buffers in one `sendmsg` call. Linux allows 1,024; other systems may allow fewer."""
 
 _BY_REQUEST: Mapping[type, Api] = {api.request: api for api in APIS.values()}
 
 
 class _Sent(NamedTuple):
-    """A request that has no answer yet."""
+    """Request without a response so far."""
 
-    number: int
+    correlation_id: int
     api: Api
     version: int
 
 
 class BrokerConnection:
-    """One socket to one node, for one thread.
+    """Socket to one node. Not thread-safe.
 
-    `send` and `receive` may be apart: answers come in the order of the requests. Every wait ends at
-    an absolute deadline, `timeout_s` from the call where none is passed. A connection that failed
-    in any way is closed, since nobody knows what would come next, and raises `NodeUnreachable` from
-    then on.
+    `send` and `receive` may be called separately: responses arrive in request order. Every wait
+    ends at an absolute deadline, `timeout_s` after the call if none is passed. A connection that
+    failed in any way is closed, because its next bytes are undefined, and raises `NodeUnreachable`
+    from then on.
 
-    The records in an answer are views into one of two buffers of the connection, which take turns:
-    they are valid until two further answers were received. Everything else in it was copied.
+    The records in a response are views into one of two alternating buffers of the connection: they
+    are valid until two further responses were received. Everything else is copied.
     """
 
     def __init__(
@@ -89,13 +90,13 @@ class BrokerConnection:
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._frame_size_max = frame_size_max
-        self._number = 0
+        self._correlation_id = 0
         self._sent: deque[_Sent] = deque()
         self._buffers = AlternatingBuffers()
         self._head = memoryview(bytearray(_RESPONSE.size))
-        self._spoken: dict[int, tuple[int, int]] = {}
+        self._supported: dict[int, tuple[int, int]] = {}
         self.features: Mapping[str, int] = {}
-        """What the node has turned on, and at which level."""
+        """Finalized features of the node, with their levels."""
         deadline = deadline or self._deadline()
         self._socket = _connect(self.address, deadline)
         self._negotiate(deadline)
@@ -108,16 +109,16 @@ class BrokerConnection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests have no answer yet."""
+        """Number of requests without a response."""
         return len(self._sent)
 
     def close(self) -> None:
-        """End the connection. Views into its buffers stay valid."""
+        """Close the socket. Views into its buffers stay valid."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def is_usable(self) -> bool:
-        """Whether nothing is on its way, and the node has not hung up meanwhile."""
+        """Return whether nothing is in flight and the node has not closed the connection."""
         if self._sent:
             return False
         try:
@@ -127,33 +128,33 @@ class BrokerConnection:
             return True
         except OSError:
             return False
-        return False  # The end, or bytes that nobody asked for.
+        return False  # End of stream, or bytes that no request asked for.
 
     def version_of(self, request: type, *, version_max: int | None = None) -> int:
-        """Return in which version such a request goes out; `UnsupportedVersion` where in none."""
+        """Return the version to send such a request in; `UnsupportedVersion` if there is none."""
         api = _BY_REQUEST[request]
-        first, last = self._spoken.get(api.key, (0, -1))
+        first, last = self._supported.get(api.key, (0, -1))
         newest = api.versions.last if version_max is None else min(version_max, api.versions.last)
         version = min(last, newest)
         if version < max(first, api.versions.first):
-            spoken = f"versions {first} to {last}" if last >= first else "no version"
+            supported = f"versions {first} to {last}" if last >= first else "no version"
             raise UnsupportedVersion(
-                f"{self.address} speaks {spoken} of {api.name},"
+                f"{self.address} speaks {supported} of {api.name},"
                 f" needed is one of {api.versions.first} to {newest}"
             )
         return version
 
-    def speaks(self, request: type, *, version_min: int = 0) -> bool:
-        """Whether the node takes such a request, in this version or a newer one."""
+    def supports(self, request: type, *, version_min: int = 0) -> bool:
+        """Return whether the node accepts such a request in version `version_min` or newer."""
         api = _BY_REQUEST[request]
-        first, last = self._spoken.get(api.key, (0, -1))
+        first, last = self._supported.get(api.key, (0, -1))
         version = min(last, api.versions.last)
         return version >= max(first, api.versions.first, version_min)
 
     def call(
         self, request: Any, *, version_max: int | None = None, deadline: Deadline | None = None
     ) -> Any:
-        """Send a request and return the answer to it; nothing else may be on its way."""
+        """Send a request and return its response. Nothing else may be in flight."""
         assert not self._sent, "the next answer belongs to another request"
         deadline = deadline or self._deadline()
         self.send(request, version_max=version_max, deadline=deadline)
@@ -162,13 +163,13 @@ class BrokerConnection:
     def send(
         self, request: Any, *, version_max: int | None = None, deadline: Deadline | None = None
     ) -> None:
-        """Send a request. Its buffers are not needed any more when this returns."""
+        """Send a request. Its buffers can be reused when this returns."""
         api = _BY_REQUEST[type(request)]
         version = self.version_of(type(request), version_max=version_max)
         self._send(request, api, version, deadline or self._deadline())
 
     def receive(self, *, deadline: Deadline | None = None) -> Any:
-        """Return the answer to the oldest request that has none yet."""
+        """Return the response to the oldest request without one."""
         sent, body = self._receive_body(deadline or self._deadline())
         return self._decode(sent.api, sent.version, body)
 
@@ -179,23 +180,28 @@ class BrokerConnection:
         if answer.error_code:
             self.close()
             raise error_of(answer.error_code, f"{self.address} does not say what it speaks")
-        self._spoken = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-        self.features = {one.name: one.max_version_level for one in answer.finalized_features}
+        self._supported = {
+            versions.api_key: (versions.min_version, versions.max_version)
+            for versions in answer.api_keys
+        }
+        self.features = {
+            feature.name: feature.max_version_level for feature in answer.finalized_features
+        }
 
     def _ask_versions(self, version: int, deadline: Deadline) -> ApiVersionsResponse:
-        """Ask in this version; a node that is too old for it answers in version 0 (KIP-511)."""
+        """Ask in this version. A node that is too old for it responds in version 0 (KIP-511)."""
         api = APIS[API_VERSIONS_KEY]
-        asked = ApiVersionsRequest(
+        request = ApiVersionsRequest(
             client_software_name=_SOFTWARE, client_software_version=_SOFTWARE_VERSION
         )
-        self._send(asked, api, version, deadline)
+        self._send(request, api, version, deadline)
         _, body = self._receive_body(deadline)
         # The error code comes first in every version.
         if int.from_bytes(body[:2], "big") != ErrorCode.UNSUPPORTED_VERSION:
             newest: ApiVersionsResponse = self._decode(api, version, body)
             return newest
         answer: ApiVersionsResponse = self._decode(api, 0, body)
-        last = next((one.max_version for one in answer.api_keys if one.api_key == api.key), 0)
+        last = next((found.max_version for found in answer.api_keys if found.api_key == api.key), 0)
         if version == 0 or last >= version:
             return answer
         return self._ask_versions(max(0, last), deadline)
@@ -203,116 +209,124 @@ class BrokerConnection:
     # Bytes.
 
     def _send(self, request: Any, api: Api, version: int, deadline: Deadline) -> None:
-        self._number = (self._number + 1) & _NUMBER_MASK
+        self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MASK
         is_flexible = version >= api.versions.flexible
         tail = self._client_id + (b"\0" if is_flexible else b"")
         parts = encode_parts(request, version)
         size = _REQUEST.size - _SIZE_SIZE + len(tail) + sum(len(part) for part in parts)
-        head = _REQUEST.pack(size, api.key, version, self._number, len(self._client_id)) + tail
+        head = (
+            _REQUEST.pack(size, api.key, version, self._correlation_id, len(self._client_id)) + tail
+        )
         self._write([head, *parts], deadline)
-        self._sent.append(_Sent(self._number, api, version))
+        self._sent.append(_Sent(self._correlation_id, api, version))
 
     def _write(self, parts: list[Buffer], deadline: Deadline) -> None:
-        left = deque(memoryview(part) for part in parts if len(part))
-        while left:
+        remaining = deque(memoryview(part) for part in parts if len(part))
+        while remaining:
             try:
-                self._wait_at_most(deadline)
-                done = self._socket.sendmsg([left[at] for at in range(min(len(left), _PARTS_MAX))])
+                self._set_timeout(deadline)
+                sent_size = self._socket.sendmsg(
+                    [remaining[at] for at in range(min(len(remaining), _PARTS_MAX))]
+                )
             except TimeoutError:
-                self._lose(f"took no request within {deadline.seconds:g} s")
+                self._raise_unreachable(f"took no request within {deadline.seconds:g} s")
             except OSError as error:
-                self._lose(f"connection lost: {_reason(error)}")
-            while left and done >= len(left[0]):
-                done -= len(left.popleft())
-            if done:
-                left[0] = left[0][done:]
+                self._raise_unreachable(f"connection lost: {_describe(error)}")
+            while remaining and sent_size >= len(remaining[0]):
+                sent_size -= len(remaining.popleft())
+            if sent_size:
+                remaining[0] = remaining[0][sent_size:]
 
     def _receive_body(self, deadline: Deadline) -> tuple[_Sent, memoryview]:
-        """Read one answer, from behind its correlation id on, which is checked before."""
+        """Read one response, check its correlation id, and return its body."""
         assert self._sent, "no answer is on its way"
         sent = self._sent.popleft()
         self._read(self._head, deadline)
-        size, number = _RESPONSE.unpack(self._head)
-        if not _NUMBER_SIZE <= size <= self._frame_size_max:
-            self._refuse(
+        size, correlation_id = _RESPONSE.unpack(self._head)
+        if not _CORRELATION_ID_SIZE <= size <= self._frame_size_max:
+            self._raise_malformed(
                 sent.api,
-                f"answer claims {size} bytes, allowed is {_NUMBER_SIZE} to {self._frame_size_max}",
+                f"answer claims {size} bytes, must be between {_CORRELATION_ID_SIZE} and"
+                f" {self._frame_size_max}",
             )
-        if number != sent.number:
-            self._refuse(sent.api, f"answer is to request {number}, expected {sent.number}")
-        body = self._buffers.take(size - _NUMBER_SIZE)
+        if correlation_id != sent.correlation_id:
+            self._raise_malformed(
+                sent.api, f"answer is to request {correlation_id}, expected {sent.correlation_id}"
+            )
+        body = self._buffers.take(size - _CORRELATION_ID_SIZE)
         self._read(body, deadline)
         return sent, body
 
     def _read(self, into: memoryview, deadline: Deadline) -> None:
-        done = 0
-        while done < len(into):
+        received = 0
+        while received < len(into):
             try:
-                self._wait_at_most(deadline)
-                count = self._socket.recv_into(into[done:])
+                self._set_timeout(deadline)
+                count = self._socket.recv_into(into[received:])
             except TimeoutError:
-                self._lose(f"no answer within {deadline.seconds:g} s")
+                self._raise_unreachable(f"no answer within {deadline.seconds:g} s")
             except OSError as error:
-                self._lose(f"connection lost: {_reason(error)}")
+                self._raise_unreachable(f"connection lost: {_describe(error)}")
             if not count:
-                self._lose("hung up")
-            done += count
+                self._raise_unreachable("hung up")
+            received += count
 
     def _decode(self, api: Api, version: int, body: memoryview) -> Any:
         try:
             start = 0
             if version >= api.versions.flexible and api.key != API_VERSIONS_KEY:
-                start, _ = refusal.skip_tags(body, 0, refusal.ITEM_COUNT_MAX)
+                start, _ = malformed.skip_tags(body, 0, malformed.ITEM_COUNT_MAX)
             return decode(api.response, body[start:], version)
         except MalformedRequest as error:
-            self._refuse(api, str(error))
+            self._raise_malformed(api, str(error))
         except IndexError:
-            self._refuse(api, f"answer ends at byte {len(body)}, within its header")
+            self._raise_malformed(api, f"answer ends at byte {len(body)}, within its header")
 
     # Failing.
 
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout_s, clock=self._clock)
 
-    def _wait_at_most(self, deadline: Deadline) -> None:
+    def _set_timeout(self, deadline: Deadline) -> None:
         left_s = deadline.left_s()
         if not left_s:
             raise TimeoutError
         self._socket.settimeout(left_s)
 
-    def _lose(self, reason: str) -> Never:
+    def _raise_unreachable(self, reason: str) -> Never:
         self.close()
-        is_asked = bool(self._spoken)  # Before, there was but the question what is spoken.
-        raise NodeUnreachable(str(self.address), reason, may_be_done=is_asked)
+        # Before versions are negotiated, only ApiVersions was sent, which changes nothing.
+        may_be_done = bool(self._supported)
+        raise NodeUnreachable(str(self.address), reason, may_be_done=may_be_done)
 
-    def _refuse(self, api: Api, reason: str) -> Never:
+    def _raise_malformed(self, api: Api, reason: str) -> Never:
         self.close()
         raise MalformedAnswer(f"{self.address} on {api.name}: {reason}")
 
 
 def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
-    """Return a socket to the first address of the host that takes one."""
+    """Return a socket to the first address of the host that accepts a connection."""
     reason = "the host has no address"
     try:
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise NodeUnreachable(str(address), _reason(error)) from None
-    for family, kind, protocol, _, place in found:
-        made = socket.socket(family, kind, protocol)
+        raise NodeUnreachable(str(address), _describe(error)) from None
+    for family, kind, protocol, _, socket_address in addresses:
+        connected = socket.socket(family, kind, protocol)
         try:
-            made.settimeout(deadline.left_s() or 1e-6)  # 0 would not wait at all, and not say so.
-            made.connect(place)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.settimeout(deadline.left_s() or 1e-6)  # 0 means non-blocking.
+            connected.connect(socket_address)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except TimeoutError:
-            made.close()
+            connected.close()
             reason = f"cannot connect within {deadline.seconds:g} s"
         except OSError as error:
-            made.close()
-            reason = f"cannot connect: {_reason(error)}"
+            connected.close()
+            reason = f"cannot connect: {_describe(error)}"
         else:
-            return made
+            return connected
     raise NodeUnreachable(str(address), reason)
 
 
-def _reason(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""What a producer asks the coordinator of its transactions. All of it may be repeated."""
+"""Requests of a producer to its transaction coordinator. All of them may be repeated."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ NO_PRODUCER: Final = -1
 
 _FEATURE = "transaction.version"
 _FEATURE_LEVEL = 2
-_JOINING_PRODUCE_SINCE = 12
-_BUMPING_END_SINCE = 5
-_END_MAX_BEFORE = 4
+_PRODUCE_JOINS_SINCE = 12
+_END_BUMPS_SINCE = 5
+_END_MAX_BEFORE_BUMP = 4
 _ADD_MAX = 3
-"""Version of AddPartitionsToTxn from which on nodes alone use it."""
+"""Newest version of AddPartitionsToTxn for clients; later ones are for brokers only."""
 
 
 class ClientProducerId(NamedTuple):
-    """Who a producer is; every batch of it says so."""
+    """Producer id and epoch, as in each of its batches."""
 
     producer_id: int
     producer_epoch: int
 
 
 class TransactionProtocol(enum.Enum):
-    """How a cluster runs transactions."""
+    """Version of the transaction protocol that a cluster uses."""
 
     EPOCH_EACH = "epoch each"
-    """A batch adds its partition, and every transaction has an epoch of its own (KIP-890)."""
+    """A produce request adds its partition; each transaction has its own epoch (KIP-890)."""
     EPOCH_KEPT = "epoch kept"
     """Partitions are added before batches are sent; the epoch stays. Kafka before 4.0."""
 
@@ -55,13 +55,14 @@ def init_producer(
     transactional_id: str | None,
     *,
     timeout_ms: int,
-    present: ClientProducerId | None = None,
+    current: ClientProducerId | None = None,
 ) -> tuple[ClientProducerId, TransactionProtocol]:
-    """Return who the producer is from now on, and how transactions run here.
+    """Return the producer id to use from now on, and the transaction protocol of the cluster.
 
-    With a transactional id, whoever had it before is fenced, and what it left open aborted.
+    With a transactional id, earlier producers with the same id are fenced and their open
+    transaction is aborted.
     """
-    producer_id, epoch = present or (NO_PRODUCER, NO_PRODUCER)
+    producer_id, epoch = current or (NO_PRODUCER, NO_PRODUCER)
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
@@ -69,13 +70,13 @@ def init_producer(
         producer_epoch=epoch,
     )
 
-    def ask(deadline: Deadline) -> tuple[ClientProducerId, TransactionProtocol]:
+    def attempt(deadline: Deadline) -> tuple[ClientProducerId, TransactionProtocol]:
         address = (
             cluster.controller(deadline)  # Any node would do.
             if transactional_id is None
             else cluster.coordinator(transactional_id, deadline)
         )
-        with cluster.lent(address, deadline) as connection:
+        with cluster.borrow(address, deadline) as connection:
             answer: InitProducerIdResponse = connection.call(request, deadline=deadline)
             raise_for_code(
                 answer.error_code, f"{address} on initialising producer {transactional_id!r}"
@@ -84,7 +85,7 @@ def init_producer(
                 connection
             )
 
-    return cluster.retrying(ask)
+    return cluster.call_with_retries(attempt)
 
 
 def add_partition(
@@ -94,7 +95,7 @@ def add_partition(
     where: TopicPartition,
     deadline: Deadline,
 ) -> None:
-    """Make a partition part of the transaction, where batches do not do that themselves."""
+    """Add a partition to the transaction, if produce requests do not do that."""
     address = cluster.coordinator(transactional_id, deadline)
     topic = AddPartitionsToTxnRequestTopic(name=where.topic, partitions=(where.partition,))
     request = AddPartitionsToTxnRequest(
@@ -103,7 +104,7 @@ def add_partition(
         v3_and_below_producer_epoch=identity.producer_epoch,
         v3_and_below_topics=(topic,),
     )
-    with cluster.lent(address, deadline) as connection:
+    with cluster.borrow(address, deadline) as connection:
         answer: AddPartitionsToTxnResponse = connection.call(
             request, version_max=_ADD_MAX, deadline=deadline
         )
@@ -122,20 +123,20 @@ def end_transaction(
     *,
     is_commit: bool,
 ) -> ClientProducerId:
-    """Commit or abort; return who the producer is in its next transaction."""
-    is_bumping = protocol is TransactionProtocol.EPOCH_EACH
+    """Commit or abort; return the producer id of the next transaction."""
+    bumps_epoch = protocol is TransactionProtocol.EPOCH_EACH
     request = EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.producer_epoch,
         committed=is_commit,
     )
-    version_max = None if is_bumping else _END_MAX_BEFORE
+    version_max = None if bumps_epoch else _END_MAX_BEFORE_BUMP
 
-    def ask(deadline: Deadline) -> EndTxnResponse:
+    def attempt(deadline: Deadline) -> EndTxnResponse:
         address = cluster.coordinator(transactional_id, deadline)
         wanted = "committing" if is_commit else "aborting"
-        with cluster.lent(address, deadline) as connection:
+        with cluster.borrow(address, deadline) as connection:
             answer: EndTxnResponse = connection.call(
                 request, version_max=version_max, deadline=deadline
             )
@@ -144,14 +145,14 @@ def end_transaction(
             )
             return answer
 
-    answer = cluster.retrying(ask)
-    return ClientProducerId(answer.producer_id, answer.producer_epoch) if is_bumping else identity
+    answer = cluster.call_with_retries(attempt)
+    return ClientProducerId(answer.producer_id, answer.producer_epoch) if bumps_epoch else identity
 
 
 def _protocol_of(connection: BrokerConnection) -> TransactionProtocol:
-    is_each = (
+    bumps_epoch = (
         connection.features.get(_FEATURE, 0) >= _FEATURE_LEVEL
-        and connection.speaks(EndTxnRequest, version_min=_BUMPING_END_SINCE)
-        and connection.speaks(ProduceRequest, version_min=_JOINING_PRODUCE_SINCE)
+        and connection.supports(EndTxnRequest, version_min=_END_BUMPS_SINCE)
+        and connection.supports(ProduceRequest, version_min=_PRODUCE_JOINS_SINCE)
     )
-    return TransactionProtocol.EPOCH_EACH if is_each else TransactionProtocol.EPOCH_KEPT
+    return TransactionProtocol.EPOCH_EACH if bumps_epoch else TransactionProtocol.EPOCH_KEPT

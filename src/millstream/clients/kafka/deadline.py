@@ -1,4 +1,4 @@
-"""Until when something has to be done: one moment for all the waits that it takes."""
+"""Absolute deadline that all waits of a call share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from millstream.clock import Clock
 
 
 class Deadline:
-    """A moment on the monotonic clock. Passed down, so that steps share it and do not add up."""
+    """Time on the monotonic clock. It is passed down, so that the waits of a call do not add up."""
 
     def __init__(self, seconds: float, *, clock: Clock) -> None:
         self.seconds = seconds
-        """How long it was when it was set; for messages."""
+        """Original length; for messages."""
         self._clock = clock
         self._at = clock.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Seconds that are left; 0 where it has passed."""
+        """Return the remaining seconds; 0 if it has passed."""
         return max(0.0, self._at - self._clock.monotonic())
 
     def share(self, count: int) -> Deadline:
-        """Return one after a `count`-th of the time left, so that others get their turn."""
+        """Return a deadline after 1/`count` of the time left, so that other nodes can be tried."""
         return Deadline(self.left_s() / count, clock=self._clock)

@@ -1,10 +1,11 @@
-"""Reading one partition, fetch by fetch.
+"""Reads a range of one partition with pipelined fetches.
 
-    send ─► receive ─► cut ─► send the next ─► hand out ─► receive ─► ...
+    send ─► receive ─► cut ─► send the next ─► yield the chunk ─► receive ─► ...
 
-The next fetch is on its way while the one before is being decoded. Each answer is cut where whole
-batches end, or where the range does. The first fetch is small and the sizes double, so that a short
-range does not cost a large answer; towards the end they follow what is left.
+The next fetch is in flight while the caller decodes the last one. Each response is cut at the end
+of its last complete batch, or where the range ends. The first fetch is small and the sizes double,
+so that a short range does not cost a large response; towards the end they follow the remaining
+size.
 """
 
 from __future__ import annotations
@@ -39,59 +40,61 @@ from millstream.records.batch import HEADER_SIZE, LENGTH_END, decode_header
 from millstream.records.topic_partition import TopicPartition
 
 FETCH_SIZE_MAX: Final = 16 * 1024 * 1024
-"""What one fetch asks for at the most, by default. From 4 to 32 MiB, speed hardly differs."""
+"""Default for the largest fetch. Between 4 and 32 MiB, throughput hardly differs."""
 
 FETCH_SIZE_FIRST: Final = 1024 * 1024
-"""What the first fetch asks for, and any at the least: the largest batch of a topic by default."""
+"""Size of the first fetch and minimum of later ones: the default largest batch of a topic."""
 
 WAIT_MS_MAX: Final = 100
-"""How long a node may wait for something to send. There is something, so it hardly ever does."""
+"""How long a node may wait for data. There is data in the range, so it hardly ever waits."""
 
 ISOLATION_LEVELS: Final = {Isolation.READ_UNCOMMITTED: 0, Isolation.READ_COMMITTED: 1}
 
 _TOPIC_ID_SINCE = 13
-_PLACE = struct.Struct(">qi")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LENGTH_MIN = HEADER_SIZE - LENGTH_END
 
 
 class FetchChunk(NamedTuple):
-    """What of an answer is handed out."""
+    """The part of a response that is yielded."""
 
     data: memoryview
     next_offset: int
-    """Behind the last batch that is handed out."""
+    """Offset after the last batch of the chunk."""
     position: int
-    """Where to read on; further where nothing lies between, as after compaction."""
+    """Offset at which to continue; later than `next_offset` if nothing is stored between, as after
+    compaction.
+    """
 
 
 def whole_batches(data: memoryview, position: int, end: int) -> FetchChunk | None:
-    """Return the whole batches of `data` that begin before `end`; `None` without a whole batch.
+    """Return the complete batches of `data` that begin before `end`; `None` if there is none.
 
-    Nodes may cut the last batch short; what follows the last whole one is left out. `position` is
-    the offset that was asked for: batches that do not reach it are no answer.
+    Nodes may truncate the last batch; it is left out. `position` is the requested offset: batches
+    that end before it are an error.
     """
-    place, last, size = 0, -1, len(data)
+    at, last, size = 0, -1, len(data)
     beyond = None
-    while size - place >= HEADER_SIZE:
-        base, length = _PLACE.unpack_from(data, place)
+    while size - at >= HEADER_SIZE:
+        base, length = _OFFSET_AND_LENGTH.unpack_from(data, at)
         if length < _LENGTH_MIN:
             raise CorruptBatch(f"batch claims {length + LENGTH_END} bytes, least is {HEADER_SIZE}")
         if base >= end:
             beyond = base
             break
-        if (stop := place + LENGTH_END + length) > size:
+        if (stop := at + LENGTH_END + length) > size:
             break
-        last, place = place, stop
+        last, at = at, stop
     if last < 0:
         return None if beyond is None else FetchChunk(data[:0], position, beyond)
     next_offset = decode_header(data, last).next_offset
     if next_offset <= position:
         raise MalformedAnswer(f"asked from offset {position} on, found batches up to {next_offset}")
-    return FetchChunk(data[:place], next_offset, next_offset if beyond is None else beyond)
+    return FetchChunk(data[:at], next_offset, next_offset if beyond is None else beyond)
 
 
 class PartitionFetcher:
-    """A range of one partition, under way. See `Place.stretches`."""
+    """Read of a range of one partition. See `RecordSource.chunks`."""
 
     def __init__(
         self,
@@ -114,46 +117,46 @@ class PartitionFetcher:
         self._size = min(FETCH_SIZE_FIRST, size_max)
         self._connection: BrokerConnection | None = None
         self._topic_id: uuid.UUID | None = None
-        self._is_begun = False
+        self._has_read = False
 
-    def stretches(self) -> Generator[BatchChunk, None, None]:
-        """Hand out what there is. The connection is lent until this ends, with its buffers."""
+    def chunks(self) -> Generator[BatchChunk, None, None]:
+        """Yield the chunks. The connection and its buffers are in use until this ends."""
         try:
             while self._position < self._end:
-                stretch = self._cluster.retrying(self._fetch)
-                if stretch.data:
-                    yield stretch
+                chunk = self._cluster.call_with_retries(self._fetch)
+                if chunk.data:
+                    yield chunk
         finally:
-            self._leave()
+            self._release_connection()
 
     def _fetch(self, deadline: Deadline) -> BatchChunk:
         try:
-            connection = self._connection or self._enter(deadline)
+            connection = self._connection or self._connect(deadline)
             if not connection.in_flight:
                 self._send(connection, deadline)
             answer: FetchResponse = connection.receive(deadline=deadline)
-            found = self._checked(answer, connection)
+            result = self._check_response(answer, connection)
         except BaseException:
             # What would be answered next, and by whom, has to be found out anew.
-            self._drop()
+            self._close_connection()
             raise
-        return self._taken(found, connection)
+        return self._take_chunk(result, connection)
 
     # Asking.
 
-    def _enter(self, deadline: Deadline) -> BrokerConnection:
+    def _connect(self, deadline: Deadline) -> BrokerConnection:
         address = self._cluster.leader(self._where, deadline)
         topic_id = self._cluster.topic(self._where.topic, deadline).topic_id
-        if self._is_begun and topic_id != self._topic_id:
+        if self._has_read and topic_id != self._topic_id:
             raise UnknownTopicId(
                 f"{self._where}: topic {self._topic_id} is gone, that name has {topic_id} now"
             )
         self._topic_id = topic_id
-        self._connection = self._cluster.take(address, deadline)
+        self._connection = self._cluster.acquire(address, deadline)
         return self._connection
 
     def _send(self, connection: BrokerConnection, deadline: Deadline) -> None:
-        asked = FetchRequestPartition(
+        partition = FetchRequestPartition(
             partition=self._where.partition,
             fetch_offset=self._position,
             partition_max_bytes=self._size,
@@ -165,7 +168,9 @@ class PartitionFetcher:
             max_bytes=self._size,
             isolation_level=ISOLATION_LEVELS[self._isolation],
             topics=(
-                FetchRequestTopic(topic=self._where.topic, topic_id=topic_id, partitions=(asked,)),
+                FetchRequestTopic(
+                    topic=self._where.topic, topic_id=topic_id, partitions=(partition,)
+                ),
             ),
         )
         named_max = _TOPIC_ID_SINCE - 1 if topic_id == NO_ID else None
@@ -173,7 +178,7 @@ class PartitionFetcher:
 
     # Being answered.
 
-    def _checked(
+    def _check_response(
         self, answer: FetchResponse, connection: BrokerConnection
     ) -> FetchResponsePartition:
         message = f"{connection.address} on fetching {self._where} at offset {self._position}"
@@ -182,29 +187,31 @@ class PartitionFetcher:
         if len(results) != 1 or results[0].partition_index != self._where.partition:
             indexes = [part.partition_index for part in results]
             raise MalformedAnswer(f"{message}: answered for partitions {indexes}")
-        found = results[0]
-        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        result = results[0]
+        if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start, end = self._bounds()
             raise OffsetOutOfRange(self._position, start=start, end=end)
-        raise_for_code(found.error_code, message)
+        raise_for_code(result.error_code, message)
         is_committed = self._isolation is Isolation.READ_COMMITTED
-        limit = found.last_stable_offset if is_committed else found.high_watermark
+        limit = result.last_stable_offset if is_committed else result.high_watermark
         if limit < self._end:
             start, end = self._bounds()
             if end < self._end:
                 raise OffsetOutOfRange(self._end, start=start, end=end)
-        return found
+        return result
 
-    def _taken(self, found: FetchResponsePartition, connection: BrokerConnection) -> BatchChunk:
-        if found.log_start_offset > self._position:
+    def _take_chunk(
+        self, result: FetchResponsePartition, connection: BrokerConnection
+    ) -> BatchChunk:
+        if result.log_start_offset > self._position:
             # A node that says no more about it was told to delete what was there.
-            self._position = min(found.log_start_offset, self._end)
+            self._position = min(result.log_start_offset, self._end)
         if self._position == self._end:
             return BatchChunk(b"", self._end, {})
-        records = found.records
+        records = result.records
         assert records is None or isinstance(records, memoryview), "decoded as a view"
-        got = whole_batches(records, self._position, self._end) if records else None
-        if got is None:
+        chunk = whole_batches(records, self._position, self._end) if records else None
+        if chunk is None:
             raise RetriableError(
                 NodeUnreachable(
                     str(connection.address),
@@ -212,43 +219,43 @@ class PartitionFetcher:
                     f" {self._position}, though there are records",
                 )
             )
-        self._note_size(got)
-        self._position = got.position
-        self._is_begun = True
+        self._update_size(chunk)
+        self._position = chunk.position
+        self._has_read = True
         if self._position < self._end:
             self._send_ahead(connection)
-        return BatchChunk(got.data, got.next_offset, _aborted(found))
+        return BatchChunk(chunk.data, chunk.next_offset, _aborted(result))
 
-    def _note_size(self, got: FetchChunk) -> None:
-        """Ask for twice as much next, and not for much more than the rest of the range takes."""
-        per_offset = len(got.data) / max(1, got.position - self._position)
-        rest = int((self._end - got.position) * per_offset * 1.25)
-        wanted = min(self._size * 2, max(rest, FETCH_SIZE_FIRST))
+    def _update_size(self, chunk: FetchChunk) -> None:
+        """Double the fetch size, but not much beyond the estimated size of the remaining range."""
+        per_offset = len(chunk.data) / max(1, chunk.position - self._position)
+        remaining_size = int((self._end - chunk.position) * per_offset * 1.25)
+        wanted = min(self._size * 2, max(remaining_size, FETCH_SIZE_FIRST))
         self._size = min(wanted, self._size_max)
 
     def _send_ahead(self, connection: BrokerConnection) -> None:
         try:
             self._send(connection, self._cluster.deadline())
         except NodeUnreachable:
-            self._drop()  # It is sent again, to whoever leads then, when its answer is wanted.
+            self._close_connection()  # `_fetch` sends it again, to the leader of that moment.
 
     # Leaving.
 
-    def _drop(self) -> None:
+    def _close_connection(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _leave(self) -> None:
+    def _release_connection(self) -> None:
         if self._connection is not None:
-            self._cluster.give(self._connection)
+            self._cluster.release(self._connection)
             self._connection = None
 
 
-def _aborted(found: FetchResponsePartition) -> Mapping[int, Sequence[int]]:
+def _aborted(result: FetchResponsePartition) -> Mapping[int, Sequence[int]]:
     by_producer: dict[int, list[int]] = {}
-    for one in found.aborted_transactions or ():
-        by_producer.setdefault(one.producer_id, []).append(one.first_offset)
+    for transaction in result.aborted_transactions or ():
+        by_producer.setdefault(transaction.producer_id, []).append(transaction.first_offset)
     for offsets in by_producer.values():
         offsets.sort()
     return by_producer

@@ -1,4 +1,4 @@
-"""Looking up offsets: where partitions begin and end, and what lies at a point in time."""
+"""Offset lookup: start and end of partitions, and offsets by time."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def list_offsets(
     *,
     isolation: Isolation,
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the offset at each of `timestamps`, or at marks below zero, for each partition."""
+    """Return, for each partition, the offset at each of `timestamps` (or `EARLIEST`, `LATEST`)."""
 
-    def ask(deadline: Deadline) -> dict[TopicPartition, tuple[int, ...]]:
+    def attempt(deadline: Deadline) -> dict[TopicPartition, tuple[int, ...]]:
         by_leader: dict[BrokerAddress, list[TopicPartition]] = {}
         for one in dict.fromkeys(where):
             by_leader.setdefault(cluster.leader(one, deadline), []).append(one)
         found: dict[TopicPartition, tuple[int, ...]] = {}
         for leader, led in by_leader.items():
-            with cluster.lent(leader, deadline) as connection:
+            with cluster.borrow(leader, deadline) as connection:
                 found |= _ask_leader(connection, led, timestamps, isolation, deadline)
         return found
 
-    return cluster.retrying(ask)
+    return cluster.call_with_retries(attempt)
 
 
 def _ask_leader(
@@ -66,8 +66,10 @@ def _request(
 ) -> ListOffsetsRequest:
     by_topic: dict[str, list[ListOffsetsRequestPartition]] = {}
     for topic, partition in where:
-        asked = ListOffsetsRequestPartition(partition_index=partition, timestamp=timestamp)
-        by_topic.setdefault(topic, []).append(asked)
+        partition_request = ListOffsetsRequestPartition(
+            partition_index=partition, timestamp=timestamp
+        )
+        by_topic.setdefault(topic, []).append(partition_request)
     return ListOffsetsRequest(
         isolation_level=ISOLATION_LEVELS[isolation],
         timeout_ms=int(deadline.left_s() * 1000),

@@ -1,6 +1,6 @@
-"""A producer of whole batches: idempotent, and transactional where it has an id for that.
+"""Producer of whole batches: idempotent, and transactional if it has a transactional id.
 
-producer = TransactionalProducer(node, "orders/7/0", timeout_ms=60_000)
+producer = TransactionalProducer(client, "orders/7/0", timeout_ms=60_000)
 batch = build_batch(records, now_ms=..., is_transactional=True,
                     producer_id=producer.identity.producer_id,
                     producer_epoch=producer.identity.producer_epoch,
@@ -28,26 +28,27 @@ from millstream.records.batch import Bytes, decode_header
 from millstream.records.topic_partition import TopicPartition
 
 IN_FLIGHT_MAX: Final = 5
-"""Batches of a producer by which a node knows a repeated one again: Kafka's number, and ours."""
+"""Number of recent batches of a producer that a node can recognise as repeated, as in Kafka."""
 
 _SEQUENCE_COUNT = 2**31
-_PRODUCE_MAX_BEFORE = 11
+_PRODUCE_VERSION_BEFORE_JOINING = 11
 
 
 class TransactionalProducer:
     """One producer, for one thread. With `transactional_id=None`, an idempotent one.
 
-    With an id, whoever had that before is fenced when this is made. The first `send` begins a
-    transaction; `commit` or `abort` ends it, and the next `send` begins another. A batch is built
-    with the present `identity` and `next_sequence`; both may be others after a transaction ended.
+    With an id, earlier producers of that id are fenced when this one is created. The first `send`
+    begins a transaction; `commit` or `abort` ends it, and the next `send` begins another. A batch
+    is built with the current `identity` and `next_sequence`; both may change when a transaction
+    ends.
 
-    What is refused for good (`ProducerFenced`, `InvalidProducerEpoch`, `OutOfOrderSequence` and the
-    like) is raised as it is, by the call that learns of it and by all after it, up to `abort`.
+    Permanent errors (`ProducerFenced`, `InvalidProducerEpoch`, `OutOfOrderSequence` and similar)
+    are raised by the call that sees them and by all later ones, up to `abort`.
     """
 
     def __init__(
         self,
-        node: KafkaClient,
+        client: KafkaClient,
         transactional_id: str | None,
         *,
         timeout_ms: int,
@@ -57,7 +58,7 @@ class TransactionalProducer:
             raise InvalidConfig(
                 f"in_flight_max is {in_flight_max}, allowed is 1 to {IN_FLIGHT_MAX}"
             )
-        self._cluster = node.cluster
+        self._cluster = client.cluster
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._sequences: dict[TopicPartition, int] = {}
@@ -65,12 +66,14 @@ class TransactionalProducer:
         self._identity, self._protocol = init_producer(
             self._cluster, transactional_id, timeout_ms=timeout_ms
         )
-        is_joining = transactional_id is None or self._protocol is TransactionProtocol.EPOCH_EACH
-        self._deliveries = BatchSender(
+        joins_by_produce = (
+            transactional_id is None or self._protocol is TransactionProtocol.EPOCH_EACH
+        )
+        self._sender = BatchSender(
             self._cluster,
             transactional_id=transactional_id,
             in_flight_max=in_flight_max,
-            version_max=None if is_joining else _PRODUCE_MAX_BEFORE,
+            version_max=None if joins_by_produce else _PRODUCE_VERSION_BEFORE_JOINING,
             before_first=self._join,
         )
 
@@ -82,7 +85,7 @@ class TransactionalProducer:
 
     @property
     def identity(self) -> ClientProducerId:
-        """Who this is: what the next batch has to say."""
+        """Producer id and epoch for the next batch."""
         return self._identity
 
     def next_sequence(self, topic: str, partition: int) -> int:
@@ -90,81 +93,81 @@ class TransactionalProducer:
         return self._sequences.get(TopicPartition(topic, partition), 0)
 
     def send(self, topic: str, partition: int, batch: Bytes, record_count: int) -> None:
-        """Send one batch; returns before it is acknowledged, `flush` waits for that.
+        """Send one batch without waiting for its acknowledgement; `flush` waits.
 
-        The batch is not copied: it has to stay as it is until `flush`, `commit` or `abort`
-        returned, since it may have to be sent again.
+        The batch is not copied: the caller must not change it until `flush`, `commit` or `abort`
+        returns, because it may have to be sent again.
         """
         where = TopicPartition(topic, partition)
         data = memoryview(batch).cast("B")
         self._check_batch(where, data, record_count)
         self._is_open = self._transactional_id is not None
-        self._deliveries.send(where, data)
+        self._sender.send(where, data)
         sequence = self.next_sequence(topic, partition)
         self._sequences[where] = (sequence + record_count) % _SEQUENCE_COUNT
 
     def flush(self) -> None:
-        """Return when all batches are acknowledged: they are safe, and not yet committed."""
-        self._deliveries.flush()
+        """Wait until all batches are acknowledged. They are durable, but not committed."""
+        self._sender.flush()
 
     def commit(self) -> None:
-        """Make all that was sent visible, at once; returns when that is decided for good."""
+        """Commit the transaction; returns when the decision is durable."""
         transactional_id = self._id()
-        self._deliveries.flush()
+        self._sender.flush()
         if not self._is_open:
             return
-        self._begin_anew(
+        self._start_next(
             end_transaction(
                 self._cluster, transactional_id, self._identity, self._protocol, is_commit=True
             )
         )
 
     def abort(self) -> None:
-        """Void all that was sent since the last end. The producer may go on after an error."""
+        """Abort the transaction. The producer can be used again, even after an error."""
         transactional_id = self._id()
-        self._deliveries.settle()
+        self._sender.settle()
         if not self._is_open:
             return
         if self._protocol is TransactionProtocol.EPOCH_EACH:
-            ended = end_transaction(
+            identity = end_transaction(
                 self._cluster, transactional_id, self._identity, self._protocol, is_commit=False
             )
         else:
             # Which sequence numbers arrived is not known. This aborts, and a new epoch counts
             # from 0.
-            ended, _ = init_producer(
+            identity, _ = init_producer(
                 self._cluster,
                 transactional_id,
                 timeout_ms=self._timeout_ms,
-                present=self._identity,
+                current=self._identity,
             )
-        self._begin_anew(ended)
+        self._start_next(identity)
 
     def close(self) -> None:
-        """Let go of the connections.
+        """Release the connections.
 
-        A transaction stays open, up to its timeout: somebody else may publish it.
+        An open transaction stays open until its timeout: another process may publish it.
         """
-        self._deliveries.close()
+        self._sender.close()
 
     def _id(self) -> str:
         if self._transactional_id is None:
             raise InvalidRequest("a producer without a transactional id has no transactions")
         return self._transactional_id
 
-    def _begin_anew(self, identity: ClientProducerId) -> None:
+    def _start_next(self, identity: ClientProducerId) -> None:
         if identity != self._identity:
             self._identity = identity
             self._sequences.clear()
         self._is_open = False
-        self._deliveries.reset()
+        self._sender.reset()
 
     def _join(self, where: TopicPartition, deadline: Deadline) -> None:
         if self._transactional_id is not None and self._protocol is TransactionProtocol.EPOCH_KEPT:
             add_partition(self._cluster, self._transactional_id, self._identity, where, deadline)
 
     def _check_batch(self, where: TopicPartition, data: memoryview, record_count: int) -> None:
-        """Refuse a batch that the node would refuse, or take for another."""
+        """Raise for a batch that the node would reject or mistake for another."""
         try:
             header = decode_header(data)
         except CorruptBatch as error:

@@ -1,9 +1,9 @@
-"""Publishing: the transactions of many producers committed by one decision.
+"""Publication: commits the transactions of many producers as one decision.
 
-A driver does this for its executors: each wrote in a transaction of its own, and told who it was.
-What is published has a number, `sequence`, that rises with the batches of one `publisher`; the node
-remembers it for good, so publishing the same again changes nothing. That is what makes repeating
-safe, here after a lost connection and in a driver that starts anew.
+A Spark driver does this for its executors: each wrote in its own transaction and reported its
+producer id. A publication has a number, `sequence`, that increases with the batches of one
+`publisher`; the node stores it permanently, so publishing it again changes nothing. That makes
+retries safe, here after a lost connection and in a driver that restarts.
 """
 
 from __future__ import annotations
@@ -23,38 +23,37 @@ from millstream.protocols.kafka.messages.publications import (
 
 
 class TransactionToPublish(NamedTuple):
-    """A transaction that is to be committed: its id, and the producer that has it open."""
+    """Transaction to commit: its id, and the producer that opened it."""
 
     transactional_id: str
     identity: ClientProducerId
 
 
 class PublishResult(NamedTuple):
-    """What came of it."""
-
     is_repeated: bool
-    """Whether this number, or a later one, had been published before; then nothing was committed
-    now. It may have been by this very call, whose first answer was lost."""
+    """Whether this number or a later one was published before; then nothing was committed now. The
+    first may have been this very call, if its response was lost.
+    """
     last_sequence: int
-    """The highest number that this publisher has published; -1 where none is."""
+    """Highest number that this publisher has published; -1 if there is none."""
 
 
 def publish(
-    node: KafkaClient,
+    client: KafkaClient,
     *,
     publisher: str,
     sequence: int,
     prefix: str = "",
-    chosen: Sequence[TransactionToPublish],
+    transactions: Sequence[TransactionToPublish],
     is_final: bool = False,
     committed: bool = True,
 ) -> PublishResult:
-    """Commit all `chosen` transactions at once, and abort all others whose id begins with `prefix`.
+    """Commit all `transactions` atomically, and abort all others whose id begins with `prefix`.
 
-    The prefix has to begin with the publisher's name; where it is empty, no others are aborted.
-    With `committed` false the number is given up: the chosen ones are aborted, too, and nothing is
-    remembered. `is_final` has the node forget the ids under the prefix: nobody comes back for them.
-    Raises what the node refuses it for; nothing was committed then.
+    The prefix must begin with the publisher's name; if it is empty, no others are aborted. If
+    `committed` is false, the number is abandoned: the given transactions are aborted too, and the
+    number is not stored. With `is_final`, the node forgets the ids under the prefix, because they
+    are not used again. If this raises an error of the node, nothing was committed.
     """
     request = PublishTransactionsRequest(
         publisher=publisher,
@@ -62,23 +61,23 @@ def publish(
         prefix=prefix,
         transactions=tuple(
             PublishTransactionsRequestTransaction(
-                transactional_id=one.transactional_id,
-                producer_id=one.identity.producer_id,
-                producer_epoch=one.identity.producer_epoch,
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.identity.producer_id,
+                producer_epoch=transaction.identity.producer_epoch,
             )
-            for one in chosen
+            for transaction in transactions
         ),
         committed=committed,
         is_final=is_final,
     )
 
-    def ask(deadline: Deadline) -> PublishResult:
-        address = node.cluster.coordinator(publisher, deadline)
-        with node.cluster.lent(address, deadline) as connection:
+    def attempt(deadline: Deadline) -> PublishResult:
+        address = client.cluster.coordinator(publisher, deadline)
+        with client.cluster.borrow(address, deadline) as connection:
             answer: PublishTransactionsResponse = connection.call(request, deadline=deadline)
         message = f"{address} on publishing {sequence} of {publisher!r}"
         reason = answer.error_message
         raise_for_code(answer.error_code, f"{message}: {reason}" if reason else message)
         return PublishResult(answer.is_repeated, answer.last_sequence)
 
-    return node.cluster.retrying(ask)
+    return client.cluster.call_with_retries(attempt)

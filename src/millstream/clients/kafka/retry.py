@@ -1,8 +1,8 @@
-"""What may be tried again, and how often.
+"""Retry rules of the Kafka client.
 
-Something is tried again when a node said by its code that it may be, or when the connection was
-lost and repeating does no harm. The waits in between double up to a second, and all of it ends at
-one deadline, with the last error.
+A request is retried if the error code of the node allows it, or if the connection was lost and
+repeating is harmless. Pauses double up to a second, and all attempts end at one deadline, with the
+last error.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ RETRIABLE = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Codes after which the same request may succeed."""
+"""Error codes after which the same request may succeed."""
 
 
 class RetriableError(Exception):
-    """The same may succeed later. Never leaves this package: `error` does, when time is up."""
+    """The request may succeed later. Internal: `error` is raised when time is up."""
 
     def __init__(self, error: MillstreamError) -> None:
         super().__init__(str(error))
@@ -60,7 +60,7 @@ class RetriableError(Exception):
 
 
 def raise_for_code(code: int, message: str) -> None:
-    """Raise what a node's code means: `RetriableError` where that helps; nothing for no error."""
+    """Raise the error for a Kafka error code, as `RetriableError` if it is retriable."""
     if not code:
         return
     error = error_of(code, message)
@@ -70,7 +70,7 @@ def raise_for_code(code: int, message: str) -> None:
 
 
 class Backoff:
-    """The waits between attempts, which grow."""
+    """Growing pauses between attempts."""
 
     def __init__(self, deadline: Deadline, *, pause: Callable[[float], None]) -> None:
         self._deadline = deadline
@@ -78,7 +78,7 @@ class Backoff:
         self._next_s = PAUSE_S_MIN
 
     def wait(self) -> bool:
-        """Wait before the next attempt; false, at once, where no time would be left for it."""
+        """Wait before the next attempt; return false immediately if there is no time for one."""
         if self._next_s >= self._deadline.left_s():
             return False
         self._pause(self._next_s)
@@ -89,13 +89,13 @@ class Backoff:
 def call_with_retries(
     work: Callable[[], T],
     *,
-    pauses: Backoff,
+    backoff: Backoff,
     before_next: Callable[[], None],
     is_repeatable: bool = True,
 ) -> T:
-    """Return what `work` returns, trying again as long as that may help.
+    """Call `work` and return its result, retrying while that may help.
 
-    Unless `is_repeatable`, a request that may have been done is not sent again.
+    Unless `is_repeatable`, a request that may have been executed is not sent again.
     """
     while True:
         try:
@@ -106,6 +106,6 @@ def call_with_retries(
             if lost.may_be_done and not is_repeatable:
                 raise
             error = lost
-        if not pauses.wait():
+        if not backoff.wait():
             raise error
         before_next()

@@ -90,7 +90,7 @@ class DataDirectory:
             partition: self._offset_bytes(partition, bounds) for partition, bounds in where.items()
         }
 
-    def stretches(
+    def chunks(
         self, where: TopicPartition, start: int, end: int, *, isolation: Isolation
     ) -> Iterator[BatchChunk]:
         """Yield whole batches, from the one that contains `start` until `end` is reached.

@@ -86,7 +86,7 @@ def _loss(
     if start >= bounds.start:
         return None
     try:
-        next(source.stretches(where, start, bounds.end, isolation=options.isolation), None)
+        next(source.chunks(where, start, bounds.end, isolation=options.isolation), None)
     except OffsetOutOfRange:
         return (
             f"offsets {start} to {bounds.start - 1} of {where} were deleted by retention before"

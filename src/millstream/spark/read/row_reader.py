@@ -96,12 +96,12 @@ def _decoded(
     while start < end:
         aborted = AbortedFilter()
         try:
-            for chunk in source.stretches(range_.where, start, end, isolation=options.isolation):
+            for chunk in source.chunks(range_.where, start, end, isolation=options.isolation):
                 aborted.add(chunk.aborted)
                 yield from arrow_batches(
                     chunk.data,
                     columns=columns,
-                    is_wanted=lambda header: not aborted.is_void(header),  # noqa: B023 - called at once.
+                    is_wanted=lambda header: not aborted.is_filtered(header),  # noqa: B023 - called at once.
                     start=start,
                     end=end,
                 )

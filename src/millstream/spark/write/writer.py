@@ -200,7 +200,7 @@ def _publish(
         publisher=publisher,
         sequence=sequence,
         prefix=f"{publisher}/",
-        chosen=[
+        transactions=[
             TransactionToPublish(transaction.transactional_id, transaction.identity)
             for transaction in transactions
         ],

@@ -55,7 +55,7 @@ class AsyncClient:
         acknowledgements: AcknowledgementFile | None = None,
         clock: Clock | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         """Create a client for the node at `url`. It connects on first use.
 
@@ -66,7 +66,7 @@ class AsyncClient:
         """
         self.address = parse_node_url(url)
         self.config = config or ClientConfig()
-        self._context = ClientContext(self.address, self.config, clock or SystemClock(), chance)
+        self._context = ClientContext(self.address, self.config, clock or SystemClock(), jitter)
         self._pause = pause
         self._connections = AsyncConnectionPool(
             self.address, self.config, clock=self._context.clock, tls=tls
@@ -183,10 +183,10 @@ class AsyncClient:
         all partitions are read one after another. `limit` and `bytes_max` apply to one page.
         """
         page = PageOptions(limit, bytes_max, exclude_node)
-        starting = operations.start_reading(
-            self._appender, topic, partition=partition, from_=from_, which=page
+        start = operations.start_reading(
+            self._appender, topic, partition=partition, from_=from_, options=page
         )
-        return AsyncReader(self, starting)
+        return AsyncReader(self, start)
 
     def follow(
         self, *topics: str, from_: str = "latest", exclude_node: str | None = None
@@ -288,5 +288,5 @@ class AsyncClient:
 
     async def _execute(self, step: Any) -> Any:
         if isinstance(step, SendRequest):
-            return await self._connections.ask(step.request, step.timeout_s)
+            return await self._connections.send(step.request, step.timeout_s)
         return await self._pause(step.seconds)

@@ -1,4 +1,4 @@
-"""The loop of a worker that awaits, and the task that makes its leases longer."""
+"""Job loop of an asyncio worker, and the task that extends its leases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncQueueWorker:
-    """Jobs of a queue, one after the other. For one task; any may stop it."""
+    """Iterator over the jobs of a queue. For one task; any task may stop it."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class AsyncQueueWorker:
         self._wait_ms = 0 if stops_when_empty else wait_ms
         self._worker = worker
         self._stops_when_empty = stops_when_empty
-        self._held: ClaimedJobs[AsyncJob] = ClaimedJobs()
+        self._jobs: ClaimedJobs[AsyncJob] = ClaimedJobs()
         self._changed = asyncio.Event()
         self._is_stopped = False
         self._extender: asyncio.Task[None] | None = None
@@ -53,11 +53,11 @@ class AsyncQueueWorker:
         return self._work()
 
     def stop(self) -> None:
-        """Have the loop end after the job that is worked on."""
+        """End the loop after the current job."""
         self._is_stopped = True
 
     async def close(self) -> None:
-        """End at once: what is held and not acked is given back."""
+        """End the loop now and return unacknowledged jobs to the queue."""
         await self._end()
 
     async def _work(self) -> AsyncGenerator[AsyncJob, None]:
@@ -70,14 +70,14 @@ class AsyncQueueWorker:
             await self._end()
 
     async def _next(self) -> AsyncJob | None:
-        """Return the next job; nothing where there is none, or none is wanted."""
+        """Return the next job; `None` if the loop is stopped, or ends at an empty queue."""
         while not self._is_stopped:
-            if (job := self._held.next()) is not None:
+            if (job := self._jobs.next()) is not None:
                 return job
             jobs = await self._claim()
             if not jobs and self._stops_when_empty:
                 return None
-            self._held.claimed(jobs, self._queue.client.context.clock.monotonic())
+            self._jobs.add(jobs, self._queue.client.context.clock.monotonic())
             self._changed.set()
         return None
 
@@ -100,19 +100,19 @@ class AsyncQueueWorker:
         except StaleReceipt:
             logger.warning("%r was done, but its lease had ended: others may do it again", job)
         finally:
-            self._held.settled(job)
+            self._jobs.remove(job)
 
     async def _end(self) -> None:
-        """Give back what is held, and let the task go."""
+        """Stop the lease task and return unsettled jobs."""
         self.stop()
         extender, self._extender = self._extender, None
         if extender is not None:
             extender.cancel()
             await asyncio.gather(extender, return_exceptions=True)
-        if rest := self._held.rest():
+        if unsettled := self._jobs.take_unsettled():
             # Where this fails, they come back when their leases run out.
             with contextlib.suppress(MillstreamError):
-                await self._queue.nack(rest)
+                await self._queue.nack(unsettled)
 
     # The task.
 
@@ -120,10 +120,10 @@ class AsyncQueueWorker:
         clock = self._queue.client.context.clock
         while True:
             self._changed.clear()
-            due_at = self._held.leases.next_at()
+            due_at = self._jobs.leases.next_at()
             now = clock.monotonic()
             if due_at is not None and due_at <= now:
-                if receipts := self._held.due(now):
+                if receipts := self._jobs.due(now):
                     await self._extend_now(receipts)
                 continue
             with contextlib.suppress(TimeoutError):
@@ -142,8 +142,8 @@ class AsyncQueueWorker:
         except MillstreamError as error:
             logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
         now = client.context.clock.monotonic()
-        self._held.lost(stale)
+        self._jobs.mark_lost(stale)
         if lease_s is not None:
-            self._held.leases.renew(receipts, lease_s, now)
+            self._jobs.leases.renew(receipts, lease_s, now)
         else:
-            self._held.leases.put_off(receipts, now)
+            self._jobs.leases.retry_later(receipts, now)

@@ -1,4 +1,4 @@
-"""Reading and following, for those who await."""
+"""Readers and followers of the asyncio client."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class AsyncReader:
-    """Gives what a topic has from a cursor on, until its head. For one task."""
+    """Iterator over a topic from a cursor up to its head. For one task."""
 
-    def __init__(self, client: AsyncClient, starting: Steps[ReadState]) -> None:
+    def __init__(self, client: AsyncClient, start: Steps[ReadState]) -> None:
         self._client = client
-        self._starting = starting
-        self._reading: ReadState | None = None
+        self._start = start
+        self._state: ReadState | None = None
         self._items = self._read()
 
     @property
     def cursor(self) -> str:
-        """Where to go on later: all that was handed out lies before. Known from the first on."""
-        return self._reading.cursor if self._reading is not None else ""
+        """Position after all items that were yielded; empty before the first one."""
+        return self._state.cursor if self._state is not None else ""
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self._items
@@ -38,44 +38,40 @@ class AsyncReader:
         return await anext(self._items)
 
     async def _read(self) -> AsyncIterator[Item]:
-        self._reading = reading = await self._client.run(self._starting)
-        while (request := reading.next_request()) is not None:
-            page = reading.take(
+        self._state = state = await self._client.run(self._start)
+        while (request := state.next_request()) is not None:
+            page = state.take(
                 await self._client.run(send_with_retries(self._client.context, request))
             )
             for item in page.items:
-                reading.passed(item)
+                state.advance(item)
                 yield item
-            reading.finish(page)
+            state.finish(page)
 
 
 class AsyncFollower:
-    """Gives what is new in topics, and waits for more. For one task."""
+    """Iterator over new items of topics, without an end. For one task."""
 
     def __init__(
         self, client: AsyncClient, topics: Sequence[str], *, from_: str, exclude_node: str | None
     ) -> None:
         self._client = client
-        self._following = FollowState(
-            client.context, topics, from_=from_, exclude_node=exclude_node
-        )
+        self._state = FollowState(client.context, topics, from_=from_, exclude_node=exclude_node)
         self._stream: AsyncResponseStream | None = None
-        self._is_begun = False
+        self._is_started = False
         self._is_closed = False
         self._items = self._follow()
 
     @property
     def cursor(self) -> str:
-        """Where to go on later: all that was handed out lies before."""
-        return self._following.cursor
+        """Position after all items that were yielded."""
+        return self._state.cursor
 
     async def begin(self) -> Self:
-        """Find out where it begins; else that is done when the first item is asked for."""
-        if not self._is_begun:
-            await self._client.run(
-                operations.start_following(self._client.context, self._following)
-            )
-            self._is_begun = True
+        """Fetch the start position now, instead of when the first item is requested."""
+        if not self._is_started:
+            await self._client.run(operations.start_following(self._client.context, self._state))
+            self._is_started = True
         return self
 
     async def __aenter__(self) -> Self:
@@ -91,7 +87,7 @@ class AsyncFollower:
         return await anext(self._items)
 
     async def close(self) -> None:
-        """End: who waits for more hears that there is none."""
+        """End the iteration; a task that waits for an item stops waiting."""
         self._is_closed = True
         if self._stream is not None:
             self._stream.hang_up()
@@ -108,17 +104,17 @@ class AsyncFollower:
             except RETRIABLE as error:
                 if self._is_closed:
                     return
-                await self._client.pause(self._following.lost(error))
+                await self._client.pause(self._state.retry_pause_s(error))
 
     async def _connected(self) -> AsyncGenerator[Item, None]:
-        """Give what comes over one connection, until it is lost."""
-        request = self._following.request()
+        """Yield the items of one connection until it is lost."""
+        request = self._state.request()
         self._stream = stream = await self._client.connections.stream(request)
         try:
-            self._following.opened(stream.answer)
+            self._state.check_response(stream.answer)
             while not self._is_closed:
                 data = await stream.receive(self._client.config.silence_s_max)
-                for item in self._following.feed(data):
+                for item in self._state.feed(data):
                     yield item
         finally:
             self._stream = None

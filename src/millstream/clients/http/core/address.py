@@ -1,4 +1,4 @@
-"""Where a node is: the address that a client is given."""
+"""Parsing of the node URL that a client is given."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class NodeUrl(NamedTuple):
-    """Where to connect, and what to put before every path."""
+    """Host, port and path prefix of a node."""
 
     host: str
     port: int
     is_tls: bool = False
     prefix: str = ""
-    """What stands before the paths of the door, where something between hides it behind one."""
+    """Path prefix of the API, for a node behind a reverse proxy."""
 
     @property
     def authority(self) -> str:
-        """Host and port as requests name them."""
+        """Host and port, as used in the `Host` header."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -29,24 +29,24 @@ class NodeUrl(NamedTuple):
 
 
 def parse_node_url(url: str) -> NodeUrl:
-    """Read `http://host:port`; raises `InvalidConfig` for what is not that."""
+    """Parse `http://host:port`. Raises `InvalidConfig` if `url` has another form."""
     try:
-        found = urlsplit(url)
-        port = found.port
+        parts = urlsplit(url)
+        port = parts.port
     except ValueError:
-        raise _wrong(url) from None
+        raise _invalid(url) from None
     is_plain = url.isascii() and url.isprintable() and " " not in url
-    if not (is_plain and found.scheme in _PORTS and found.hostname and port != 0):
-        raise _wrong(url)
-    if "@" in found.netloc or found.query or found.fragment:
+    if not (is_plain and parts.scheme in _PORTS and parts.hostname and port != 0):
+        raise _invalid(url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
         raise InvalidConfig(f"address is {url!r}, and may have no name, query or fragment in it")
     return NodeUrl(
-        found.hostname,
-        port or _PORTS[found.scheme],
-        is_tls=found.scheme == "https",
-        prefix=found.path.rstrip("/"),
+        parts.hostname,
+        port or _PORTS[parts.scheme],
+        is_tls=parts.scheme == "https",
+        prefix=parts.path.rstrip("/"),
     )
 
 
-def _wrong(url: str) -> InvalidConfig:
+def _invalid(url: str) -> InvalidConfig:
     return InvalidConfig(f"address is {url!r}, expected http://host:port or https://host:port")

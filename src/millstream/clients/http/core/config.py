@@ -1,4 +1,4 @@
-"""What a client may be set to."""
+"""Settings of the HTTP client."""
 
 from __future__ import annotations
 
@@ -8,63 +8,69 @@ from millstream.config.schema import KIB, MIB
 from millstream.errors import InvalidConfig
 
 CLIENT_ID_LENGTH_MAX = 255
-"""What a node takes."""
+"""Longest client id that a node accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How long a client waits, how much it takes, and how it tries again."""
+    """Timeouts, limits and retries of a client."""
 
     client_id: str = "millstream"
-    """What the client calls itself: the node charges what it uses to the quotas of that name.
-    Programs that are to have quotas of their own need names of their own."""
+    """Name that the client sends with each request. The node charges requests to the quotas of that
+    name, so programs that need separate quotas need separate names.
+    """
 
     timeout_s: float = 30.0
-    """Until when a call is done or has failed: one deadline for all its attempts and pauses."""
+    """Deadline of a call, including all attempts and pauses."""
 
     connect_s_max: float = 5.0
-    """How long one attempt to connect may take."""
+    """Time limit for one attempt to connect."""
 
     answer_s_max: float = 10.0
-    """How long one attempt waits for its whole answer, beside what it asked the node to wait.
-    Absolute: an answer that trickles in byte by byte does not get longer."""
+    """Time limit for one complete response, in addition to the time that the request asks the node
+    to wait. It is absolute: a response that arrives byte by byte does not extend it.
+    """
 
     silence_s_max: float = 60.0
-    """A live connection that says nothing for so long is given up, and made anew. A node says
-    something every 15 s, unless it is set otherwise."""
+    """A live connection that receives nothing for this long is closed and reopened. By default, a
+    node sends a heartbeat every 15 s.
+    """
 
     idle_s_max: float = 4.0
-    """A connection that was not used for so long is closed. Nodes close theirs after 5 s; asking
-    over one that is just being closed leaves a doubt whether it was heard."""
+    """Idle connections are closed after this time. Nodes close theirs after 5 s; a request on a
+    connection that is just being closed may or may not have been executed.
+    """
 
     pause_s_min: float = 0.05
-    """About how long to wait after the first attempt; twice as long after each further one."""
+    """Approximate pause after the first attempt. It doubles after each further one."""
 
     pause_s_max: float = 2.0
-    """The longest pause, unless the node asks for a longer one."""
+    """Longest pause, unless the node asks for a longer one."""
 
     answer_size_max: int = 64 * MIB
-    """Bytes of an answer; a page of records has at most 16 MiB of keys and values, before JSON and
-    base64 make them longer."""
+    """Largest response in bytes. A page of records has at most 16 MiB of keys and values, before
+    JSON and base64 make them longer.
+    """
 
     event_size_max: int = 64 * MIB
-    """Bytes of one live event, which is made of as many records as a page."""
+    """Largest live event in bytes. It holds as many records as a page."""
 
     head_size_max: int = 64 * KIB
-    """Bytes of an answer's first line and headers."""
+    """Largest response head (status line and headers) in bytes."""
 
     connections_max: int = 64
-    """Connections at once; who needs one more waits for it."""
+    """Maximum number of open connections. Requests beyond it wait for one."""
 
     gather_bytes_max: int = 1 * MIB
     """Appends that wait for the same partition share a request up to this size."""
 
     gather_records_max: int = 5_000
-    """The same, in records; a request may have 10,000."""
+    """The same limit in records. A node accepts up to 10,000 in a request."""
 
     waiting_bytes_max: int = 32 * MIB
-    """What appends of an `AsyncClient` may hold that were not answered yet, all together; further
-    ones wait before they are taken in."""
+    """Bytes of unacknowledged appends that an `AsyncClient` holds, all together; further appends
+    wait for capacity.
+    """
 
     def __post_init__(self) -> None:
         is_name = self.client_id.isprintable() and self.client_id == self.client_id.strip(" ")
@@ -78,5 +84,5 @@ class ClientConfig:
             if name != "client_id" and not value > 0:
                 raise InvalidConfig(f"{name} is {value}, allowed is what is above 0")
         if self.pause_s_min > self.pause_s_max:
-            found = f"pause_s_min is {self.pause_s_min}, pause_s_max is {self.pause_s_max}"
-            raise InvalidConfig(f"{found}: the first may not be the larger one")
+            values = f"pause_s_min is {self.pause_s_min}, pause_s_max is {self.pause_s_max}"
+            raise InvalidConfig(f"{values}: the first may not be the larger one")

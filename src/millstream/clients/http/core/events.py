@@ -1,12 +1,12 @@
-r"""Live events out of a stream of bytes, however these are cut (Server-Sent Events).
+r"""Incremental parser for Server-Sent Events.
 
-    event: records          what kind
-    id: orders:0:42         where to go on, once this event was seen
-    data: {"topic": ...}    several lines of data are joined by line ends
+    event: records          type of the event
+    id: orders:0:42         cursor at which to continue after this event
+    data: {"topic": ...}    several data lines are joined with line feeds
                             an empty line ends the event
 
-Lines end with \n, \r\n or \r; a line that begins with a colon says nothing. An event without
-data is none. What gets larger than an event may be raises, before it is kept.
+Lines end with \n, \r\n or \r; lines that begin with a colon are comments. An event without data is
+dropped. An event that exceeds the size limit raises before it is buffered.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from millstream.errors import MalformedAnswer
 
 
 class ServerSentEvent(NamedTuple):
-    """One event."""
-
     kind: str
     data: bytes
     id: str | None = None
-    """Its own id; nothing where it has none."""
+    """Id of this event; `None` if it has none."""
 
 
 class ServerSentEventReader:
-    """Reads events; what is left over waits for more bytes."""
+    """Parses events from bytes that arrive in arbitrary pieces."""
 
     def __init__(self, *, event_size_max: int) -> None:
         self._event_size_max = event_size_max
-        self._rest: list[bytes] = []
-        """Pieces of a line whose end has not come; put together when it does, and not before."""
-        self._rest_size = 0
+        self._partial: list[bytes] = []
+        """Pieces of an incomplete line. They are joined only when the line ends."""
+        self._partial_size = 0
         self._was_return = False
         self._is_start = True
         self._size = 0
@@ -45,32 +43,32 @@ class ServerSentEventReader:
         self._size = 0
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
-        """Take some bytes, and return the events that are complete by them."""
+        """Process some bytes and return the events that they complete."""
         if not data:
             return []
         if self._was_return:  # A line end may be cut in the middle.
             data = data.removeprefix(b"\n")
         self._was_return = data.endswith(b"\r")
         first, *others = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._keep(first)
-        found: list[ServerSentEvent] = []
+        self._buffer(first)
+        events: list[ServerSentEvent] = []
         for piece in others:
-            if line := b"".join(self._rest):
-                self._take(line)
+            if line := b"".join(self._partial):
+                self._parse_line(line)
             else:
-                self._end(found)
-            self._rest.clear()
-            self._rest_size = 0
-            self._keep(piece)
-        return found
+                self._end(events)
+            self._partial.clear()
+            self._partial_size = 0
+            self._buffer(piece)
+        return events
 
-    def _keep(self, piece: bytes) -> None:
-        """Keep a piece of a line, unless that makes an event too large."""
-        self._rest_size += len(piece)
-        self._check_size(self._rest_size)
-        self._rest.append(piece)
+    def _buffer(self, piece: bytes) -> None:
+        """Buffer a piece of a line. Raises if the event would exceed its size limit."""
+        self._partial_size += len(piece)
+        self._check_size(self._partial_size)
+        self._partial.append(piece)
 
-    def _take(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         if self._is_start:
             self._is_start = False
             line = line.removeprefix(b"\xef\xbb\xbf")
@@ -84,9 +82,11 @@ class ServerSentEventReader:
         elif name == b"id" and b"\0" not in value:
             self._id = _text(value)
 
-    def _end(self, found: list[ServerSentEvent]) -> None:
+    def _end(self, events: list[ServerSentEvent]) -> None:
         if self._data:
-            found.append(ServerSentEvent(self._kind or "message", b"\n".join(self._data), self._id))
+            events.append(
+                ServerSentEvent(self._kind or "message", b"\n".join(self._data), self._id)
+            )
         self._is_start = False
         self._reset()
 

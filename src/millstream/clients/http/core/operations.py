@@ -1,4 +1,4 @@
-"""Everything that a client can be asked for, step by step, save appends."""
+"""Operations of the client except appends, as steps without I/O."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millstream.clients.http.core import requests
-from millstream.clients.http.core import responses as answers
+from millstream.clients.http.core import requests, responses
 from millstream.clients.http.core.append.appender import Appender
 from millstream.clients.http.core.append.new_record import key_bytes
 from millstream.clients.http.core.follow_state import FollowState
@@ -27,46 +26,48 @@ from millstream.protocols.http.values import Base64, Text
 # Topics.
 
 
-def put_topic(around: ClientContext, topic: str, settings: Mapping[str, Any]) -> Steps[TopicInfo]:
-    """Create a topic, or change what is named of it."""
-    answer = yield from send_with_retries(around, requests.put_topic(topic, _said(settings)))
-    return answers.info_of(answers.decoded(answer.body, TopicSummaryShape))
+def put_topic(context: ClientContext, topic: str, settings: Mapping[str, Any]) -> Steps[TopicInfo]:
+    """Create a topic, or change the given settings of an existing one."""
+    answer = yield from send_with_retries(context, requests.put_topic(topic, _given(settings)))
+    return responses.info_of(responses.decoded(answer.body, TopicSummaryShape))
 
 
-def describe_topic(around: ClientContext, topic: str) -> Steps[TopicState]:
-    """Tell how far a topic reaches."""
-    return answers.topic_of((yield from send_with_retries(around, requests.get_topic(topic))))
+def describe_topic(context: ClientContext, topic: str) -> Steps[TopicState]:
+    """Return the settings of a topic and the offsets of its partitions."""
+    return responses.topic_of((yield from send_with_retries(context, requests.get_topic(topic))))
 
 
-def list_topics(around: ClientContext) -> Steps[list[TopicInfo]]:
-    """List all topics, by rising name."""
-    found: list[TopicInfo] = []
+def list_topics(context: ClientContext) -> Steps[list[TopicInfo]]:
+    """Return all topics, sorted by name."""
+    topics: list[TopicInfo] = []
     after: str | None = ""
     while after is not None:
-        answer = yield from send_with_retries(around, requests.get_topics(after))
-        page = answers.decoded(answer.body, TopicsAnswer)
-        found += map(answers.info_of, page.topics)
+        answer = yield from send_with_retries(context, requests.get_topics(after))
+        page = responses.decoded(answer.body, TopicsAnswer)
+        topics += map(responses.info_of, page.topics)
         after = page.next if page.topics else None
-    return found
+    return topics
 
 
-def delete_topic(around: ClientContext, topic: str) -> Steps[None]:
-    """Delete a topic; raises `UnknownTopic` where there is none."""
-    yield from _delete(around, requests.delete_topic(topic), UnknownTopic)
+def delete_topic(context: ClientContext, topic: str) -> Steps[None]:
+    """Delete a topic. Raises `UnknownTopic` if it does not exist."""
+    yield from _delete(context, requests.delete_topic(topic), UnknownTopic)
 
 
-def _delete(around: ClientContext, request: Request, gone: type[MillstreamError]) -> Steps[None]:
-    call = RetriedRequest(around, request)
+def _delete(
+    context: ClientContext, request: Request, unknown: type[MillstreamError]
+) -> Steps[None]:
+    call = RetriedRequest(context, request)
     try:
         yield from call.steps()
-    except gone:
+    except unknown:
         if not call.is_in_doubt:
             raise
         # An attempt that was not answered has done it.
 
 
 def delete_records(
-    around: ClientContext,
+    context: ClientContext,
     topic: str,
     *,
     key: Key,
@@ -74,15 +75,15 @@ def delete_records(
     before: int | None,
     partition: int | None,
 ) -> Steps[int]:
-    """Delete records for good; return how many went."""
-    which = {
+    """Delete records permanently and return their number."""
+    options = {
         "key": _text(key),
         "key_prefix": _text(key_prefix),
         "before": before,
         "partition": partition,
     }
-    request = requests.delete_records(topic, _said(which))
-    return answers.deleted_of((yield from send_with_retries(around, request)))
+    request = requests.delete_records(topic, _given(options))
+    return responses.deleted_of((yield from send_with_retries(context, request)))
 
 
 def _text(key: Key) -> Text | None:
@@ -92,7 +93,7 @@ def _text(key: Key) -> Text | None:
     return Base64(base64.b64encode(key).decode())
 
 
-def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -100,49 +101,48 @@ def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_reading(
-    appending: Appender, topic: str, *, partition: int | None, from_: int | str, which: PageOptions
+    appender: Appender, topic: str, *, partition: int | None, from_: int | str, options: PageOptions
 ) -> Steps[ReadState]:
-    """Return a reading of one partition, or of all."""
+    """Return the state of a reader of one partition, or of all."""
     partitions = [partition] if partition is not None else None
     if partitions is None:
-        partitions = list(range((yield from appending.count_partitions(topic))))
-    return ReadState(topic, partitions, from_, which)
+        partitions = list(range((yield from appender.count_partitions(topic))))
+    return ReadState(topic, partitions, from_, options)
 
 
-def start_following(around: ClientContext, following: FollowState) -> Steps[None]:
-    """Find out where a follower begins that begins now."""
+def start_following(context: ClientContext, follow_state: FollowState) -> Steps[None]:
+    """Fetch the start position of a follower that starts at `latest`."""
     states = []
-    for topic in following.topics_to_ask:
-        states.append((yield from describe_topic(around, topic)))
-    following.begin_at(states)
+    for topic in follow_state.topics_to_ask:
+        states.append((yield from describe_topic(context, topic)))
+    follow_state.start_at(states)
 
 
 # Queues.
 
 
-def put_queue(around: ClientContext, queue: str, settings: Mapping[str, Any]) -> Steps[QueueState]:
-    """Create a queue, or change what is named of it."""
-    request = requests.put_queue(queue, _said(settings))
-    return answers.queue_of((yield from send_with_retries(around, request)))
+def put_queue(context: ClientContext, queue: str, settings: Mapping[str, Any]) -> Steps[QueueState]:
+    """Create a queue, or change the given settings of an existing one."""
+    request = requests.put_queue(queue, _given(settings))
+    return responses.queue_of((yield from send_with_retries(context, request)))
 
 
-def describe_queue(around: ClientContext, queue: str) -> Steps[QueueState]:
-    """Tell what a queue is set to, and count its jobs."""
-    return answers.queue_of((yield from send_with_retries(around, requests.get_queue(queue))))
+def describe_queue(context: ClientContext, queue: str) -> Steps[QueueState]:
+    """Return the settings and job counts of a queue."""
+    return responses.queue_of((yield from send_with_retries(context, requests.get_queue(queue))))
 
 
-def list_queues(around: ClientContext) -> Steps[list[QueueState]]:
-    """List all queues."""
-    return answers.queues_of((yield from send_with_retries(around, requests.get_queues())))
+def list_queues(context: ClientContext) -> Steps[list[QueueState]]:
+    return responses.queues_of((yield from send_with_retries(context, requests.get_queues())))
 
 
-def delete_queue(around: ClientContext, queue: str) -> Steps[None]:
-    """Delete a queue; its topic stays. Raises `UnknownQueue` where there is none."""
-    yield from _delete(around, requests.delete_queue(queue), UnknownQueue)
+def delete_queue(context: ClientContext, queue: str) -> Steps[None]:
+    """Delete a queue; its topic remains. Raises `UnknownQueue` if it does not exist."""
+    yield from _delete(context, requests.delete_queue(queue), UnknownQueue)
 
 
 def claim(
-    around: ClientContext,
+    context: ClientContext,
     queue: str,
     *,
     max_jobs: int,
@@ -150,25 +150,25 @@ def claim(
     wait_ms: int,
     worker: str,
 ) -> Steps[list[ClaimedJob]]:
-    """Claim jobs. Not tried again where it may have been done: then the leases run out."""
+    """Claim jobs. Not retried if in doubt: such jobs return when their leases expire."""
     request = requests.post_claim(
         queue, max_jobs=max_jobs, lease_ms=lease_ms, wait_ms=wait_ms, worker=worker
     )
-    return answers.jobs_of((yield from send_with_retries(around, request)), queue)
+    return responses.jobs_of((yield from send_with_retries(context, request)), queue)
 
 
-def ack(around: ClientContext, queue: str, receipts: Sequence[str]) -> Steps[None]:
-    """Say that jobs are done. Raises `StaleReceipt` with those that belong to others."""
+def ack(context: ClientContext, queue: str, receipts: Sequence[str]) -> Steps[None]:
+    """Complete jobs. Raises `StaleReceipt` with those that belong to other workers."""
     if receipts:
-        yield from send_with_retries(around, requests.post_receipts(queue, "ack", receipts))
+        yield from send_with_retries(context, requests.post_receipts(queue, "ack", receipts))
 
 
-def nack(around: ClientContext, queue: str, receipts: Sequence[str], delay_ms: int) -> Steps[None]:
-    """Give jobs back. Raises `StaleReceipt` with those that belong to others."""
+def nack(context: ClientContext, queue: str, receipts: Sequence[str], delay_ms: int) -> Steps[None]:
+    """Return jobs to the queue. Raises `StaleReceipt` with those that belong to other workers."""
     if not receipts:
         return
     request = requests.post_receipts(queue, "nack", receipts, delay_ms=delay_ms)
-    call = RetriedRequest(around, request)
+    call = RetriedRequest(context, request)
     try:
         yield from call.steps()
     except StaleReceipt:
@@ -178,8 +178,8 @@ def nack(around: ClientContext, queue: str, receipts: Sequence[str], delay_ms: i
 
 
 def extend(
-    around: ClientContext, queue: str, receipts: Sequence[str], lease_ms: int | None
+    context: ClientContext, queue: str, receipts: Sequence[str], lease_ms: int | None
 ) -> Steps[int]:
-    """Have leases last longer; return for how many milliseconds from now."""
+    """Extend leases and return their new length in milliseconds."""
     request = requests.post_receipts(queue, "extend", receipts, lease_ms=lease_ms)
-    return answers.deadline_of((yield from send_with_retries(around, request)))
+    return responses.deadline_of((yield from send_with_retries(context, request)))

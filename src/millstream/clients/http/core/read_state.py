@@ -1,8 +1,8 @@
-"""The difference of a topic from a cursor on, page by page, until its head.
+"""State of a reader: pages of a topic from a cursor up to its head.
 
-The head is the one that was there when the reading of a partition began, so a reading ends though
-others go on appending. The cursor moves with what was handed out, and not with what was fetched:
-who stops anywhere goes on there.
+The head is the one seen when reading of a partition starts, so a read ends even while others
+append. The cursor advances with the items that were handed out, not with the pages that were
+fetched: a reader that stops anywhere can continue there.
 """
 
 from __future__ import annotations
@@ -19,76 +19,78 @@ from millstream.protocols.http.cursors import decode_cursor, encode_cursor
 
 
 class PageOptions(NamedTuple):
-    """What is asked of a page."""
+    """Limits of a page."""
 
     limit: int = 1_000
-    """Records in one page."""
+    """Maximum number of records."""
     bytes_max: int = 1024 * 1024
-    """Bytes of keys and values in one page; one record may be larger."""
+    """Maximum bytes of keys and values; a single record may be larger."""
     exclude_node: str | None = None
 
 
 class ReadState:
-    """Where a reader of one topic stands, and what it has to ask for next."""
+    """Position of a reader of one topic, and its next request."""
 
     def __init__(
-        self, topic: str, partitions: Sequence[int], from_: int | str, which: PageOptions
+        self, topic: str, partitions: Sequence[int], from_: int | str, options: PageOptions
     ) -> None:
         self._topic = topic
-        self._which = which
-        self._places = _places(topic, partitions, from_)
-        self._left = list(self._places)
-        """Partitions that were not read to their heads."""
+        self._options = options
+        self._offsets = _start_offsets(topic, partitions, from_)
+        self._remaining = list(self._offsets)
+        """Partitions that were not read up to their heads."""
         self._head: int | None = None
-        """That of the partition that is being read, when it began."""
+        """Head of the current partition when reading of it started."""
 
     @property
     def cursor(self) -> str:
-        """Where to go on: all that was handed out lies before."""
-        return encode_cursor({(self._topic, one): at for one, at in self._places.items()})
+        """Position after all items that were handed out."""
+        return encode_cursor(
+            {(self._topic, partition): offset for partition, offset in self._offsets.items()}
+        )
 
     def next_request(self) -> Request | None:
-        """Return the request for the next page; nothing where all was read."""
-        if not self._left:
+        """Return the request for the next page; `None` at the end."""
+        if not self._remaining:
             return None
-        partition = self._left[0]
+        partition = self._remaining[0]
         return requests.get_records(
             self._topic,
             partition=partition,
-            limit=self._which.limit,
-            max_bytes=self._which.bytes_max,
-            exclude_node=self._which.exclude_node,
-            **{"from": self._places[partition]},
+            limit=self._options.limit,
+            max_bytes=self._options.bytes_max,
+            exclude_node=self._options.exclude_node,
+            **{"from": self._offsets[partition]},
         )
 
     def take(self, answer: ClientResponse) -> PartitionPage:
-        """Read a page; each of its items is `passed` as it is handed out, and then the page."""
-        partition = self._left[0]
+        """Decode a page. The caller calls `advance` for each item, then `finish` for the page."""
+        partition = self._remaining[0]
         page = page_of(answer, self._topic, partition)
-        _check(page, self._places[partition])
+        _check(page, self._offsets[partition])
         if self._head is None:
             self._head = page.head
         return page
 
-    def passed(self, item: Item) -> None:
-        """Take note that an item was handed out."""
+    def advance(self, item: Item) -> None:
+        """Move the cursor past an item that was handed out."""
         after = item.to_offset if isinstance(item, TopicGap) else item.offset
-        self._places[item.partition] = after + 1
+        self._offsets[item.partition] = after + 1
 
     def finish(self, page: PartitionPage) -> None:
-        """Take note that all of a page was handed out."""
-        partition = self._left[0]
+        """Move the cursor past a page whose items were all handed out."""
+        partition = self._remaining[0]
         assert self._head is not None
         # An open transaction keeps readers from the head: what is behind it waits for its end.
-        is_stuck = not page.records and page.next_offset == self._places[partition]
-        self._places[partition] = page.next_offset
+        is_stuck = not page.records and page.next_offset == self._offsets[partition]
+        self._offsets[partition] = page.next_offset
         if page.next_offset >= self._head or is_stuck:
-            self._left.pop(0)
+            self._remaining.pop(0)
             self._head = None
 
 
 def _check(page: PartitionPage, from_offset: int) -> None:
-    """Raise unless a page goes on where it was asked to, in order."""
+    """Raise unless the page starts at or after `from_offset` and is in order."""
     offset = from_offset
     for record in page.records:
         if record.offset < offset:
@@ -98,7 +100,7 @@ def _check(page: PartitionPage, from_offset: int) -> None:
         raise MalformedAnswer(f"node goes on at {page.next_offset}, records end at {offset}")
 
 
-def _places(topic: str, partitions: Sequence[int], from_: int | str) -> dict[int, int]:
+def _start_offsets(topic: str, partitions: Sequence[int], from_: int | str) -> dict[int, int]:
     if isinstance(from_, int):
         if from_ and len(partitions) > 1:
             raise InvalidRequest(
@@ -109,7 +111,7 @@ def _places(topic: str, partitions: Sequence[int], from_: int | str) -> dict[int
             raise InvalidRequest(f"from_ is {from_}, allowed is an offset from 0, or a cursor")
         return dict.fromkeys(partitions, from_)
     try:
-        found = decode_cursor(from_)
+        offsets = decode_cursor(from_)
     except MalformedRequest as error:
         raise InvalidRequest(f"from_: {error}") from None
-    return {one: found.get((topic, one), 0) for one in partitions}
+    return {partition: offsets.get((topic, partition), 0) for partition in partitions}

@@ -1,4 +1,4 @@
-"""Requests of the HTTP door, as values."""
+"""Requests of the HTTP API, as values."""
 
 from __future__ import annotations
 
@@ -16,31 +16,29 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Idempotency(Enum):
-    """What may come of a request that is made twice."""
+    """Effect of sending a request twice."""
 
     NONE = "none"
-    """It changes nothing."""
+    """The request changes nothing."""
     SAME = "same"
-    """Twice is as once."""
+    """Sending it twice has the same effect as sending it once."""
     EACH = "each"
-    """Each time something happens: not to be repeated unless the first surely was not done."""
+    """Each request has an effect: repeat it only if the first one was certainly not executed."""
 
 
 class Request(NamedTuple):
-    """One request."""
-
     method: str
     path: str
-    """With its query, as it goes over the wire."""
+    """Path and query, as sent."""
     effect: Idempotency = Idempotency.NONE
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     wait_s: float = 0.0
-    """How long the node was asked to wait before it answers."""
+    """How long the request asks the node to wait before it responds."""
 
 
 class HttpProducerId(NamedTuple):
-    """Who appends: a producer, as the node gave it out."""
+    """Producer id and epoch that the node assigned."""
 
     id: int
     epoch: int
@@ -50,7 +48,7 @@ class HttpProducerId(NamedTuple):
 
 
 def put_topic(topic: str, settings: Mapping[str, Any]) -> Request:
-    """Create a topic, or change it."""
+    """Create or change a topic."""
     return Request("PUT", topic_path(topic), Idempotency.SAME, _encode(settings))
 
 
@@ -60,12 +58,12 @@ def get_topic(topic: str) -> Request:
 
 
 def get_topics(after: str) -> Request:
-    """List topics by rising name, from the one after `after` on."""
+    """List topics by name, starting after `after`."""
     return Request("GET", f"/v1/topics?{_query({'after': after or None, 'limit': TOPICS_MAX})}")
 
 
 def delete_topic(topic: str) -> Request:
-    """Delete a topic with all that it holds."""
+    """Delete a topic and its records."""
     return Request("DELETE", topic_path(topic), Idempotency.SAME)
 
 
@@ -73,7 +71,7 @@ def delete_topic(topic: str) -> Request:
 
 
 def post_producer() -> Request:
-    """Ask for a producer id. Asked for twice, one of the two is never used."""
+    """Request a producer id. If the request is repeated, one of the ids stays unused."""
     return Request("POST", "/v1/producers", Idempotency.SAME)
 
 
@@ -85,7 +83,7 @@ def post_records(
     producer: HttpProducerId | None = None,
     sequence: int = 0,
 ) -> Request:
-    """Append records that are JSON already; with a producer, repeating appends nothing anew."""
+    """Append records encoded as JSON. With a producer, a repeated request appends nothing."""
     parts = [b'{"records":[', b",".join(rows), b"]"]
     if partition is not None:
         parts.append(b',"partition":%d' % partition)
@@ -99,23 +97,23 @@ def post_records(
 
 
 def get_records(topic: str, wait_ms: int = 0, **query: Any) -> Request:
-    """Read what is new from a cursor on."""
+    """Read a page of records."""
     if wait_ms:
         query["wait_ms"] = wait_ms
     path = f"{topic_path(topic)}/records?{_query(query)}"
     return Request("GET", path, wait_s=wait_ms / 1000)
 
 
-def delete_records(topic: str, which: Mapping[str, Any]) -> Request:
-    """Delete records for good."""
+def delete_records(topic: str, selection: Mapping[str, Any]) -> Request:
+    """Delete records permanently."""
     path = f"{topic_path(topic)}/records"
-    return Request("DELETE", path, Idempotency.SAME, _encode(which))
+    return Request("DELETE", path, Idempotency.SAME, _encode(selection))
 
 
 def get_events(
     topics: Sequence[str], from_: str, *, last_event_id: str | None, exclude_node: str | None
 ) -> Request:
-    """Follow topics; the answer does not end."""
+    """Follow topics; the response does not end."""
     pairs = [("topic", topic) for topic in topics]
     headers: tuple[tuple[str, str], ...] = (("accept", "text/event-stream"),)
     if last_event_id is not None:
@@ -133,7 +131,7 @@ def get_events(
 
 
 def put_queue(queue: str, settings: Mapping[str, Any]) -> Request:
-    """Create a queue, or change it."""
+    """Create or change a queue."""
     return Request("PUT", queue_path(queue), Idempotency.SAME, _encode(settings))
 
 
@@ -148,14 +146,14 @@ def get_queues() -> Request:
 
 
 def delete_queue(queue: str) -> Request:
-    """Delete a queue; its topic stays."""
+    """Delete a queue; its topic remains."""
     return Request("DELETE", queue_path(queue), Idempotency.SAME)
 
 
 def post_claim(
     queue: str, *, max_jobs: int, lease_ms: int | None, wait_ms: int, worker: str
 ) -> Request:
-    """Claim jobs. What a claim gave belongs to the worker though it never heard of it."""
+    """Claim jobs. They belong to the worker even if the response is lost."""
     body: dict[str, Any] = {"max": max_jobs, "wait_ms": wait_ms, "worker": worker}
     if lease_ms is not None:
         body["lease_ms"] = lease_ms
@@ -164,7 +162,7 @@ def post_claim(
 
 
 def post_receipts(queue: str, verb: str, receipts: Sequence[str], **more: int | None) -> Request:
-    """Say what becomes of jobs: `ack`, `nack` or `extend`."""
+    """Settle or extend jobs: `verb` is `ack`, `nack` or `extend`."""
     body = {"receipts": list(receipts)} | {k: v for k, v in more.items() if v is not None}
     return Request("POST", f"{queue_path(queue)}/{verb}", Idempotency.SAME, _encode(body))
 
@@ -173,17 +171,15 @@ def post_receipts(queue: str, verb: str, receipts: Sequence[str], **more: int | 
 
 
 def topic_path(topic: str) -> str:
-    """Return the path of a topic."""
-    return f"/v1/topics/{_quoted('topic', topic)}"
+    return f"/v1/topics/{_quote('topic', topic)}"
 
 
 def queue_path(queue: str) -> str:
-    """Return the path of a queue."""
-    return f"/v1/queues/{_quoted('queue', queue)}"
+    return f"/v1/queues/{_quote('queue', queue)}"
 
 
-def _quoted(what: str, name: str) -> str:
-    """Return a name as part of a path; a node could not tell these from something else."""
+def _quote(what: str, name: str) -> str:
+    """Return a name as a path segment. Raises `InvalidName` if it would change the path."""
     # A slash, however it is written, parts a path where a server has undone the quoting.
     if not isinstance(name, str) or name in {"", ".", ".."} or "/" in name:
         raise InvalidName(f"name of the {what} is {name!r}, which cannot be one")

@@ -1,4 +1,4 @@
-"""Answers of the HTTP door, made into values; what is not as it must be raises."""
+"""Responses of the HTTP API, decoded into values. Malformed responses raise `MalformedAnswer`."""
 
 from __future__ import annotations
 
@@ -52,51 +52,49 @@ from millstream.protocols.http.values import Base64, Text, base64_bytes, value_b
 T = TypeVar("T")
 
 SHOWN_MAX = 200
-"""Bytes of a wrong answer that an error repeats."""
+"""Bytes of a malformed response that an error message quotes."""
 
 RETRY_AFTER_S_MAX = 3_600.0
-"""A node that asks for a longer pause than this is taken to have asked for this one."""
+"""Upper limit for the pause that a node asks for."""
 
 _decode_json = msgspec.json.Decoder().decode
 
 
 class ClientResponse(NamedTuple):
-    """One answer."""
-
     status: int
     headers: Mapping[str, str]
-    """By names in small letters."""
+    """Header names are in lower case."""
     body: bytes
 
     @property
     def retry_after_s(self) -> float:
-        """How long the node asks to wait before the next attempt; 0 where it does not say."""
+        """Pause that the node asks for before the next attempt; 0 if it does not."""
         text = self.headers.get("retry-after", "")
         return min(float(text), RETRY_AFTER_S_MAX) if text.isascii() and text.isdigit() else 0.0
 
 
 class Refusal(NamedTuple):
-    """An answer that says no."""
+    """Error response, and whether it may be retried."""
 
     error: MillstreamError
     is_temporary: bool
-    """Whether the same may succeed later."""
+    """Whether the same request may succeed later."""
     is_in_doubt: bool
-    """Whether something may have been done all the same."""
+    """Whether the request may have been executed despite the error."""
     retry_after_s: float = 0.0
 
 
 _TEMPORARY = frozenset(
     {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE}
 )
-_BETWEEN = frozenset(
+_FROM_PROXY = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
-"""What something between a client and a node answers when it does not hear from the node."""
+"""Status codes that a proxy returns when it cannot reach the node."""
 
 
 def refusal_of(answer: ClientResponse) -> Refusal | None:
-    """Return why an answer says no; nothing where it says yes."""
+    """Return the refusal in a response; `None` if the request succeeded."""
     status = answer.status
     if 200 <= status < 300:
         return None
@@ -115,7 +113,7 @@ def refusal_of(answer: ClientResponse) -> Refusal | None:
 
 
 def _foreign_refusal(answer: ClientResponse) -> Refusal:
-    """Make something of an answer that no node gave."""
+    """Return the refusal for an error response that did not come from a node."""
     status = answer.status
     shown = answer.body[:SHOWN_MAX].decode(errors="replace")
     try:
@@ -123,7 +121,7 @@ def _foreign_refusal(answer: ClientResponse) -> Refusal:
     except ValueError:
         name = "unknown_status"
     error = NodeRefused(status, name, f"answered without an error in it: {shown!r}")
-    is_temporary = status in _BETWEEN or status in _TEMPORARY
+    is_temporary = status in _FROM_PROXY or status in _TEMPORARY
     is_in_doubt = status >= 500 or status < 300
     return Refusal(error, is_temporary, is_in_doubt, answer.retry_after_s)
 
@@ -140,28 +138,28 @@ class _Queues(Struct):
 
 
 def identity_of(answer: ClientResponse) -> HttpProducerId:
-    """Return the producer that a node gave out."""
-    found = decoded(answer.body, ProducerAnswer)
-    return HttpProducerId(found.id, found.epoch)
+    """Return the producer id that the node assigned."""
+    message = decoded(answer.body, ProducerAnswer)
+    return HttpProducerId(message.id, message.epoch)
 
 
 def placed_of(answer: ClientResponse, count: int) -> list[Placed]:
-    """Return where `count` records went."""
-    found = decoded(answer.body, AppendAnswer)
-    partitions = [found.partition] * count if found.partitions is UNSET else found.partitions
-    if len(found.offsets) != count or len(partitions) != count or None in partitions:
+    """Return partition and offset of each of `count` appended records."""
+    message = decoded(answer.body, AppendAnswer)
+    partitions = [message.partition] * count if message.partitions is UNSET else message.partitions
+    if len(message.offsets) != count or len(partitions) != count or None in partitions:
         raise MalformedAnswer(
-            f"node says where {len(found.offsets)} records went, {count} were sent"
+            f"node says where {len(message.offsets)} records went, {count} were sent"
         )
     return [
-        Placed(partition, offset, found.cost)
-        for partition, offset in zip(partitions, found.offsets, strict=True)
+        Placed(partition, offset, message.cost)
+        for partition, offset in zip(partitions, message.offsets, strict=True)
         if partition is not None
     ]
 
 
 class PartitionPage(NamedTuple):
-    """One page of a partition."""
+    """Page of records of one partition."""
 
     records: list[TopicRecord]
     gaps: list[TopicGap]
@@ -170,23 +168,21 @@ class PartitionPage(NamedTuple):
 
     @property
     def items(self) -> list[Item]:
-        """All that is to be handed out, in order."""
+        """Gaps and records, in order."""
         return [*self.gaps, *self.records]
 
 
 def page_of(answer: ClientResponse, topic: str, partition: int) -> PartitionPage:
-    """Return the page that a node answered."""
-    found = decoded(answer.body, RecordsAnswer)
+    message = decoded(answer.body, RecordsAnswer)
     return PartitionPage(
-        [record_of(one, topic, partition) for one in found.records],
-        [gap_of(one, topic, partition) for one in found.gaps],
-        found.next,
-        found.head,
+        [record_of(shape, topic, partition) for shape in message.records],
+        [gap_of(shape, topic, partition) for shape in message.gaps],
+        message.next,
+        message.head,
     )
 
 
 def record_of(shape: RecordShape, topic: str, partition: int) -> TopicRecord:
-    """Return a record as users see it."""
     raw, is_json = _value_of(shape.value)
     return TopicRecord(
         topic=topic,
@@ -202,88 +198,85 @@ def record_of(shape: RecordShape, topic: str, partition: int) -> TopicRecord:
 
 
 def gap_of(shape: GapShape, topic: str, partition: int) -> TopicGap:
-    """Return a gap as users see it."""
     return TopicGap(topic, partition, shape.from_, shape.to, shape.reason)
 
 
 def topic_of(answer: ClientResponse) -> TopicState:
-    """Return what a node says of a topic and its partitions."""
-    found = decoded(answer.body, TopicAnswer)
+    """Return the settings of a topic and the offsets of its partitions."""
+    message = decoded(answer.body, TopicAnswer)
     return TopicState(
-        **asdict(info_of(found)),
-        partitions=tuple(_partition_of(one, found.name) for one in found.partitions),
-        count=found.count,
-        bytes=found.bytes,
+        **asdict(info_of(message)),
+        partitions=tuple(_partition_of(shape, message.name) for shape in message.partitions),
+        count=message.count,
+        bytes=message.bytes,
     )
 
 
-def _partition_of(found: PartitionShape, topic: str) -> PartitionState:
+def _partition_of(shape: PartitionShape, topic: str) -> PartitionState:
     return PartitionState(
-        partition=found.partition,
-        first_live_offset=found.first_live_offset,
-        eviction_floor=found.eviction_floor,
-        head=found.head,
-        count=found.count,
-        bytes=found.bytes,
-        epoch=found.epoch,
-        gaps=tuple(gap_of(one, topic, found.partition) for one in found.gaps),
+        partition=shape.partition,
+        first_live_offset=shape.first_live_offset,
+        eviction_floor=shape.eviction_floor,
+        head=shape.head,
+        count=shape.count,
+        bytes=shape.bytes,
+        epoch=shape.epoch,
+        gaps=tuple(gap_of(gap, topic, shape.partition) for gap in shape.gaps),
     )
 
 
-def info_of(found: TopicSummaryShape) -> TopicInfo:
-    """Return what a topic is set to."""
+def info_of(shape: TopicSummaryShape) -> TopicInfo:
+    """Return the settings of a topic."""
     return TopicInfo(
-        name=found.name,
-        id=found.id,
-        partition_count=found.partition_count,
-        durability=found.durability,
-        configs=found.configs,
+        name=shape.name,
+        id=shape.id,
+        partition_count=shape.partition_count,
+        durability=shape.durability,
+        configs=shape.configs,
     )
 
 
 def deleted_of(answer: ClientResponse) -> int:
-    """Return how many records went."""
+    """Return the number of deleted records."""
     return decoded(answer.body, _Deleted).deleted
 
 
 def queue_of(answer: ClientResponse) -> QueueState:
-    """Return what a node says of a queue."""
     return decoded(answer.body, QueueState)
 
 
 def queues_of(answer: ClientResponse) -> list[QueueState]:
-    """Return what a node says of all queues."""
     return decoded(answer.body, _Queues).queues
 
 
 def jobs_of(answer: ClientResponse, queue: str) -> list[ClaimedJob]:
-    """Return the jobs that a claim gave."""
+    """Return the jobs of a claim."""
     jobs = []
-    for one in decoded(answer.body, ClaimAnswer).jobs:
-        raw, is_json = _value_of(one.value)
+    for shape in decoded(answer.body, ClaimAnswer).jobs:
+        raw, is_json = _value_of(shape.value)
         record = TopicRecord(
             topic=queue,
-            partition=one.partition,
-            offset=one.offset,
-            timestamp_ms=one.timestamp,
-            key=_text_of(one.key),
+            partition=shape.partition,
+            offset=shape.offset,
+            timestamp_ms=shape.timestamp,
+            key=_text_of(shape.key),
             raw=raw,
             is_json=is_json,
-            headers=_headers_of(one.headers),
+            headers=_headers_of(shape.headers),
         )
         jobs.append(
             ClaimedJob(
-                receipt=one.receipt,
+                receipt=shape.receipt,
                 record=record,
-                deliveries=one.deliveries,
-                deadline_ms=one.deadline_ms,
+                deliveries=shape.deliveries,
+                deadline_ms=shape.deadline_ms,
             )
         )
     return jobs
 
 
 def deadline_of(answer: ClientResponse) -> int:
-    """Return for how many milliseconds leases last that were made longer."""
+    """Return the new length of extended leases in milliseconds."""
     return decoded(answer.body, ExtendAnswer).deadline_ms
 
 
@@ -291,25 +284,25 @@ def deadline_of(answer: ClientResponse) -> int:
 
 
 class _Decoders(dict[type, msgspec.json.Decoder[Any]]):
-    """A decoder for each type of message, made when it is first needed."""
+    """Decoders by message type, created on first use."""
 
     def __missing__(self, kind: type) -> msgspec.json.Decoder[Any]:
-        made: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
-        self[kind] = made
-        return made
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+        self[kind] = decoder
+        return decoder
 
 
 _DECODERS = _Decoders()
 
 
 def decoded(body: bytes | Raw, kind: type[T]) -> T:
-    """Return the message of type `kind` that `body` is; raises `MalformedAnswer` otherwise."""
+    """Decode `body` as `kind`. Raises `MalformedAnswer` if it is something else."""
     try:
-        found: T = _DECODERS[kind].decode(body)
+        message: T = _DECODERS[kind].decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = bytes(body)[:SHOWN_MAX]
         raise MalformedAnswer(f"answer is {shown!r}: {str(error)[:300]}") from None
-    return found
+    return message
 
 
 def _value_of(json: Raw) -> tuple[bytes | None, bool]:
@@ -320,19 +313,22 @@ def _value_of(json: Raw) -> tuple[bytes | None, bool]:
         raise MalformedAnswer(f"value of a record: {error}") from None
     if raw is None:
         return None, False
-    is_packed = raw != bytes(json).strip()
-    return raw, not is_packed or _is_packed_object(raw)
+    is_base64 = raw != bytes(json).strip()
+    return raw, not is_base64 or _is_escaped_object(raw)
 
 
-def _is_packed_object(raw: bytes) -> bool:
-    """Whether bytes are the JSON of an object that had to be packed, to tell it from bytes."""
+def _is_escaped_object(raw: bytes) -> bool:
+    """Return whether `raw` is a JSON object with the single key `base64`.
+
+    Such an object is sent as base64, because it would otherwise be decoded as bytes.
+    """
     if not raw.lstrip().startswith(b"{"):
         return False
     try:
-        found = _decode_json(raw)
+        decoded_value = _decode_json(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return isinstance(found, dict) and found.keys() == {"base64"}
+    return isinstance(decoded_value, dict) and decoded_value.keys() == {"base64"}
 
 
 def _text_of(text: Text | None) -> Key:
@@ -344,8 +340,8 @@ def _text_of(text: Text | None) -> Key:
         raise MalformedAnswer(f"key or header of a record: {error}") from None
 
 
-def _headers_of(found: Mapping[str, HeaderValue]) -> dict[str, HeaderItem | list[HeaderItem]]:
+def _headers_of(headers: Mapping[str, HeaderValue]) -> dict[str, HeaderItem | list[HeaderItem]]:
     return {
-        name: [_text_of(one) for one in value] if isinstance(value, list) else _text_of(value)
-        for name, value in found.items()
+        name: [_text_of(item) for item in value] if isinstance(value, list) else _text_of(value)
+        for name, value in headers.items()
     }

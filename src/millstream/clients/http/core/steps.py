@@ -1,9 +1,8 @@
-"""What a call does, step by step, without doing it.
+"""Operations as generators of steps, without I/O.
 
-A call is a generator. It yields what is to be done next (`SendRequest`, `Pause`), is sent the
-result,
-and returns the result; what goes wrong is thrown into it. So the same call serves those who block
-and those who await, and a test can be its network.
+An operation is a generator. It yields the next step (`SendRequest` or `Pause`), is sent the result
+of that step, and returns the result of the operation; errors are thrown into it. The blocking and
+the asyncio client run the same generators, and a test can run them without a network.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ T = TypeVar("T")
 
 
 class SendRequest(NamedTuple):
-    """Make a request, and send back its `ClientResponse`; `NodeUnreachable` where there is none."""
+    """Send a request and return its `ClientResponse`; throws `NodeUnreachable` if there is none."""
 
     request: Request
     timeout_s: float
-    """How long the whole of it may take."""
+    """Time limit for the whole exchange."""
 
 
 class Pause(NamedTuple):
-    """Wait, and send back nothing."""
+    """Wait; returns nothing."""
 
     seconds: float
 
@@ -43,45 +42,45 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """What calls know of the world."""
+    """Address, settings, clock and randomness of a client."""
 
     address: NodeUrl
     config: ClientConfig
     clock: Clock
-    chance: Callable[[], float]
-    """Gives numbers from 0 to below 1."""
+    jitter: Callable[[], float]
+    """Returns random numbers from 0 up to, but not including, 1."""
 
 
 class RetriedRequest:
-    """One request, made until it was answered, refused for good, or time is up."""
+    """Sends a request until it succeeds, is refused permanently, or the deadline passes."""
 
-    def __init__(self, around: ClientContext, request: Request) -> None:
-        self._around = around
+    def __init__(self, context: ClientContext, request: Request) -> None:
+        self._context = context
         self._request = request
         self.is_in_doubt = False
-        """Whether an attempt may have been done of which nothing was heard."""
+        """Whether an attempt without a response may have been executed."""
 
     def steps(self) -> Steps[ClientResponse]:
-        """Return the answer, which says yes; raises what the node said otherwise."""
-        around, request = self._around, self._request
-        attempts = Attempts(around.config, now=around.clock.monotonic(), chance=around.chance)
+        """Return the successful response; raises the error of the node otherwise."""
+        context, request = self._context, self._request
+        attempts = Attempts(context.config, now=context.clock.monotonic(), jitter=context.jitter)
         while True:
-            left_s = attempts.left_s(around.clock.monotonic())
-            timeout_s = min(left_s, around.config.answer_s_max + request.wait_s)
+            left_s = attempts.left_s(context.clock.monotonic())
+            timeout_s = min(left_s, context.config.answer_s_max + request.wait_s)
             try:
                 answer: ClientResponse = yield SendRequest(request, timeout_s)
                 refusal = refusal_of(answer)
             except NodeUnreachable as lost:
                 refusal = Refusal(lost, is_temporary=True, is_in_doubt=lost.may_be_done)
             except MalformedAnswer as wrong:
-                self._note_doubt(wrong, is_in_doubt=True)
+                self._record_doubt(wrong, is_in_doubt=True)
                 raise
             if refusal is None:
                 return answer
-            self._note_doubt(refusal.error, is_in_doubt=refusal.is_in_doubt)
+            self._record_doubt(refusal.error, is_in_doubt=refusal.is_in_doubt)
             if not self._may_repeat(refusal):
                 raise refusal.error
-            now = around.clock.monotonic()
+            now = context.clock.monotonic()
             pause_s = attempts.pause_s(now, retry_after_s=refusal.retry_after_s)
             if pause_s is None:
                 raise self._given_up(refusal.error, attempts.count)
@@ -91,7 +90,7 @@ class RetriedRequest:
         is_harmless = self._request.effect is not Idempotency.EACH or not refusal.is_in_doubt
         return refusal.is_temporary and is_harmless
 
-    def _note_doubt(self, error: MillstreamError, *, is_in_doubt: bool) -> None:
+    def _record_doubt(self, error: MillstreamError, *, is_in_doubt: bool) -> None:
         if not is_in_doubt or self._request.effect is Idempotency.NONE:
             return
         self.is_in_doubt = True
@@ -99,16 +98,16 @@ class RetriedRequest:
             error.add_note("the request may have been executed")
 
     def _given_up(self, error: MillstreamError, count: int) -> MillstreamError:
-        """Return the last error; it says so where an earlier attempt left a doubt."""
+        """Return the last error; if an earlier attempt may have been executed, it says so."""
         is_told = isinstance(error, NodeUnreachable) and error.may_be_done
         if not self.is_in_doubt or is_told:
             return error
         reason = f"gave up after {count} attempts, the last one: {error}"
-        doubt = NodeUnreachable(str(self._around.address), reason, may_be_done=True)
+        doubt = NodeUnreachable(str(self._context.address), reason, may_be_done=True)
         doubt.__cause__ = error
         return doubt
 
 
-def send_with_retries(around: ClientContext, request: Request) -> Steps[ClientResponse]:
-    """Make a request as often as it takes."""
-    return (yield from RetriedRequest(around, request).steps())
+def send_with_retries(context: ClientContext, request: Request) -> Steps[ClientResponse]:
+    """Send a request, with retries, and return its response."""
+    return (yield from RetriedRequest(context, request).steps())

@@ -1,4 +1,4 @@
-"""What a client gives back, as values."""
+"""Values that the client returns."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from millstream.protocols.http.queues import QueueAnswer
 from millstream.protocols.http.records import RequestCost
 
 Key: TypeAlias = str | bytes | None
-"""A key that is text comes as text, also where it was written as bytes."""
+"""A key that is valid UTF-8 is returned as text, even if it was written as bytes."""
 
 HeaderItem: TypeAlias = str | bytes | None
 Headers: TypeAlias = Mapping[str, HeaderItem | list[HeaderItem]]
-"""A list where a header is there several times."""
+"""A header that occurs several times has a list as its value."""
 
 _decode_json = msgspec.json.Decoder().decode
 
 
 class Placed(NamedTuple):
-    """Where a record went."""
+    """Partition and offset of an appended record."""
 
     partition: int
     offset: int
     cost: RequestCost
-    """What its request cost the node: `commit_ms`, `fsync_ms`, `throttle_ms`."""
+    """Times of the request on the node: `commit_ms`, `fsync_ms`, `throttle_ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A record of a topic, as a client reads it."""
+    """Record of a topic."""
 
     topic: str
     partition: int
@@ -40,69 +40,71 @@ class TopicRecord:
     timestamp_ms: int
     key: Key
     raw: bytes | None
-    """The bytes of the value. In JSON of several lines, a space stands for each end of a line."""
+    """Bytes of the value. In JSON values, line breaks are replaced by spaces."""
     is_json: bool
     """Whether the value is JSON."""
     headers: Headers
     node: str | None = None
-    """Which node it comes from, where its writer said so."""
+    """Node where the record was written, if the writer named it."""
 
     @property
     def value(self) -> Any:
-        """The value: what its JSON says, bytes where it is none, `None` where there is no value."""
+        """The decoded JSON value; bytes if the value is not JSON; `None` if there is no value."""
         return _decode_json(self.raw) if self.is_json and self.raw is not None else self.raw
 
 
 class TopicGap(NamedTuple):
-    """Records that a reader will never see, because they went before it came."""
+    """Records that were deleted before the reader reached them."""
 
     topic: str
     partition: int
     from_offset: int
     to_offset: int
-    """The last that is gone."""
+    """Last missing offset."""
     reason: str
-    """What took them: "retention"."""
+    """Why they were deleted: "retention"."""
 
 
 Item: TypeAlias = TopicRecord | TopicGap
-"""What reading gives: nothing is passed over in silence, save what was deleted."""
+"""Items of a reader. Records deleted on request are skipped; all other missing records are reported
+as gaps.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """How far a partition reaches."""
+    """Offsets and size of a partition."""
 
     partition: int
     first_live_offset: int
     eviction_floor: int
-    """Retention took everything before this offset."""
+    """Retention deleted everything before this offset."""
     head: int
-    """The offset after the last record."""
+    """Offset after the last record."""
     count: int
     bytes: int
     epoch: int
     gaps: tuple[TopicGap, ...] = ()
-    """What a reader from the start is told that it will never see."""
+    """Gaps that a reader from the start will see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """A topic, and what it is set to."""
+    """Name, id and settings of a topic."""
 
     name: str
     id: str
-    """What tells it from every other topic there ever was."""
+    """Unique id: a topic that is deleted and created again has another one."""
     partition_count: int
     durability: str
-    """What an answer to an append promises."""
+    """Durability class: what an acknowledged append guarantees."""
     configs: Mapping[str, str]
-    """What the topic sets itself; all else is the default of the node."""
+    """Configs set on the topic; all others have the node's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState(TopicInfo):
-    """A topic, and how far it reaches."""
+    """Settings of a topic, and offsets of its partitions."""
 
     partitions: tuple[PartitionState, ...]
     count: int
@@ -115,11 +117,11 @@ class QueueState(QueueAnswer, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
-    """What a claim gave: a record, and the receipt by which its worker speaks of it."""
+    """Claimed job, with the receipt that its worker uses to settle it."""
 
     receipt: str
     record: TopicRecord
     deliveries: int
-    """How often it was handed out, this time included."""
+    """Number of deliveries, including this one."""
     deadline_ms: int
-    """How long it belongs to the worker, from when the node answered."""
+    """Length of the lease, from the time of the response."""

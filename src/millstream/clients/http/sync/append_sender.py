@@ -1,8 +1,9 @@
-"""Appends of several threads: one of those that wait for a partition sends for all of them.
+"""Appends of all threads of a client: one thread sends for all that wait for a partition.
 
-Whoever finds a lane idle sends what waits there, its own among it. Others wait. When the request is
-done, each is told what became of its records, and the first of those that came meanwhile sends
-next. So no thread sends for others for longer than its own records take.
+A thread that finds a partition idle sends everything that waits for it, including its own records;
+the others wait. When the request is done, each thread gets the outcome of its records, and the
+first of those that arrived meanwhile sends next. So no thread sends for others longer than its own
+records take.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ from millstream.errors import NodeUnreachable
 
 
 class _Ticket:
-    """What a thread waits by."""
+    """Wait handle of one thread."""
 
-    __slots__ = ("is_called", "outcome", "sends")
+    __slots__ = ("is_sender", "outcome", "wakeup")
 
     def __init__(self) -> None:
-        self.is_called = threading.Event()
+        self.wakeup = threading.Event()
         self.outcome: AppendOutcome | None = None
-        self.sends = False
-        """Whether it is the one that sends now."""
+        self.is_sender = False
+        """Whether this thread sends next."""
 
 
 class AppendSender:
-    """The appends of all threads of a client."""
+    """Sends the appends of all threads of a client."""
 
     def __init__(self, appender: Appender, run: Callable[[Steps[Any]], Any]) -> None:
-        self._appending = appender
+        self._appender = appender
         self._run = run
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def append(self, topic: str, records: Sequence[NewRecord]) -> list[Placed]:
         """Append records and return where each of them was stored."""
-        rows: Rows | None = self._run(self._appending.place(topic, records))
+        rows: Rows | None = self._run(self._appender.place(topic, records))
         if rows is None:
-            placed: list[Placed] = self._run(self._appending.append_unplaced(topic, records))
-            self._appending.note_unplaced(topic, records, placed)
+            placed: list[Placed] = self._run(self._appender.append_unplaced(topic, records))
+            self._appender.record_unplaced(topic, records, placed)
             return placed
         return self._deliver_rows(topic, rows, len(records))
 
@@ -57,59 +58,59 @@ class AppendSender:
         """Do nothing: closing the connections fails the appends of other threads."""
 
     def _deliver_rows(self, topic: str, rows: Rows, count: int) -> list[Placed]:
-        """Append rows to their partitions; return where each of the `count` records went."""
+        """Append rows to their partitions and return the positions of the `count` records."""
         outcomes = {
-            partition: self._deliver(self._appending.lane(topic, partition), texts)
+            partition: self._deliver(self._appender.partition_appends(topic, partition), texts)
             for partition, (_, texts) in rows.items()
         }
-        self._appending.note(topic, rows, outcomes)
+        self._appender.record(topic, rows, outcomes)
         return merge_outcomes(rows, outcomes, count)
 
-    def _deliver(self, lane: PartitionAppends, texts: list[bytes]) -> AppendOutcome:
+    def _deliver(self, appends: PartitionAppends, texts: list[bytes]) -> AppendOutcome:
         ticket = _Ticket()
-        parcel = self._appending.parcel(texts, ticket)
-        with self._guard:
-            lane.waiting.append(parcel)
-            ticket.sends = not lane.is_busy
-            lane.is_busy = True
-        if not ticket.sends:
-            self._wait(lane, parcel)
-        if ticket.sends:
-            self._send(lane)
+        group = self._appender.record_group(texts, ticket)
+        with self._lock:
+            appends.waiting.append(group)
+            ticket.is_sender = not appends.is_busy
+            appends.is_busy = True
+        if not ticket.is_sender:
+            self._wait(appends, group)
+        if ticket.is_sender:
+            self._send(appends)
         assert ticket.outcome is not None
         return ticket.outcome
 
-    def _wait(self, lane: PartitionAppends, parcel: RecordGroup) -> None:
-        ticket: _Ticket = parcel.ticket
+    def _wait(self, appends: PartitionAppends, group: RecordGroup) -> None:
+        ticket: _Ticket = group.ticket
         try:
-            ticket.is_called.wait()
+            ticket.wakeup.wait()
         except BaseException:  # An interrupt: the others must not wait for this thread.
-            with self._guard:
-                if parcel in lane.waiting:
-                    lane.waiting.remove(parcel)
-                if ticket.sends:
-                    self._pass_on(lane)
+            with self._lock:
+                if group in appends.waiting:
+                    appends.waiting.remove(group)
+                if ticket.is_sender:
+                    self._hand_over(appends)
             raise
 
-    def _send(self, lane: PartitionAppends) -> None:
-        """Send what waits, with the caller's own parcel at its front."""
-        with self._guard:
-            parcels = lane.take()
+    def _send(self, appends: PartitionAppends) -> None:
+        """Send the waiting groups; the caller's own is the first."""
+        with self._lock:
+            groups = appends.take()
         called_off = NodeUnreachable("client", "the append was called off", may_be_done=True)
-        outcomes: list[AppendOutcome] = [called_off] * len(parcels)
+        outcomes: list[AppendOutcome] = [called_off] * len(groups)
         try:
-            outcomes = self._run(self._appending.deliver(lane, parcels))
+            outcomes = self._run(self._appender.deliver(appends, groups))
         finally:
-            with self._guard:
-                for parcel, outcome in zip(parcels, outcomes, strict=True):
-                    parcel.ticket.outcome = outcome
-                    parcel.ticket.is_called.set()
-                self._pass_on(lane)
+            with self._lock:
+                for group, outcome in zip(groups, outcomes, strict=True):
+                    group.ticket.outcome = outcome
+                    group.ticket.wakeup.set()
+                self._hand_over(appends)
 
-    def _pass_on(self, lane: PartitionAppends) -> None:
-        """Have the next thread send, where one waits."""
-        lane.is_busy = bool(lane.waiting)
-        if lane.waiting:
-            following: _Ticket = lane.waiting[0].ticket
-            following.sends = True
-            following.is_called.set()
+    def _hand_over(self, appends: PartitionAppends) -> None:
+        """Make the next waiting thread the sender, if there is one."""
+        appends.is_busy = bool(appends.waiting)
+        if appends.waiting:
+            following: _Ticket = appends.waiting[0].ticket
+            following.is_sender = True
+            following.wakeup.set()

@@ -53,7 +53,7 @@ class Client:
         acknowledgements: AcknowledgementFile | None = None,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
-        chance: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         """Create a client for the node at `url`. It connects on first use.
 
@@ -64,7 +64,7 @@ class Client:
         """
         self.address = parse_node_url(url)
         self.config = config or ClientConfig()
-        self._context = ClientContext(self.address, self.config, clock or SystemClock(), chance)
+        self._context = ClientContext(self.address, self.config, clock or SystemClock(), jitter)
         self._pause = pause
         self._connections = ConnectionPool(
             self.address, self.config, clock=self._context.clock, tls=tls
@@ -181,10 +181,10 @@ class Client:
         all partitions are read one after another. `limit` and `bytes_max` apply to one page.
         """
         page = PageOptions(limit, bytes_max, exclude_node)
-        starting = operations.start_reading(
-            self._appender, topic, partition=partition, from_=from_, which=page
+        start = operations.start_reading(
+            self._appender, topic, partition=partition, from_=from_, options=page
         )
-        return Reader(self, starting)
+        return Reader(self, start)
 
     def follow(
         self, *topics: str, from_: str = "latest", exclude_node: str | None = None
@@ -286,5 +286,5 @@ class Client:
 
     def _execute(self, step: Any) -> Any:
         if isinstance(step, SendRequest):
-            return self._connections.ask(step.request, step.timeout_s)
+            return self._connections.send(step.request, step.timeout_s)
         return self._pause(step.seconds)

@@ -1,4 +1,4 @@
-"""The loop of a worker that blocks, and the thread that makes its leases longer."""
+"""Job loop of a blocking worker, and the thread that extends its leases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class QueueWorker:
-    """Jobs of a queue, one after the other. For one thread; any may stop it."""
+    """Iterator over the jobs of a queue. For one thread; any thread may stop it."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class QueueWorker:
         self._wait_ms = 0 if stops_when_empty else wait_ms
         self._worker = worker
         self._stops_when_empty = stops_when_empty
-        self._held: ClaimedJobs[ClientJob] = ClaimedJobs()
-        self._guard = threading.Condition()
+        self._jobs: ClaimedJobs[ClientJob] = ClaimedJobs()
+        self._condition = threading.Condition()
         self._is_stopped = False
         self._extender: threading.Thread | None = None
 
@@ -53,13 +53,13 @@ class QueueWorker:
         return self._work()
 
     def stop(self) -> None:
-        """Have the loop end after the job that is worked on; from any thread."""
-        with self._guard:
+        """End the loop after the current job. May be called from any thread."""
+        with self._condition:
             self._is_stopped = True
-            self._guard.notify_all()
+            self._condition.notify_all()
 
     def close(self) -> None:
-        """End at once: what is held and not acked is given back."""
+        """End the loop now and return unacknowledged jobs to the queue."""
         self._end()
 
     def _work(self) -> Generator[ClientJob, None, None]:
@@ -75,18 +75,18 @@ class QueueWorker:
             self._end()
 
     def _next(self) -> ClientJob | None:
-        """Return the next job; nothing where there is none, or none is wanted."""
+        """Return the next job; `None` if the loop is stopped, or ends at an empty queue."""
         while not self._is_stopped:
-            with self._guard:
-                job = self._held.next()
+            with self._condition:
+                job = self._jobs.next()
             if job is not None:
                 return job
             jobs = self._claim()
             if not jobs and self._stops_when_empty:
                 return None
-            with self._guard:
-                self._held.claimed(jobs, self._queue.client.context.clock.monotonic())
-                self._guard.notify_all()
+            with self._condition:
+                self._jobs.add(jobs, self._queue.client.context.clock.monotonic())
+                self._condition.notify_all()
         return None
 
     def _claim(self) -> list[ClientJob]:
@@ -108,19 +108,19 @@ class QueueWorker:
         except StaleReceipt:
             logger.warning("%r was done, but its lease had ended: others may do it again", job)
         finally:
-            with self._guard:
-                self._held.settled(job)
+            with self._condition:
+                self._jobs.remove(job)
 
     def _end(self) -> None:
-        """Give back what is held, and let the thread go."""
+        """Return unsettled jobs and stop the lease thread."""
         self.stop()
-        with self._guard:
-            rest = self._held.rest()
-            self._guard.notify_all()
-        if rest:
+        with self._condition:
+            unsettled = self._jobs.take_unsettled()
+            self._condition.notify_all()
+        if unsettled:
             # Where this fails, they come back when their leases run out.
             with contextlib.suppress(MillstreamError):
-                self._queue.nack(rest)
+                self._queue.nack(unsettled)
         if self._extender is not None and self._extender is not threading.current_thread():
             self._extender.join()
             self._extender = None
@@ -130,15 +130,15 @@ class QueueWorker:
     def _extend(self) -> None:
         clock = self._queue.client.context.clock
         while True:
-            with self._guard:
-                if self._is_stopped and not len(self._held.leases):
+            with self._condition:
+                if self._is_stopped and not len(self._jobs.leases):
                     return
-                due_at = self._held.leases.next_at()
+                due_at = self._jobs.leases.next_at()
                 now = clock.monotonic()
                 if due_at is None or due_at > now:
-                    self._guard.wait(None if due_at is None else due_at - now)
+                    self._condition.wait(None if due_at is None else due_at - now)
                     continue
-                receipts = self._held.due(now)
+                receipts = self._jobs.due(now)
             if receipts:
                 self._extend_now(receipts)
 
@@ -154,9 +154,9 @@ class QueueWorker:
         except MillstreamError as error:
             logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
         now = client.context.clock.monotonic()
-        with self._guard:
-            self._held.lost(stale)
+        with self._condition:
+            self._jobs.mark_lost(stale)
             if lease_s is not None:
-                self._held.leases.renew(receipts, lease_s, now)
+                self._jobs.leases.renew(receipts, lease_s, now)
             else:
-                self._held.leases.put_off(receipts, now)
+                self._jobs.leases.retry_later(receipts, now)

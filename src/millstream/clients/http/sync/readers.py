@@ -1,4 +1,4 @@
-"""Reading and following, for those who block."""
+"""Readers and followers of the blocking client."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Gives what a topic has from a cursor on, until its head. For one thread."""
+    """Iterator over a topic from a cursor up to its head. For one thread."""
 
-    def __init__(self, client: Client, starting: Steps[ReadState]) -> None:
+    def __init__(self, client: Client, start: Steps[ReadState]) -> None:
         self._client = client
-        self._reading = client.run(starting)
+        self._state = client.run(start)
         self._items = self._read()
 
     @property
     def cursor(self) -> str:
-        """Where to go on later: all that was handed out lies before."""
-        return self._reading.cursor
+        """Position after all items that were yielded."""
+        return self._state.cursor
 
     def __iter__(self) -> Iterator[Item]:
         return self._items
@@ -37,34 +37,32 @@ class Reader:
         return next(self._items)
 
     def _read(self) -> Iterator[Item]:
-        reading = self._reading
-        while (request := reading.next_request()) is not None:
-            page = reading.take(self._client.run(send_with_retries(self._client.context, request)))
+        state = self._state
+        while (request := state.next_request()) is not None:
+            page = state.take(self._client.run(send_with_retries(self._client.context, request)))
             for item in page.items:
-                reading.passed(item)
+                state.advance(item)
                 yield item
-            reading.finish(page)
+            state.finish(page)
 
 
 class Follower:
-    """Gives what is new in topics, and waits for more. For one thread; any may close it."""
+    """Iterator over new items of topics, without an end. For one thread; any may close it."""
 
     def __init__(
         self, client: Client, topics: Sequence[str], *, from_: str, exclude_node: str | None
     ) -> None:
         self._client = client
-        self._following = FollowState(
-            client.context, topics, from_=from_, exclude_node=exclude_node
-        )
-        client.run(operations.start_following(client.context, self._following))
+        self._state = FollowState(client.context, topics, from_=from_, exclude_node=exclude_node)
+        client.run(operations.start_following(client.context, self._state))
         self._stream: ResponseStream | None = None
         self._is_closed = False
         self._items = self._follow()
 
     @property
     def cursor(self) -> str:
-        """Where to go on later: all that was handed out lies before."""
-        return self._following.cursor
+        """Position after all items that were yielded."""
+        return self._state.cursor
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +77,7 @@ class Follower:
         return next(self._items)
 
     def close(self) -> None:
-        """End: who waits for more hears that there is none."""
+        """End the iteration; a thread that waits for an item stops waiting."""
         self._is_closed = True
         if (stream := self._stream) is not None:
             stream.hang_up()
@@ -93,16 +91,16 @@ class Follower:
             except RETRIABLE as error:
                 if self._is_closed:
                     return
-                self._client.pause(self._following.lost(error))
+                self._client.pause(self._state.retry_pause_s(error))
 
     def _connected(self) -> Iterator[Item]:
-        """Give what comes over one connection, until it is lost."""
-        self._stream = stream = self._client.connections.stream(self._following.request())
+        """Yield the items of one connection until it is lost."""
+        self._stream = stream = self._client.connections.stream(self._state.request())
         try:
-            self._following.opened(stream.answer)
+            self._state.check_response(stream.answer)
             while not self._is_closed:
                 data = stream.receive(self._client.config.silence_s_max)
-                yield from self._following.feed(data)
+                yield from self._state.feed(data)
         finally:
             self._stream = None
             stream.close()

@@ -1,7 +1,7 @@
-"""Connections on an event loop, kept and used again. For one loop, and any number of its tasks.
+"""Connection pool of the asyncio client. For one event loop and any number of its tasks.
 
-As `connections.py`, which blocks. Bytes are read where they arrive, in the protocol, so a request
-costs one wake-up of its task.
+Corresponds to `connection_pool.py`, which blocks. Bytes are parsed in the protocol, where they
+arrive, so a request wakes its task once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from millstream.clock import Clock
 from millstream.errors import InvalidRequest, MalformedAnswer, MillstreamError, NodeUnreachable
 
 BUFFERED_BYTES_MAX = 1024 * 1024
-"""What waits of a stream for its reader before the node is held up."""
+"""Bytes of a stream that wait for their reader before receiving is paused."""
 
 
 class AsyncConnection(asyncio.Protocol):
-    """One connection to a node, with one answer at a time."""
+    """Connection to a node, with one response at a time."""
 
     def __init__(self, address: NodeUrl, client_id: str) -> None:
         self._client_id = client_id
@@ -38,17 +38,16 @@ class AsyncConnection(asyncio.Protocol):
         self.is_open = False
         self.used_at = 0.0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when nothing is left of the connection."""
+        """Done when the connection is closed."""
 
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         self._transport = cast("asyncio.Transport", transport)  # Loops have classes of their own.
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Read bytes of an answer. Those that nobody waits for end the connection."""
+        """Parse bytes of a response. Unexpected bytes close the connection."""
         reader = self._reader
         if reader is None:
             self.close()
@@ -65,7 +64,6 @@ class AsyncConnection(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
         self.is_open = False
         if not self.ended.done():
             self.ended.set_result(None)
@@ -84,7 +82,7 @@ class AsyncConnection(asyncio.Protocol):
     # What clients call.
 
     def begin(self, request: Request, reader: ResponseReader, *, is_stream: bool) -> None:
-        """Send a request, whose answer goes into `reader`."""
+        """Send a request; its response goes to `reader`."""
         if self._transport is None or not self.is_open:
             raise NodeUnreachable(str(self._address), "hung up before it was asked")
         self._reader = reader
@@ -94,7 +92,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.writelines([head, request.body] if request.body else [head])
 
     async def more(self) -> None:
-        """Wait for the answer; of a stream, for more of it."""
+        """Wait for the response; for a stream, until more bytes arrive."""
         if self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -106,17 +104,17 @@ class AsyncConnection(asyncio.Protocol):
             raise self._error
 
     def took(self) -> None:
-        """Go on reading a stream: what had come was taken."""
+        """Resume receiving after the buffered bytes of a stream were taken."""
         if self._buffered > BUFFERED_BYTES_MAX and self._transport and self.is_open:
             self._transport.resume_reading()
         self._buffered = 0
 
     def end(self) -> None:
-        """Wait for no more bytes of this answer."""
+        """Expect no more bytes of this response."""
         self._reader = None
 
     def close(self) -> None:
-        """End the connection, whatever is under way."""
+        """Close the connection immediately."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -139,11 +137,11 @@ class AsyncConnectionPool:
         self._tls = tls or (ssl.create_default_context() if address.is_tls else None)
         self._idle: deque[AsyncConnection] = deque()
         self._open: set[AsyncConnection] = set()
-        self._room = asyncio.Semaphore(config.connections_max)
+        self._slots = asyncio.Semaphore(config.connections_max)
         self._is_closed = False
 
-    async def ask(self, request: Request, timeout_s: float) -> ClientResponse:
-        """Make a request, and return its answer."""
+    async def send(self, request: Request, timeout_s: float) -> ClientResponse:
+        """Send a request and return its response."""
         is_sent = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -161,7 +159,7 @@ class AsyncConnectionPool:
             raise self.lost("did not answer in time", may_be_done=is_sent) from None
 
     async def stream(self, request: Request) -> AsyncResponseStream:
-        """Make a request whose answer does not end; returns when its headers came."""
+        """Send a request with an endless response; returns when its headers have arrived."""
         try:
             async with asyncio.timeout(self._config.answer_s_max):
                 connection = await self._take()
@@ -178,12 +176,12 @@ class AsyncConnectionPool:
         return AsyncResponseStream(self, connection, reader)
 
     async def close(self) -> None:
-        """End all connections, those in use among them; returns when nothing is left of them."""
+        """Close all connections, including those in use, and wait until they are closed."""
         self._is_closed = True
-        left = list(self._open)
-        for connection in left:
+        connections = list(self._open)
+        for connection in connections:
             connection.close()
-        await asyncio.gather(*(connection.ended for connection in left))
+        await asyncio.gather(*(connection.ended for connection in connections))
 
     def _reader(self, body_size_max: int) -> ResponseReader:
         head_size_max = self._config.head_size_max
@@ -192,11 +190,11 @@ class AsyncConnectionPool:
     # Connections that are free.
 
     async def _take(self) -> AsyncConnection:
-        await self._room.acquire()
+        await self._slots.acquire()
         try:
             return self._find_idle() or await self._connect()
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
 
     def _find_idle(self) -> AsyncConnection | None:
@@ -214,7 +212,7 @@ class AsyncConnectionPool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._config.connect_s_max):
-                _, made = await loop.create_connection(
+                _, connection = await loop.create_connection(
                     lambda: AsyncConnection(self._address, self._config.client_id),
                     *self._address[:2],
                     ssl=self._tls,
@@ -222,63 +220,63 @@ class AsyncConnectionPool:
         except (OSError, TimeoutError) as error:
             reason = f"cannot connect: {error or 'it takes too long'}"
             raise self.lost(reason, may_be_done=False) from error
-        self._open.add(made)
-        made.ended.add_done_callback(lambda _: self._open.discard(made))
-        return made
+        self._open.add(connection)
+        connection.ended.add_done_callback(lambda _: self._open.discard(connection))
+        return connection
 
     def give_back(self, connection: AsyncConnection, *, keeps: bool) -> None:
-        """Let others have a connection; unless it `keeps`, it ends."""
+        """Return a connection to the pool; it is closed unless `keeps` is set."""
         connection.end()
         connection.used_at = self._clock.monotonic()
         if keeps and connection.is_open and not self._is_closed:
             self._idle.append(connection)
         else:
             connection.close()
-        self._room.release()
+        self._slots.release()
 
     def lost(self, reason: str, *, may_be_done: bool) -> NodeUnreachable:
-        """Return the error for an answer that does not come."""
+        """Return the error for a missing response."""
         return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
 
 
 class AsyncResponseStream:
-    """An answer that does not end."""
+    """Response without an end."""
 
     def __init__(
-        self, home: AsyncConnectionPool, connection: AsyncConnection, reader: ResponseReader
+        self, pool: AsyncConnectionPool, connection: AsyncConnection, reader: ResponseReader
     ) -> None:
-        self._home = home
+        self._pool = pool
         self._connection = connection
         self._reader = reader
         self._is_closed = False
 
     @property
     def answer(self) -> ClientResponse:
-        """What came before the stream; with its body, where it is no stream."""
+        """Head of the response; with its body, if it is not a stream."""
         if self._reader.is_done:
             return self._reader.answer()
         return ClientResponse(self._reader.status, self._reader.headers, b"")
 
     async def receive(self, timeout_s: float) -> bytes:
-        """Return the next bytes; raises `NodeUnreachable` where the stream ended."""
+        """Return the next bytes. Raises `NodeUnreachable` if the stream ended."""
         while True:
             if data := self._reader.take():
                 self._connection.took()
                 return data
             if self._reader.is_done:
-                raise self._home.lost("ended the stream", may_be_done=False)
+                raise self._pool.lost("ended the stream", may_be_done=False)
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._connection.more()
             except TimeoutError:
-                raise self._home.lost("said nothing for too long", may_be_done=False) from None
+                raise self._pool.lost("said nothing for too long", may_be_done=False) from None
 
     def hang_up(self) -> None:
-        """Have whoever waits for bytes hear that there are no more."""
+        """Close the connection, so that a task that waits for bytes gets an error."""
         self._connection.close()
 
     def close(self) -> None:
-        """End the stream, and its connection."""
+        """End the stream and close its connection."""
         if not self._is_closed:
             self._is_closed = True
-            self._home.give_back(self._connection, keeps=False)
+            self._pool.give_back(self._connection, keeps=False)

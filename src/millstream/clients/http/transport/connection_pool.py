@@ -1,7 +1,7 @@
-"""Connections that block, kept and used again. For any number of threads.
+"""Connection pool of the blocking client. Thread-safe.
 
-A connection has one request at a time. Every wait has an end: the moment until which the whole of a
-request has to be done, however its bytes trickle in.
+A connection has one request at a time. Every wait ends at an absolute deadline for the whole
+request, even if bytes keep arriving one by one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ _PIECE = 256 * 1024
 
 
 class HttpConnection:
-    """One connection to a node."""
-
     def __init__(
         self, connected: socket.socket, address: NodeUrl, client_id: str, clock: Clock
     ) -> None:
@@ -37,7 +35,7 @@ class HttpConnection:
         self.used_at = clock.monotonic()
 
     def send(self, request: Request, deadline: float) -> None:
-        """Send a request; what raises here was not done, for the node does not have all of it."""
+        """Send a request. If this raises, the node did not get all of it and did not execute it."""
         self._wait_until(deadline)
         head = head_of(request, self._address, self._client_id)
         try:
@@ -50,7 +48,7 @@ class HttpConnection:
             raise self._lost(error, may_be_done=False) from error
 
     def receive(self, deadline: float) -> bytes:
-        """Return the next bytes; none where the node has hung up."""
+        """Return the next bytes; empty if the node closed the connection."""
         self._wait_until(deadline)
         try:
             return self._socket.recv(_PIECE)
@@ -67,7 +65,7 @@ class HttpConnection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing came that nobody asked for: the node would have hung up."""
+        """Whether there is nothing to read. A closed connection counts as readable."""
         poll = select.poll()
         try:
             poll.register(self._socket, select.POLLIN)
@@ -76,12 +74,12 @@ class HttpConnection:
             return False
 
     def hang_up(self) -> None:
-        """Have whoever waits for bytes hear that there are no more; from any thread."""
+        """Shut the socket down, so that a thread that waits for bytes stops. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it; by who uses it."""
+        """Close the socket. Only for the thread that uses it."""
         self.hang_up()
         self._socket.close()
 
@@ -103,12 +101,12 @@ class ConnectionPool:
         self._tls = tls or (ssl.create_default_context() if address.is_tls else None)
         self._idle: deque[HttpConnection] = deque()
         self._open: set[HttpConnection] = set()
-        self._room = threading.BoundedSemaphore(config.connections_max)
-        self._guard = threading.Lock()
+        self._slots = threading.BoundedSemaphore(config.connections_max)
+        self._lock = threading.Lock()
         self._is_closed = False
 
-    def ask(self, request: Request, timeout_s: float) -> ClientResponse:
-        """Make a request, and return its answer."""
+    def send(self, request: Request, timeout_s: float) -> ClientResponse:
+        """Send a request and return its response."""
         deadline = self.clock.monotonic() + timeout_s
         connection, reader = self._begin(request, deadline, self._config.answer_size_max)
         keeps = False
@@ -121,7 +119,7 @@ class ConnectionPool:
             self.give_back(connection, keeps=keeps)
 
     def stream(self, request: Request) -> ResponseStream:
-        """Make a request whose answer does not end; returns when its headers came."""
+        """Send a request with an endless response; returns when its headers have arrived."""
         deadline = self.clock.monotonic() + self._config.answer_s_max
         connection, reader = self._begin(request, deadline, STREAM_PIECE_MAX)
         try:
@@ -133,8 +131,8 @@ class ConnectionPool:
         return ResponseStream(self, connection, reader)
 
     def close(self) -> None:
-        """End all connections, those in use among them."""
-        with self._guard:
+        """Close all connections, including those in use."""
+        with self._lock:
             self._is_closed = True
             in_use = self._open.difference(self._idle)
             idle = list(self._idle)
@@ -149,7 +147,7 @@ class ConnectionPool:
     def _begin(
         self, request: Request, deadline: float, body_size_max: int
     ) -> tuple[HttpConnection, ResponseReader]:
-        """Send a request over a connection that is free, or a new one."""
+        """Send a request on an idle connection, or on a new one."""
         connection = self._take(deadline)
         reader = ResponseReader(
             head_size_max=self._config.head_size_max, body_size_max=body_size_max
@@ -176,7 +174,7 @@ class ConnectionPool:
         return reader.is_done
 
     def feed(self, connection: HttpConnection, reader: ResponseReader, deadline: float) -> None:
-        """Wait for bytes of an answer, and read them."""
+        """Wait for bytes of a response and parse them."""
         if self.clock.monotonic() > deadline:
             raise self.lost("did not answer in time", may_be_done=True)
         data = connection.receive(deadline)
@@ -187,18 +185,18 @@ class ConnectionPool:
     # Connections that are free.
 
     def _take(self, deadline: float) -> HttpConnection:
-        if not self._room.acquire(timeout=max(0.0, deadline - self.clock.monotonic())):
+        if not self._slots.acquire(timeout=max(0.0, deadline - self.clock.monotonic())):
             limit = self._config.connections_max
             raise self.lost(f"all {limit} connections are in use", may_be_done=False)
         try:
             return self._find_idle() or self._connect(deadline)
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
 
     def _find_idle(self) -> HttpConnection | None:
         while True:
-            with self._guard:
+            with self._lock:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
@@ -211,14 +209,14 @@ class ConnectionPool:
         left_s = max(0.001, deadline - self.clock.monotonic())
         timeout_s = min(left_s, self._config.connect_s_max)
         try:
-            made = socket.create_connection(self._address[:2], timeout=timeout_s)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected = socket.create_connection(self._address[:2], timeout=timeout_s)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
-                made = _wrapped(made, self._tls, self._address.host)
+                connected = _wrapped(connected, self._tls, self._address.host)
         except OSError as error:
             raise self.lost(f"cannot connect: {error}", may_be_done=False) from error
-        connection = HttpConnection(made, self._address, self._config.client_id, self.clock)
-        with self._guard:
+        connection = HttpConnection(connected, self._address, self._config.client_id, self.clock)
+        with self._lock:
             self._open.add(connection)
             is_closed = self._is_closed
         if is_closed:
@@ -227,23 +225,23 @@ class ConnectionPool:
         return connection
 
     def give_back(self, connection: HttpConnection, *, keeps: bool) -> None:
-        """Let others have a connection; unless it `keeps`, it ends."""
+        """Return a connection to the pool; it is closed unless `keeps` is set."""
         connection.used_at = self.clock.monotonic()
-        with self._guard:
+        with self._lock:
             keeps = keeps and not self._is_closed
             if keeps:
                 self._idle.append(connection)
         if not keeps:
             self._forget(connection)
-        self._room.release()
+        self._slots.release()
 
     def _forget(self, connection: HttpConnection) -> None:
-        with self._guard:
+        with self._lock:
             self._open.discard(connection)
         connection.close()
 
     def lost(self, reason: str, *, may_be_done: bool) -> NodeUnreachable:
-        """Return the error for an answer that does not come."""
+        """Return the error for a missing response."""
         return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
 
 
@@ -256,39 +254,39 @@ def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.soc
 
 
 class ResponseStream:
-    """An answer that does not end."""
+    """Response without an end."""
 
     def __init__(
-        self, home: ConnectionPool, connection: HttpConnection, reader: ResponseReader
+        self, pool: ConnectionPool, connection: HttpConnection, reader: ResponseReader
     ) -> None:
-        self._home = home
+        self._pool = pool
         self._connection = connection
         self._reader = reader
         self._is_closed = False
 
     @property
     def answer(self) -> ClientResponse:
-        """What came before the stream; with its body, where it is no stream."""
+        """Head of the response; with its body, if it is not a stream."""
         if self._reader.is_done:
             return self._reader.answer()
         return ClientResponse(self._reader.status, self._reader.headers, b"")
 
     def receive(self, timeout_s: float) -> bytes:
-        """Return the next bytes; raises `NodeUnreachable` where the stream ended."""
-        deadline = self._home.clock.monotonic() + timeout_s
+        """Return the next bytes. Raises `NodeUnreachable` if the stream ended."""
+        deadline = self._pool.clock.monotonic() + timeout_s
         while True:
             if data := self._reader.take():
                 return data
             if self._reader.is_done:
-                raise self._home.lost("ended the stream", may_be_done=False)
-            self._home.feed(self._connection, self._reader, deadline)
+                raise self._pool.lost("ended the stream", may_be_done=False)
+            self._pool.feed(self._connection, self._reader, deadline)
 
     def hang_up(self) -> None:
-        """Have whoever waits for bytes hear that there are no more; from any thread."""
+        """Shut the connection down, so that a thread that waits for bytes stops."""
         self._connection.hang_up()
 
     def close(self) -> None:
-        """End the stream, and its connection; by who reads it."""
+        """End the stream and close its connection. Only for the thread that reads it."""
         if not self._is_closed:
             self._is_closed = True
-            self._home.give_back(self._connection, keeps=False)
+            self._pool.give_back(self._connection, keeps=False)

@@ -1,8 +1,8 @@
-"""HTTP/1.1 from the client's side, without a socket: bytes of a request, an answer out of bytes.
+"""HTTP/1.1 client side without a socket: encodes requests and parses responses.
 
-One request is on a connection at a time, so an answer belongs to it; bytes behind the end of an
-answer belong to nothing, and spoil the connection. There are no redirects, no packed bodies and no
-way through a proxy: a client of a log sends its data to the address that it was given.
+A connection has one request at a time, so a response belongs to it; bytes after the end of a
+response are an error and end the connection. Redirects, compressed bodies and proxies are not
+supported: a client of a log sends its data only to the address that it was given.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from millstream.clients.http.transport.trace_context import traceparent
 from millstream.errors import MalformedAnswer
 
 STREAM_PIECE_MAX = 4 * 1024 * 1024
-"""What of a stream may wait to be taken; several times what is read, or let in, at once."""
+"""Bytes of a stream that may wait to be taken: several times what is received at once."""
 
 _NO_BODY = frozenset({204, 304})
 
 
 def head_of(request: Request, address: NodeUrl, client_id: str = "") -> bytes:
-    """Return the first line and the headers of a request."""
+    """Return the request line and headers."""
     lines = [
         f"{request.method} {address.prefix}{request.path} HTTP/1.1",
         f"host: {address.authority}",
@@ -40,7 +40,7 @@ def head_of(request: Request, address: NodeUrl, client_id: str = "") -> bytes:
 
 
 class ResponseReader:
-    """Reads one answer, however its bytes are cut. What is no answer raises `MalformedAnswer`."""
+    """Parser of one response that arrives in arbitrary pieces. Raises `MalformedAnswer`."""
 
     def __init__(self, *, head_size_max: int, body_size_max: int) -> None:
         self._head_size_max = head_size_max
@@ -49,7 +49,7 @@ class ResponseReader:
         self._head_size = 0
         self._body_size = 0
         self._pieces: list[bytes] = []
-        self._wrong: str | None = None
+        self._error: str | None = None
         self._has_length = False
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -57,71 +57,68 @@ class ResponseReader:
         """Whether status and headers are known."""
         self.is_done = False
         self.keeps_alive = False
-        """Whether the connection can take the next request; to be asked once it is done."""
+        """Whether the connection can be used again; valid once `is_done`."""
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes of the answer."""
+        """Parse some bytes of the response."""
         had_head = self.has_head
         if not had_head:
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._wrong = self._wrong or "changes the protocol, which nobody asked for"
+            self._error = self._error or "changes the protocol, which nobody asked for"
         except httptools.HttpParserError as error:
-            self._wrong = self._wrong or f"is not HTTP ({error}): {data[:SHOWN_MAX]!r}"
+            self._error = self._error or f"is not HTTP ({error}): {data[:SHOWN_MAX]!r}"
         if not self.has_head and self._head_size > self._head_size_max:
-            self._wrong = self._wrong or f"has a head of more than {self._head_size_max} bytes"
-        if self._wrong is not None:
+            self._error = self._error or f"has a head of more than {self._head_size_max} bytes"
+        if self._error is not None:
             self.is_done = False  # It may have come to its end before something went wrong.
-            raise MalformedAnswer(f"answer {self._wrong}")
+            raise MalformedAnswer(f"answer {self._error}")
 
     def take(self) -> bytes:
-        """Return what came of the body since the last call."""
-        found = b"".join(self._pieces)
+        """Return the part of the body that arrived since the last call."""
+        body = b"".join(self._pieces)
         self._pieces.clear()
         self._body_size = 0
-        return found
+        return body
 
     def answer(self) -> ClientResponse:
-        """Return the answer, which has to be done."""
+        """Return the complete response. Requires `is_done`."""
         return ClientResponse(self.status, self.headers, b"".join(self._pieces))
 
     # What the parser calls. What it raises would come out as an error of the parser.
 
     def on_message_begin(self) -> None:
-        """Begin; once, for there was one request."""
         if self.is_done:
-            self._wrong = "goes on behind its end"
+            self._error = "goes on behind its end"
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
         key = name.decode("latin-1").lower()
         self.headers[key] = value.decode("latin-1")
         self._has_length |= key in {"content-length", "transfer-encoding"}
 
     def on_headers_complete(self) -> None:
-        """Check what the headers say of the body."""
+        """Check the length of the body."""
         self.status = self._parser.get_status_code()
         if self.status < 200:
             return
         self.has_head = True
         if not self._has_length and self.status not in _NO_BODY:
-            self._wrong = "does not say how long it is"
+            self._error = "does not say how long it is"
         claimed = self.headers.get("content-length", "0")
         if claimed.isdigit() and int(claimed[:20]) > self._body_size_max:
-            self._wrong = f"claims {claimed[:20]} bytes, limit is {self._body_size_max}"
+            self._error = f"claims {claimed[:20]} bytes, limit is {self._body_size_max}"
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body, unless it gets too large."""
+        """Buffer a piece of the body, up to the size limit."""
         self._body_size += len(body)
         if self._body_size > self._body_size_max:
-            self._wrong = f"has more than {self._body_size_max} bytes"
+            self._error = f"has more than {self._body_size_max} bytes"
         else:
             self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        """End."""
         if self.status < 200:  # "Go on", and the like: the answer comes behind it.
             self.headers.clear()
             self._has_length = False

@@ -1,6 +1,6 @@
-"""The trace that a call is part of, where its process follows one.
+"""Trace context of the current call.
 
-Nothing is loaded for this: a process that follows its calls has loaded OpenTelemetry itself.
+OpenTelemetry is not imported here: a process that uses tracing has imported it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 
 def traceparent() -> str | None:
-    """Return what a node is told of the span that is current here; nothing where there is none."""
+    """Return the `traceparent` header for the current span; `None` if there is no span."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None

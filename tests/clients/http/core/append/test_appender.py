@@ -108,22 +108,22 @@ def network(clock):
 
 
 @pytest.fixture
-def appending(clock):
-    around = ClientContext(NodeUrl("node", 1), ClientConfig(), clock, lambda: 0.0)
-    return Appender(around)
+def appender(clock):
+    context = ClientContext(NodeUrl("node", 1), ClientConfig(), clock, lambda: 0.0)
+    return Appender(context)
 
 
 @pytest.fixture
-def deliver(appending, network):
-    """Deliver parcels to one lane; return the offsets of each, or its error."""
+def deliver(appender, network):
+    """Deliver groups to one partition; return the offsets of each, or its error."""
 
-    def deliver(*parcels):
-        lane = appending.lane("t", 0)
+    def deliver(*groups):
+        appends = appender.partition_appends("t", 0)
         made = [
-            appending.parcel([json.dumps({"value": one}).encode() for one in values], None)
-            for values in parcels
+            appender.record_group([json.dumps({"value": one}).encode() for one in values], None)
+            for values in groups
         ]
-        outcomes = network.run(appending.deliver(lane, made))
+        outcomes = network.run(appender.deliver(appends, made))
         return [
             [one.offset for one in outcome] if isinstance(outcome, list) else type(outcome)
             for outcome in outcomes
@@ -132,7 +132,7 @@ def deliver(appending, network):
     return deliver
 
 
-def test_parcels_share_a_request(deliver, network):
+def test_groups_share_a_request(deliver, network):
     assert deliver(["a"], ["b", "c"], ["d"]) == [[0], [1, 2], [3]]
     assert network.log == ["a", "b", "c", "d"]
     assert len(network.requests) == 2, "the producer, and one append"
@@ -206,46 +206,46 @@ def test_a_doubt_that_the_node_cannot_take_away_is_told_to_all(deliver, network)
     assert network.given == 2
 
 
-def test_a_parcel_that_waited_too_long_is_not_sent(appending, network, clock):
-    lane = appending.lane("t", 0)
-    late = appending.parcel([b'{"value":"late"}'], None)
+def test_a_group_that_waited_too_long_is_not_sent(appender, network, clock):
+    appends = appender.partition_appends("t", 0)
+    late = appender.record_group([b'{"value":"late"}'], None)
     clock.advance(31)
-    fresh = appending.parcel([b'{"value":"fresh"}'], None)
-    outcomes = network.run(appending.deliver(lane, [late, fresh]))
+    fresh = appender.record_group([b'{"value":"fresh"}'], None)
+    outcomes = network.run(appender.deliver(appends, [late, fresh]))
     assert isinstance(outcomes[0], DeadlineExceeded)
     assert network.log == ["fresh"]
 
 
-def test_a_call_that_is_called_off_leaves_no_sequence_behind(appending, network):
-    lane = appending.lane("t", 0)
-    network.run(appending.deliver(lane, [appending.parcel([b'{"value":1}'], None)]))
-    steps = appending.deliver(lane, [appending.parcel([b'{"value":2}'], None)])
+def test_a_call_that_is_called_off_leaves_no_sequence_behind(appender, network):
+    appends = appender.partition_appends("t", 0)
+    network.run(appender.deliver(appends, [appender.record_group([b'{"value":1}'], None)]))
+    steps = appender.deliver(appends, [appender.record_group([b'{"value":2}'], None)])
     steps.send(None)
     steps.close()
-    assert lane.producer is None
-    network.run(appending.deliver(lane, [appending.parcel([b'{"value":3}'], None)]))
+    assert appends.producer is None
+    network.run(appender.deliver(appends, [appender.record_group([b'{"value":3}'], None)]))
     assert network.given == 2
 
 
-# Lanes.
+# Appends to one partition.
 
 
-def lane_with(*sizes, **config):
-    lane = PartitionAppends("t", 0, ClientConfig(**config))
+def appends_with(*sizes, **config):
+    appends = PartitionAppends("t", 0, ClientConfig(**config))
     for size in sizes:
-        lane.waiting.append(RecordGroup([b"x" * size], deadline=0.0, ticket=size))
-    return lane
+        appends.waiting.append(RecordGroup([b"x" * size], deadline=0.0, ticket=size))
+    return appends
 
 
-def taken(lane):
+def taken(appends):
     found = []
-    while parcels := lane.take():
-        found.append([parcel.ticket for parcel in parcels])
+    while groups := appends.take():
+        found.append([group.ticket for group in groups])
     return found
 
 
-def test_a_request_takes_parcels_up_to_its_size_and_one_at_least():
-    assert taken(lane_with(40, 40, 40, 200, 10, gather_bytes_max=100)) == [
+def test_a_request_takes_groups_up_to_its_size_and_one_at_least():
+    assert taken(appends_with(40, 40, 40, 200, 10, gather_bytes_max=100)) == [
         [40, 40],
         [40],
         [200],
@@ -254,21 +254,21 @@ def test_a_request_takes_parcels_up_to_its_size_and_one_at_least():
 
 
 def test_a_request_takes_records_up_to_their_number():
-    assert taken(lane_with(1, 1, 1, 1, 1, gather_records_max=2)) == [[1, 1], [1, 1], [1]]
+    assert taken(appends_with(1, 1, 1, 1, 1, gather_records_max=2)) == [[1, 1], [1, 1], [1]]
 
 
-def test_an_id_is_never_taken_again_in_the_lane_where_it_is_spent():
-    lane = lane_with()
-    lane.begin(HttpProducerId(7, 0))
-    lane.end()
+def test_an_id_is_never_taken_again_for_a_partition_where_it_was_retired():
+    appends = appends_with()
+    appends.start_producer(HttpProducerId(7, 0))
+    appends.retire_producer()
     with pytest.raises(AssertionError):
-        lane.begin(HttpProducerId(7, 0))
+        appends.start_producer(HttpProducerId(7, 0))
 
 
 def test_sequences_end_before_their_numbers_do():
-    lane = lane_with()
-    lane.begin(HttpProducerId(7, 0))
-    lane.advance(SEQUENCE_MAX // 2)
-    assert lane.producer is not None
-    lane.advance(1)
-    assert lane.producer is None
+    appends = appends_with()
+    appends.start_producer(HttpProducerId(7, 0))
+    appends.advance(SEQUENCE_MAX // 2)
+    assert appends.producer is not None
+    appends.advance(1)
+    assert appends.producer is None

@@ -33,7 +33,7 @@ def test_a_lease_that_ended_meanwhile_is_not_taken_up_again():
     leases.add(["a", "b"], 10.0, now=0.0)
     leases.remove(["a"])
     leases.renew(["a", "b"], 10.0, now=5.0)
-    leases.put_off(["a"], now=5.0)
+    leases.retry_later(["a"], now=5.0)
     assert len(leases) == 1
     assert leases.due(10.0) == ["b"]
 
@@ -41,7 +41,7 @@ def test_a_lease_that_ended_meanwhile_is_not_taken_up_again():
 def test_what_could_not_be_made_longer_is_tried_again_soon():
     leases = Leases()
     leases.add(["a"], 60.0, now=0.0)
-    leases.put_off(["a"], now=30.0)
+    leases.retry_later(["a"], now=30.0)
     assert leases.due(30.0) == []
     assert leases.due(30.0 + RETRY_S) == ["a"]
 

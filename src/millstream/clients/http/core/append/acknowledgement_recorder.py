@@ -1,7 +1,7 @@
-"""Writing down what was acknowledged, before whoever appended is told.
+"""Writes acknowledged records to a file before the caller is told.
 
-A record is noted as the node keeps it, which is what was sent: its JSON is read back as the node
-reads it. The id of its topic is the one that the client heard of last, at most a minute before.
+A record is written as the node stores it: its JSON is decoded in the same way. The topic id is the
+last one that the client was told, at most a minute old.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ _decoder = msgspec.json.Decoder(AppendRecord)
 
 
 class AcknowledgementRecorder:
-    """What a client notes its acknowledgements by. Threads may share it."""
+    """Writes the acknowledgements of a client. Thread-safe."""
 
     def __init__(self, file: AcknowledgementFile) -> None:
         self._file = file
 
-    def note(
+    def record(
         self,
         topic: str,
         topic_id: uuid.UUID | None,
         rows: Sequence[bytes],
         placed: Sequence[Placed],
     ) -> None:
-        """Note records, given by their JSON, and where they went; raises `StorageFailed`."""
+        """Write records, given as JSON, with their positions. Raises `StorageFailed`."""
         lines = []
         for row, where in zip(rows, placed, strict=True):
-            record = record_of(_decoder.decode(row), None)
+            decoded = record_of(_decoder.decode(row), None)
             lines.append(
                 self._file.acknowledgement(
                     topic,
                     where.partition,
                     where.offset,
-                    value=record.value,
-                    key=record.key,
-                    headers=record.headers,
-                    timestamp_ms=record.timestamp_ms,
+                    value=decoded.value,
+                    key=decoded.key,
+                    headers=decoded.headers,
+                    timestamp_ms=decoded.timestamp_ms,
                     topic_id=topic_id,
                 )
             )

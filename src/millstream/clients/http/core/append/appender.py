@@ -1,14 +1,14 @@
-"""Appends, step by step: where records go, under which number, and what becomes of each parcel.
+"""Appends as steps: choice of partitions, producer sequences, and the outcome of each record group.
 
-A request that was heard of by nobody is made again under the same producer and sequence, and the
-node appends it once. Two things end that:
+A request without a response is sent again with the same producer id and sequence, and the node
+appends it once. This ends in two cases:
 
-- The node does not know the producer any more, or expects another sequence: it forgets producers
-  after a day, and with their topic. If nothing of the request can have been done, it is made again
-  under a new id. If an attempt before may have been done, nobody can tell any more, and that is
-  what the error says.
-- Time is up, with an attempt that may have been done. The error says so. What comes next goes under
-  a new id, for the sequence it would have is not known.
+- The node no longer knows the producer, or expects another sequence: it forgets producers after a
+  day, and with their topic. If no attempt can have been executed, the request is sent again under a
+  new producer id. If an earlier attempt may have been executed, the outcome is unknown, and the
+  error says so.
+- The deadline passes after an attempt that may have been executed. The error says so. The next
+  request uses a new producer id, because its sequence is unknown.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from millstream.protocols.http.records import RECORDS_MAX
 from millstream.records.arrow.partitioner import murmur2
 
 COUNT_AGE_S_MAX = 60.0
-"""How long it is believed that a topic has as many partitions as it had."""
+"""How long the partition count of a topic is cached."""
 
 AppendOutcome: TypeAlias = list[Placed] | MillstreamError
-"""Where the records of a parcel went, or why they did not."""
+"""Positions of the records of a group, or the error."""
 
 Rows: TypeAlias = dict[int, tuple[list[int], list[bytes]]]
-"""By partition: the numbers of records that go there, and their JSON."""
+"""By partition: indexes of the records in the call, and their JSON."""
 
-_FORGOTTEN = (OutOfOrderSequence, UnknownProducer)
+_PRODUCER_UNKNOWN = (OutOfOrderSequence, UnknownProducer)
 
 _ABOUT_RECORDS = (
     BadRecord,
@@ -73,78 +73,77 @@ _ABOUT_RECORDS = (
     InvalidTimestamp,
     MalformedRequest,
 )
-"""What a node says where something is wrong with a record, and another one may do."""
+"""Errors about the content of a record; other records may still be accepted."""
 
 
-class _Known(NamedTuple):
+class _CachedTopic(NamedTuple):
     partitions: int
     until: float
     topic_id: uuid.UUID | None
 
 
 class Appender:
-    """What the appends of a client share. Its parts may be called from several threads."""
+    """State that all appends of a client share. Its methods may be called from several threads."""
 
     def __init__(
-        self, around: ClientContext, noting: AcknowledgementRecorder | None = None
+        self, context: ClientContext, recorder: AcknowledgementRecorder | None = None
     ) -> None:
-        self._around = around
-        self._noting = noting
-        self._lanes: dict[tuple[str, int], PartitionAppends] = {}
-        self._counts: dict[str, _Known] = {}
+        self._context = context
+        self._recorder = recorder
+        self._partition_appends: dict[tuple[str, int], PartitionAppends] = {}
+        self._topics: dict[str, _CachedTopic] = {}
         self._producer: HttpProducerId | None = None
         self._turn = 0
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def config(self) -> ClientConfig:
-        return self._around.config
+        return self._context.config
 
-    def lane(self, topic: str, partition: int) -> PartitionAppends:
-        """Return the way to a partition."""
+    def partition_appends(self, topic: str, partition: int) -> PartitionAppends:
+        """Return the appends to a partition."""
         where = (topic, partition)
-        if (found := self._lanes.get(where)) is None:
-            with self._guard:
-                found = self._lanes.setdefault(
-                    where, PartitionAppends(topic, partition, self._around.config)
+        if (found := self._partition_appends.get(where)) is None:
+            with self._lock:
+                found = self._partition_appends.setdefault(
+                    where, PartitionAppends(topic, partition, self._context.config)
                 )
         return found
 
-    def lanes(self) -> list[PartitionAppends]:
-        """Return all ways to partitions that there are."""
-        return list(self._lanes.values())
+    def all_partition_appends(self) -> list[PartitionAppends]:
+        return list(self._partition_appends.values())
 
-    def parcel(self, rows: Sequence[bytes], ticket: object) -> RecordGroup:
-        """Return records that go together, to be sent from now on."""
-        now = self._around.clock.monotonic()
-        return RecordGroup(rows, deadline=now + self._around.config.timeout_s, ticket=ticket)
+    def record_group(self, rows: Sequence[bytes], ticket: object) -> RecordGroup:
+        """Return a group of records with a deadline that starts now."""
+        now = self._context.clock.monotonic()
+        return RecordGroup(rows, deadline=now + self._context.config.timeout_s, ticket=ticket)
 
     # Where records go.
 
     def known_count(self, topic: str) -> int | None:
-        """Return how many partitions a topic has; nothing where that has to be asked."""
-        known = self._counts.get(topic)
-        if known is None or known.until < self._around.clock.monotonic():
+        """Return the cached partition count of a topic; `None` if it has to be fetched."""
+        known = self._topics.get(topic)
+        if known is None or known.until < self._context.clock.monotonic():
             return None
         return known.partitions
 
     def count_partitions(self, topic: str) -> Steps[int]:
-        """Ask how many partitions a topic has; raises `UnknownTopic`."""
-        answer = yield from send_with_retries(self._around, requests.get_topic(topic))
+        """Fetch the partition count of a topic. Raises `UnknownTopic` if it does not exist."""
+        answer = yield from send_with_retries(self._context, requests.get_topic(topic))
         found = topic_of(answer)
         count = len(found.partitions)
         if not count:
             raise MalformedAnswer(f"node says that {topic!r} has no partitions")
-        until = self._around.clock.monotonic() + COUNT_AGE_S_MAX
-        self._counts[topic] = _Known(count, until, _topic_id(found.id))
+        until = self._context.clock.monotonic() + COUNT_AGE_S_MAX
+        self._topics[topic] = _CachedTopic(count, until, _topic_id(found.id))
         return count
 
     def forget(self, topic: str) -> None:
-        """Ask anew how many partitions a topic has, when that is needed next."""
-        self._counts.pop(topic, None)
+        """Drop the cached partition count of a topic."""
+        self._topics.pop(topic, None)
 
     def place(self, topic: str, records: Sequence[NewRecord]) -> Steps[Rows | None]:
-        """Return which records go to which partition; nothing where the topic is not there."""
+        """Assign records to partitions; return `None` if the topic does not exist."""
         count = self.known_count(topic)
         if count is None:
             try:
@@ -154,12 +153,12 @@ class Appender:
         return self.rows_by_partition(records, count)
 
     def rows_by_partition(self, records: Sequence[NewRecord], count: int) -> Rows:
-        """Return for each partition which of the records go there, and their JSON.
+        """Return, for each partition, which of the records go there and their JSON.
 
-        Keyless ones of a call go to one partition, and those of the next call to the next, as the
-        node would do it.
+        All records of a call without a key go to one partition, those of the next call to the next
+        one, as on the node.
         """
-        with self._guard:
+        with self._lock:
             self._turn += 1
             turn = self._turn
         found: Rows = {}
@@ -179,126 +178,126 @@ class Appender:
     # What was acknowledged.
 
     @property
-    def is_noting(self) -> bool:
-        """Whether what is acknowledged is written down."""
-        return self._noting is not None
+    def is_recording(self) -> bool:
+        """Whether acknowledged records are written to a file."""
+        return self._recorder is not None
 
-    def note(self, topic: str, rows: Rows, outcomes: Mapping[int, AppendOutcome]) -> None:
-        """Write down which of the rows were acknowledged. This may wait for a disk."""
-        if self._noting is None:
+    def record(self, topic: str, rows: Rows, outcomes: Mapping[int, AppendOutcome]) -> None:
+        """Write the acknowledged rows to the acknowledgement file. May block on the disk."""
+        if self._recorder is None:
             return
-        known = self._counts.get(topic)
+        known = self._topics.get(topic)
         for partition, outcome in outcomes.items():
             if isinstance(outcome, list):
                 texts = rows[partition][1]
-                self._noting.note(topic, known.topic_id if known else None, texts, outcome)
+                self._recorder.record(topic, known.topic_id if known else None, texts, outcome)
 
-    def note_unplaced(
+    def record_unplaced(
         self, topic: str, records: Sequence[NewRecord], placed: Sequence[Placed]
     ) -> None:
-        """Write down records for which the node chose where they go. This may wait for a disk."""
-        if self._noting is not None:
+        """Write records whose partitions the node chose to the file. May block on the disk."""
+        if self._recorder is not None:
             rows = [row_of(record, key_bytes(record.key)) for record in records]
-            self._noting.note(topic, None, rows, placed)
+            self._recorder.record(topic, None, rows, placed)
 
     # What becomes of parcels.
 
     def deliver(
-        self, lane: PartitionAppends, parcels: Sequence[RecordGroup]
+        self, appends: PartitionAppends, groups: Sequence[RecordGroup]
     ) -> Steps[list[AppendOutcome]]:
-        """Send parcels in one request, and return what became of each.
+        """Send groups in one request and return the outcome of each.
 
-        Where the node refuses them for what they are, one half goes and then the other, until the
-        one that is wrong is alone: it does not harm the others.
+        If the node rejects their content, each half is sent alone, recursively, until the invalid
+        group is isolated, so that it does not fail the others.
         """
-        now = self._around.clock.monotonic()
-        fresh = [parcel for parcel in parcels if parcel.deadline > now]
-        late = DeadlineExceeded(
-            f"append to {lane.topic} waited {self._around.config.timeout_s:g} s behind others,"
+        now = self._context.clock.monotonic()
+        live = [group for group in groups if group.deadline > now]
+        expired = DeadlineExceeded(
+            f"append to {appends.topic} waited {self._context.config.timeout_s:g} s behind others,"
             " and was not sent"
         )
-        outcomes = iter((yield from self._deliver(lane, fresh)) if fresh else ())
-        return [next(outcomes) if parcel.deadline > now else late for parcel in parcels]
+        outcomes = iter((yield from self._deliver(appends, live)) if live else ())
+        return [next(outcomes) if group.deadline > now else expired for group in groups]
 
     def _deliver(
-        self, lane: PartitionAppends, parcels: Sequence[RecordGroup]
+        self, appends: PartitionAppends, groups: Sequence[RecordGroup]
     ) -> Steps[list[AppendOutcome]]:
-        outcome = yield from self._outcome(lane, [row for one in parcels for row in one.rows])
+        outcome = yield from self._outcome(appends, [row for group in groups for row in group.rows])
         if isinstance(outcome, list):
             left = iter(outcome)
-            return [[next(left) for _ in parcel.rows] for parcel in parcels]
-        if len(parcels) == 1 or lane.producer is None or not _is_about_records(outcome):
-            return [outcome] * len(parcels)
-        half = len(parcels) // 2
-        first = yield from self._deliver(lane, parcels[:half])
-        second = yield from self._deliver(lane, parcels[half:])
+            return [[next(left) for _ in group.rows] for group in groups]
+        if len(groups) == 1 or appends.producer is None or not _is_about_records(outcome):
+            return [outcome] * len(groups)
+        half = len(groups) // 2
+        first = yield from self._deliver(appends, groups[:half])
+        second = yield from self._deliver(appends, groups[half:])
         return [*first, *second]
 
-    def _outcome(self, lane: PartitionAppends, rows: Sequence[bytes]) -> Steps[AppendOutcome]:
+    def _outcome(self, appends: PartitionAppends, rows: Sequence[bytes]) -> Steps[AppendOutcome]:
         try:
-            return (yield from self._append(lane, rows))
+            return (yield from self._append(appends, rows))
         except MillstreamError as error:
             if isinstance(error, UnknownTopic):
-                self.forget(lane.topic)
+                self.forget(appends.topic)
             return error
 
-    def _append(self, lane: PartitionAppends, rows: Sequence[bytes]) -> Steps[list[Placed]]:
+    def _append(self, appends: PartitionAppends, rows: Sequence[bytes]) -> Steps[list[Placed]]:
         while True:
-            is_new = lane.producer is None
-            if lane.producer is None:
-                lane.begin((yield from self._take_producer(lane.spent)))
-            assert lane.producer is not None
+            is_new = appends.producer is None
+            if appends.producer is None:
+                appends.start_producer((yield from self._take_producer(appends.retired)))
+            assert appends.producer is not None
             request = requests.post_records(
-                lane.topic,
+                appends.topic,
                 rows,
-                partition=lane.partition,
-                producer=lane.producer,
-                sequence=lane.sequence,
+                partition=appends.partition,
+                producer=appends.producer,
+                sequence=appends.sequence,
             )
-            call = RetriedRequest(self._around, request)
+            call = RetriedRequest(self._context, request)
             try:
                 placed = placed_of((yield from call.steps()), len(rows))
-            except _FORGOTTEN as forgotten:
-                lane.end()
+            except _PRODUCER_UNKNOWN as forgotten:
+                appends.retire_producer()
                 if call.is_in_doubt:
-                    raise self._lost(forgotten) from forgotten
+                    raise self._unknown_outcome(forgotten) from forgotten
                 if is_new:
                     raise
                 continue
             except RequestError as refused:
                 if call.is_in_doubt:
-                    lane.end()
-                    raise self._lost(refused) from refused
+                    appends.retire_producer()
+                    raise self._unknown_outcome(refused) from refused
                 raise
             except BaseException as error:
                 # A pause or an answer that was waited for may be called off from outside.
                 if call.is_in_doubt or not isinstance(error, MillstreamError):
-                    lane.end()
+                    appends.retire_producer()
                 raise
-            lane.advance(len(rows))
+            appends.advance(len(rows))
             return placed
 
-    def _take_producer(self, spent: HttpProducerId | None) -> Steps[HttpProducerId]:
-        """Return an id that this client has, or a new one where it has none but `spent`."""
+    def _take_producer(self, retired: HttpProducerId | None) -> Steps[HttpProducerId]:
+        """Return the client's producer id, or a new one if that is `retired` or missing."""
         found = self._producer
-        if found is None or found == spent:
-            answer = yield from send_with_retries(self._around, requests.post_producer())
+        if found is None or found == retired:
+            answer = yield from send_with_retries(self._context, requests.post_producer())
             found = self._producer = identity_of(answer)
         return found
 
-    def _lost(self, error: MillstreamError) -> NodeUnreachable:
+    def _unknown_outcome(self, error: MillstreamError) -> NodeUnreachable:
         reason = f"an attempt to append was not answered, and the next one was refused: {error}"
-        return NodeUnreachable(str(self._around.address), reason, may_be_done=True)
+        return NodeUnreachable(str(self._context.address), reason, may_be_done=True)
 
     def append_unplaced(self, topic: str, records: Sequence[NewRecord]) -> Steps[list[Placed]]:
-        """Append to a topic that is not there, which the node may make when it is written to.
+        """Append to a topic that does not exist; the node may create it.
 
-        Nobody knows yet how many partitions it is going to have, so the node says where records
-        go, and there is no producer: this is not tried again where it may have been done.
+        Its partition count is unknown, so the node chooses the partitions and there is no producer
+        id: the request is not retried if it may have been executed.
         """
         rows = [_placed_row(record) for record in records]
         request = requests.post_records(topic, rows)
-        answer = yield from send_with_retries(self._around, request)
+        answer = yield from send_with_retries(self._context, request)
         return placed_of(answer, len(rows))
 
 
@@ -321,15 +320,15 @@ def _placed_row(record: NewRecord) -> bytes:
 
 
 def checked_records(records: Iterable[object]) -> list[NewRecord]:
-    """Return records to append; what is no record becomes the value of one."""
-    found = [one if isinstance(one, NewRecord) else NewRecord(one) for one in records]
+    """Return records to append; a value that is not a `NewRecord` becomes the value of one."""
+    found = [record if isinstance(record, NewRecord) else NewRecord(record) for record in records]
     if not 1 <= len(found) <= RECORDS_MAX:
         raise InvalidRequest(f"there are {len(found)} records, allowed is 1-{RECORDS_MAX}")
     return found
 
 
 def merge_outcomes(rows: Rows, outcomes: dict[int, AppendOutcome], count: int) -> list[Placed]:
-    """Return where each of `count` records went; raises the first error that there is."""
+    """Return the positions of all `count` records; raises the first error if there is one."""
     placed: dict[int, Placed] = {}
     error: MillstreamError | None = None
     for partition, outcome in outcomes.items():

@@ -1,10 +1,10 @@
-"""What users hand in, as the JSON that the door takes.
+"""Records to append, and their JSON encoding.
 
-a value                             what is sent
+a value                             encoding
 bytes, bytearray, memoryview   ->   {"base64": "..."}
 None                           ->   null: no value
-anything that JSON can say     ->   its JSON
-{"base64": ...} and no more    ->   the same, as base64: else it would be taken for bytes
+any value that JSON supports   ->   its JSON
+{"base64": ...} and no more    ->   base64 of its JSON; it would otherwise be decoded as bytes
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record that is to be appended: a value, and what goes with it."""
+    """Record to append: a value, and optionally key, headers, partition and time."""
 
     value: Any
     key: Key = None
     headers: Headers | None = None
     partition: int | None = None
-    """Where it goes; without one, to where its key belongs, or wherever."""
+    """Target partition; if not given, it is chosen by key, or round-robin without a key."""
     timestamp_ms: int | None = None
-    """Milliseconds since 1970; the present, where there is none."""
+    """Milliseconds since 1970; the current time if not given."""
 
 
 def key_bytes(key: Key) -> bytes | None:
-    """Return the bytes of a key."""
     if key is None or isinstance(key, bytes):
         return key
     if not isinstance(key, str):
@@ -51,7 +50,7 @@ def key_bytes(key: Key) -> bytes | None:
 
 
 def row_of(record: NewRecord, key: bytes | None) -> bytes:
-    """Return the JSON of a record without its partition; `key` is that of the record in bytes."""
+    """Return the JSON of a record without its partition; `key` is its key as bytes."""
     parts = [b'{"value":', value_json(record.value)]
     if key is not None:
         parts += [b',"key":', text_json(key)]
@@ -64,7 +63,6 @@ def row_of(record: NewRecord, key: bytes | None) -> bytes:
 
 
 def value_json(value: Any) -> bytes:
-    """Return the JSON that stands for a value."""
     if value is None:
         return b"null"
     if isinstance(value, bytes | bytearray | memoryview):

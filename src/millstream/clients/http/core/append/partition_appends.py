@@ -1,10 +1,10 @@
-"""Appends on their way to one partition: one request at a time, and what waits shares the next.
+"""Appends to one partition: one request in flight, and waiting groups share the next one.
 
-    add ─► waiting ──── take, when nothing is under way ───► under way ─► outcome of each parcel
-                        parcels up to a size, in order        1 request
+    add ─► waiting ──── take, if nothing is in flight ───► in flight ─► outcome of each group
+                        groups up to a size, in order       1 request
 
-The node knows by its producer and sequence whether it has a request already. So there is only ever
-one under way: behind one that failed, a second one would be out of order.
+The node detects repeated requests by producer and sequence. Only one request may be in flight: a
+second one behind a request that failed would be out of order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SEQUENCE_MAX = 2**31 - 1
 
 
 class RecordGroup:
-    """Records of one call for one partition, which go together: all of them or none."""
+    """Records of one call for one partition. They are appended all or none."""
 
     __slots__ = ("deadline", "rows", "size", "ticket")
 
@@ -28,58 +28,58 @@ class RecordGroup:
         self.rows = rows
         self.size = sum(map(len, rows))
         self.deadline = deadline
-        """When there is no use in sending it any more."""
+        """After this time, the group is not sent any more."""
         self.ticket = ticket
-        """What its sender waits by; means nothing here."""
+        """What the sender waits on; not used here."""
 
 
 class PartitionAppends:
-    """The way to one partition. For one thread at a time."""
+    """Queue of appends to one partition. For one thread at a time."""
 
     def __init__(self, topic: str, partition: int, config: ClientConfig) -> None:
         self.topic = topic
         self.partition = partition
         self.producer: HttpProducerId | None = None
-        """Under which id the next request goes; none where one has to be taken first."""
-        self.spent: HttpProducerId | None = None
-        """The id that may not be used here again: it is not known what the node has of it."""
+        """Producer id of the next request; `None` if one has to be acquired first."""
+        self.retired: HttpProducerId | None = None
+        """Producer id that must not be used again: the node's sequence is unknown."""
         self.sequence = 0
-        """How many records this producer appended to the partition."""
+        """Number of records that this producer appended to the partition."""
         self.is_busy = False
-        """Whether a request is under way."""
+        """Whether a request is in flight."""
         self.waiting: deque[RecordGroup] = deque()
         self._config = config
 
     def take(self) -> list[RecordGroup]:
-        """Return what goes into the next request; at least one parcel, where any waits."""
-        taken: list[RecordGroup] = []
+        """Remove and return the groups of the next request: at least one, if any waits."""
+        groups: list[RecordGroup] = []
         size = count = 0
         while self.waiting:
-            parcel = self.waiting[0]
-            size += parcel.size
-            count += len(parcel.rows)
+            group = self.waiting[0]
+            size += group.size
+            count += len(group.rows)
             is_too_much = (
                 size > self._config.gather_bytes_max or count > self._config.gather_records_max
             )
-            if taken and is_too_much:
+            if groups and is_too_much:
                 break
-            taken.append(self.waiting.popleft())
-        return taken
+            groups.append(self.waiting.popleft())
+        return groups
 
-    def begin(self, producer: HttpProducerId) -> None:
-        """Start anew, under an id that was never used here."""
-        assert producer != self.spent, "the node would take what is new for what it has"
+    def start_producer(self, producer: HttpProducerId) -> None:
+        """Start at sequence 0 with a producer id that was never used here."""
+        assert producer != self.retired, "the node would take what is new for what it has"
         self.producer = producer
         self.sequence = 0
 
-    def end(self) -> None:
-        """Use the id no more: it is not known what the node has of it."""
+    def retire_producer(self) -> None:
+        """Stop using the producer id, because the node's sequence for it is unknown."""
         if self.producer is not None:
-            self.spent = self.producer
+            self.retired = self.producer
         self.producer = None
 
     def advance(self, count: int) -> None:
-        """Take note that the node has `count` records more."""
+        """Advance the sequence by `count` acknowledged records."""
         self.sequence += count
         if self.sequence > SEQUENCE_MAX // 2:
-            self.end()  # Long before the numbers begin anew.
+            self.retire_producer()  # Long before the numbers begin anew.

@@ -1,7 +1,7 @@
-"""The jobs that a worker holds: the one that is worked on, and those that were claimed ahead.
+"""Jobs that a worker has claimed: the current one, and those claimed ahead.
 
-Pure, and the same for those who block and those who await; whoever uses it from several threads
-keeps them apart.
+Does no I/O; shared by the blocking and the asyncio worker. Not thread-safe: a caller with several
+threads holds a lock.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ J = TypeVar("J", bound=WorkerJob)
 
 
 class ClaimedJobs(Generic[J]):
-    """What a worker holds, and how long."""
+    """Claimed jobs and their leases."""
 
     def __init__(self) -> None:
         self._ahead: deque[J] = deque()
         self.current: J | None = None
-        """The job that is worked on."""
+        """The job that is being processed."""
         self.leases = Leases()
 
-    def claimed(self, jobs: Sequence[J], now: float) -> None:
-        """Take jobs in."""
+    def add(self, jobs: Sequence[J], now: float) -> None:
+        """Add jobs that were just claimed."""
         self._ahead.extend(jobs)
         for job in jobs:
             self.leases.add([job.receipt], job.lease_s, now)
 
     def next(self) -> J | None:
-        """Return the next job, which is worked on from now; nothing where there is none."""
+        """Make the next job the current one and return it; `None` if there is none."""
         self.current = None
         while self._ahead:
             job = self._ahead.popleft()
@@ -45,28 +45,28 @@ class ClaimedJobs(Generic[J]):
         return None
 
     def due(self, now: float) -> list[str]:
-        """Return the receipts of leases that have to be made longer now."""
+        """Return the receipts of leases that have to be extended now."""
         if self.current is not None and self.current.is_settled:
             self.leases.remove([self.current.receipt])  # Its worker was quicker than the loop.
         return self.leases.due(now)
 
-    def lost(self, receipts: Iterable[str]) -> None:
-        """Take note of leases that ended: their jobs may belong to others."""
-        gone = set(receipts)
-        self.leases.remove(gone)
+    def mark_lost(self, receipts: Iterable[str]) -> None:
+        """Mark jobs whose leases expired: other workers may have them."""
+        lost = set(receipts)
+        self.leases.remove(lost)
         for job in (*self._ahead, self.current):
-            if job is not None and job.receipt in gone:
+            if job is not None and job.receipt in lost:
                 job.is_lost = True
                 logger.warning("the lease of %r ended before it could be made longer", job)
 
-    def settled(self, job: J) -> None:
-        """Take note that a job was acked or given back."""
+    def remove(self, job: J) -> None:
+        """Stop extending the lease of a job that was settled."""
         self.leases.remove([job.receipt])
 
-    def rest(self) -> list[J]:
-        """Return what is held and not settled, and hold it no more."""
-        held = [*([self.current] if self.current else []), *self._ahead]
+    def take_unsettled(self) -> list[J]:
+        """Remove all jobs and return those that are neither settled nor lost."""
+        jobs = [*([self.current] if self.current else []), *self._ahead]
         self._ahead.clear()
         self.current = None
-        self.leases.remove([job.receipt for job in held])
-        return [job for job in held if not job.is_settled and not job.is_lost]
+        self.leases.remove([job.receipt for job in jobs])
+        return [job for job in jobs if not job.is_settled and not job.is_lost]
