@@ -80,7 +80,7 @@ def test_a_damaged_file_of_acknowledgements_ends_with_1(data: Path, tmp_path: Pa
     (tmp_path / "bad").write_text("nonsense\n")
     result = run("--data", data, "--acknowledged", tmp_path / "bad")
     assert result.exit_code == 1
-    assert "line 1: this is not the first line of an acknowledgement file" in result.stderr
+    assert "line 1: not the first line of an acknowledgement file" in result.stderr
     result = run("--data", data, "--acknowledged", tmp_path / "none")
     assert result.exit_code == 1
     assert "No such file" in result.stderr

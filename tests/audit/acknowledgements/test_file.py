@@ -121,7 +121,7 @@ GOOD = b'{"topic":"t","partition":0,"offset":0,"key":null,"value":null}\n'
 @pytest.mark.parametrize(
     ("content", "error", "said"),
     [
-        (HEADER + GOOD + b"\0\0\0\n" + GOOD, CorruptFile, "line 3: this is no acknowledgement"),
+        (HEADER + GOOD + b"\0\0\0\n" + GOOD, CorruptFile, "line 3: not an acknowledgement"),
         (HEADER + b"\n", CorruptFile, "line 2"),
         (HEADER + GOOD.replace(b'"t"', b'""'), CorruptFile, "line 2"),
         (HEADER + GOOD.replace(b"0", b"-2", 1), CorruptFile, "line 2"),
@@ -129,10 +129,10 @@ GOOD = b'{"topic":"t","partition":0,"offset":0,"key":null,"value":null}\n'
         (HEADER + GOOD.replace(b'"key":null,', b""), CorruptFile, "line 2"),
         (HEADER + GOOD.replace(b"null", b'"12"', 1), CorruptFile, "line 2"),
         (HEADER + b"\xff\n", CorruptFile, "line 2"),
-        (HEADER + b"x" * LINE_SIZE_MAX + b"x\n", CorruptFile, f"more than {LINE_SIZE_MAX} bytes"),
-        (GOOD, CorruptFile, "line 1: this is not the first line"),
-        (HEADER.replace(b"1", b"2"), UnknownFormat, "line 1: found version 2, known is 1"),
-        (HEADER.replace(b"millstream", b"other"), UnknownFormat, "line 1: found format"),
+        (HEADER + b"x" * LINE_SIZE_MAX + b"x\n", CorruptFile, f"longer than {LINE_SIZE_MAX} bytes"),
+        (GOOD, CorruptFile, "line 1: not the first line"),
+        (HEADER.replace(b"1", b"2"), UnknownFormat, "line 1: version must be 1, got 2"),
+        (HEADER.replace(b"millstream", b"other"), UnknownFormat, "line 1: format must be"),
     ],
 )
 def test_damage_is_named_with_its_line(
@@ -157,7 +157,7 @@ def test_a_file_of_something_else_is_left_as_it_is(path: Path, content: bytes) -
 
 
 def test_two_do_not_write_the_same_file(path: Path) -> None:
-    with AcknowledgementFile(path), pytest.raises(StoreLocked, match="someone else"):
+    with AcknowledgementFile(path), pytest.raises(StoreLocked, match="in use by another process"):
         AcknowledgementFile(path)
     AcknowledgementFile(path).close()
 
@@ -247,9 +247,9 @@ def test_a_line_that_a_full_disk_cut_is_finished_when_there_is_room(
 
 
 def test_bad_settings_are_refused(path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="sync_every is -1"):
+    with pytest.raises(InvalidConfig, match="sync_every must be at least 0, got -1"):
         AcknowledgementFile(path, sync_every=-1)
-    with pytest.raises(InvalidConfig, match="topic id is 'x'"):
+    with pytest.raises(InvalidConfig, match="topic id must be a UUID, got 'x'"):
         AcknowledgementFile(path, topic_ids={"orders": "x"})
     with pytest.raises(StorageFailed, match="cannot be opened"):
         AcknowledgementFile(path / "not" / "there")

@@ -62,7 +62,7 @@ def test_a_changed_value_is_found_though_its_sum_is_right(filled: Stage) -> None
         (miss,) = found.report["misses"]
         assert (miss["topic"], miss["partition"], miss["offset"]) == (TOPIC, 0, offset)
         assert miss["line"] == offset + 2
-        assert miss["why"] == "there is another value in its place"
+        assert miss["why"] == "the record at its offset has another value"
 
 
 def test_a_removed_record_is_found_though_its_batch_is_sound(filled: Stage) -> None:

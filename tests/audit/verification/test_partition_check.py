@@ -81,7 +81,7 @@ def test_another_record_in_its_place_is_told(tmp_path, file, sent: Record, what:
     report = check(tmp_path, file, [batch(0, A, B)], OPEN)
     assert outcomes(report) == {"different": 1}
     (miss,) = report.discrepancies
-    assert miss.why == f"there is another {what} in its place"
+    assert miss.why == f"the record at its offset has another {what}"
     assert (miss.offset, miss.file, miss.line) == (0, file.path, 2)
 
 
@@ -94,8 +94,8 @@ def test_headers_and_times_that_nobody_noted_are_not_compared(tmp_path, file) ->
 @pytest.mark.parametrize(
     ("offset", "why"),
     [
-        (1, "its batch does not hold it any more"),
-        (4, "no sound batch holds its offset"),
+        (1, "its batch no longer contains it"),
+        (4, "no intact batch contains its offset"),
         (8, "the partition ends at offset 8"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_batch_that_cannot_be_opened_has_lost_its_records(tmp_path, file) -> N
     bad = seal(decode_header(good), bytes(len(good) - HEADER_SIZE))
     report = check(tmp_path, file, [bad, batch(2, C)], OPEN)
     assert outcomes(report) == {"lost": 2, "found": 1}
-    assert report.discrepancies[0].why.startswith("its batch cannot be opened")
+    assert report.discrepancies[0].why.startswith("its batch cannot be decoded")
 
 
 def test_what_lies_before_the_start_is_rightly_gone(tmp_path, file) -> None:
@@ -248,7 +248,7 @@ def test_the_next_transaction_of_a_producer_is_another_one(tmp_path, file) -> No
 def test_a_marker_in_the_place_of_a_record_is_told(tmp_path, file) -> None:
     note(file, 0, A)
     report = check(tmp_path, file, [marker(0, 7, is_commit=True)], OPEN)
-    assert report.discrepancies[0].why == "the end of a transaction is in its place"
+    assert report.discrepancies[0].why == "a transaction marker is at its offset"
 
 
 def test_records_of_a_topic_that_was_made_anew_are_not_missed(tmp_path, file) -> None:

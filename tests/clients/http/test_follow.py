@@ -237,11 +237,11 @@ def test_who_gets_no_connection_for_too_long_is_told(patient):
 
 
 WRONG = {
-    "an endless line": (HEAD + b"5000\r\n" + b"x" * 0x5000, "limit is 10000"),
-    "an endless event": (HEAD + b"9\r\ndata: xx\n\r\n" * 5_000, "limit is 10000"),
+    "an endless line": (HEAD + b"5000\r\n" + b"x" * 0x5000, "at most 10000 bytes"),
+    "an endless event": (HEAD + b"9\r\ndata: xx\n\r\n" * 5_000, "at most 10000 bytes"),
     "no stream": (answer(200, {}, content_type="application/json"), "media type"),
     "no JSON": (HEAD + b"18\r\nevent: records\ndata: {\n\n\r\n", "answer is"),
-    "no cursor": (HEAD + records(1, cursor="nonsense"), "id of an event"),
+    "no cursor": (HEAD + records(1, cursor="nonsense"), "event id: "),
 }
 
 

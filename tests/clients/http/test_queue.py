@@ -181,7 +181,7 @@ def test_a_job_whose_lease_was_lost_is_told_and_the_worker_goes_on(queue, caplog
                 job.is_settled = False
                 (getattr(job, "_thing", job)).is_settled = False
                 queue.nack([stolen], delay_ms=0)
-    assert "its lease had ended" in caplog.text
+    assert "was completed after its lease expired" in caplog.text
     assert counts(queue) == (0, 0, 2)
 
 

@@ -81,5 +81,5 @@ def test_a_client_says_who_it_is(connect, broker):
 
 @pytest.mark.parametrize("wrong", ["a\r\nx: y", "a\tb", "\x00", " a", "a ", "x" * 256])
 def test_a_client_id_cannot_become_a_header_of_its_own(wrong):
-    with pytest.raises(InvalidConfig, match="client_id is"):
+    with pytest.raises(InvalidConfig, match="client_id must be"):
         ClientConfig(client_id=wrong)

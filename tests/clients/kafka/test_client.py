@@ -132,13 +132,13 @@ def test_bounds_and_times_of_many_partitions(broker, node, new_topic):
     assert list(node.offsets_at(where, NOW_MS).values()) == [0, None, 0]
     assert list(node.offsets_at(where, NOW_MS + 9001).values()) == [None, None, None]
     assert node.bounds([], isolation=COMMITTED) == {}
-    with pytest.raises(InvalidRequest, match="timestamp is -2 ms"):
+    with pytest.raises(InvalidRequest, match="timestamp must be at least 0 ms, got -2"):
         node.offsets_at(where, -2)
 
 
 @pytest.mark.parametrize("setting", [{"fetch_size_max": 0}, {"timeout_s": 0}])
 def test_a_setting_that_makes_no_sense_is_refused(setting):
-    with pytest.raises(InvalidConfig, match=f"{next(iter(setting))} is 0"):
+    with pytest.raises(InvalidConfig, match=f"{next(iter(setting))} must be .*, got 0"):
         KafkaClient("127.0.0.1:1", **setting)
 
 
@@ -262,7 +262,7 @@ def test_an_answer_for_another_partition_is_none():
     with (
         FakeNode(answer) as fake,
         KafkaClient(fake.bootstrap) as node,
-        pytest.raises(MalformedAnswer, match="left out the offset of t-0"),
+        pytest.raises(MalformedAnswer, match="returned no offset for t-0"),
     ):
         node.offsets_at([WHERE], 0)
 

@@ -67,9 +67,9 @@ def test_the_highest_version_that_both_know_is_used(spoken, version):
 @pytest.mark.parametrize(
     ("apis", "said"),
     [
-        ({3: (0, 9)}, "speaks no version of Fetch, needed is one of 4 to 18"),
-        ({1: (0, 3)}, "speaks versions 0 to 3 of Fetch"),
-        ({1: (19, 20)}, "speaks versions 19 to 20 of Fetch"),
+        ({3: (0, 9)}, "supports no version of Fetch, this client needs one of 4 to 18"),
+        ({1: (0, 3)}, "supports versions 0 to 3 of Fetch"),
+        ({1: (19, 20)}, "supports versions 19 to 20 of Fetch"),
     ],
 )
 def test_a_request_that_the_node_does_not_know_is_not_sent(apis, said):
@@ -113,13 +113,16 @@ def bytes_of(size, number, rest):
 
 
 GARBAGE = {
-    "no number": (lambda h: b"\xff" * 64, "answer claims -1 bytes"),
-    "http": (lambda h: b"HTTP/1.1 400 Bad Request\r\n\r\n", "answer claims 1213486160 bytes"),
-    "too large": (lambda h: bytes_of(2049, h.correlation_id, b""), "claims 2049 bytes, allowed"),
-    "too small": (lambda h: bytes_of(3, h.correlation_id, b""), "claims 3 bytes, allowed is 4"),
+    "no number": (lambda h: b"\xff" * 64, "response size must be between 4 and 2048 bytes, got -1"),
+    "http": (lambda h: b"HTTP/1.1 400 Bad Request\r\n\r\n", "got 1213486160"),
+    "too large": (
+        lambda h: bytes_of(2049, h.correlation_id, b""),
+        "between 4 and 2048 bytes, got 2049",
+    ),
+    "too small": (lambda h: bytes_of(3, h.correlation_id, b""), "between 4 and 2048 bytes, got 3"),
     "wrong number": (
         lambda h: framed(h._replace(correlation_id=h.correlation_id + 1), ANSWER),
-        r"answer is to request \d+, expected \d+",
+        r"response has correlation id \d+, expected \d+",
     ),
     "noise": (lambda h: bytes_of(24, h.correlation_id, b"\x7f" * 20), "on Metadata: "),
     "empty": (lambda h: bytes_of(4, h.correlation_id, b""), "ends at byte 0, within its header"),
@@ -152,14 +155,14 @@ def test_a_claimed_size_is_refused_before_memory_is_taken_for_it():
         connect(node) as connection,
     ):
         before = [len(buffer) for buffer in vars(connection._buffers).values()]
-        with pytest.raises(MalformedAnswer, match="claims 2147483647 bytes"):
+        with pytest.raises(MalformedAnswer, match="got 2147483647"):
             connection.call(MetadataRequest())
         assert [len(buffer) for buffer in vars(connection._buffers).values()] == before
 
 
 def test_a_silent_node_is_given_up_at_the_deadline():
     with FakeNode(lambda *_: None) as node, connect(node, timeout_s=0.05) as connection:
-        with pytest.raises(NodeUnreachable, match=r"no answer within 0\.05 s") as raised:
+        with pytest.raises(NodeUnreachable, match=r"no response within 0\.05 s") as raised:
             connection.call(MetadataRequest())
         assert raised.value.may_be_done
 
@@ -190,7 +193,7 @@ def test_a_node_that_never_stops_sending_does_not_outlive_the_deadline():
         into = memoryview(bytearray(100))
         for _ in range(2):
             connection._read(into, deadline)
-        with pytest.raises(NodeUnreachable, match=r"no answer within 2\.5 s"):
+        with pytest.raises(NodeUnreachable, match=r"no response within 2\.5 s"):
             connection._read(into, deadline)  # There is more, but no time.
 
 

@@ -170,7 +170,7 @@ def test_an_empty_range_is_not_asked_for(node, topic):
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 3), (3, 2)])
 def test_a_range_that_is_none_is_refused(node, topic, start, end):
-    with pytest.raises(InvalidRequest, match=f"range is {start} to {end}"):
+    with pytest.raises(InvalidRequest, match=f"got {start} to {end}"):
         node.chunks(TopicPartition(topic, 0), start, end, isolation=COMMITTED)
 
 
@@ -232,7 +232,7 @@ def test_a_topic_that_is_made_anew_meanwhile_is_not_taken_for_the_old_one(broker
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         node.create_topic(topic, partitions=1)
         fill(broker, topic, 100)
-        with pytest.raises(UnknownTopicId, match="is gone, that name has"):
+        with pytest.raises(UnknownTopicId, match="was deleted and created again"):
             list(reading)
 
 
@@ -269,7 +269,7 @@ def test_where_nothing_is_left_of_a_range_the_next_batch_says_how_far():
 
 
 def test_batches_before_what_was_asked_for_are_no_answer():
-    with pytest.raises(MalformedAnswer, match="asked from offset 7 on, found batches up to 6"):
+    with pytest.raises(MalformedAnswer, match="response to a fetch from offset 7 ends at offset 6"):
         whole_batches(memoryview(b"".join(batches(0, 2, 4))), 7, 10)
 
 
@@ -277,5 +277,5 @@ def test_batches_before_what_was_asked_for_are_no_answer():
 def test_a_batch_smaller_than_its_header_is_no_batch(length):
     data = bytearray(b"".join(batches(0)))
     data[8:12] = length.to_bytes(4, "big", signed=True)
-    with pytest.raises(CorruptBatch, match=f"batch claims {length + 12} bytes"):
+    with pytest.raises(CorruptBatch, match=f"batch size must be at least 61, got {length + 12}"):
         whole_batches(memoryview(data), 0, 10)

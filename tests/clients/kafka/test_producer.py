@@ -203,7 +203,9 @@ def test_what_the_node_refuses_is_raised_as_it_is(node, new_topic):
 
 def test_settings_that_make_no_sense_are_refused(node):
     for in_flight in (0, 6):
-        with pytest.raises(InvalidConfig, match=f"in_flight_max is {in_flight}, allowed is 1 to 5"):
+        with pytest.raises(
+            InvalidConfig, match=f"in_flight_max must be between 1 and 5, got {in_flight}"
+        ):
             TransactionalProducer(node, "x", timeout_ms=1000, in_flight_max=in_flight)
     with pytest.raises(InvalidTransactionTimeout):
         TransactionalProducer(node, "x", timeout_ms=2**31 - 1)

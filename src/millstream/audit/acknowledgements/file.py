@@ -40,7 +40,7 @@ from millstream.errors import (
 BUFFER_SIZE_MAX = 64 * 1024
 """Bytes that are buffered before they are written: some hundreds of lines."""
 
-_NO_TIMESTAMP_TYPE = 0  # Of librdkafka: there is none.
+_NO_TIMESTAMP_TYPE = 0  # librdkafka: there is no timestamp.
 
 Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
@@ -64,7 +64,7 @@ class AcknowledgementFile:
         topic_ids: Mapping[str, uuid.UUID | str] | None = None,
     ) -> None:
         if sync_every < 0:
-            raise InvalidConfig(f"sync_every is {sync_every}, least is 0")
+            raise InvalidConfig(f"sync_every must be at least 0, got {sync_every}")
         self.path = os.fspath(path)
         self.count = 0
         """Number of acknowledgements recorded."""
@@ -91,7 +91,7 @@ class AcknowledgementFile:
     ) -> None:
         self.close()
 
-    # Noting.
+    # Recording.
 
     def note(
         self,
@@ -322,7 +322,7 @@ def _topic_id(topic_id: uuid.UUID | str) -> uuid.UUID:
     try:
         return topic_id if isinstance(topic_id, uuid.UUID) else uuid.UUID(topic_id)
     except ValueError:
-        raise InvalidConfig(f"topic id is {topic_id!r}, needed is a UUID") from None
+        raise InvalidConfig(f"topic id must be a UUID, got {topic_id!r}") from None
 
 
 def _open(path: str) -> int:
@@ -332,7 +332,7 @@ def _open(path: str) -> int:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         _resume(file, path)
     except BlockingIOError:
-        reason: MillstreamError = StoreLocked(f"{path} is being written by someone else")
+        reason: MillstreamError = StoreLocked(f"{path} is in use by another process")
     except OSError as error:
         reason = StorageFailed(f"{path} cannot be opened: {error}")
     except MillstreamError as error:
@@ -369,5 +369,5 @@ def _complete_size(file: int, size: int) -> int:
     tail = os.pread(file, size - start, start)
     end = tail.rfind(b"\n") + 1
     if not end and start:
-        raise CorruptFile(f"the last line has more than {LINE_SIZE_MAX} bytes")
+        raise CorruptFile(f"the last line is longer than {LINE_SIZE_MAX} bytes")
     return start + end

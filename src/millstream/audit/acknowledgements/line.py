@@ -111,7 +111,7 @@ def decode_line(data: bytes) -> Acknowledgement:
     try:
         line = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptFile(f"this is no acknowledgement: {error}") from None
+        raise CorruptFile(f"not an acknowledgement: {error}") from None
     return Acknowledgement(
         topic=line.topic,
         partition=line.partition,
@@ -130,13 +130,11 @@ def check_header(data: bytes) -> None:
     try:
         head = _header_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptFile(
-            f"this is not the first line of an acknowledgement file: {error}"
-        ) from None
+        raise CorruptFile(f"not the first line of an acknowledgement file: {error}") from None
     if head.format != FORMAT:
-        raise UnknownFormat(f"found format {head.format!r}, known is {FORMAT!r}")
+        raise UnknownFormat(f"format must be {FORMAT!r}, got {head.format!r}")
     if head.version != VERSION:
-        raise UnknownFormat(f"found version {head.version}, known is {VERSION}")
+        raise UnknownFormat(f"version must be {VERSION}, got {head.version}")
 
 
 def _digits(number: int | None) -> bytes:

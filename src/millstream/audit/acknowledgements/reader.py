@@ -34,7 +34,7 @@ class AcknowledgementReader:
                 number += 1
                 if not data.endswith(b"\n"):
                     if len(data) > LINE_SIZE_MAX:
-                        raise self._wrong(number, f"has more than {LINE_SIZE_MAX} bytes")
+                        raise self._corrupt(number, f"longer than {LINE_SIZE_MAX} bytes")
                     self.is_torn = True
                     return
                 try:
@@ -47,5 +47,5 @@ class AcknowledgementReader:
         if number == 0:
             self.is_torn = True  # Killed before its first line was written.
 
-    def _wrong(self, number: int, what: str) -> CorruptFile:
+    def _corrupt(self, number: int, what: str) -> CorruptFile:
         return CorruptFile(f"{self.path}: line {number}: {what}")

@@ -31,10 +31,10 @@ _UNKNOWN_END = 2**63 - 1
 
 _PROMISES = {
     Durability.FSYNC: "",
-    Durability.DISK: " (class disk: a power cut may take the end of it)",
-    Durability.MEMORY: " (class memory: a crash may take the end of it, and a node that runs may"
+    Durability.DISK: " (class disk: a power cut may lose the end of the log)",
+    Durability.MEMORY: " (class memory: a crash may lose the end of the log, and a running node may"
     " not have written it yet)",
-    Durability.EPHEMERAL: " (class ephemeral: it is in no file)",
+    Durability.EPHEMERAL: " (class ephemeral: it has no files)",
 }
 
 
@@ -62,11 +62,11 @@ class DirectorySource:
             if row is None:
                 return f"there is no topic {where.topic!r}"
         if not is_topic(where.topic):
-            return f"no topic can be called {where.topic!r}"
+            return f"{where.topic!r} is not a valid topic name"
         files = survey_partition(self._filesystem, self._directory(where))
         if not files.names:
-            # It may be new, and not written to yet: what is lost then is said of each record.
-            return f"there are no files of partition {where}"
+            # The partition may be new; if records were acknowledged, each is reported as lost.
+            return f"partition {where} has no files"
         return _facts(files.partition or PartitionMetadata(), row)
 
     def batches(

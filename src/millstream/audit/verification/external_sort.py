@@ -80,7 +80,9 @@ class ExternalSort:
             run.writelines(entries)
             run.flush()
         except OSError as error:
-            raise StorageFailed(f"no room to sort in {tempfile.gettempdir()}: {error}") from error
+            raise StorageFailed(
+                f"temporary files for sorting cannot be written to {tempfile.gettempdir()}: {error}"
+            ) from error
         return run
 
     def _read(self, run: IO[bytes]) -> Iterator[bytes]:

@@ -76,7 +76,7 @@ class NodeSource:
             try:
                 size = self._impatient.offset_bytes({one: bounds[one]})[one] if start < end else 0
             except MillstreamError:
-                size = 1  # Whoever reads it will say what is wrong.
+                size = 1  # The read reports the error.
             total += size * (end - start)
         return int(total)
 
@@ -87,7 +87,7 @@ class NodeSource:
         except UnknownTopic as error:
             return str(error)
         if where.partition >= partitions:
-            return f"topic {where.topic!r} has partitions 0 to {partitions - 1} only"
+            return f"topic {where.topic!r} has only partitions 0 to {partitions - 1}"
         start, end = self._client.bounds([where], isolation=_ALL)[where]
         return PartitionFacts(start, end, topic_id, compacted_before=end if is_compacted else 0)
 
@@ -115,9 +115,11 @@ class NodeSource:
                         position = found.header.next_offset
             except OffsetOutOfRange as error:
                 if error.start <= position:
-                    yield _problem(where, position, f"said to end at {facts.end}, but {error}")
+                    yield _problem(
+                        where, position, f"the partition should end at {facts.end}, but {error}"
+                    )
                     return
-                position = error.start  # Retention took it meanwhile.
+                position = error.start  # Retention deleted it meanwhile.
             except _UNREADABLE as error:
                 if reader is self._client:
                     reader = self._impatient
@@ -194,7 +196,7 @@ class NodeSource:
 
 
 def _absent(where: TopicPartition, first: int, last: int) -> Finding:
-    what = f"nothing holds it, up to offset {last}"
+    what = f"no batch contains it, up to offset {last}"
     return Finding(str(where), None, f"offset {first}: {what}", FindingKind.ABSENT)
 
 

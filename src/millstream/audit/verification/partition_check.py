@@ -85,8 +85,7 @@ class PartitionCheck:
                 else:
                     self._record_lost(
                         missing,
-                        "is gone from a log that was compacted, and nothing later of its key is"
-                        " there",
+                        "is missing from a compacted log, and there is no later record of its key",
                     )
 
     # Reading.
@@ -105,7 +104,7 @@ class PartitionCheck:
             records = read_records(batch.data)
         except CorruptBatch as error:
             while self._next_ack is not None and self._next_ack.offset < header.next_offset:
-                self._record_lost(self._next_ack, f"its batch cannot be opened: {error}")
+                self._record_lost(self._next_ack, f"its batch cannot be decoded: {error}")
                 self._advance()
             return
         if is_due:
@@ -126,12 +125,12 @@ class PartitionCheck:
             elif ack.offset < self._facts.start:
                 self._count(AckOutcome.BEFORE_START)
             elif record is None:
-                self._record_missing(ack, "its batch does not hold it any more")
+                self._record_missing(ack, "its batch no longer contains it")
             elif batch.header.is_control:
-                self._record_different(ack, "the end of a transaction is in its place")
+                self._record_different(ack, "a transaction marker is at its offset")
             elif differences := _differences(ack, record):
                 self._record_different(
-                    ack, f"there is another {' and '.join(differences)} in its place"
+                    ack, f"the record at its offset has another {' and '.join(differences)}"
                 )
             else:
                 self._record_match(ack, batch, record)
@@ -170,7 +169,7 @@ class PartitionCheck:
             self._record_lost(ack, _ABORTED)
         self._count(AckOutcome.LOST, ended.committed - len(ended.first))
 
-    # What is not there.
+    # Missing records.
 
     def _report_missing_before(self, offset: int | None) -> None:
         """Report all acks before `offset`, or all remaining ones: no batch holds them."""
@@ -180,13 +179,13 @@ class PartitionCheck:
             elif offset is None and ack.offset >= self._next_offset:
                 self._record_missing(ack, f"the partition ends at offset {self._next_offset}")
             else:
-                self._record_missing(ack, "no sound batch holds its offset")
+                self._record_missing(ack, "no intact batch contains its offset")
             self._advance()
 
     def _record_missing(self, ack: IndexedAck, why: str) -> None:
         """Report a missing record, after checking whether it may have been deleted."""
         if not self._facts_are_current and ack.offset >= self._facts.start:
-            # Retention and compaction go on while this reads.
+            # Retention and compaction may run while this reads.
             found = self._source.facts(self._where)
             self._facts = self._facts if isinstance(found, str) else found
             self._facts_are_current = True

@@ -61,7 +61,9 @@ class Probes:
         self, where: TopicPartition, facts: PartitionFacts, *, count: int, rng: random.Random
     ) -> None:
         if count > PROBES_MAX:
-            raise InvalidRequest(f"{count} samples of each partition, allowed is 0-{PROBES_MAX}")
+            raise InvalidRequest(
+                f"samples of each partition must be between 0 and {PROBES_MAX}, got {count}"
+            )
         self._where = where
         self._end = facts.end
         chosen = choose_offsets(facts.start, facts.end, count, rng)
@@ -90,7 +92,7 @@ class Probes:
         try:
             records = read_records(batch.data)
         except CorruptBatch:
-            return  # Its producer made it so, and no time can be told.
+            return  # Written so by its producer; it has no usable timestamp.
         latest = max(record.timestamp_ms for record in records)
         if latest >= 0 and (self._latest is None or latest > self._latest):
             first = next(record.offset for record in records if record.timestamp_ms == latest)
@@ -118,12 +120,12 @@ class Probes:
                     return None
                 header = source.header_holding(self._where, probe.offset, probe.before)
         except OffsetOutOfRange:
-            return None  # Retention took it meanwhile.
+            return None  # Retention deleted it meanwhile.
         except CorruptBatch as error:
-            return f"offset {probe.offset}: a fetch from there is damaged: {error}"
+            return f"offset {probe.offset}: a fetch from it is damaged: {error}"
         return (
-            f"offset {probe.offset}: a fetch from there begins with {_span(found)},"
-            f" reading through finds {_span(header)}"
+            f"offset {probe.offset}: a fetch from it starts with {_span(found)},"
+            f" a sequential read finds {_span(header)}"
         )
 
     def _check_time(self, source: NodeSource, probe: _TimeProbe) -> str | None:
@@ -131,8 +133,8 @@ class Probes:
         if found == probe.offset or not self._is_still_present(source, probe):
             return None
         return (
-            f"time {probe.timestamp_ms}: the first record as late has offset {probe.offset},"
-            f" the node says {found}"
+            f"time {probe.timestamp_ms}: the first record at or after it has offset {probe.offset},"
+            f" the node returns {found}"
         )
 
     def _is_still_present(self, source: NodeSource, probe: _TimeProbe) -> bool:
@@ -153,8 +155,8 @@ class Probes:
         found = source.offset_at(self._where, self._latest + 1)
         if found is not None and found < self._end:
             what = (
-                f"time {self._latest + 1}: no record is as late before offset {self._end},"
-                f" the node says {found}"
+                f"time {self._latest + 1}: no record before offset {self._end} is as late,"
+                f" the node returns {found}"
             )
             report.add_finding(Finding(str(self._where), None, what))
 
@@ -163,4 +165,5 @@ def _span(found: IntactBatch | BatchHeader | None) -> str:
     header = found.header if isinstance(found, IntactBatch) else found
     if header is None:
         return "nothing"
-    return f"a batch of offsets {header.base_offset} to {header.last_offset} (sum {header.crc:08x})"
+    span = f"offsets {header.base_offset} to {header.last_offset}"
+    return f"a batch of {span} (checksum {header.crc:08x})"

@@ -51,7 +51,7 @@ class SupersededKeys:
 
     def add_missing(self, ack: IndexedAck) -> None:
         """Add a missing record, which must have a key."""
-        assert ack.key is not None, "compaction keeps what has no key"
+        assert ack.key is not None, "compaction keeps records without a key"
         self.has_missing = True
         self._sort.add(_KEY_AND_OFFSET.pack(ack.key, _OFFSET_END - ack.offset) + ack.entry)
 

@@ -115,7 +115,7 @@ class Verification:
 
     def verify_node(self, bootstrap: str, *, samples: int, seed: int, timeout_s: float) -> Report:
         """Read all partitions of a node, compare them, then probe its indexes."""
-        rng = random.Random(seed)  # noqa: S311 - which offsets are looked at is no secret.
+        rng = random.Random(seed)  # noqa: S311 - the choice of offsets is not secret.
 
         def make_probes(where: TopicPartition, facts: PartitionFacts) -> Probes:
             return Probes(where, facts, count=samples, rng=rng)

@@ -20,7 +20,7 @@ class BrokerAddress(NamedTuple):
 
 def parse_bootstrap(text: str) -> tuple[BrokerAddress, ...]:
     """Parse `host:port,host:port`, as in Kafka's `bootstrap.servers`; IPv6 in brackets."""
-    return tuple(dict.fromkeys(_parse(one.strip()) for one in text.split(",")))
+    return tuple(dict.fromkeys(_parse(part.strip()) for part in text.split(",")))
 
 
 def _parse(text: str) -> BrokerAddress:
@@ -31,6 +31,6 @@ def _parse(text: str) -> BrokerAddress:
     is_port = port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX
     if not host or not is_port or (":" in host) != is_bracketed:
         raise InvalidConfig(
-            f"address is {text!r}, expected host:port with a port from 1 to {_PORT_MAX}"
+            f"address must be host:port with a port between 1 and {_PORT_MAX}, got {text!r}"
         )
     return BrokerAddress(host, int(port))

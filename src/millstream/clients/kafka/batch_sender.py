@@ -40,7 +40,7 @@ from millstream.protocols.kafka.messages.produce import (
 )
 from millstream.records.topic_partition import TopicPartition
 
-_ALL: Final = -1  # Answered when the batch is safe.
+_ALL: Final = -1  # Acknowledged by all in-sync replicas.
 _TOPIC_ID_SINCE: Final = 13
 
 
@@ -67,7 +67,7 @@ class _LeaderConnection:
     def send(
         self, batch: _Batch, request: ProduceRequest, version_max: int | None, deadline: Deadline
     ) -> None:
-        self.is_lost = True  # Unless it goes well.
+        self.is_lost = True  # Until the call succeeds.
         self.connection.send(request, version_max=version_max, deadline=deadline)
         self.in_flight.append(batch)
         self.is_lost = False
@@ -83,7 +83,8 @@ class _LeaderConnection:
             indexes = [part.index for part in results]
             raise MalformedAnswer(f"{message}: answered for partitions {indexes}")
         code, reason = results[0].error_code, results[0].error_message
-        if code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:  # It is there, so long that Kafka wonders.
+        # A duplicate is stored, but too far back for the node to return its offset.
+        if code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             raise_for_code(code, f"{message}: {reason}" if reason else message)
         self.in_flight.popleft()
         self.is_lost = False
@@ -168,7 +169,7 @@ class BatchSender:
         self._leaders.clear()
         self._leader_addresses.clear()
 
-    # One step, and what follows from its failing.
+    # Steps and retries.
 
     def _attempt(self, step: Callable[[], None]) -> None:
         error: MillstreamError
@@ -198,7 +199,7 @@ class BatchSender:
 
     def _drop(self, leader: _LeaderConnection) -> None:
         address = leader.connection.address
-        self._cluster.release(leader.connection)  # Which closes it, unless nothing is on its way.
+        self._cluster.release(leader.connection)  # Closes it if anything is in flight.
         leader.in_flight.clear()
         del self._leaders[address]
         self._leader_addresses = {
@@ -262,7 +263,9 @@ class BatchSender:
         """Raise if the topic was deleted and created again: sequences do not continue there."""
         current = self._cluster.topic(where.topic, deadline).topic_id
         if (known := self._topic_ids.setdefault(where.topic, current)) != current:
-            raise UnknownTopicId(f"{where}: topic {known} is gone, that name has {current} now")
+            raise UnknownTopicId(
+                f"{where}: the topic was deleted and created again (id {known}, now {current})"
+            )
 
     def _request(self, batch: _Batch, topic_id: uuid.UUID) -> ProduceRequest:
         part = ProduceRequestPartition(index=batch.where.partition, records=batch.data)
@@ -281,7 +284,7 @@ class BatchSender:
             return _TOPIC_ID_SINCE - 1
         return self._version_max
 
-    # Being answered.
+    # Receiving.
 
     def _busy_leader(self) -> _LeaderConnection | None:
         return next((leader for leader in self._leaders.values() if leader.in_flight), None)

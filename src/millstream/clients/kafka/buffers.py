@@ -21,6 +21,6 @@ class AlternatingBuffers:
         """Return `size` bytes of the next buffer, with undefined contents."""
         self._current, self._other = self._other, self._current
         if len(self._current) < size:
-            # One that grows by a little with every answer would be made anew with every answer.
+            # Headroom, so that slightly growing responses do not reallocate it each time.
             self._current = bytearray(max(_SIZE_MIN, size + size // 8))
         return memoryview(self._current)[:size]

@@ -52,7 +52,7 @@ DEFAULT_REPLICAS = -1
 SAMPLE_SIZE_MAX = 64 * 1024
 """Bytes that are read of a range to estimate the size of its records."""
 
-_TOPIC = 2  # Kafka's number for the kind of resource.
+_TOPIC = 2  # Kafka's resource type.
 
 
 class KafkaClient:
@@ -76,10 +76,10 @@ class KafkaClient:
     ) -> None:
         if not 0 < fetch_size_max <= BATCH_SIZE_MAX:
             raise InvalidConfig(
-                f"fetch_size_max is {fetch_size_max}, allowed is 1 to {BATCH_SIZE_MAX} bytes"
+                f"fetch_size_max must be between 1 and {BATCH_SIZE_MAX}, got {fetch_size_max}"
             )
         if not timeout_s > 0:
-            raise InvalidConfig(f"timeout_s is {timeout_s}, it has to be above 0")
+            raise InvalidConfig(f"timeout_s must be above 0, got {timeout_s}")
         self._fetch_size_max = fetch_size_max
         self.cluster = KafkaCluster(
             bootstrap,
@@ -174,7 +174,7 @@ class KafkaClient:
     def _usable(self, name: str, partitions: int, deadline: Deadline) -> TopicDescription:
         """Return a new topic once all its partitions have a leader."""
         for found in self.cluster.describe([name], deadline).topics:
-            raise_for_code(found.error_code, f"topic {name!r} is not known everywhere yet")
+            raise_for_code(found.error_code, f"topic {name!r} is not known on all nodes yet")
         for partition in range(partitions):
             self.cluster.leader(TopicPartition(name, partition), deadline)
         return _describe(self.cluster.topic(name, deadline))
@@ -225,7 +225,7 @@ class KafkaClient:
     ) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after that time, committed or not; see `RecordSource`."""
         if timestamp_ms < 0:
-            raise InvalidRequest(f"timestamp is {timestamp_ms} ms, it may not be below 0")
+            raise InvalidRequest(f"timestamp must be at least 0 ms, got {timestamp_ms}")
         isolation = Isolation.READ_UNCOMMITTED
         found = list_offsets(self.cluster, where, (timestamp_ms,), isolation=isolation)
         return {
@@ -254,7 +254,7 @@ class KafkaClient:
                 first_offset = decode_header(chunk.data).base_offset
                 return len(chunk.data) / (chunk.next_offset - first_offset)
         except OffsetOutOfRange:
-            pass  # Whoever reads there is told.
+            pass  # A reader of the range gets the error.
         finally:
             reading.close()
         return 1.0
@@ -269,7 +269,9 @@ class KafkaClient:
         not verified here; the caller does that when it decodes.
         """
         if not 0 <= start <= end:
-            raise InvalidRequest(f"range is {start} to {end}, allowed is 0 <= start <= end")
+            raise InvalidRequest(
+                f"offset range must satisfy 0 <= start <= end, got {start} to {end}"
+            )
         return self._reading(where, start, end, isolation=isolation, size_max=self._fetch_size_max)
 
     def _reading(

@@ -37,7 +37,7 @@ from millstream.records.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
-_TRANSACTION = 1  # Kafka's number for the kind of coordinator.
+_TRANSACTION = 1  # Kafka's coordinator type.
 
 
 class KafkaCluster:
@@ -120,7 +120,7 @@ class KafkaCluster:
             raise
         self.release(connection)
 
-    # Who is who.
+    # Metadata.
 
     def forget(self) -> None:
         """Drop the cached topic metadata."""
@@ -139,7 +139,7 @@ class KafkaCluster:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
         answer = self._call_any(request, deadline)
         assert isinstance(answer, MetadataResponse)
-        raise_for_code(answer.error_code, "the node does not describe its topics")
+        raise_for_code(answer.error_code, "metadata of topics cannot be fetched")
         self._nodes = {node.node_id: BrokerAddress(node.host, node.port) for node in answer.brokers}
         self._controller = self._nodes.get(answer.controller_id)
         for topic in answer.topics:
@@ -158,7 +158,7 @@ class KafkaCluster:
         for found in self.describe([name], deadline).topics:
             if found.name == name:
                 return _checked(found, name)
-        raise MalformedAnswer(f"asked for topic {name!r}, its metadata is not in the answer")
+        raise MalformedAnswer(f"the response has no metadata of topic {name!r}")
 
     def leader(self, where: TopicPartition, deadline: Deadline) -> BrokerAddress:
         """Return the address of a partition's leader; `RetriableError` if it has none now."""
@@ -186,9 +186,9 @@ class KafkaCluster:
         )
         answer = self._call_any(request, deadline)
         assert isinstance(answer, FindCoordinatorResponse)
-        # One alone up to version 3, a list from version 4 on.
+        # One coordinator up to version 3, a list from version 4.
         found = answer.coordinators[0] if answer.coordinators else answer
-        message = found.error_message or f"who looks after {transactional_id!r} is not known"
+        message = found.error_message or f"the coordinator of {transactional_id!r} is not known"
         raise_for_code(found.error_code, message)
         if not found.host:
             raise MalformedAnswer(f"coordinator of {transactional_id!r} has no host")

@@ -139,8 +139,8 @@ class BrokerConnection:
         if version < max(first, api.versions.first):
             supported = f"versions {first} to {last}" if last >= first else "no version"
             raise UnsupportedVersion(
-                f"{self.address} speaks {supported} of {api.name},"
-                f" needed is one of {api.versions.first} to {newest}"
+                f"{self.address} supports {supported} of {api.name},"
+                f" this client needs one of {api.versions.first} to {newest}"
             )
         return version
 
@@ -155,7 +155,7 @@ class BrokerConnection:
         self, request: Any, *, version_max: int | None = None, deadline: Deadline | None = None
     ) -> Any:
         """Send a request and return its response. Nothing else may be in flight."""
-        assert not self._sent, "the next answer belongs to another request"
+        assert not self._sent, "the next response belongs to another request"
         deadline = deadline or self._deadline()
         self.send(request, version_max=version_max, deadline=deadline)
         return self.receive(deadline=deadline)
@@ -173,13 +173,13 @@ class BrokerConnection:
         sent, body = self._receive_body(deadline or self._deadline())
         return self._decode(sent.api, sent.version, body)
 
-    # What the node speaks.
+    # Version negotiation.
 
     def _negotiate(self, deadline: Deadline) -> None:
         answer = self._ask_versions(APIS[API_VERSIONS_KEY].versions.last, deadline)
         if answer.error_code:
             self.close()
-            raise error_of(answer.error_code, f"{self.address} does not say what it speaks")
+            raise error_of(answer.error_code, f"{self.address} does not report its API versions")
         self._supported = {
             versions.api_key: (versions.min_version, versions.max_version)
             for versions in answer.api_keys
@@ -229,7 +229,7 @@ class BrokerConnection:
                     [remaining[at] for at in range(min(len(remaining), _PARTS_MAX))]
                 )
             except TimeoutError:
-                self._raise_unreachable(f"took no request within {deadline.seconds:g} s")
+                self._raise_unreachable(f"request could not be sent within {deadline.seconds:g} s")
             except OSError as error:
                 self._raise_unreachable(f"connection lost: {_describe(error)}")
             while remaining and sent_size >= len(remaining[0]):
@@ -239,19 +239,20 @@ class BrokerConnection:
 
     def _receive_body(self, deadline: Deadline) -> tuple[_Sent, memoryview]:
         """Read one response, check its correlation id, and return its body."""
-        assert self._sent, "no answer is on its way"
+        assert self._sent, "no response is expected"
         sent = self._sent.popleft()
         self._read(self._head, deadline)
         size, correlation_id = _RESPONSE.unpack(self._head)
         if not _CORRELATION_ID_SIZE <= size <= self._frame_size_max:
             self._raise_malformed(
                 sent.api,
-                f"answer claims {size} bytes, must be between {_CORRELATION_ID_SIZE} and"
-                f" {self._frame_size_max}",
+                f"response size must be between {_CORRELATION_ID_SIZE} and {self._frame_size_max}"
+                f" bytes, got {size}",
             )
         if correlation_id != sent.correlation_id:
             self._raise_malformed(
-                sent.api, f"answer is to request {correlation_id}, expected {sent.correlation_id}"
+                sent.api,
+                f"response has correlation id {correlation_id}, expected {sent.correlation_id}",
             )
         body = self._buffers.take(size - _CORRELATION_ID_SIZE)
         self._read(body, deadline)
@@ -264,11 +265,11 @@ class BrokerConnection:
                 self._set_timeout(deadline)
                 count = self._socket.recv_into(into[received:])
             except TimeoutError:
-                self._raise_unreachable(f"no answer within {deadline.seconds:g} s")
+                self._raise_unreachable(f"no response within {deadline.seconds:g} s")
             except OSError as error:
                 self._raise_unreachable(f"connection lost: {_describe(error)}")
             if not count:
-                self._raise_unreachable("hung up")
+                self._raise_unreachable("connection closed by the node")
             received += count
 
     def _decode(self, api: Api, version: int, body: memoryview) -> Any:
@@ -280,9 +281,9 @@ class BrokerConnection:
         except MalformedRequest as error:
             self._raise_malformed(api, str(error))
         except IndexError:
-            self._raise_malformed(api, f"answer ends at byte {len(body)}, within its header")
+            self._raise_malformed(api, f"response ends at byte {len(body)}, within its header")
 
-    # Failing.
+    # Errors.
 
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout_s, clock=self._clock)

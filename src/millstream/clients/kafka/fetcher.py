@@ -78,7 +78,9 @@ def whole_batches(data: memoryview, position: int, end: int) -> FetchChunk | Non
     while size - at >= HEADER_SIZE:
         base, length = _OFFSET_AND_LENGTH.unpack_from(data, at)
         if length < _LENGTH_MIN:
-            raise CorruptBatch(f"batch claims {length + LENGTH_END} bytes, least is {HEADER_SIZE}")
+            raise CorruptBatch(
+                f"batch size must be at least {HEADER_SIZE}, got {length + LENGTH_END}"
+            )
         if base >= end:
             beyond = base
             break
@@ -89,7 +91,9 @@ def whole_batches(data: memoryview, position: int, end: int) -> FetchChunk | Non
         return None if beyond is None else FetchChunk(data[:0], position, beyond)
     next_offset = decode_header(data, last).next_offset
     if next_offset <= position:
-        raise MalformedAnswer(f"asked from offset {position} on, found batches up to {next_offset}")
+        raise MalformedAnswer(
+            f"response to a fetch from offset {position} ends at offset {next_offset}"
+        )
     return FetchChunk(data[:at], next_offset, next_offset if beyond is None else beyond)
 
 
@@ -137,19 +141,20 @@ class PartitionFetcher:
             answer: FetchResponse = connection.receive(deadline=deadline)
             result = self._check_response(answer, connection)
         except BaseException:
-            # What would be answered next, and by whom, has to be found out anew.
+            # The response in flight is unusable, and the leader may have moved.
             self._close_connection()
             raise
         return self._take_chunk(result, connection)
 
-    # Asking.
+    # Requests.
 
     def _connect(self, deadline: Deadline) -> BrokerConnection:
         address = self._cluster.leader(self._where, deadline)
         topic_id = self._cluster.topic(self._where.topic, deadline).topic_id
         if self._has_read and topic_id != self._topic_id:
             raise UnknownTopicId(
-                f"{self._where}: topic {self._topic_id} is gone, that name has {topic_id} now"
+                f"{self._where}: the topic was deleted and created again"
+                f" (id {self._topic_id}, now {topic_id})"
             )
         self._topic_id = topic_id
         self._connection = self._cluster.acquire(address, deadline)
@@ -176,7 +181,7 @@ class PartitionFetcher:
         named_max = _TOPIC_ID_SINCE - 1 if topic_id == NO_ID else None
         connection.send(request, version_max=named_max, deadline=deadline)
 
-    # Being answered.
+    # Responses.
 
     def _check_response(
         self, answer: FetchResponse, connection: BrokerConnection
@@ -204,7 +209,7 @@ class PartitionFetcher:
         self, result: FetchResponsePartition, connection: BrokerConnection
     ) -> BatchChunk:
         if result.log_start_offset > self._position:
-            # A node that says no more about it was told to delete what was there.
+            # The log start moved without an error: the records were deleted on request.
             self._position = min(result.log_start_offset, self._end)
         if self._position == self._end:
             return BatchChunk(b"", self._end, {})
@@ -215,8 +220,8 @@ class PartitionFetcher:
             raise RetriableError(
                 NodeUnreachable(
                     str(connection.address),
-                    f"{len(records or b'')} bytes and no whole batch of {self._where} at offset"
-                    f" {self._position}, though there are records",
+                    f"{len(records or b'')} bytes without a complete batch of {self._where} at"
+                    f" offset {self._position}, although there are records",
                 )
             )
         self._update_size(chunk)
@@ -239,7 +244,7 @@ class PartitionFetcher:
         except NodeUnreachable:
             self._close_connection()  # `_fetch` sends it again, to the leader of that moment.
 
-    # Leaving.
+    # Connection.
 
     def _close_connection(self) -> None:
         if self._connection is not None:

@@ -37,8 +37,8 @@ def list_offsets(
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, tuple[int, ...]]:
         by_leader: dict[BrokerAddress, list[TopicPartition]] = {}
-        for one in dict.fromkeys(where):
-            by_leader.setdefault(cluster.leader(one, deadline), []).append(one)
+        for partition in dict.fromkeys(where):
+            by_leader.setdefault(cluster.leader(partition, deadline), []).append(partition)
         found: dict[TopicPartition, tuple[int, ...]] = {}
         for leader, led in by_leader.items():
             with cluster.borrow(leader, deadline) as connection:
@@ -55,20 +55,18 @@ def _ask_leader(
     isolation: Isolation,
     deadline: Deadline,
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    for timestamp in timestamps:  # A partition may be in a request only once.
+    for timestamp in timestamps:  # A request may name a partition only once.
         connection.send(_request(where, timestamp, isolation, deadline), deadline=deadline)
     answers = [_offsets(connection, where, deadline) for _ in timestamps]
-    return {one: tuple(answer[one] for answer in answers) for one in where}
+    return {partition: tuple(answer[partition] for answer in answers) for partition in where}
 
 
 def _request(
     where: Sequence[TopicPartition], timestamp: int, isolation: Isolation, deadline: Deadline
 ) -> ListOffsetsRequest:
     by_topic: dict[str, list[ListOffsetsRequestPartition]] = {}
-    for topic, partition in where:
-        partition_request = ListOffsetsRequestPartition(
-            partition_index=partition, timestamp=timestamp
-        )
+    for topic, number in where:
+        partition_request = ListOffsetsRequestPartition(partition_index=number, timestamp=timestamp)
         by_topic.setdefault(topic, []).append(partition_request)
     return ListOffsetsRequest(
         isolation_level=ISOLATION_LEVELS[isolation],
@@ -87,9 +85,9 @@ def _offsets(
     found: dict[TopicPartition, int] = {}
     for topic in answer.topics:
         for part in topic.partitions:
-            one = TopicPartition(topic.name, part.partition_index)
-            raise_for_code(part.error_code, f"{connection.address} on offsets of {one}")
-            found[one] = part.offset
+            partition = TopicPartition(topic.name, part.partition_index)
+            raise_for_code(part.error_code, f"{connection.address} on offsets of {partition}")
+            found[partition] = part.offset
     if missing := set(where).difference(found):
-        raise MalformedAnswer(f"{connection.address} left out the offset of {min(missing)}")
+        raise MalformedAnswer(f"{connection.address} returned no offset for {min(missing)}")
     return found

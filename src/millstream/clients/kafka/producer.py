@@ -56,7 +56,7 @@ class TransactionalProducer:
     ) -> None:
         if not 1 <= in_flight_max <= IN_FLIGHT_MAX:
             raise InvalidConfig(
-                f"in_flight_max is {in_flight_max}, allowed is 1 to {IN_FLIGHT_MAX}"
+                f"in_flight_max must be between 1 and {IN_FLIGHT_MAX}, got {in_flight_max}"
             )
         self._cluster = client.cluster
         self._transactional_id = transactional_id
@@ -133,8 +133,8 @@ class TransactionalProducer:
                 self._cluster, transactional_id, self._identity, self._protocol, is_commit=False
             )
         else:
-            # Which sequence numbers arrived is not known. This aborts, and a new epoch counts
-            # from 0.
+            # It is unknown which sequence numbers arrived. This aborts the transaction, and
+            # sequences of the new epoch start at 0.
             identity, _ = init_producer(
                 self._cluster,
                 transactional_id,
@@ -187,6 +187,7 @@ class TransactionalProducer:
         )
         if found != expected or header.size != len(data):
             raise InvalidBatch(
-                f"{where}: batch has {len(data)} bytes, and claims {header.size}; its producer,"
-                f" epoch, sequence, record count and transaction are {found}, expected {expected}"
+                f"{where}: batch of {len(data)} bytes has the size {header.size} in its header; its"
+                " producer id, epoch, sequence, record count and transactional flag are"
+                f" {found}, expected {expected}"
             )

@@ -33,7 +33,7 @@ RETRIABLE = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.NOT_CONTROLLER,
-        # What was known of the topic may be out of date: if it is gone, its metadata will say so.
+        # The cached metadata may be stale; if the topic is deleted, fresh metadata says so.
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         # The node is busy.
@@ -41,7 +41,7 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        # The coordinator moved, starts, or is ending the transaction before.
+        # The coordinator moved, is starting, or is ending the previous transaction.
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,

@@ -98,7 +98,7 @@ def test_noise_gives_events_or_is_refused_and_never_crashes(noise, cuts):
 )
 def test_an_event_without_an_end_is_refused_before_it_is_kept(piece):
     reader = ServerSentEventReader(event_size_max=5_000)
-    with pytest.raises(MalformedAnswer, match="limit is 5000"):
+    with pytest.raises(MalformedAnswer, match="at most 5000 bytes"):
         list(map(reader.feed, [piece] * 100))
 
 

@@ -76,7 +76,7 @@ class AsyncAppendSender:
             futures[partition] = loop.create_future()
             group = self._appender.record_group(texts, futures[partition])
             self._add(self._appender.partition_appends(topic, partition), group)
-        # Who is called off stops waiting; the records are on their way.
+        # A caller that is cancelled stops waiting; its records are sent all the same.
         outcomes = {partition: await future for partition, future in futures.items()}
         if self._appender.is_recording:
             await asyncio.to_thread(self._appender.record, topic, rows, outcomes)
@@ -92,7 +92,7 @@ class AsyncAppendSender:
             self._fail_all(appends, [], "the client was closed")
             appends.is_busy = False
 
-    # Who may wait.
+    # Capacity.
 
     async def _wait_for_capacity(self, size: int) -> None:
         """Wait until `size` more bytes are allowed, and count them."""
@@ -107,7 +107,7 @@ class AsyncAppendSender:
             if (waiter, size) in self._waiters:
                 self._waiters.remove((waiter, size))
             elif not waiter.cancelled():
-                self._release(size)  # It was let in at the same moment.
+                self._release(size)  # It was admitted and cancelled at the same time.
             raise
 
     def _release(self, size: int) -> None:
@@ -140,7 +140,7 @@ class AsyncAppendSender:
                 for group, outcome in zip(groups, outcomes, strict=True):
                     self._complete(group, outcome)
         except BaseException as error:
-            self._fail_all(appends, groups, f"the append was called off: {error!r}")
+            self._fail_all(appends, groups, f"the append was cancelled: {error!r}")
             raise
         finally:
             appends.is_busy = False

@@ -49,7 +49,7 @@ class AsyncQueueWorker:
         await self.close()
 
     def __aiter__(self) -> AsyncIterator[AsyncJob]:
-        # Not kept here: the task knows this object, and a loop that is left has to end by that.
+        # Not stored on self: the task refers to self, and an abandoned generator must be freed.
         return self._work()
 
     def stop(self) -> None:
@@ -89,8 +89,8 @@ class AsyncQueueWorker:
         except NodeUnreachable as lost:
             if not lost.may_be_done:
                 raise
-            # What it gave out comes back when the leases run out. Until then, there may be others.
-            logger.warning("claim of %s: %s", self._queue.name, lost)
+            # Jobs that it handed out return when their leases expire. There may be others now.
+            logger.warning("claim from queue %s failed: %s", self._queue.name, lost)
             return []
 
     async def _ack(self, job: AsyncJob) -> None:
@@ -98,7 +98,9 @@ class AsyncQueueWorker:
             if not job.is_settled:
                 await job.ack()
         except StaleReceipt:
-            logger.warning("%r was done, but its lease had ended: others may do it again", job)
+            logger.warning(
+                "%r was completed after its lease expired; another worker may repeat it", job
+            )
         finally:
             self._jobs.remove(job)
 
@@ -110,11 +112,11 @@ class AsyncQueueWorker:
             extender.cancel()
             await asyncio.gather(extender, return_exceptions=True)
         if unsettled := self._jobs.take_unsettled():
-            # Where this fails, they come back when their leases run out.
+            # If this fails, the jobs return when their leases expire.
             with contextlib.suppress(MillstreamError):
                 await self._queue.nack(unsettled)
 
-    # The task.
+    # The lease task.
 
     async def _extend(self) -> None:
         clock = self._queue.client.context.clock
@@ -140,7 +142,7 @@ class AsyncQueueWorker:
         except StaleReceipt as error:
             stale = error.receipts
         except MillstreamError as error:
-            logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
+            logger.warning("leases of queue %s could not be extended: %s", self._queue.name, error)
         now = client.context.clock.monotonic()
         self._jobs.mark_lost(stale)
         if lease_s is not None:

@@ -91,7 +91,7 @@ class AsyncFollower:
         self._is_closed = True
         if self._stream is not None:
             self._stream.hang_up()
-        with contextlib.suppress(RuntimeError):  # Another task is in it, and ends it.
+        with contextlib.suppress(RuntimeError):  # Another task is iterating, and ends it.
             await self._items.aclose()
 
     async def _follow(self) -> AsyncGenerator[Item, None]:

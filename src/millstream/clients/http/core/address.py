@@ -39,7 +39,7 @@ def parse_node_url(url: str) -> NodeUrl:
     if not (is_plain and parts.scheme in _PORTS and parts.hostname and port != 0):
         raise _invalid(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise InvalidConfig(f"address is {url!r}, and may have no name, query or fragment in it")
+        raise InvalidConfig(f"address {url!r} must not have a user name, query or fragment")
     return NodeUrl(
         parts.hostname,
         port or _PORTS[parts.scheme],
@@ -49,4 +49,4 @@ def parse_node_url(url: str) -> NodeUrl:
 
 
 def _invalid(url: str) -> InvalidConfig:
-    return InvalidConfig(f"address is {url!r}, expected http://host:port or https://host:port")
+    return InvalidConfig(f"address must be http://host:port or https://host:port, got {url!r}")

@@ -76,13 +76,15 @@ class ClientConfig:
         is_name = self.client_id.isprintable() and self.client_id == self.client_id.strip(" ")
         if not is_name or len(self.client_id) > CLIENT_ID_LENGTH_MAX:
             raise InvalidConfig(
-                f"client_id is {self.client_id[:300]!r}, allowed is what can be printed, up to"
-                f" {CLIENT_ID_LENGTH_MAX} characters, without a space at either end"
+                f"client_id must be at most {CLIENT_ID_LENGTH_MAX} printable characters without"
+                f" spaces at either end, got {self.client_id[:300]!r}"
             )
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if name != "client_id" and not value > 0:
-                raise InvalidConfig(f"{name} is {value}, allowed is what is above 0")
+                raise InvalidConfig(f"{name} must be above 0, got {value}")
         if self.pause_s_min > self.pause_s_max:
-            values = f"pause_s_min is {self.pause_s_min}, pause_s_max is {self.pause_s_max}"
-            raise InvalidConfig(f"{values}: the first may not be the larger one")
+            raise InvalidConfig(
+                f"pause_s_min must not be above pause_s_max ({self.pause_s_max}),"
+                f" got {self.pause_s_min}"
+            )

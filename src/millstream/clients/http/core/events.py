@@ -46,7 +46,7 @@ class ServerSentEventReader:
         """Process some bytes and return the events that they complete."""
         if not data:
             return []
-        if self._was_return:  # A line end may be cut in the middle.
+        if self._was_return:  # The second half of a \r\n may arrive later.
             data = data.removeprefix(b"\n")
         self._was_return = data.endswith(b"\r")
         first, *others = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -93,7 +93,8 @@ class ServerSentEventReader:
     def _check_size(self, more: int) -> None:
         if self._size + more > self._event_size_max:
             raise MalformedAnswer(
-                f"event has {self._size + more} bytes or more, limit is {self._event_size_max}"
+                f"event must have at most {self._event_size_max} bytes,"
+                f" got {self._size + more} or more"
             )
 
 
@@ -101,4 +102,4 @@ def _text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise MalformedAnswer(f"event has {value[:100]!r}, which is not UTF-8") from None
+        raise MalformedAnswer(f"event contains {value[:100]!r}, which is not UTF-8") from None

@@ -42,7 +42,7 @@ class FollowState:
         exclude_node: str | None = None,
     ) -> None:
         if not topics:
-            raise InvalidRequest("there is no topic to follow")
+            raise InvalidRequest("at least one topic must be given")
         self._context = context
         self._topics = tuple(dict.fromkeys(topics))
         self._from = from_
@@ -92,7 +92,7 @@ class FollowState:
             raise refusal.error
         media = answer.headers.get("content-type", "")
         if not media.startswith("text/event-stream"):
-            raise MalformedAnswer(f"events are of the media type {media[:100]!r}")
+            raise MalformedAnswer(f"expected an event stream, got the media type {media[:100]!r}")
 
     def retry_pause_s(self, error: MillstreamError) -> float:
         """Return how long to wait before the next connection; raises `error` if the time is up.
@@ -135,7 +135,7 @@ class FollowState:
             end = decoded(event.data, EndData)
             if end.reason == "stopping":
                 raise NodeUnreachable(str(self._context.address), "the node is stopping")
-            raise UnknownTopic(f"{end.topic} came to its end: {end.reason}")
+            raise UnknownTopic(f"topic {end.topic} ended: {end.reason}")
 
     def _advance(self, item: Item) -> None:
         after = item.to_offset if isinstance(item, TopicGap) else item.offset
@@ -169,4 +169,4 @@ def _decode_answer(cursor: str) -> dict[tuple[str, int], int]:
     try:
         return decode_cursor(cursor)
     except MalformedRequest as error:
-        raise MalformedAnswer(f"id of an event: {error}") from None
+        raise MalformedAnswer(f"event id: {error}") from None

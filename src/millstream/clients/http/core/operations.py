@@ -63,7 +63,7 @@ def _delete(
     except unknown:
         if not call.is_in_doubt:
             raise
-        # An attempt that was not answered has done it.
+        # An attempt without a response has deleted it.
 
 
 def delete_records(
@@ -88,7 +88,7 @@ def delete_records(
 
 def _text(key: Key) -> Text | None:
     if not isinstance(key, bytes):
-        key_bytes(key)  # Raises where it is no key.
+        key_bytes(key)  # Raises if it is not a key.
         return key
     return Base64(base64.b64encode(key).decode())
 
@@ -174,7 +174,7 @@ def nack(context: ClientContext, queue: str, receipts: Sequence[str], delay_ms: 
     except StaleReceipt:
         if not call.is_in_doubt:
             raise
-        # An attempt that was not answered gave them back, or they ran out: they are not ours.
+        # An attempt without a response returned them, or their leases expired.
 
 
 def extend(

@@ -81,7 +81,7 @@ class ReadState:
         """Move the cursor past a page whose items were all handed out."""
         partition = self._remaining[0]
         assert self._head is not None
-        # An open transaction keeps readers from the head: what is behind it waits for its end.
+        # Readers do not get past an open transaction; a read ends there instead of waiting.
         is_stuck = not page.records and page.next_offset == self._offsets[partition]
         self._offsets[partition] = page.next_offset
         if page.next_offset >= self._head or is_stuck:
@@ -94,21 +94,25 @@ def _check(page: PartitionPage, from_offset: int) -> None:
     offset = from_offset
     for record in page.records:
         if record.offset < offset:
-            raise MalformedAnswer(f"node gave offset {record.offset} from {offset} on")
+            raise MalformedAnswer(
+                f"response has offset {record.offset}, expected {offset} or later"
+            )
         offset = record.offset + 1
     if page.next_offset < offset:
-        raise MalformedAnswer(f"node goes on at {page.next_offset}, records end at {offset}")
+        raise MalformedAnswer(
+            f"response continues at offset {page.next_offset}, but its records end at {offset}"
+        )
 
 
 def _start_offsets(topic: str, partitions: Sequence[int], from_: int | str) -> dict[int, int]:
     if isinstance(from_, int):
         if from_ and len(partitions) > 1:
             raise InvalidRequest(
-                f"from_ is {from_}, and {topic} has {len(partitions)} partitions: needed is"
-                " partition, or the cursor of a reading"
+                f"from_ is {from_}: partition must be set, because {topic} has {len(partitions)}"
+                " partitions; or pass a cursor"
             )
         if from_ < 0:
-            raise InvalidRequest(f"from_ is {from_}, allowed is an offset from 0, or a cursor")
+            raise InvalidRequest(f"from_ must be an offset of at least 0 or a cursor, got {from_}")
         return dict.fromkeys(partitions, from_)
     try:
         offsets = decode_cursor(from_)

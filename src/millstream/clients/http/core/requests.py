@@ -118,7 +118,7 @@ def get_events(
     headers: tuple[tuple[str, str], ...] = (("accept", "text/event-stream"),)
     if last_event_id is not None:
         if not (last_event_id.isascii() and last_event_id.isprintable()):
-            raise InvalidRequest(f"cursor is {last_event_id[:100]!r}, which cannot be one")
+            raise InvalidRequest(f"{last_event_id[:100]!r} is not a valid cursor")
         headers += (("last-event-id", last_event_id),)
     else:
         pairs.append(("from", from_))
@@ -180,13 +180,13 @@ def queue_path(queue: str) -> str:
 
 def _quote(what: str, name: str) -> str:
     """Return a name as a path segment. Raises `InvalidName` if it would change the path."""
-    # A slash, however it is written, parts a path where a server has undone the quoting.
+    # A quoted slash separates path segments in a server that has unquoted the path.
     if not isinstance(name, str) or name in {"", ".", ".."} or "/" in name:
-        raise InvalidName(f"name of the {what} is {name!r}, which cannot be one")
+        raise InvalidName(f"{name!r} is not a valid {what} name")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError:
-        raise InvalidName(f"name of the {what} is {name!r}, which cannot be one") from None
+        raise InvalidName(f"{name!r} is not a valid {what} name") from None
 
 
 def _query(values: Mapping[str, Any]) -> str:

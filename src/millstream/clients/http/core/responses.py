@@ -107,7 +107,7 @@ def refusal_of(answer: ClientResponse) -> Refusal | None:
         error = Unavailable(shape.message)
     is_in_doubt = status >= 500 and status not in _TEMPORARY
     retry_after_s = answer.retry_after_s
-    if isinstance(error, QuotaExceeded):  # It says the same in milliseconds.
+    if isinstance(error, QuotaExceeded):  # It has the same value in milliseconds.
         retry_after_s = min(max(0.0, error.throttle_ms / 1000), RETRY_AFTER_S_MAX)
     return Refusal(error, status in _TEMPORARY, is_in_doubt, retry_after_s)
 
@@ -120,13 +120,13 @@ def _foreign_refusal(answer: ClientResponse) -> Refusal:
         name = HTTPStatus(status).name.lower()
     except ValueError:
         name = "unknown_status"
-    error = NodeRefused(status, name, f"answered without an error in it: {shown!r}")
+    error = NodeRefused(status, name, f"response without an error object: {shown!r}")
     is_temporary = status in _FROM_PROXY or status in _TEMPORARY
     is_in_doubt = status >= 500 or status < 300
     return Refusal(error, is_temporary, is_in_doubt, answer.retry_after_s)
 
 
-# What the answers of each request mean.
+# Responses by request.
 
 
 class _Deleted(Struct):
@@ -148,9 +148,7 @@ def placed_of(answer: ClientResponse, count: int) -> list[Placed]:
     message = decoded(answer.body, AppendAnswer)
     partitions = [message.partition] * count if message.partitions is UNSET else message.partitions
     if len(message.offsets) != count or len(partitions) != count or None in partitions:
-        raise MalformedAnswer(
-            f"node says where {len(message.offsets)} records went, {count} were sent"
-        )
+        raise MalformedAnswer(f"response has {len(message.offsets)} offsets for {count} records")
     return [
         Placed(partition, offset, message.cost)
         for partition, offset in zip(partitions, message.offsets, strict=True)
@@ -280,7 +278,7 @@ def deadline_of(answer: ClientResponse) -> int:
     return decoded(answer.body, ExtendAnswer).deadline_ms
 
 
-# JSON, believed in nothing.
+# JSON, fully checked.
 
 
 class _Decoders(dict[type, msgspec.json.Decoder[Any]]):

@@ -84,7 +84,7 @@ class AppendSender:
         ticket: _Ticket = group.ticket
         try:
             ticket.wakeup.wait()
-        except BaseException:  # An interrupt: the others must not wait for this thread.
+        except BaseException:  # Interrupted: the others must not wait for this thread.
             with self._lock:
                 if group in appends.waiting:
                     appends.waiting.remove(group)
@@ -96,8 +96,8 @@ class AppendSender:
         """Send the waiting groups; the caller's own is the first."""
         with self._lock:
             groups = appends.take()
-        called_off = NodeUnreachable("client", "the append was called off", may_be_done=True)
-        outcomes: list[AppendOutcome] = [called_off] * len(groups)
+        interrupted = NodeUnreachable("client", "the append was interrupted", may_be_done=True)
+        outcomes: list[AppendOutcome] = [interrupted] * len(groups)
         try:
             outcomes = self._run(self._appender.deliver(appends, groups))
         finally:

@@ -49,7 +49,7 @@ class QueueWorker:
         self.close()
 
     def __iter__(self) -> Iterator[ClientJob]:
-        # Not kept here: the thread knows this object, and a loop that is left has to end by that.
+        # Not stored on self: the thread refers to self, and an abandoned generator must be freed.
         return self._work()
 
     def stop(self) -> None:
@@ -97,8 +97,8 @@ class QueueWorker:
         except NodeUnreachable as lost:
             if not lost.may_be_done:
                 raise
-            # What it gave out comes back when the leases run out. Until then, there may be others.
-            logger.warning("claim of %s: %s", self._queue.name, lost)
+            # Jobs that it handed out return when their leases expire. There may be others now.
+            logger.warning("claim from queue %s failed: %s", self._queue.name, lost)
             return []
 
     def _ack(self, job: ClientJob) -> None:
@@ -106,7 +106,9 @@ class QueueWorker:
             if not job.is_settled:
                 job.ack()
         except StaleReceipt:
-            logger.warning("%r was done, but its lease had ended: others may do it again", job)
+            logger.warning(
+                "%r was completed after its lease expired; another worker may repeat it", job
+            )
         finally:
             with self._condition:
                 self._jobs.remove(job)
@@ -118,14 +120,14 @@ class QueueWorker:
             unsettled = self._jobs.take_unsettled()
             self._condition.notify_all()
         if unsettled:
-            # Where this fails, they come back when their leases run out.
+            # If this fails, the jobs return when their leases expire.
             with contextlib.suppress(MillstreamError):
                 self._queue.nack(unsettled)
         if self._extender is not None and self._extender is not threading.current_thread():
             self._extender.join()
             self._extender = None
 
-    # The thread.
+    # The lease thread.
 
     def _extend(self) -> None:
         clock = self._queue.client.context.clock
@@ -152,7 +154,7 @@ class QueueWorker:
         except StaleReceipt as error:
             stale = error.receipts
         except MillstreamError as error:
-            logger.warning("leases of %s cannot be made longer: %s", self._queue.name, error)
+            logger.warning("leases of queue %s could not be extended: %s", self._queue.name, error)
         now = client.context.clock.monotonic()
         with self._condition:
             self._jobs.mark_lost(stale)

@@ -81,7 +81,7 @@ class Follower:
         self._is_closed = True
         if (stream := self._stream) is not None:
             stream.hang_up()
-        with contextlib.suppress(ValueError):  # Another thread is in it, and ends it.
+        with contextlib.suppress(ValueError):  # Another thread is iterating, and ends it.
             self._items.close()
 
     def _follow(self) -> Generator[Item, None, None]:

@@ -40,10 +40,10 @@ class AsyncConnection(asyncio.Protocol):
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the connection is closed."""
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # Loops have classes of their own.
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own classes.
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
@@ -67,7 +67,7 @@ class AsyncConnection(asyncio.Protocol):
         self.is_open = False
         if not self.ended.done():
             self.ended.set_result(None)
-        reason = f"connection lost: {exc}" if exc else "hung up before it answered"
+        reason = f"connection lost: {exc}" if exc else "connection closed before a response"
         self._fail(NodeUnreachable(str(self._address), reason, may_be_done=True))
 
     def _fail(self, error: MillstreamError) -> None:
@@ -79,12 +79,12 @@ class AsyncConnection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # What clients call.
+    # Called by the pool.
 
     def begin(self, request: Request, reader: ResponseReader, *, is_stream: bool) -> None:
         """Send a request; its response goes to `reader`."""
         if self._transport is None or not self.is_open:
-            raise NodeUnreachable(str(self._address), "hung up before it was asked")
+            raise NodeUnreachable(str(self._address), "connection closed before the request")
         self._reader = reader
         self._is_stream = is_stream
         self._buffered = 0
@@ -156,7 +156,7 @@ class AsyncConnectionPool:
                 finally:
                     self.give_back(connection, keeps=reader.is_done and reader.keeps_alive)
         except TimeoutError:
-            raise self.lost("did not answer in time", may_be_done=is_sent) from None
+            raise self.lost("no response in time", may_be_done=is_sent) from None
 
     async def stream(self, request: Request) -> AsyncResponseStream:
         """Send a request with an endless response; returns when its headers have arrived."""
@@ -172,7 +172,7 @@ class AsyncConnectionPool:
                     self.give_back(connection, keeps=False)
                     raise
         except TimeoutError:
-            raise self.lost("did not answer in time", may_be_done=False) from None
+            raise self.lost("no response in time", may_be_done=False) from None
         return AsyncResponseStream(self, connection, reader)
 
     async def close(self) -> None:
@@ -187,7 +187,7 @@ class AsyncConnectionPool:
         head_size_max = self._config.head_size_max
         return ResponseReader(head_size_max=head_size_max, body_size_max=body_size_max)
 
-    # Connections that are free.
+    # Idle connections.
 
     async def _take(self) -> AsyncConnection:
         await self._slots.acquire()
@@ -218,7 +218,7 @@ class AsyncConnectionPool:
                     ssl=self._tls,
                 )
         except (OSError, TimeoutError) as error:
-            reason = f"cannot connect: {error or 'it takes too long'}"
+            reason = f"cannot connect: {error or 'timed out'}"
             raise self.lost(reason, may_be_done=False) from error
         self._open.add(connection)
         connection.ended.add_done_callback(lambda _: self._open.discard(connection))
@@ -264,12 +264,14 @@ class AsyncResponseStream:
                 self._connection.took()
                 return data
             if self._reader.is_done:
-                raise self._pool.lost("ended the stream", may_be_done=False)
+                raise self._pool.lost("the stream ended", may_be_done=False)
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._connection.more()
             except TimeoutError:
-                raise self._pool.lost("said nothing for too long", may_be_done=False) from None
+                raise self._pool.lost(
+                    "no data on the stream for too long", may_be_done=False
+                ) from None
 
     def hang_up(self) -> None:
         """Close the connection, so that a task that waits for bytes gets an error."""

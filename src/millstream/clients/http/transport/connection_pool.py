@@ -56,11 +56,11 @@ class HttpConnection:
             raise self._lost(error, may_be_done=True) from error
 
     def _wait_until(self, deadline: float) -> None:
-        # A timeout of 0 would not block at all, and fail at once in a way of its own.
+        # A timeout of 0 would make the socket non-blocking.
         self._socket.settimeout(max(0.001, deadline - self._clock.monotonic()))
 
     def _lost(self, error: OSError, *, may_be_done: bool) -> NodeUnreachable:
-        reason = "did not answer in time" if isinstance(error, TimeoutError) else str(error)
+        reason = "no response in time" if isinstance(error, TimeoutError) else str(error)
         return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
 
     @property
@@ -155,7 +155,7 @@ class ConnectionPool:
         try:
             connection.send(request, deadline)
         except NodeUnreachable:
-            # It may have said why it does not want all of it, before it hung up.
+            # The node may have sent an error before it closed the connection.
             if not self._is_answered_early(connection, reader, deadline):
                 self.give_back(connection, keeps=False)
                 raise
@@ -176,13 +176,13 @@ class ConnectionPool:
     def feed(self, connection: HttpConnection, reader: ResponseReader, deadline: float) -> None:
         """Wait for bytes of a response and parse them."""
         if self.clock.monotonic() > deadline:
-            raise self.lost("did not answer in time", may_be_done=True)
+            raise self.lost("no response in time", may_be_done=True)
         data = connection.receive(deadline)
         if not data:
-            raise self.lost("hung up before it answered", may_be_done=True)
+            raise self.lost("connection closed before a response", may_be_done=True)
         reader.feed(data)
 
-    # Connections that are free.
+    # Idle connections.
 
     def _take(self, deadline: float) -> HttpConnection:
         if not self._slots.acquire(timeout=max(0.0, deadline - self.clock.monotonic())):
@@ -278,7 +278,7 @@ class ResponseStream:
             if data := self._reader.take():
                 return data
             if self._reader.is_done:
-                raise self._pool.lost("ended the stream", may_be_done=False)
+                raise self._pool.lost("the stream ended", may_be_done=False)
             self._pool.feed(self._connection, self._reader, deadline)
 
     def hang_up(self) -> None:

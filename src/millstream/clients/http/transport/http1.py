@@ -34,7 +34,7 @@ def head_of(request: Request, address: NodeUrl, client_id: str = "") -> bytes:
         lines.append(f"content-length: {len(request.body)}")
         lines.append("content-type: application/json")
     head = ("\r\n".join(lines) + "\r\n").encode("ascii")
-    if client_id:  # The only thing in a head that may be more than ASCII.
+    if client_id:  # The only header that may not be ASCII.
         head += b"client-id: %s\r\n" % client_id.encode()
     return head + b"\r\n"
 
@@ -67,13 +67,13 @@ class ResponseReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._error = self._error or "changes the protocol, which nobody asked for"
+            self._error = self._error or "switches to another protocol"
         except httptools.HttpParserError as error:
             self._error = self._error or f"is not HTTP ({error}): {data[:SHOWN_MAX]!r}"
         if not self.has_head and self._head_size > self._head_size_max:
             self._error = self._error or f"has a head of more than {self._head_size_max} bytes"
         if self._error is not None:
-            self.is_done = False  # It may have come to its end before something went wrong.
+            self.is_done = False  # It may have ended before the error.
             raise MalformedAnswer(f"answer {self._error}")
 
     def take(self) -> bytes:
@@ -87,11 +87,11 @@ class ResponseReader:
         """Return the complete response. Requires `is_done`."""
         return ClientResponse(self.status, self.headers, b"".join(self._pieces))
 
-    # What the parser calls. What it raises would come out as an error of the parser.
+    # Called by the parser. Errors are stored, because the parser would wrap them in its own.
 
     def on_message_begin(self) -> None:
         if self.is_done:
-            self._error = "goes on behind its end"
+            self._error = "has bytes after its end"
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key = name.decode("latin-1").lower()
@@ -105,7 +105,7 @@ class ResponseReader:
             return
         self.has_head = True
         if not self._has_length and self.status not in _NO_BODY:
-            self._error = "does not say how long it is"
+            self._error = "has no length"
         claimed = self.headers.get("content-length", "0")
         if claimed.isdigit() and int(claimed[:20]) > self._body_size_max:
             self._error = f"claims {claimed[:20]} bytes, limit is {self._body_size_max}"
@@ -119,7 +119,7 @@ class ResponseReader:
             self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        if self.status < 200:  # "Go on", and the like: the answer comes behind it.
+        if self.status < 200:  # An informational response, such as 100: the final one follows.
             self.headers.clear()
             self._has_length = False
             return

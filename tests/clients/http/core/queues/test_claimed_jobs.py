@@ -16,47 +16,47 @@ def job(number, lease_ms=10_000):
     return WorkerJob(claimed)
 
 
-def held(*jobs):
-    made = ClaimedJobs()
-    made.claimed(jobs, now=0.0)
-    return made
+def claimed_jobs(*jobs):
+    claimed = ClaimedJobs()
+    claimed.add(jobs, now=0.0)
+    return claimed
 
 
 def test_jobs_come_in_the_order_in_which_they_were_claimed():
-    one, two = job(1), job(2)
-    found = held(one, two)
-    assert [found.next(), found.next(), found.next()] == [one, two, None]
+    first, second = job(1), job(2)
+    found = claimed_jobs(first, second)
+    assert [found.next(), found.next(), found.next()] == [first, second, None]
 
 
 def test_leases_of_jobs_that_wait_are_made_longer_too():
-    found = held(job(1), job(2))
+    found = claimed_jobs(job(1), job(2))
     found.next()
     assert found.due(4.0) == []
     assert found.due(5.0) == ["r1", "r2"]
 
 
 def test_a_job_that_its_worker_settled_is_not_made_longer():
-    one = job(1)
-    found = held(one, job(2))
+    first = job(1)
+    found = claimed_jobs(first, job(2))
     found.next()
-    one.is_settled = True
+    first.is_settled = True
     assert found.due(5.0) == ["r2"]
 
 
 def test_a_job_whose_lease_ended_while_it_waited_is_not_handed_out():
-    one, two = job(1), job(2)
-    found = held(one, two)
-    found.lost(["r1"])
-    assert found.next() is two
-    assert one.is_lost
+    first, second = job(1), job(2)
+    found = claimed_jobs(first, second)
+    found.mark_lost(["r1"])
+    assert found.next() is second
+    assert first.is_lost
 
 
 def test_what_is_left_is_given_back_save_what_is_settled_or_lost():
     jobs = [job(n) for n in range(4)]
-    found = held(*jobs)
+    found = claimed_jobs(*jobs)
     found.next()
     jobs[0].is_settled = True
-    found.lost(["r2"])
-    assert found.rest() == [jobs[1], jobs[3]]
+    found.mark_lost(["r2"])
+    assert found.take_unsettled() == [jobs[1], jobs[3]]
     assert len(found.leases) == 0
-    assert found.rest() == []
+    assert found.take_unsettled() == []

@@ -118,7 +118,7 @@ class Appender:
         now = self._context.clock.monotonic()
         return RecordGroup(rows, deadline=now + self._context.config.timeout_s, ticket=ticket)
 
-    # Where records go.
+    # Partitions.
 
     def known_count(self, topic: str) -> int | None:
         """Return the cached partition count of a topic; `None` if it has to be fetched."""
@@ -133,7 +133,7 @@ class Appender:
         found = topic_of(answer)
         count = len(found.partitions)
         if not count:
-            raise MalformedAnswer(f"node says that {topic!r} has no partitions")
+            raise MalformedAnswer(f"response has no partitions for topic {topic!r}")
         until = self._context.clock.monotonic() + COUNT_AGE_S_MAX
         self._topics[topic] = _CachedTopic(count, until, _topic_id(found.id))
         return count
@@ -169,13 +169,13 @@ class Appender:
                 hashed = turn if key is None else murmur2(key) & 0x7FFFFFFF
                 partition = hashed % count
             elif not 0 <= partition < count:
-                raise UnknownTopic(f"there is no partition {partition}, there are 0 to {count - 1}")
+                raise UnknownTopic(f"partition must be between 0 and {count - 1}, got {partition}")
             numbers, rows = found.setdefault(partition, ([], []))
             numbers.append(number)
             rows.append(row_of(record, key))
         return found
 
-    # What was acknowledged.
+    # Acknowledgements.
 
     @property
     def is_recording(self) -> bool:
@@ -200,7 +200,7 @@ class Appender:
             rows = [row_of(record, key_bytes(record.key)) for record in records]
             self._recorder.record(topic, None, rows, placed)
 
-    # What becomes of parcels.
+    # Delivery.
 
     def deliver(
         self, appends: PartitionAppends, groups: Sequence[RecordGroup]
@@ -270,7 +270,7 @@ class Appender:
                     raise self._unknown_outcome(refused) from refused
                 raise
             except BaseException as error:
-                # A pause or an answer that was waited for may be called off from outside.
+                # Cancelled from outside during a pause or a request.
                 if call.is_in_doubt or not isinstance(error, MillstreamError):
                     appends.retire_producer()
                 raise
@@ -286,7 +286,7 @@ class Appender:
         return found
 
     def _unknown_outcome(self, error: MillstreamError) -> NodeUnreachable:
-        reason = f"an attempt to append was not answered, and the next one was refused: {error}"
+        reason = f"an append got no response, and the next attempt was refused: {error}"
         return NodeUnreachable(str(self._context.address), reason, may_be_done=True)
 
     def append_unplaced(self, topic: str, records: Sequence[NewRecord]) -> Steps[list[Placed]]:
@@ -323,7 +323,9 @@ def checked_records(records: Iterable[object]) -> list[NewRecord]:
     """Return records to append; a value that is not a `NewRecord` becomes the value of one."""
     found = [record if isinstance(record, NewRecord) else NewRecord(record) for record in records]
     if not 1 <= len(found) <= RECORDS_MAX:
-        raise InvalidRequest(f"there are {len(found)} records, allowed is 1-{RECORDS_MAX}")
+        raise InvalidRequest(
+            f"the number of records must be between 1 and {RECORDS_MAX}, got {len(found)}"
+        )
     return found
 
 

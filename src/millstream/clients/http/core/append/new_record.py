@@ -42,11 +42,11 @@ def key_bytes(key: Key) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
     if not isinstance(key, str):
-        raise InvalidRecord(f"key is of type {type(key).__name__}, allowed is str or bytes")
+        raise InvalidRecord(f"key must be str or bytes, got {type(key).__name__}")
     try:
         return key.encode()
     except UnicodeEncodeError:
-        raise InvalidRecord("key has half a surrogate pair, which UTF-8 cannot say") from None
+        raise InvalidRecord("key has an unpaired surrogate, which UTF-8 cannot encode") from None
 
 
 def row_of(record: NewRecord, key: bytes | None) -> bytes:
@@ -68,35 +68,37 @@ def value_json(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64_json(bytes(value))
     try:
-        found = _to_json(value).encode()
+        encoded = _to_json(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRecord(f"value cannot be said in JSON: {error}") from None
+        raise InvalidRecord(f"value cannot be encoded as JSON: {error}") from None
     if isinstance(value, Mapping) and list(value) == ["base64"]:
-        return base64_json(found)
-    return found
+        return base64_json(encoded)
+    return encoded
 
 
 def _headers_json(headers: Headers) -> bytes:
     if not isinstance(headers, Mapping):
-        raise InvalidRecord(f"headers are a {type(headers).__name__}, needed is a mapping")
+        raise InvalidRecord(f"headers must be a mapping, got {type(headers).__name__}")
     try:
         fields = [_encode(name) + b":" + _header_json(value) for name, value in headers.items()]
     except (UnicodeEncodeError, TypeError) as error:
-        raise InvalidRecord(f"headers cannot be said in JSON: {error}") from None
+        raise InvalidRecord(f"headers cannot be encoded as JSON: {error}") from None
     return b"{" + b",".join(fields) + b"}"
 
 
 def _header_json(value: HeaderItem | Sequence[HeaderItem]) -> bytes:
     if isinstance(value, list | tuple):
-        return b"[" + b",".join(_header_json(one) for one in value) + b"]"
+        return b"[" + b",".join(_header_json(item) for item in value) + b"]"
     if value is None or isinstance(value, bytes):
         return text_json(value)
     if isinstance(value, str):
         return text_json(value.encode())
-    raise InvalidRecord(f"header is of type {type(value).__name__}, allowed is str or bytes")
+    raise InvalidRecord(f"header must be str or bytes, got {type(value).__name__}")
 
 
 def _checked_timestamp(timestamp_ms: int) -> int:
     if not 0 <= timestamp_ms <= TIMESTAMP_MAX:
-        raise InvalidRecord(f"timestamp_ms is {timestamp_ms}, allowed is 0-{TIMESTAMP_MAX}")
+        raise InvalidRecord(
+            f"timestamp_ms must be between 0 and {TIMESTAMP_MAX}, got {timestamp_ms}"
+        )
     return timestamp_ms

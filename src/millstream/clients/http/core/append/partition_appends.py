@@ -68,7 +68,7 @@ class PartitionAppends:
 
     def start_producer(self, producer: HttpProducerId) -> None:
         """Start at sequence 0 with a producer id that was never used here."""
-        assert producer != self.retired, "the node would take what is new for what it has"
+        assert producer != self.retired, "the node would take new records for repeated ones"
         self.producer = producer
         self.sequence = 0
 
@@ -82,4 +82,4 @@ class PartitionAppends:
         """Advance the sequence by `count` acknowledged records."""
         self.sequence += count
         if self.sequence > SEQUENCE_MAX // 2:
-            self.retire_producer()  # Long before the numbers begin anew.
+            self.retire_producer()  # Long before the sequence numbers wrap around.

@@ -47,7 +47,7 @@ class ClaimedJobs(Generic[J]):
     def due(self, now: float) -> list[str]:
         """Return the receipts of leases that have to be extended now."""
         if self.current is not None and self.current.is_settled:
-            self.leases.remove([self.current.receipt])  # Its worker was quicker than the loop.
+            self.leases.remove([self.current.receipt])  # Settled by the worker, not by the loop.
         return self.leases.due(now)
 
     def mark_lost(self, receipts: Iterable[str]) -> None:
@@ -57,7 +57,7 @@ class ClaimedJobs(Generic[J]):
         for job in (*self._ahead, self.current):
             if job is not None and job.receipt in lost:
                 job.is_lost = True
-                logger.warning("the lease of %r ended before it could be made longer", job)
+                logger.warning("the lease of %r expired before it could be extended", job)
 
     def remove(self, job: J) -> None:
         """Stop extending the lease of a job that was settled."""
