@@ -47,10 +47,12 @@ def test_lost_and_different_records_are_listed_with_their_lines(data: Path, file
     result = run("--data", data, "--acknowledged", file.path)
     assert result.exit_code == 1
     different, beyond, elsewhere, head, row = result.stdout.splitlines()
-    assert different.startswith("different: events-0 offset 0: there is another value")
+    assert different.startswith(
+        "different: events-0 offset 0: the record at its offset has another value"
+    )
     assert different.endswith(f"({file.path} line 2)")
     assert beyond.startswith("lost: events-0 offset 999: the partition ends at offset 14")
-    assert elsewhere.startswith("lost: events-7 offset 0: there are no files")
+    assert elsewhere.startswith("lost: events-7 offset 0: partition events-7 has no files")
     assert head.split()[:2] == ["TOPIC", "FOUND"]
     assert row.split() == ["events", "1", "0", "0", "0", "0", "0", "1", "2"]
 

@@ -84,7 +84,7 @@ def test_a_fetch_that_begins_elsewhere_is_caught(offset: int) -> None:
         node = FakeNode(log)
         node.wrong_batches[offset] = wrong
         (found,) = probe(node, log).findings
-        assert found.what.startswith(f"offset {offset}: a fetch from it starts with")
+        assert found.message.startswith(f"offset {offset}: a fetch from it starts with")
         assert found.is_damage
 
 
@@ -97,7 +97,7 @@ def test_a_time_that_leads_elsewhere_is_caught(time: int, answer: int | None) ->
         return
     node.wrong_times[NOW + time] = answer
     (found,) = probe(node, log).findings
-    assert found.what.startswith(f"time {NOW + time}: ")
+    assert found.message.startswith(f"time {NOW + time}: ")
 
 
 def test_what_was_rewritten_meanwhile_is_looked_at_again() -> None:
