@@ -15,10 +15,10 @@ _REASON_WIDTH = 90
 _HEADINGS = ("what", "ours", "beside it, in this run", "ratio", "goal", "met")
 
 EXPLANATION = """\
-A figure is the median of its repetitions; ± is half of the distance between the least and the
-greatest. A ratio is ours by theirs: the median of the ratios of single repetitions, in which ours,
-the limit and the peers took turns. A question mark says that not all repetitions agree on whether
-the goal is met. Lines without a goal are for information. 1 MB is a million bytes."""
+A figure is the median of its repetitions; ± is half of the distance between the minimum and the
+maximum. A ratio is ours divided by theirs: the median of the ratios of single repetitions, in which
+ours, the limit and the peers alternate. A question mark means that repetitions disagree on whether
+the goal is met. Rows without a goal are for information. 1 MB is a million bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
