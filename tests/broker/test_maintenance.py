@@ -18,7 +18,6 @@ from millstream.storage.store import LogName, Store
 from millstream.testing import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
 from tests.broker.partitions import append, batch, values
-from tests.in_loop import in_loop
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -58,14 +57,16 @@ class Node:
 
 def with_node(work: Callable[[Node], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
     @functools.wraps(work)
-    @in_loop
-    async def test(tmp_path: Path) -> None:
-        node = Node(tmp_path)
-        await node.start()
-        try:
-            await asyncio.wait_for(work(node), 60)
-        finally:
-            await node.broker.close()
+    def test(tmp_path: Path) -> None:
+        async def live() -> None:
+            node = Node(tmp_path)
+            await node.start()
+            try:
+                await asyncio.wait_for(work(node), 60)
+            finally:
+                await node.broker.close()
+
+        asyncio.run(live())
 
     del test.__wrapped__
     return test
@@ -159,7 +160,7 @@ async def test_what_an_embedded_store_made_stays_and_is_guarded(node):
     assert node.broker.topics.get("a").config.overrides == {"retention.ms": "-1"}
     await node.wait(365 * 24 * HOUR_MS, is_forced=True)
     assert node.broker.topics.partition("a", 0).is_open
-    assert node.broker.store.get("a").guard is not None
+    assert node.broker.store.get("a").removal_hooks is not None
     assert values(await node.partition("a")) == [b"embedded"]
 
 

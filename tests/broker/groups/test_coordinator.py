@@ -40,7 +40,6 @@ from millstream.errors import (
 )
 from millstream.records.topic_partition import TopicPartition
 from tests.broker.groups.classic.group_bench import SESSION_MS, join_of
-from tests.in_loop import in_loop
 
 from .group_node import CONFIG, Node, turns
 
@@ -54,12 +53,14 @@ Work = Callable[[Node], Coroutine[Any, Any, None]]
 def on_a_node(work: Work) -> Callable[[], None]:
     """Make a test of a coroutine that takes a running node."""
 
-    @in_loop
-    async def test() -> None:
-        node = Node()
-        await node.start()
-        await work(node)
-        await node.stop()
+    def test() -> None:
+        async def live() -> None:
+            node = Node()
+            await node.start()
+            await work(node)
+            await node.stop()
+
+        asyncio.run(live())
 
     test.__name__ = work.__name__
     return test
@@ -357,14 +358,16 @@ async def test_an_empty_group_gives_way_to_one_of_another_kind_and_its_offsets_s
     assert fetched(node, T0) == [5]
 
 
-@in_loop
-async def test_entries_of_a_later_release_are_refused_untouched() -> None:
-    node = Node()
-    await node.start()
-    await node.state.put([(b'["share","g"]', b"{}")])
-    await node.stop()
-    with pytest.raises(UnknownFormat, match="share"):
+def test_entries_of_a_later_release_are_refused_untouched() -> None:
+    async def work() -> None:
+        node = Node()
         await node.start()
+        await node.state.put([(b'["share","g"]', b"{}")])
+        await node.stop()
+        with pytest.raises(UnknownFormat, match="share"):
+            await node.start()
+
+    asyncio.run(work())
 
 
 # Describing and deleting.
@@ -715,13 +718,17 @@ RETENTION_MS = 3 * 3_600_000
 
 
 def on_a_forgetful_node(work: Work) -> Callable[[], None]:
-    @in_loop
-    async def test() -> None:
-        config = BrokerConfig(offsets_retention_ms=RETENTION_MS, group_session_timeout_ms_min=1000)
-        node = Node(config=config)
-        await node.start()
-        await work(node)
-        await node.stop()
+    def test() -> None:
+        async def live() -> None:
+            config = BrokerConfig(
+                offsets_retention_ms=RETENTION_MS, group_session_timeout_ms_min=1000
+            )
+            node = Node(config=config)
+            await node.start()
+            await work(node)
+            await node.stop()
+
+        asyncio.run(live())
 
     test.__name__ = work.__name__
     return test

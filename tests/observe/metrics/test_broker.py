@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -25,7 +26,6 @@ from millstream.observe.metrics.metric import LISTED_MAX
 from millstream.records.topic_partition import TopicPartition
 from millstream.testing import ManualClock
 from tests.broker.partitions import append as append_batch
-from tests.in_loop import in_loop
 from tests.servers.kafka.client import batch_of
 
 from .test_metric import parsed
@@ -45,14 +45,16 @@ def with_broker(work: Work) -> Callable[[Path], None]:
     """Make a test of a coroutine that is given a broker, and the clock that it goes by."""
 
     @functools.wraps(work)
-    @in_loop
-    async def test(tmp_path: Path) -> None:
-        clock = ManualClock()
-        broker = await Broker.open(str(tmp_path), config=CONFIG, clock=clock)
-        try:
-            await work(broker, clock)
-        finally:
-            await broker.close()
+    def test(tmp_path: Path) -> None:
+        async def live() -> None:
+            clock = ManualClock()
+            broker = await Broker.open(str(tmp_path), config=CONFIG, clock=clock)
+            try:
+                await work(broker, clock)
+            finally:
+                await broker.close()
+
+        asyncio.run(live())
 
     del test.__wrapped__
     return test

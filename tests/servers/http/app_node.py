@@ -24,7 +24,6 @@ from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.shutdown_signal import ShutdownSignal
 from millstream.testing.clocks.manual_clock import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
-from tests.in_loop import in_loop
 
 PATIENCE_S = 60
 
@@ -151,15 +150,17 @@ def with_app_node(
     """Run a test with a node of its own."""
 
     @functools.wraps(work)
-    @in_loop
-    async def test(tmp_path: Path) -> None:
-        clock = ManualClock()
-        timers = ManualTimers(clock)
-        broker = await Broker.open(str(tmp_path), clock=clock, timers=timers)
-        try:
-            await asyncio.wait_for(work(AppNode(broker, clock, timers)), PATIENCE_S)
-        finally:
-            await broker.close()
+    def test(tmp_path: Path) -> None:
+        async def live() -> None:
+            clock = ManualClock()
+            timers = ManualTimers(clock)
+            broker = await Broker.open(str(tmp_path), clock=clock, timers=timers)
+            try:
+                await asyncio.wait_for(work(AppNode(broker, clock, timers)), PATIENCE_S)
+            finally:
+                await broker.close()
+
+        asyncio.run(live())
 
     del test.__wrapped__  # type: ignore[attr-defined]
     return test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ from millstream.broker.groups.consumer.member import ConsumerHeartbeat, Consumer
 from millstream.broker.topics.topic import TopicChange, TopicEvent
 from millstream.errors import UnknownTopicId
 from tests.broker.groups.group_node import Node
-from tests.in_loop import in_loop
 
 from .consumer_clients import Client, subscription_fields
 
@@ -106,12 +106,14 @@ Work = Callable[[ConsumerNode], Coroutine[Any, Any, None]]
 def on_a_node(work: Work) -> Callable[[], None]:
     """Make a test of a coroutine that takes a running node."""
 
-    @in_loop
-    async def test() -> None:
-        node = ConsumerNode()
-        await node.start()
-        await work(node)
-        await node.stop()
+    def test() -> None:
+        async def live() -> None:
+            node = ConsumerNode()
+            await node.start()
+            await work(node)
+            await node.stop()
+
+        asyncio.run(live())
 
     test.__name__ = work.__name__
     return test
