@@ -25,10 +25,10 @@ class BrokerProcess:
     def start(self) -> None:
         """Start the node, and return as soon as there is a process."""
         command = [MILLSTREAM, "serve", "--data", self._data]
-        doors = ["--kafka", self.bootstrap, "--http", self.http, "--log-level", "warning"]
+        options = ["--kafka", self.bootstrap, "--http", self.http, "--log-level", "warning"]
         with self._log.open("a") as errors:
             self._process = subprocess.Popen(
-                command + doors, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT
+                command + options, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT
             )
 
     def wait_until_ready(self) -> None:

@@ -283,7 +283,7 @@ async def check_classes(disk: SimulatedFilesystem, state: CrashState) -> None:
 # Failing calls.
 
 
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failing_call_while_deleting_loses_nothing_else_and_hangs_nothing(
     kind: str, forever: bool

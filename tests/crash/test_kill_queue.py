@@ -84,8 +84,8 @@ def finish(loads: list[Load]) -> None:
 
 def make_queue(node: BrokerProcess) -> None:
     settings = {"lease_ms": LEASE_MS, "deliveries_max": DELIVERIES_MAX, "dead_letter": DEAD}
-    with ReconnectingClient(node.http) as door:
-        status, answer = door.ask("PUT", f"/v1/queues/{QUEUE}", settings)
+    with ReconnectingClient(node.http) as client:
+        status, answer = client.ask("PUT", f"/v1/queues/{QUEUE}", settings)
     assert status == 201, answer
 
 
@@ -105,8 +105,8 @@ def kill_again_and_again(node: BrokerProcess, loads: list[Load]) -> None:
 
 
 def described(node: BrokerProcess) -> dict[str, Any]:
-    with ReconnectingClient(node.http) as door:
-        status, answer = door.ask("GET", f"/v1/queues/{QUEUE}")
+    with ReconnectingClient(node.http) as client:
+        status, answer = client.ask("GET", f"/v1/queues/{QUEUE}")
     assert status == 200, answer
     return answer
 

@@ -1,4 +1,4 @@
-"""Readers of old data that is not in memory, through both doors of a real node."""
+"""Readers of old data that is not in memory, through both servers of a real node."""
 
 from __future__ import annotations
 

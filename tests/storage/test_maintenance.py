@@ -155,9 +155,7 @@ async def test_whatever_becomes_of_the_clock_between_two_starts_nothing_goes_too
     clock.advance(HOUR / 2)
     assert await started_at(disk, clock=clock) == 0
     clock.advance(HOUR)
-    assert await started_at(disk, clock=clock) == 10, (
-        "time goes on, and data does not live for ever"
-    )
+    assert await started_at(disk, clock=clock) == 10, "time goes on, and data does not live forever"
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""What is rightly gone is told apart from what is lost: in files, and behind the Kafka door."""
+"""Deleted records are distinguished from lost ones: in files, and over the Kafka protocol."""
 
 from __future__ import annotations
 

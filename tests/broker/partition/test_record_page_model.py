@@ -81,7 +81,7 @@ class DifferenceModel(RuleBasedStateMachine):
         keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=5), size=st.sampled_from([0, 300])
     )
     def append_records(self, keys: list[bytes | None], size: int) -> None:
-        """As the HTTP door does."""
+        """Append as the HTTP server does."""
         records = self.made(keys, size)
         partition = self.bench.partition
         topic: Any = SimpleNamespace(name="t", partition_count=1, partition=lambda _: partition)
@@ -97,7 +97,7 @@ class DifferenceModel(RuleBasedStateMachine):
         producer_id=st.sampled_from([None, *PRODUCERS]),
     )
     def append_batch(self, keys: list[bytes | None], codec: Codec, producer_id: int | None) -> None:
-        """As the Kafka door does; a producer's batches belong to a transaction."""
+        """Append as the Kafka server does; batches of a producer belong to a transaction."""
         records = self.made(keys, 10)
         stamp: dict[str, Any] = {}
         if producer_id is not None:

@@ -336,12 +336,12 @@ def test_what_cannot_be_created_leaves_nothing() -> None:
 # Deleting, through this server and others.
 
 
-@pytest.mark.parametrize("door", ["streams", "topics"])
-def test_a_stream_goes_with_its_topic_and_a_topic_with_its_stream(door: str) -> None:
+@pytest.mark.parametrize("api", ["streams", "topics"])
+def test_a_stream_goes_with_its_topic_and_a_topic_with_its_stream(api: str) -> None:
     async def work(node: Node) -> None:
         await node.create("a", TEXT, b"x")
         await node.append("a", b"y", mark=by(0))
-        await (node.streams.delete("a") if door == "streams" else node.topics.delete("a"))
+        await (node.streams.delete("a") if api == "streams" else node.topics.delete("a"))
         with pytest.raises(UnknownStream):
             node.streams.get("a")
         await turns()

@@ -233,7 +233,7 @@ async def test_every_power_cut_leaves_transactions_whole(is_bumping: bool) -> No
         found_states.update(found.state for found in after.transactions.all())
         await after.settled()
         client = Client(after, is_bumping=is_bumping)
-        await client.start()  # Aborts what is open, and fences whoever had it open.
+        await client.start()  # Aborts the open transaction, and fences its producer.
         for where in WHERE:
             await after.topics.partition(*where).open()
         check(after, numbers(state.notes, "asked"), numbers(state.notes, "answered"))

@@ -235,7 +235,7 @@ class TransactionsMachine(RuleBasedStateMachine):
                 name, *client.producer, [where], may_add=client.is_bumping
             )
         if not transactions.is_ongoing(*client.producer, *where):
-            # A publication may have aborted it in the same moment; the door refuses the batch.
+            # A publication may have aborted it at the same moment; the server refuses the batch.
             if not self.is_aborted(client):
                 self.failures.append(f"{client}: let in without a transaction")
             client.is_gone = True

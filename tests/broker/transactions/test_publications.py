@@ -212,7 +212,7 @@ async def spoil_overtaken(node: Node, task: ProposedTransaction) -> None:
 async def spoil_timed_out(node: Node, task: ProposedTransaction) -> None:
     others = [one for one in node.transactions.all() if one.transactional_id != "q/1"]
     await node.pass_time(61)
-    for one in others:  # Those have begun anew, as slower tasks would have.
+    for one in others:  # These began again, as slower tasks would.
         await node.transactions.add_partitions(
             one.transactional_id,
             *await node.transactions.init_producer(one.transactional_id, MINUTE_MS),

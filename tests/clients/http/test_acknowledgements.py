@@ -1,4 +1,4 @@
-"""What a client appends is written down as it is kept, before whoever appended is told."""
+"""Appends of a client are recorded as they are stored, before the caller gets the result."""
 
 from __future__ import annotations
 

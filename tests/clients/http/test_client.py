@@ -1,4 +1,4 @@
-"""What a client of the HTTP door can be asked for: the same of both, against a real node."""
+"""All operations of both HTTP clients, against a real node."""
 
 from __future__ import annotations
 

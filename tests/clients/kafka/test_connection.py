@@ -183,7 +183,7 @@ class TickingClock(ManualClock):
 
 
 def test_a_node_that_never_stops_sending_does_not_outlive_the_deadline():
-    """The deadline is one moment; it does not begin anew with every byte."""
+    """The deadline is fixed; it does not start again with every byte."""
     with (
         FakeNode(lambda h, _: bytes_of(1004, h.correlation_id, b"x" * 1000)) as node,
         connect(node, timeout_s=20, clock=TickingClock()) as connection,

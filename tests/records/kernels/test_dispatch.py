@@ -57,7 +57,7 @@ def test_the_plain_one_is_called_for_good_where_numba_is_missing():
         partitioner._PARTITIONS_OF,
         partitioner._ROWS_BY_PARTITION,
     ],
-    ids=["sift", "note", "rehash", "decode", "encode", "partitions", "rows"],
+    ids=["filter", "insert", "rehash", "decode", "encode", "partitions", "rows"],
 )
 def test_every_dispatch_has_a_compiled_version(pair):
     assert pair.compiled is not pair.reference

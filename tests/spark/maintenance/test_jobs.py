@@ -235,7 +235,7 @@ def test_a_table_of_no_known_format_is_refused(spark, tmp_path):
 @pytest.mark.parametrize("option", ["nonsense", "=x"])
 def test_a_setting_of_spark_is_a_pair(option):
     done = millstream("jobs", "verify", "--conf", option, status=2)
-    assert "needed is KEY=VALUE" in done.stderr
+    assert "must be KEY=VALUE" in done.stderr
 
 
 @pytest.fixture(scope="module")

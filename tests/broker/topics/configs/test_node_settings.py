@@ -16,8 +16,8 @@ from millstream.broker.topics.configs.topic_settings import DURABILITY, TOPIC_CO
 from millstream.config.schema import BrokerConfig, Durability, KafkaConfig, LogConfig
 
 
-def settings(broker=None, door=None, log=None) -> dict:
-    found = node_settings(broker or BrokerConfig(), door or KafkaConfig(), log or LogConfig())
+def settings(broker=None, kafka=None, log=None) -> dict:
+    found = node_settings(broker or BrokerConfig(), kafka or KafkaConfig(), log or LogConfig())
     named = {setting.name: setting for setting in found}
     assert len(named) == len(found), "a name is there twice"
     assert list(named) == sorted(named)

@@ -101,7 +101,7 @@ def test_where_there_are_several_partitions_one_has_to_be_named(
     producer = at(producer_of(running), 0)
     answer = wide.ask("POST", "/records", {**body, "producer": producer})
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert "needed is partition" in answer.message
+    assert "partition is required" in answer.message
     assert wide.append(*body["records"], partition=0, producer=producer)["partition"] == 0
 
 
@@ -113,4 +113,4 @@ def test_records_of_a_producer_go_to_one_partition(running: RunningBroker) -> No
         producer=at(producer_of(running), 0),
     )
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert "[0, 1], and have to go to one" in answer.message
+    assert "must have the same partition, got [0, 1]" in answer.message

@@ -157,7 +157,7 @@ async def test_a_stream_as_events_waits_and_sends_what_is_there_then(node):
     assert second not in sent(slow)
     node.timers.advance(5.0)
     await turns()
-    assert sent(slow).endswith(b": \n\n"), "whoever hung up is noticed"
+    assert sent(slow).endswith(b": \n\n"), "a closed connection is noticed"
     assert second not in sent(slow)
     node.timers.advance(20.0)
     await until(lambda: second in sent(slow))

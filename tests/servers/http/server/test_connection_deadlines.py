@@ -111,7 +111,7 @@ def trickle(client: RawClient, piece: bytes) -> bytes:
             came += some
         except TimeoutError:
             continue
-    raise AssertionError("it goes on for ever")
+    raise AssertionError("the connection is still open")
 
 
 def test_a_client_that_says_nothing_is_left(tmp_path: Path) -> None:

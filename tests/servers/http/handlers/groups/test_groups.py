@@ -317,7 +317,7 @@ def test_a_group_with_members_is_not_deleted(group: Group, topic: HttpTopic) -> 
     assert group.ask("DELETE").status == 204
 
 
-# Setting anew.
+# Resetting offsets.
 
 
 def test_a_group_is_set_to_the_start_the_end_or_an_offset(group: Group, topic: HttpTopic) -> None:
