@@ -53,7 +53,7 @@ SMALL_SEGMENTS = Config(log=LogConfig(segment_bytes_max=1024))
 
 
 class Bench:
-    """A partition on a simulated disk, that can lose power."""
+    """A partition on a simulated disk that can lose power."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Bench:
         await self.store.close()
 
     async def upkeep(self, *, is_forced: bool = False) -> None:
-        """Have the log looked after, as the broker does it."""
+        """Run log maintenance once, as the broker does."""
 
         async def open_log(name: LogName) -> Log:
             await self.partition.open()
@@ -105,7 +105,7 @@ class Bench:
         assert self.store.maintenance.counters.failures == failures
 
     async def again(self, *, seed: int | None = None, is_clean: bool = False) -> Bench:
-        """Open the same disk again, after a power cut or a clean end."""
+        """Open the same disk again, after a power cut or a clean close."""
         assert isinstance(self.filesystem, SimulatedFilesystem)
         if is_clean:
             await self.close()
@@ -164,7 +164,7 @@ def append(partition: Partition, data: bytes, **options: Any) -> asyncio.Future[
 def values(
     partition: Partition, offset: int = 0, *, is_committed_only: bool = False
 ) -> list[bytes]:
-    """What a consumer sees, as Kafka's clients work it out."""
+    """Return the values that a consumer sees, filtered as Kafka's clients do."""
     found = []
     while True:
         got = partition.reader.read(offset, size_max=1 << 20, is_committed_only=is_committed_only)
@@ -185,7 +185,7 @@ def values(
 
 
 class _Topics:
-    """As much of the topics as a handler needs: the one that the bench has."""
+    """The part of `Topics` that a handler needs, with the bench's topic only."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -202,7 +202,7 @@ async def ask(
     request: Any,
     version: int,
 ) -> Any:
-    """Have a handler answer a request, both as they come over the wire."""
+    """Call a handler with a request, and encode and decode both messages as over the wire."""
     broker: Any = SimpleNamespace(topics=_Topics(bench.partition))
     sessions: Any = None
     context = RequestContext(

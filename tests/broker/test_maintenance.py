@@ -1,4 +1,4 @@
-"""The broker looks after its logs, by what their topics are set to."""
+"""The broker maintains its logs according to the topic configs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTERVAL = StoreConfig().upkeep_interval_ms / 1000
 
 
 class Node:
-    """A broker that can be started again, whose time passes when it is told to."""
+    """A broker that can be restarted, with a manual clock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Node:
         return found
 
     async def wait(self, ms: int, *, is_forced: bool = False) -> None:
-        """Let time pass, and have the logs looked after."""
+        """Advance the clock and run log maintenance."""
         self.clock.advance(ms / 1000)
         await self.broker.store.maintenance.run_once(is_forced=is_forced)
 

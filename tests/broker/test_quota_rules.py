@@ -1,4 +1,4 @@
-"""Quotas without a clock of their own: who shares which bucket, and what it lets through."""
+"""Quota rules with an explicit time: which clients share a bucket, and how much it allows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ORDER = [
 WHO = ClientQuotaEntity("u", "c")
 
 
-# Whose quota holds.
+# Which quota applies.
 
 
 def test_the_order_is_kafkas():
@@ -217,7 +217,7 @@ def test_there_are_never_more_buckets_than_allowed():
     uses=st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 50.0)), min_size=1, max_size=50),
 )
 def test_no_more_than_rate_and_burst_passes_a_client_that_waits_as_told(rate, uses):
-    """`uses` are pauses beyond what is asked for, and amounts in seconds of the rate."""
+    """`uses` are pauses in addition to the requested wait, and amounts in seconds of the rate."""
     buckets, now, passed = TokenBuckets(), 0.0, 0.0
     for pause, seconds in uses:
         now += pause

@@ -1,4 +1,4 @@
-"""Quotas of a node: kept, charged, changed."""
+"""Quotas of a node: stored, charged and changed."""
 
 from __future__ import annotations
 

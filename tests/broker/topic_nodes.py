@@ -1,4 +1,4 @@
-"""A node that is no more than its topics, for tests of them and of what rests on them."""
+"""A node that consists of its topics only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.metadata.memory import MemoryMetadata
 
 
 class PlainPartition:
-    """As much of a partition as topics know of: it opens its log, and notes what it is told."""
+    """The part of a partition that topics use: it opens its log and records the calls."""
 
     offsets = SimpleNamespace(leader_epoch=0)
 
@@ -83,7 +83,7 @@ async def running(
     log_config: LogConfig | None = None,
     **rest: object,
 ) -> AsyncIterator[Topics]:
-    """The topics of a node that is stopped cleanly in the end."""
+    """Yield the topics of a node, and stop the node cleanly at the end."""
     store = make_store(filesystem or SimulatedFilesystem(), log_config=log_config)
     store.open()
     topics = make_topics(metadata or MemoryMetadata(), store, config, **rest)

@@ -1,4 +1,4 @@
-"""An acknowledgement file keeps what was noted, and tells what was not finished from damage."""
+"""Acknowledgement files: entries are kept, and an incomplete end is distinguished from damage."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_bad_settings_are_refused(path: Path) -> None:
 
 
 class Sent:
-    """What kafka-python and aiokafka say of a record."""
+    """Record metadata as returned by kafka-python and aiokafka."""
 
     topic, partition, offset, timestamp = "orders", 1, 7, 1234
 
@@ -271,7 +271,7 @@ def test_what_kafka_python_sent_is_noted_with_where_it_went(path: Path) -> None:
 
 
 class Message:
-    """A message of confluent-kafka, as its delivery report has it."""
+    """A confluent-kafka message as passed to a delivery report."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset

@@ -1,4 +1,4 @@
-"""A node that is written to by real clients, and stopped so that its files can be tampered with."""
+"""Fixture: a node that real clients write to, and that is stopped before its files are changed."""
 
 from __future__ import annotations
 

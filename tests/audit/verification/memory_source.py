@@ -1,4 +1,4 @@
-"""A source in memory: batches as a test wants them, and what was acknowledged of them."""
+"""In-memory verification source with chosen batches and acknowledgements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = 1_700_000_000_000
 
 
 class MemorySource:
-    """One partition. `later` is what is known of it when it is asked again."""
+    """A source with one partition. `facts()` returns `later` if it is given."""
 
     def __init__(
         self, batches: Sequence[bytes], facts: PartitionFacts, later: PartitionFacts | None = None
@@ -68,7 +68,7 @@ def check(
     may_be_missing: bool = False,
     entries_max: int = 3,
 ) -> Report:
-    """Check one partition against all that was noted, with hardly anything in memory."""
+    """Check one partition against every recorded acknowledgement, with a small memory limit."""
     noted.flush()
     report = Report()
     source = MemorySource(batches, facts, later)

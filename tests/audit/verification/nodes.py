@@ -1,4 +1,4 @@
-"""What tests against whole nodes share: clients that note, and ways to lose what they noted."""
+"""Helpers for verification tests: clients that record acknowledgements, and file damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC = "orders"
 
 
 class Stage:
-    """A directory, a file of acknowledgements, and a node on the directory now and then."""
+    """A data directory, an acknowledgement file, and nodes that are started on the directory."""
 
     def __init__(self, path: Path) -> None:
         self.data = path / "data"
@@ -43,7 +43,7 @@ class Stage:
             yield broker
 
     def fill(self, broker: RunningBroker, count: int = 300, *, keys: int = 10_000) -> None:
-        """Write records of one batch each, and note them with their topic's id."""
+        """Append records in batches of one, and record their acknowledgements with the topic id."""
         with millstream.Client(broker.url, acknowledgements=self.acknowledged) as client:
             for number in range(count):
                 value = {"number": number, "text": "." * 100}
@@ -57,30 +57,30 @@ class Stage:
         return Producer(QUIET | {"bootstrap.servers": broker.bootstrap, **settings})
 
     def clean(self) -> None:
-        """Compact, and reclaim what was deleted. No node may be running."""
+        """Compact and reclaim deleted records. No node may be running."""
         asyncio.run(OfflineRun(str(self.data), None, progress=lambda _done, _total: None).run())
 
     def verify(self, broker: RunningBroker | None, *options: str) -> Verified:
-        """Verify the directory, or the node where there is one."""
+        """Verify the running node if one is given, otherwise the directory."""
         self.acknowledged.flush()
         place = ["--bootstrap", broker.bootstrap] if broker else ["--data", str(self.data)]
         arguments = ["verify", *place, "--acknowledged", self.acknowledged.path, "--json"]
         arguments += ["--timeout", "2", *options]
         return Verified(CliRunner().invoke(main, arguments))
 
-    # Planting.
+    # Damaging files.
 
     def logs(self, suffix: str = "log") -> list[Path]:
         return sorted((self.data / "topics" / TOPIC / "0").glob(f"*.{suffix}"))
 
     def unattest(self, log: Path) -> None:
-        """Remove all that says what was in the last segment, as if it had never been sealed."""
+        """Remove seal, index and checkpoint of the last segment, as if it was never sealed."""
         for suffix in ("seal", "index"):
             log.with_suffix(f".{suffix}").unlink(missing_ok=True)
         (log.parent / "checkpoint").unlink(missing_ok=True)
 
     def replace(self, path: Path, change: Callable[[bytes], bytes], *, of: int) -> None:
-        """Change the batch that holds an offset in a log file, whatever that leaves."""
+        """Change the batch that contains an offset in a log file, without any further check."""
         batches = [
             change(bytes(data)) if header.base_offset <= of <= header.last_offset else bytes(data)
             for header, data in split(path.read_bytes())
@@ -89,7 +89,7 @@ class Stage:
 
 
 class Verified:
-    """What `millstream verify --json` said."""
+    """The parsed output of `millstream verify --json`."""
 
     def __init__(self, result: Any) -> None:
         assert result.exception is None or isinstance(result.exception, SystemExit), result

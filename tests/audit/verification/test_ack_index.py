@@ -1,4 +1,4 @@
-"""Acknowledgements of many files, by partition and offset."""
+"""Acknowledgements from many files, by partition and offset."""
 
 from __future__ import annotations
 

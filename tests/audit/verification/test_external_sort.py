@@ -1,4 +1,4 @@
-"""Sorting with hardly any memory gives what sorting at once gives."""
+"""External sort with a small memory limit returns the same result as an in-memory sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is lost or changed behind a node's back is found: in its files, and in what it says."""
+"""Loss and changes in a node's files are detected, in the files and in the node's responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def filled(stage: Stage) -> Stage:
 
 
 def both(stage: Stage, *options: str):
-    """Verify the directory, then what a node makes of it."""
+    """Verify the directory, then a node started on it."""
     yield stage.verify(None, *options)
     with stage.node() as broker:
         yield stage.verify(broker, *options)
@@ -45,7 +45,7 @@ def test_a_directory_can_be_verified_beside_its_node(filled: Stage) -> None:
 
 
 def flipped(batch: bytes) -> bytes:
-    """Another value, with a sum that is right."""
+    """Return the batch with a changed value and a valid checksum."""
     body = bytearray(batch[HEADER_SIZE:])
     body[body.index(b"number") + 1] ^= 1
     return seal(decode_header(batch), bytes(body))

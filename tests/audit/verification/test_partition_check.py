@@ -1,4 +1,4 @@
-"""What became of each acknowledged record: found, rightly gone, different or lost."""
+"""Outcome of each acknowledged record: found, removed as expected, different or lost."""
 
 from __future__ import annotations
 

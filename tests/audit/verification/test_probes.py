@@ -1,4 +1,4 @@
-"""A node whose indexes lead to the wrong place is caught, one that rewrites meanwhile is not."""
+"""Probes detect wrong index lookups, and report nothing when a node rewrites segments meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.records.record import Record
 from .memory_source import NOW, WHERE, batch, marker
 
 TIMES = [5, 3, 9, 9, 12, 1]
-"""Of batches of two records each, the second a millisecond after the first."""
+"""Times of batches with two records each; the second record is one millisecond later."""
 
 
 def times(*values: int) -> list[bytes]:
@@ -32,7 +32,7 @@ def times(*values: int) -> list[bytes]:
 
 
 class FakeNode:
-    """Answers rightly out of batches, unless it is told to lie about an offset or a time."""
+    """Answers from its batches, unless a wrong answer is set for an offset or a timestamp."""
 
     def __init__(self, batches: list[bytes]) -> None:
         self.batches = batches
@@ -59,7 +59,7 @@ class FakeNode:
 
 
 def probe(node: FakeNode, batches: list[bytes]) -> Report:
-    """Read `batches` through, and look up all their offsets in what the node has by then."""
+    """Read all of `batches`, then look up all their offsets in what the node has now."""
     end = decode_header(batches[-1]).next_offset
     probes = Probes(WHERE, PartitionFacts(0, end), count=2 * end, rng=random.Random(1))
     for one in batches:

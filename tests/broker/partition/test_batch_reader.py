@@ -1,4 +1,4 @@
-"""What consumers get of a log some of whose batches have no records."""
+"""Reading a log in which some batches have no records."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ NOW_MS = 1_700_000_000_000
 
 
 def full(first: int, count: int = 1, *, size: int = 10) -> bytes:
-    """A batch with records."""
+    """Return a batch with records."""
     records = [Record(b"%d" % (first + n) * size) for n in range(count)]
     batch = build_batch(records, now_ms=NOW_MS)
     return first.to_bytes(8, "big") + batch[8:]
 
 
 def empty(first: int, count: int = 1) -> bytes:
-    """What is left of a batch without its records."""
+    """Return the header of a batch whose records were removed."""
     header = decode_header(full(first))
     return seal(header._replace(record_count=0, last_offset_delta=count - 1), b"")
 
 
 @dataclass
 class Batches:
-    """Batches in segments, read as a log reads them."""
+    """Batches in segments, with the read interface of a log."""
 
     segments: list[list[bytes]]
     start_offset: int = 0

@@ -1,4 +1,4 @@
-"""What a client's batch has to be, before anything of it is written."""
+"""Validation of a client's batch before any of it is written."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(batch: bytes, config: Config = Config()) -> BatchHeader:
 
 
 def changed(batch: bytes, position: int, layout: str, value: int) -> bytes:
-    """Return the batch with a field changed, and a new checksum."""
+    """Return the batch with one field changed and a new checksum."""
     data = bytearray(batch)
     struct.pack_into(layout, data, position, value)
     struct.pack_into(">I", data, 17, crc32c(data[21:]))
@@ -155,7 +155,7 @@ def test_where_the_broker_dates_records_theirs_do_not_matter():
     assert check(batch, Config(timestamp_type="LogAppendTime"))
 
 
-# Inspecting the records.
+# Record inspection.
 
 
 def inspect(batch: bytes, config: Config) -> tuple[BatchHeader, bytes]:

@@ -1,4 +1,4 @@
-"""Whatever producers do, compaction takes only what nobody is to see, and forgets no producer."""
+"""Compaction removes only records that no reader may see, and keeps all producer state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 
 @dataclass
 class Kept:
-    """A record as the model knows it."""
+    """A record in the model."""
 
     key: bytes
     value: bytes
@@ -53,7 +53,7 @@ class Producer:
 
 @dataclass
 class Model:
-    """All that was ever appended to a partition, and what became of it."""
+    """Everything that was appended to a partition, and the state of each record."""
 
     chance: random.Random
     records: dict[int, Kept] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Model:
         return min(firsts, default=self.end)
 
     def latest(self) -> dict[bytes, int]:
-        """The offset of the last record of each key that readers of committed records are shown.
+        """Return the offset of the last record of each key that read-committed readers see.
 
-        Where that was deleted, what it had replaced may be gone too.
+        If that record was deleted, the records that it replaced may be deleted too.
         """
         found: dict[bytes, int] = {}
         for offset, kept in self.records.items():
@@ -102,7 +102,7 @@ class Run:
         self.check()
         await self.bench.close()
 
-    # What happens.
+    # Rules.
 
     async def append(self) -> None:
         producer_id = self.chance.choice([-1, 1, 2, 3, 4])
@@ -183,7 +183,7 @@ class Run:
     def producer(self, producer_id: int) -> Producer:
         return self.model.producers.setdefault(producer_id, Producer())
 
-    # What has to hold.
+    # Invariants.
 
     def check(self) -> None:
         model, partition = self.model, self.bench.partition
@@ -217,7 +217,7 @@ class Run:
         assert not found
 
     def read(self, *, is_committed_only: bool) -> Iterator[tuple[int, tuple[bytes | None, bytes]]]:
-        """What a consumer sees, as Kafka's clients work it out."""
+        """Return the records that a consumer sees, filtered as Kafka's clients do."""
         partition, offset = self.bench.partition, 0
         size_max = self.chance.choice([1, 500, 1 << 20])
         while True:

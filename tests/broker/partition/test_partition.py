@@ -1,4 +1,4 @@
-"""One partition: opening, appending, reading, waiting and ending."""
+"""One partition: open, append, read, wait and close."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whatever happens to the machine, a producer that sends again has each record stored once.
+"""A producer that retries has each record stored once, after any crash.
 
-The clients here do what Kafka's do: up to five batches under way, and when one fails, it and all
-after it are sent again in order, with the same sequences.
+The clients behave as Kafka's do: up to five batches in flight, and when one fails, it and all
+later ones are sent again in order, with the same sequence numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Note = Callable[[object], None]
 
 
 class Client:
-    """An idempotent producer. It knows what was acknowledged, and nothing else of the broker."""
+    """An idempotent producer. It only knows which batches were acknowledged."""
 
     def __init__(self, producer_id: int, count: int, *, acknowledged: int = 0) -> None:
         self.producer_id = producer_id
@@ -53,7 +53,7 @@ class Client:
         return self.acknowledged == self.count
 
     async def send(self, partition: Partition, note: Note = lambda _: None) -> None:
-        """Send the next five, and take note of those at the front that were acknowledged."""
+        """Send the next five batches, and count the leading ones that were acknowledged."""
         first = self.acknowledged
         last = min(self.count, first + IN_FLIGHT_MAX)
         futures = []
@@ -112,7 +112,7 @@ def test_every_power_cut_leaves_each_record_stored_once():
             after = Bench(state.filesystem(), config=SEGMENTS)
             seen[SNAPSHOT in after.filesystem.paths()] += 1
             await after.partition.open()
-            for client in clients:  # Once before the power is cut again.
+            for client in clients:  # Send once before the next power cut.
                 if not client.is_done:
                     await client.send(after.partition)
             again = await after.again(seed=number)
@@ -134,7 +134,7 @@ def test_every_moment_at_which_the_disk_can_be_full_leaves_each_record_stored_on
             await client.send(bench.partition)
         for client in clients:
             await client.send(bench.partition)
-        fault.forever = False  # Space returns.
+        fault.forever = False  # The disk has free space again.
         await turns()
         await deliver(bench.partition, clients)
         check_stored_once(bench.partition, clients)
@@ -157,7 +157,7 @@ def test_every_failed_sync_leaves_each_record_stored_once():
 
 
 class Coordinator:
-    """Writes transactions, and ends those that a crash left open, as the coordinator's log says."""
+    """Writes transactions; after a crash, ends the open ones as the coordinator's log says."""
 
     def __init__(self) -> None:
         self.decided: dict[int, bool] = {}
@@ -206,7 +206,7 @@ def test_every_power_cut_leaves_transactions_whole():
             before = values(partition, is_committed_only=True)
             for number in sorted(decided - ended):
                 await Coordinator.end(partition, number)
-            if (begun := len(decided)) < 8:  # Nothing was decided: it is aborted.
+            if (begun := len(decided)) < 8:  # No decision was logged: abort.
                 await Coordinator.end(partition, begun, is_commit=False)
             assert partition.last_stable_offset == partition.high_watermark
             seen = values(partition, is_committed_only=True)

@@ -1,4 +1,4 @@
-"""One partition: looking up offsets, and deleting up to one."""
+"""One partition: offset lookup, and deletion up to an offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition: its producers and their transactions."""
+"""One partition: producers and their transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition: what is remembered after the process ended."""
+"""One partition: state that survives a restart of the process."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class TestComingBack:
         run(scenario)
 
     def test_a_snapshot_of_a_log_that_was_cut_and_grew_again_is_not_believed(self):
-        """In a class that may lose its end, the offset alone does not tell."""
+        """If the durability class may lose the end of a log, the offset alone is not enough."""
 
         async def scenario(bench: Bench):
             for n in range(3):

@@ -1,4 +1,4 @@
-"""One partition: records go, and producers and readers go on."""
+"""One partition: producers and readers continue after records are removed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COMPACTED = Config(
 
 
 async def fill(bench: Bench, count: int, *, size: int = 300, **fields) -> None:
-    """Append batches of which three fill a segment."""
+    """Append batches; three batches fill a segment."""
     for number in range(count):
         await append(bench.partition, batch(b"%d" % number * (size // 2), **fields))
 
 
 async def evict(bench: Bench) -> int:
-    """Have all closed segments go by their age; returns the first offset that is left."""
+    """Evict all closed segments by age; return the first remaining offset."""
     bench.clock.advance(2 * MINUTE_MS / 1000)
     await bench.upkeep()
     bench.clock.advance(2 * MINUTE_MS / 1000)
@@ -342,7 +342,7 @@ def _batches(bench: Bench) -> list[tuple[int, bytes]]:
 class TestCompaction:
     @staticmethod
     async def fill(bench: Bench) -> None:
-        """Three producers: one without transactions, one that commits, one that aborts."""
+        """Write with three producers: one non-transactional, one that commits, one that aborts."""
         partition = bench.partition
         for number in range(4):
             pad = b"." * 200
@@ -489,7 +489,7 @@ class TestCompaction:
 
 
 def test_a_closed_partition_still_guards_its_log():
-    """The log outlives the partition for a moment, and what is under way then ends well."""
+    """The log is open for a moment longer than the partition, and may still call the hooks."""
 
     async def scenario(bench: Bench):
         await append(bench.partition, batch(producer_id=1, is_transactional=True))

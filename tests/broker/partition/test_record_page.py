@@ -1,4 +1,4 @@
-"""The difference from a cursor: what a reader of records sees, and how much of it at once."""
+"""Record pages: which records follow a cursor, and how many are returned at once."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_packed_batches_are_opened_in_a_thread_wherever_they_lie(monkeypatch, co
 def test_retention_that_comes_while_batches_are_opened_skips_nothing_in_silence(
     monkeypatch,
 ) -> None:
-    """Between two reads of one difference a thread opens batches, and the log goes on."""
+    """The log can change between two reads of one page, while a thread decodes batches."""
     monkeypatch.setattr(difference, "BATCHES_BYTES_MAX", 1)
     real = difference.inline_or_in_thread
 
@@ -214,7 +214,7 @@ def test_a_wait_that_is_called_off_leaves_nothing_behind() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert timers.pending == 0
-        await append(bench.partition, batch(b"a"))  # Which nobody is told of any more.
+        await append(bench.partition, batch(b"a"))  # There is no waiter left to notify.
 
     run(scenario)
 

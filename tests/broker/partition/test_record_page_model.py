@@ -1,7 +1,7 @@
-"""Whatever happens to a partition, who follows `next` sees every live record once, in order (P10).
+"""A reader that follows `next` sees every live record once, in order (P10).
 
-The model knows all that was ever appended and what became of it. Readers stand at cursors of their
-own and go on from where they were told to; each step is held against the model.
+The model stores everything that was appended and the state of each record. Each reader has its own
+cursor and continues at the returned offset; each step is compared with the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READERS = 3
 
 @dataclass
 class Kept:
-    """A record as the model knows it; `producer_id` is set while its transaction is open."""
+    """A record in the model; `producer_id` is set while its transaction is open."""
 
     key: bytes | None
     value: bytes
@@ -46,7 +46,7 @@ class DifferenceModel(RuleBasedStateMachine):
         self.end = 0
         self.floor = 0
         self.first_offsets: dict[int, int] = {}
-        """Of the transactions that are open, by producer."""
+        """First offset of each open transaction, by producer."""
         self.sequences = dict.fromkeys(PRODUCERS, 0)
         self.cursors = [0] * READERS
 
@@ -64,7 +64,7 @@ class DifferenceModel(RuleBasedStateMachine):
             self.read_all(reader)
         self.runner.close()
 
-    # What happens.
+    # Rules.
 
     def note(self, offset: int, records: list[Record], producer_id: int | None = None) -> None:
         assert offset == self.end
@@ -157,7 +157,7 @@ class DifferenceModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        """Let retention take whole segments, as it does."""
+        """Evict entire segments, as retention does."""
         log = self.bench.store.get("t")
         edges = [one.base_offset for one in log.segments if one.base_offset > log.start_offset]
         if not edges:
@@ -183,7 +183,7 @@ class DifferenceModel(RuleBasedStateMachine):
 
         self.bench = self.runner.run(go())
 
-    # What readers see.
+    # Reads.
 
     @rule(
         reader=st.integers(0, READERS - 1),
@@ -198,7 +198,7 @@ class DifferenceModel(RuleBasedStateMachine):
 
     @rule(cursor=st.integers(0, 100), limit=st.sampled_from([1, 3, 1000]))
     def look(self, cursor: int, limit: int) -> None:
-        """Read from anywhere."""
+        """Read from any offset."""
         cursor = min(cursor, self.end)
         self.check(cursor, self.ask(cursor, limit, 1 << 20), limit, 1 << 20)
 
@@ -217,7 +217,7 @@ class DifferenceModel(RuleBasedStateMachine):
 
     @property
     def stable(self) -> int:
-        """Where the first open transaction begins, if one does."""
+        """Return the first offset of the earliest open transaction, or the end if none is open."""
         return max(self.floor, min(self.first_offsets.values(), default=self.end))
 
     def visible(self, begin: int, end: int) -> list[tuple[int, bytes | None, bytes]]:

@@ -1,4 +1,4 @@
-"""Topics: created, found, grown, set and deleted, one change after the other."""
+"""Topics: create, find, add partitions, alter and delete, one change at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.metadata.memory import DyingMetadata, MemoryMetadata
 pytestmark = pytest.mark.timeout(60)
 
 
-# Creating and finding.
+# Create and find.
 
 
 @in_loop
@@ -226,7 +226,7 @@ async def test_only_checking_creates_nothing_and_says_what_would_be():
         assert topics.partition_count == 1
 
 
-# Ids.
+# Topic ids.
 
 
 @in_loop
@@ -250,7 +250,7 @@ async def test_no_id_is_reserved_taken_or_looks_like_an_option():
         assert (await topics.create("b")).id == other
 
 
-# Growing.
+# Add partitions.
 
 
 @in_loop
@@ -288,7 +288,7 @@ async def test_growth_can_be_only_checked():
             await topics.add_partitions("b", 6)
 
 
-# Setting.
+# Alter configs.
 
 
 @in_loop
@@ -366,7 +366,7 @@ async def test_changes_of_one_topic_at_once_all_happen():
         assert topics.partition("a", 2).config == topic.config
 
 
-# Deleting.
+# Delete.
 
 
 @in_loop
@@ -427,7 +427,7 @@ async def test_a_partition_that_is_being_opened_when_its_topic_goes_leaves_nothi
 
 
 class FailingStore:
-    """A store that fails to delete as often as it is told to."""
+    """A store whose deletes fail a given number of times."""
 
     def __init__(self, store, failures: int) -> None:
         self._store = store
@@ -467,7 +467,7 @@ async def test_a_topic_whose_data_stays_is_gone_all_the_same_and_its_name_is_usa
     await store.close()
 
 
-# Hearing of it.
+# Change listeners.
 
 
 @in_loop
@@ -498,7 +498,7 @@ async def test_changes_are_told_once_they_are_made():
         assert len(TopicEvent) == 4
 
 
-# Who asks, and goes away.
+# Cancelled callers.
 
 
 @in_loop

@@ -1,8 +1,8 @@
-"""A topic is whole or gone, wherever its node died while it was made, filled, grown or deleted.
+"""A crash while a topic is created, filled, grown or deleted leaves it complete or absent.
 
-The workload runs over SQLite and a simulated disk. It dies at each transaction, before and after
-that is durable, and at each call of the disk; then the power goes, the node starts again, and what
-it was told to have been done must have been done, and nothing may be done by half.
+The workload runs on SQLite and a simulated disk. It is stopped at each transaction, before and
+after the transaction is durable, and at each disk call. Then the power is cut and the node starts
+again. Every acknowledged change must be present, and no change may be partly applied.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ STEPS_MAX = 50
 
 @dataclass
 class Told:
-    """What a client was told to have been done, and what it asked for and heard no more of."""
+    """Changes that were acknowledged to a client, and the request that was not yet answered."""
 
     topics: dict[str, int] = field(default_factory=dict)
-    """Partitions by topic."""
+    """Partition count by topic."""
     records: dict[str, int] = field(default_factory=dict)
-    """Records of partition 0 by topic."""
+    """Record count of partition 0 by topic."""
     gone: set[str] = field(default_factory=set)
     asked: str = ""
-    """What is under way."""
+    """The request in flight."""
 
 
 async def work(topics: Topics, told: Told) -> None:
-    """Make, fill, grow and delete; note each step once it is acknowledged."""
+    """Create, fill, grow and delete topics; record each step once it is acknowledged."""
     for name in ("a", "b"):
         told.asked = f"create {name}"
         topic = await topics.create(name, partitions=2)
@@ -84,7 +84,7 @@ async def work(topics: Topics, told: Told) -> None:
 
 
 async def die(metadata: Metadata, filesystem: Filesystem, told: Told) -> bool:
-    """Run the workload until it dies; returns whether it came to its end instead."""
+    """Run the workload until it crashes; return whether it completed instead."""
     store = make_store(filesystem, log_config=LogConfig(segment_bytes_max=1024))
     try:
         store.open()
@@ -97,7 +97,7 @@ async def die(metadata: Metadata, filesystem: Filesystem, told: Told) -> bool:
 
 
 async def check(metadata: Metadata, disk: SimulatedFilesystem, told: Told) -> None:
-    """Start again and compare; then see that everything can be used."""
+    """Start again and compare; then check that every topic can be used."""
     async with running(metadata, disk, log_config=LogConfig(segment_bytes_max=1024)) as topics:
         found = {topic.name: topic for topic in topics.all()}
         action, _, name = told.asked.partition(" ")

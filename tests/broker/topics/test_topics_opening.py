@@ -1,4 +1,4 @@
-"""Topics after a start: what was kept, what an embedded store made, what a crash left."""
+"""Topics after a start: stored topics, topics of an embedded store, and leftovers of a crash."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_an_ephemeral_topic_is_another_one_after_a_restart():
             await topics.alter("a", {DURABILITY: "ephemeral", "retention.ms": "1"})
 
 
-# What an embedded store made.
+# Topics created by an embedded store.
 
 
 async def embed(disk: SimulatedFilesystem, *logs: tuple[str, int], config: LogConfig) -> None:
@@ -191,7 +191,7 @@ async def test_adopting_that_was_cut_short_is_done_the_next_time():
         assert [topic.name for topic in topics.all()] == ["a", "b"]
 
 
-# Rows that are not as they should be.
+# Invalid rows.
 
 
 @pytest.mark.parametrize(

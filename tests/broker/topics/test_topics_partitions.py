@@ -1,4 +1,4 @@
-"""Topics with the partitions that a node has: what is done to a topic reaches its records."""
+"""Topics with the partitions of a node: changes to a topic are applied to its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which aborted transactions a reader is told of."""
+"""Which aborted transactions are returned for a range of offsets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from millstream.broker.partition.producers.aborted_index import AbortedIndex, AbortedRange
 
-A = AbortedRange(1, 0, 10, 5)  # One that began at 5 was open when it ended.
+A = AbortedRange(1, 0, 10, 5)  # A transaction that started at offset 5 was still open when A ended.
 B = AbortedRange(2, 5, 20, 21)
-C = AbortedRange(3, 30, 35, 28)  # And here one that began before it, and ended after it.
+C = AbortedRange(3, 30, 35, 28)  # D started before C and ended after it.
 D = AbortedRange(4, 28, 40, 41)
 INDEX = (A, B, C, D)
 

@@ -1,4 +1,4 @@
-"""The snapshot of a partition's producers, as a file."""
+"""The producer snapshot file of a partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may append what: the rules for producers, one by one."""
+"""Producer rules: which batches are accepted, and which errors the others get."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def header(
 
 
 class Line:
-    """Admits batches at rising offsets, like a log would."""
+    """Accepts batches at increasing offsets, as a log does."""
 
     def __init__(self, **options: int) -> None:
         self.states = ProducerStates(**{"expiration_ms": HOUR_MS, **options})

@@ -1,8 +1,8 @@
-"""Producers against a model that keeps everything and knows nothing by heart.
+"""Producer states against a model that stores the complete log.
 
-The model is a list of all that is in the log. Whatever it has to answer it works out from there,
-from the first batch on. The real thing has to give the same answers while batches are taken back,
-committed, and while it is brought back from any snapshot or from none.
+The model is a list of everything in the log, and derives each answer from the first batch on. The
+real implementation must give the same answers while batches are truncated and committed, and after
+it is restored from any snapshot or from none.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Known:
-    """What follows from the log for one producer."""
+    """The state of one producer, derived from the log."""
 
     epoch: int = -1
     batches: list[Entry] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Producers(RuleBasedStateMachine):
         return found
 
     def first_unstable(self) -> int | None:
-        """The first batch of a transaction that has no committed marker."""
+        """Return the first batch of a transaction that has no committed marker."""
         opened: dict[int, int] = {}
         unstable = []
         for entry in self.log:
@@ -150,7 +150,7 @@ class Producers(RuleBasedStateMachine):
                     unstable.append(first)
         return min([*opened.values(), *unstable], default=None)
 
-    # What happens.
+    # Rules.
 
     @rule(
         producer_id=st.integers(0, 2),
@@ -245,7 +245,7 @@ class Producers(RuleBasedStateMachine):
             if entry.first >= offset:
                 self.states.replay(entry.header, entry.marker, now_ms=0)
 
-    # What must be so.
+    # Invariants.
 
     @invariant()
     def remembers_what_follows_from_the_log(self):

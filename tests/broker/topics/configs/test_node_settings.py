@@ -1,4 +1,4 @@
-"""What a node says of itself: all of its settings, under Kafka's names where there are such."""
+"""Settings that a node reports, under Kafka's names if Kafka has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every config of a topic: set, shown, applied or refused."""
+"""Every topic config: set, described, applied or rejected."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ KAFKA_DEFAULTS = {
     "segment.ms": "604800000",
     "unclean.leader.election.enable": "false",
 }
-"""What Kafka 4 has when nothing is set."""
+"""Defaults of Kafka 4."""
 
 EVERY = pytest.mark.parametrize("setting", TOPIC_CONFIGS.values(), ids=TOPIC_CONFIGS.keys())
 
 
 def samples(setting: TopicSetting) -> tuple[list[str], list[str]]:
-    """Values that are allowed, and values that are not."""
+    """Return valid values and invalid values."""
     if setting.effect is SettingEffect.FIXED:
         return [setting.default], ["true", "maybe", ""]
     if setting.kind is SettingType.BOOLEAN:
@@ -89,7 +89,7 @@ def samples(setting: TopicSetting) -> tuple[list[str], list[str]]:
     if setting.kind is SettingType.LIST:
         return ["*", "0:1", "0:1,1:1", ""], ["0", "a:b", "0:1;1:1", "0:1,0:1", "-1:0"]
     if setting.name == VALUE_SCHEMA:
-        return ["", "  "], ["x", "{}"]  # By itself: the values are raw, and have no schema.
+        return ["", "  "], ["x", "{}"]  # Raw values, the default, have no schema.
     if setting.values:
         good = ["raw"] if setting.name == VALUE_FORMAT else list(setting.values)
         return good, ["", "other", setting.values[0].upper() + "x"]
@@ -191,7 +191,7 @@ def test_noise_is_refused_or_taken_but_never_crashes(name: str, noise: str) -> N
     config.log_config()
 
 
-# What comes of it.
+# Typed values.
 
 
 def test_the_typed_values():

@@ -1,4 +1,4 @@
-"""What a topic declares its values to be: what a node takes, and what it refuses."""
+"""The declared value format of a topic: which declarations are accepted and which are rejected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_schema_that_cannot_be_one_is_refused_with_why(kind: str, schema: str,
 
 
 def test_a_schema_is_as_long_as_kafka_can_say_and_no_longer() -> None:
-    """In bytes, not in characters."""
+    """The limit is in bytes, not in characters."""
     letters = VALUE_SCHEMA_SIZE_MAX // 2 - len("n STRING COMMENT ''")
     fits = f"n STRING COMMENT '{'é' * letters}'"
     assert declare("json", fits).value_schema == fits
