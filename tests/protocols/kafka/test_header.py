@@ -52,11 +52,11 @@ def test_every_cut_of_a_header_is_refused(name):
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        ("000c 0003 00000007 fffe", "client id claims -2 bytes, the least is 0"),
-        ("000c 0003 00000007 7fff 6d65", "client id claims 32767 bytes, 2 are left"),
+        ("000c 0003 00000007 fffe", "client id announces -2 bytes, minimum is 0"),
+        ("000c 0003 00000007 7fff 6d65", "client id announces 32767 bytes, 2 are left"),
         ("000c 0003 00000007 0001 ff", "not UTF-8"),
         ("000c 0004 00000007 0000 ffffffff0f", "4294967295 items of at least 2 bytes, 0 are left"),
-        ("000c 0004 00000007 0000 01 00 05", "tagged field 0 claims 5 bytes, 0 are left"),
+        ("000c 0004 00000007 0000 01 00 05", "tagged field 0 announces 5 bytes, 0 are left"),
     ],
 )
 def test_a_bad_header_is_refused(data, error):

@@ -4,10 +4,10 @@
     | size | request       | size | request that is not complete yet
     +------+---------------+------+----------------------- - -
 
-Reads go into a block that all connections use in turn. An incomplete frame at its end is moved to a
-block of the connection's own, which then receives the remainder of that frame and nothing else. A
-size that a client claims is never allocated up front: the own block grows with what has arrived,
-unless the connection has sent frames of that size before.
+Reads fill a block that all connections share. An incomplete frame at its end is moved to a private
+block of the connection, which then receives the remainder of that frame and nothing else. The size
+that a client announces is never allocated up front: the private block grows with the bytes that
+have arrived, unless the connection has sent frames of that size before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FRAME_SIZE_MIN = 8
 
 _TRUSTED_SIZE = 16 * 1024
 _GROWTH = 4
-"""The own block may have this size at once, or this many times what has arrived."""
+"""A private block may have this size at once, or this many times the bytes that have arrived."""
 
 
 Frame: TypeAlias = tuple[memoryview, ReceiveBlock]
@@ -38,7 +38,7 @@ class FrameReceiver:
     def __init__(self, blocks: BlockPool, *, frame_size_max: int) -> None:
         self._blocks = blocks
         self.frame_size_max = frame_size_max
-        self._own: ReceiveBlock | None = None
+        self._private: ReceiveBlock | None = None
         self._filled = 0
         self._frame_end = 0
         self._largest = 0
@@ -46,33 +46,33 @@ class FrameReceiver:
     @property
     def is_within_frame(self) -> bool:
         """Whether a frame has started and is not complete."""
-        return self._own is not None
+        return self._private is not None
 
     def has_capacity(self) -> bool:
         """Return whether there is memory for the next bytes. Do not read while there is none."""
-        own = self._own
-        if own is None or self._filled < own.size:
+        private = self._private
+        if private is None or self._filled < private.size:
             return True
         wanted = self._size_wanted(self._filled)
-        if not self._blocks.has_capacity(wanted, held=own.size):
+        if not self._blocks.has_capacity(wanted, held=private.size):
             return False
-        self._own = self._blocks.take(wanted)
-        self._own.view[: self._filled] = own.view[: self._filled]
-        own.release()
+        self._private = self._blocks.take(wanted)
+        self._private.view[: self._filled] = private.view[: self._filled]
+        private.release()
         return True
 
     def space(self) -> memoryview:
         """Return the memory for the next bytes."""
-        if self._own is not None:
-            end = min(self._own.size, self._frame_end) if self._frame_end else _SIZE.size
-            return self._own.view[self._filled : end]
+        if self._private is not None:
+            end = min(self._private.size, self._frame_end) if self._frame_end else _SIZE.size
+            return self._private.view[self._filled : end]
         blocks = self._blocks
         return blocks.reading.view[blocks.filled :] if blocks.filled else blocks.reading.view
 
     def received(self, count: int) -> list[Frame]:
         """Process `count` bytes that were read into `space`; return the completed frames."""
-        if self._own is not None:
-            return self._received_own(self._own, count)
+        if self._private is not None:
+            return self._received_private(self._private, count)
         blocks = self._blocks
         block, start = blocks.reading, blocks.filled
         frames: list[Frame] = []
@@ -90,9 +90,9 @@ class FrameReceiver:
 
     def close(self) -> None:
         """Release all memory."""
-        if self._own is not None:
-            self._own.release()
-        self._own = None
+        if self._private is not None:
+            self._private.release()
+        self._private = None
 
     def _cut(self, block: ReceiveBlock, position: int, limit: int, frames: list[Frame]) -> int:
         """Add the complete frames between two positions of a block; return the end of the last."""
@@ -122,26 +122,26 @@ class FrameReceiver:
         return size
 
     def _carry(self, partial: memoryview) -> None:
-        """Start the own block with what has arrived of a frame."""
+        """Start a private block with the bytes of a frame that have arrived."""
         self._frame_end = 0
         if len(partial) >= _SIZE.size:
             self._frame_end = _SIZE.size + self._size_at(partial, 0)
         block = self._blocks.take(self._size_wanted(len(partial)))
         block.view[: len(partial)] = partial
-        self._own, self._filled = block, len(partial)
+        self._private, self._filled = block, len(partial)
 
     def _size_wanted(self, arrived: int) -> int:
-        """Return the size that the own block needs, or may have by now."""
+        """Return the size that the private block needs, or may have by now."""
         if self._frame_end <= self._largest + _SIZE.size:
             return max(self._frame_end, _SIZE.size)
         return min(self._frame_end, max(_TRUSTED_SIZE, arrived * _GROWTH))
 
-    def _received_own(self, block: ReceiveBlock, count: int) -> list[Frame]:
+    def _received_private(self, block: ReceiveBlock, count: int) -> list[Frame]:
         self._filled += count
         if not self._frame_end and self._filled >= _SIZE.size:
             self._frame_end = _SIZE.size + self._size_at(block.view, 0)
         if not self._frame_end or self._filled < self._frame_end:
             return []
         self._largest = max(self._largest, self._frame_end - _SIZE.size)
-        self._own = None  # From here on the frame is its only user.
+        self._private = None  # From here on the frame is its only user.
         return [(block.view[_SIZE.size : self._frame_end], block)]

@@ -127,13 +127,13 @@ REFUSED = {
     "null text": (STRING, "ffff", "00", "One.field is null"),
     "null bytes": (BYTES, "ffffffff", "00", "One.field is null"),
     "null array": (ARRAY(INT8), "ffffffff", "00", "One.field is null"),
-    "long text": (STRING, "0002 61", "03 61", "One.field claims 2 bytes, 1 are left"),
-    "long bytes": (BYTES, "7fffffff", "80808008", "One.field claims .* bytes, 0 are left"),
+    "long text": (STRING, "0002 61", "03 61", "One.field announces 2 bytes, 1 are left"),
+    "long bytes": (BYTES, "7fffffff", "80808008", "One.field announces .* bytes, 0 are left"),
     "long array": (
         ARRAY(INT32),
         "00000002 00000000",
         "03 00000000",
-        "One.field claims 2 items of at least 4 bytes, 4 are left",
+        "One.field announces 2 items of at least 4 bytes, 4 are left",
     ),
     "text that is not UTF-8": (STRING, "0002 61ff", "03 61ff", "not UTF-8: .* at its byte 1 of 2"),
     "half of a surrogate pair": (STRING, "0003 eda080", "04 eda080", "not UTF-8"),
@@ -151,7 +151,7 @@ def test_bad_bytes_are_refused_with_what_was_found(name, version):
 @pytest.mark.parametrize("kind", [NULLABLE_STRING, NULLABLE_BYTES, RECORDS, NULLABLE_ARRAY(INT8)])
 def test_only_minus_one_is_null(kind):
     data = b"\xff\xff\xff\xfe"[2 if kind is NULLABLE_STRING else 0 :]
-    with pytest.raises(MalformedRequest, match=r"claims -2 .*, the least is 0"):
+    with pytest.raises(MalformedRequest, match=r"announces -2 .*, minimum is 0"):
         decode(one(kind), data, CLASSIC)
 
 
@@ -164,7 +164,7 @@ def test_text_is_no_longer_than_the_classic_size_can_say():
         with pytest.raises(ValueError, match="32767"):
             encode(kind(field=longest + "x"), version)
     data = bytes.fromhex("818002") + b"x" * 0x8000 + b"\x00"
-    with pytest.raises(MalformedRequest, match="claims 32768 bytes, limit is 32767"):
+    with pytest.raises(MalformedRequest, match="announces 32768 bytes, limit is 32767"):
         decode(kind, data, FLEXIBLE)
 
 
@@ -271,10 +271,10 @@ def test_tags_may_come_in_any_order_and_the_last_of_two_counts():
 @pytest.mark.parametrize(
     ("tags", "error"),
     [
-        ("01 02 03 0263 00", "Tagged.color claims 3 bytes, its value takes 2"),
-        ("01 02 01 0263", "Tagged.color claims 1 bytes, its value takes 2"),
-        ("01 02 09 0263", "tag claims 9 bytes, 2 are left"),
-        ("01 07 05 00", "tag claims 5 bytes, 1 are left"),
+        ("01 02 03 0263 00", "Tagged.color announces 3 bytes, its value has 2"),
+        ("01 02 01 0263", "Tagged.color announces 1 bytes, its value has 2"),
+        ("01 02 09 0263", "tag announces 9 bytes, 2 are left"),
+        ("01 07 05 00", "tag announces 5 bytes, 1 are left"),
         ("02 02 02 0263", "ends at byte"),
         ("ffffffff0f 00", "4294967295 items of at least 2 bytes, 1 are left"),
     ],

@@ -48,7 +48,7 @@ def test_a_number_of_more_than_32_bits_is_refused():
 
 
 def test_a_number_that_goes_on_after_five_bytes_is_refused():
-    with pytest.raises(MalformedRequest, match="number at byte 1 goes on after 5 bytes"):
+    with pytest.raises(MalformedRequest, match="number at byte 1 is longer than 5 bytes"):
         read_uvarint(bytes.fromhex("00 808080808001"), 1)
 
 

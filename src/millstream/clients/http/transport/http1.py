@@ -106,9 +106,9 @@ class ResponseReader:
         self.has_head = True
         if not self._has_length and self.status not in _NO_BODY:
             self._error = "has no length"
-        claimed = self.headers.get("content-length", "0")
-        if claimed.isdigit() and int(claimed[:20]) > self._body_size_max:
-            self._error = f"claims {claimed[:20]} bytes, limit is {self._body_size_max}"
+        announced = self.headers.get("content-length", "0")
+        if announced.isdigit() and int(announced[:20]) > self._body_size_max:
+            self._error = f"announces {announced[:20]} bytes, limit is {self._body_size_max}"
 
     def on_body(self, body: bytes) -> None:
         """Buffer a piece of the body, up to the size limit."""

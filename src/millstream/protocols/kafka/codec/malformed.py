@@ -16,7 +16,7 @@ fetch, has 100,000 partitions in the largest clusters.
 
 def truncated_message(message: str, position: int, end: int) -> MalformedRequest:
     """The bytes end within the field that starts at `position`, or right before it."""
-    return MalformedRequest(f"{message} ends at byte {end}, within what starts at byte {position}")
+    return MalformedRequest(f"{message} ends at byte {end}, in the field at byte {position}")
 
 
 def trailing_bytes(message: str, position: int, end: int) -> MalformedRequest:
@@ -35,23 +35,23 @@ def invalid_utf8(message: str, position: int, error: UnicodeDecodeError) -> Malf
 def bad_size(field: str, size: int, left: int) -> MalformedRequest:
     """A size is below 0, or more than the bytes left."""
     if size == -1:
-        return MalformedRequest(f"{field} is null (size -1), the least is 0")
+        return MalformedRequest(f"{field} is null (size -1), minimum is 0")
     if size < 0:
-        return MalformedRequest(f"{field} claims {size} bytes, the least is 0")
-    return MalformedRequest(f"{field} claims {size} bytes, {left} are left")
+        return MalformedRequest(f"{field} announces {size} bytes, minimum is 0")
+    return MalformedRequest(f"{field} announces {size} bytes, {left} are left")
 
 
 def bad_count(field: str, count: int, item_size_min: int, left: int) -> MalformedRequest:
     """A count is below 0, needs more than the bytes left, or exceeds `ITEM_COUNT_MAX`."""
     if count == -1:
-        return MalformedRequest(f"{field} is null (count -1), the least is 0")
+        return MalformedRequest(f"{field} is null (count -1), minimum is 0")
     if count < 0:
-        return MalformedRequest(f"{field} claims {count} items, the least is 0")
+        return MalformedRequest(f"{field} announces {count} items, minimum is 0")
     if count * item_size_min > left:
         return MalformedRequest(
-            f"{field} claims {count} items of at least {item_size_min} bytes, {left} are left"
+            f"{field} announces {count} items of at least {item_size_min} bytes, {left} are left"
         )
-    return MalformedRequest(f"{field} claims {count} items, limit for all is {ITEM_COUNT_MAX}")
+    return MalformedRequest(f"{field} announces {count} items, limit for all is {ITEM_COUNT_MAX}")
 
 
 def bad_presence(field: str, mark: int) -> MalformedRequest:
@@ -59,16 +59,16 @@ def bad_presence(field: str, mark: int) -> MalformedRequest:
     return MalformedRequest(f"{field} starts with {mark}, expected 1, or -1 for null")
 
 
-def bad_tag(field: str, size: int, found: int) -> MalformedRequest:
+def bad_tag(field: str, size: int, used: int) -> MalformedRequest:
     """A tagged field is longer or shorter than its declared size."""
-    return MalformedRequest(f"{field} claims {size} bytes, its value takes {found}")
+    return MalformedRequest(f"{field} announces {size} bytes, its value has {used}")
 
 
 def read_text_size(data: Buffer, position: int) -> tuple[int, int]:
     """Read the size of a string, plus one, if it takes more than one byte."""
     size, position = read_uvarint(data, position)
     if size > TEXT_SIZE_MAX + 1:
-        raise MalformedRequest(f"string claims {size - 1} bytes, limit is {TEXT_SIZE_MAX}")
+        raise MalformedRequest(f"string announces {size - 1} bytes, limit is {TEXT_SIZE_MAX}")
     return size, position
 
 

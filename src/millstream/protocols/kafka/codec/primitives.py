@@ -14,7 +14,7 @@ Most kinds have two encodings: classic, and since KIP-482 flexible, which is mor
                                                      uvarint tag, uvarint size, value
     nullable struct int8: 1 and the struct, or -1    the same
 
-A uvarint goes out seven bits at a time, lowest first; the high bit says that more follow.
+A uvarint is encoded seven bits at a time, lowest first; the high bit says that more follow.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _read_long(data: Buffer, position: int) -> tuple[int, int]:
                     f"number at byte {position} is {number}, limit is {UVARINT_MAX}"
                 )
             return number, position + index + 1
-    raise MalformedRequest(f"number at byte {position} goes on after {UVARINT_SIZE_MAX} bytes")
+    raise MalformedRequest(f"number at byte {position} is longer than {UVARINT_SIZE_MAX} bytes")
 
 
 def encode_uvarint(number: int) -> bytes:

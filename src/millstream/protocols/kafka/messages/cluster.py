@@ -18,7 +18,7 @@ DESCRIBE_CLUSTER = Versions(first=0, last=2, flexible=0)
 
 @message(DESCRIBE_CLUSTER)
 class DescribeClusterRequest:
-    """Which nodes make up the cluster."""
+    """Ask for the nodes of the cluster."""
 
     include_cluster_authorized_operations: bool = wire(BOOL, default=False)
     endpoint_type: int = wire(INT8, since=1, default=1)
@@ -27,7 +27,7 @@ class DescribeClusterRequest:
 
 @struct
 class DescribeClusterResponseBroker:
-    """A node and where to reach it."""
+    """A node and its address."""
 
     broker_id: int = wire(INT32)
     host: str = wire(STRING)

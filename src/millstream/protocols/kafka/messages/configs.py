@@ -66,7 +66,7 @@ class DescribeConfigsResponseConfig:
 
 @struct
 class DescribeConfigsResponseResult:
-    """The settings of one topic or node."""
+    """The configs of one topic or node."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)
@@ -89,7 +89,7 @@ class DescribeConfigsResponse:
 
 @struct
 class AlterConfigsRequestConfig:
-    """One setting."""
+    """One config."""
 
     name: str = wire(STRING)
     value: str | None = wire(NULLABLE_STRING)
@@ -97,7 +97,7 @@ class AlterConfigsRequestConfig:
 
 @struct
 class AlterConfigsRequestResource:
-    """All settings that one topic or node is to have."""
+    """The complete configs of one topic or node."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -106,7 +106,7 @@ class AlterConfigsRequestResource:
 
 @message(ALTER_CONFIGS)
 class AlterConfigsRequest:
-    """Topics and nodes get these settings, and lose all others."""
+    """Replace all configs of topics and nodes."""
 
     resources: tuple[AlterConfigsRequestResource, ...] = wire(ARRAY(AlterConfigsRequestResource))
     validate_only: bool = wire(BOOL, default=False)
@@ -114,7 +114,7 @@ class AlterConfigsRequest:
 
 @struct
 class AlterConfigsResponseResource:
-    """Whether the settings of one topic or node were changed."""
+    """Result for one topic or node."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)
@@ -124,7 +124,7 @@ class AlterConfigsResponseResource:
 
 @message(ALTER_CONFIGS)
 class AlterConfigsResponse:
-    """Which settings hold now."""
+    """Results for all topics and nodes."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     responses: tuple[AlterConfigsResponseResource, ...] = wire(
@@ -134,7 +134,7 @@ class AlterConfigsResponse:
 
 @struct
 class IncrementalAlterConfigsRequestConfig:
-    """One change: set, unset, append or take out."""
+    """One change: set, delete, append or subtract."""
 
     name: str = wire(STRING)
     config_operation: int = wire(INT8)
@@ -154,7 +154,7 @@ class IncrementalAlterConfigsRequestResource:
 
 @message(INCREMENTAL_ALTER_CONFIGS)
 class IncrementalAlterConfigsRequest:
-    """Settings change one by one; what is not named stays."""
+    """Change single configs of topics and nodes; the others keep their values."""
 
     resources: tuple[IncrementalAlterConfigsRequestResource, ...] = wire(
         ARRAY(IncrementalAlterConfigsRequestResource)
@@ -164,7 +164,7 @@ class IncrementalAlterConfigsRequest:
 
 @struct
 class IncrementalAlterConfigsResponseResource:
-    """Whether one topic or node was changed."""
+    """Result for one topic or node."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, default=None)
@@ -174,7 +174,7 @@ class IncrementalAlterConfigsResponseResource:
 
 @message(INCREMENTAL_ALTER_CONFIGS)
 class IncrementalAlterConfigsResponse:
-    """Which changes hold now."""
+    """Results for all topics and nodes."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     responses: tuple[IncrementalAlterConfigsResponseResource, ...] = wire(

@@ -1,4 +1,4 @@
-"""Groups whose work the coordinator divides (KIP-848)."""
+"""Consumer groups, whose coordinator assigns the partitions (KIP-848)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONSUMER_GROUP_DESCRIBE = Versions(first=0, last=1, flexible=0)
 
 @struct
 class ConsumerGroupHeartbeatRequestTopicPartitions:
-    """Partitions of one topic that the member holds."""
+    """Partitions of one topic that the member owns."""
 
     topic_id: uuid.UUID = wire(UUID)
     partitions: tuple[int, ...] = wire(ARRAY(INT32))
@@ -31,7 +31,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions:
 
 @message(CONSUMER_GROUP_HEARTBEAT)
 class ConsumerGroupHeartbeatRequest:
-    """A member is alive, wants to read this and holds that; null where nothing changed."""
+    """Heartbeat of a member, with its subscription and partitions; null if unchanged."""
 
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
@@ -57,7 +57,7 @@ class ConsumerGroupHeartbeatResponseTopicPartitions:
 
 @struct
 class ConsumerGroupHeartbeatResponseAssignment:
-    """All partitions that the member is to read."""
+    """All partitions that are assigned to the member."""
 
     topic_partitions: tuple[ConsumerGroupHeartbeatResponseTopicPartitions, ...] = wire(
         ARRAY(ConsumerGroupHeartbeatResponseTopicPartitions), default=()
@@ -66,7 +66,7 @@ class ConsumerGroupHeartbeatResponseAssignment:
 
 @message(CONSUMER_GROUP_HEARTBEAT)
 class ConsumerGroupHeartbeatResponse:
-    """The member's epoch and, where it changed, what it is to read."""
+    """The member's epoch, and its assignment if it changed."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, default=0)
@@ -81,7 +81,7 @@ class ConsumerGroupHeartbeatResponse:
 
 @message(CONSUMER_GROUP_DESCRIBE)
 class ConsumerGroupDescribeRequest:
-    """What are these groups doing."""
+    """Ask for the state of groups."""
 
     group_ids: tuple[str, ...] = wire(ARRAY(STRING))
     include_authorized_operations: bool = wire(BOOL, default=False)
@@ -145,7 +145,7 @@ class ConsumerGroupDescribeResponseGroup:
 
 @message(CONSUMER_GROUP_DESCRIBE)
 class ConsumerGroupDescribeResponse:
-    """The state of each group that was asked about."""
+    """The state of each group."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     groups: tuple[ConsumerGroupDescribeResponseGroup, ...] = wire(

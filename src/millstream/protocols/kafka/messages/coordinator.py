@@ -1,4 +1,4 @@
-"""Who looks after a group or a transaction."""
+"""FindCoordinator: looks up the coordinators of groups and transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIND_COORDINATOR = Versions(first=0, last=6, flexible=3)
 
 @message(FIND_COORDINATOR)
 class FindCoordinatorRequest:
-    """Who looks after a group or a transaction; one key up to version 3, many from then on."""
+    """Ask for coordinators: of one key up to version 3, of several from then on."""
 
     key: str = wire(STRING, until=3, default="")
     key_type: int = wire(INT8, since=1, default=0)
@@ -26,7 +26,7 @@ class FindCoordinatorRequest:
 
 @struct
 class FindCoordinatorResponseCoordinator:
-    """The node that looks after one key."""
+    """The coordinator of one key."""
 
     key: str = wire(STRING)
     node_id: int = wire(INT32, default=-1)

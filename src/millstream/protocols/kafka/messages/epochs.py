@@ -1,4 +1,4 @@
-"""Where the reign of a leader ended."""
+"""OffsetForLeaderEpoch: looks up the end offsets of leader epochs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OFFSET_FOR_LEADER_EPOCH = Versions(first=2, last=4, flexible=4)
 
 @struct
 class OffsetForLeaderEpochRequestPartition:
-    """The reign to look up in one partition."""
+    """The leader epoch to look up in one partition."""
 
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, default=-1)
@@ -19,7 +19,7 @@ class OffsetForLeaderEpochRequestPartition:
 
 @struct
 class OffsetForLeaderEpochRequestTopic:
-    """Partitions of one topic that are asked about."""
+    """Partitions of one topic."""
 
     topic: str = wire(STRING)
     partitions: tuple[OffsetForLeaderEpochRequestPartition, ...] = wire(
@@ -29,7 +29,7 @@ class OffsetForLeaderEpochRequestTopic:
 
 @message(OFFSET_FOR_LEADER_EPOCH)
 class OffsetForLeaderEpochRequest:
-    """Where did these reigns end; asked by one whose history may not be the log's."""
+    """Ask where leader epochs ended, to find out whether a reader has diverged from the log."""
 
     replica_id: int = wire(INT32, since=3, default=-2)
     topics: tuple[OffsetForLeaderEpochRequestTopic, ...] = wire(
@@ -39,7 +39,7 @@ class OffsetForLeaderEpochRequest:
 
 @struct
 class OffsetForLeaderEpochResponsePartition:
-    """The newest reign not after the one asked about, and the offset after its last record."""
+    """The largest epoch that is not above the requested one, and its end offset."""
 
     error_code: int = wire(INT16, default=0)
     partition: int = wire(INT32)
@@ -49,7 +49,7 @@ class OffsetForLeaderEpochResponsePartition:
 
 @struct
 class OffsetForLeaderEpochResponseTopic:
-    """What was found in one topic."""
+    """Results for one topic."""
 
     topic: str = wire(STRING)
     partitions: tuple[OffsetForLeaderEpochResponsePartition, ...] = wire(
@@ -59,7 +59,7 @@ class OffsetForLeaderEpochResponseTopic:
 
 @message(OFFSET_FOR_LEADER_EPOCH)
 class OffsetForLeaderEpochResponse:
-    """The ends of the reigns that were asked about."""
+    """The end offsets of the epochs."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     topics: tuple[OffsetForLeaderEpochResponseTopic, ...] = wire(

@@ -1,4 +1,4 @@
-"""Fetching: batches on their way out."""
+"""Fetch: reads batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FETCH = Versions(first=4, last=18, flexible=12)
 
 @struct
 class FetchRequestReplicaState:
-    """Which replica is reading, and in which of its lives."""
+    """The id and epoch of the replica that reads."""
 
     replica_id: int = wire(INT32, default=-1)
     replica_epoch: int = wire(INT64, default=-1)
@@ -33,7 +33,7 @@ class FetchRequestReplicaState:
 
 @struct
 class FetchRequestPartition:
-    """Where to go on reading in one partition, and how much to send."""
+    """The offset to read from in one partition, and the most bytes to return."""
 
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=9, default=-1)
@@ -56,7 +56,7 @@ class FetchRequestTopic:
 
 @struct
 class FetchRequestForgottenTopic:
-    """Partitions that the fetch session no longer covers."""
+    """Partitions to remove from the fetch session."""
 
     topic: str = wire(STRING, until=12, default="")
     topic_id: uuid.UUID = wire(UUID, since=13, default=NO_ID)
@@ -65,7 +65,7 @@ class FetchRequestForgottenTopic:
 
 @message(FETCH)
 class FetchRequest:
-    """A reader asks for batches, and says how long it will wait for how many bytes."""
+    """Read batches, and wait up to a time limit for a minimum of bytes."""
 
     cluster_id: str | None = wire(NULLABLE_STRING, since=12, default=None, tag=0)
     replica_id: int = wire(INT32, until=14, default=-1)
@@ -87,7 +87,7 @@ class FetchRequest:
 
 @struct
 class FetchResponseEpochEnd:
-    """Where the reader's history and the leader's part ways."""
+    """The end of the last epoch that reader and leader have in common."""
 
     epoch: int = wire(INT32, default=-1)
     end_offset: int = wire(INT64, default=-1)
@@ -95,7 +95,7 @@ class FetchResponseEpochEnd:
 
 @struct
 class FetchResponseLeader:
-    """Who leads the partition, for a reader that asked the wrong node."""
+    """The current leader, for a reader that asked another node."""
 
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
@@ -103,7 +103,7 @@ class FetchResponseLeader:
 
 @struct
 class FetchResponseSnapshot:
-    """The snapshot to read instead of offsets that are gone."""
+    """The snapshot to read instead of offsets that were deleted."""
 
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)
@@ -111,7 +111,7 @@ class FetchResponseSnapshot:
 
 @struct
 class FetchResponseAbortedTransaction:
-    """A producer whose records from an offset on were rolled back."""
+    """An aborted transaction: its producer and its first offset."""
 
     producer_id: int = wire(INT64)
     first_offset: int = wire(INT64)
@@ -119,7 +119,7 @@ class FetchResponseAbortedTransaction:
 
 @struct
 class FetchResponsePartition:
-    """What was read from one partition, and how far it may be read."""
+    """The batches of one partition, and the offsets up to which it can be read."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16, default=0)
@@ -144,7 +144,7 @@ class FetchResponsePartition:
 
 @struct
 class FetchResponseTopic:
-    """What was read from one topic."""
+    """The partitions of one topic."""
 
     topic: str = wire(STRING, until=12, default="")
     topic_id: uuid.UUID = wire(UUID, since=13, default=NO_ID)
@@ -153,7 +153,7 @@ class FetchResponseTopic:
 
 @struct
 class FetchResponseNode:
-    """Where to reach a node that leads one of the partitions."""
+    """Address of a node that leads one of the partitions."""
 
     node_id: int = wire(INT32)
     host: str = wire(STRING)
@@ -163,7 +163,7 @@ class FetchResponseNode:
 
 @message(FETCH)
 class FetchResponse:
-    """Batches of the partitions that had some, as they lie in the log."""
+    """The batches that were read, as stored in the log."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, since=7, default=0)

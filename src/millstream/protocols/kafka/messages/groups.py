@@ -1,4 +1,4 @@
-"""Classic groups, whose members divide the work among themselves."""
+"""Classic groups, whose leader assigns the partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DELETE_GROUPS = Versions(first=0, last=2, flexible=2)
 
 @struct
 class JoinGroupRequestProtocol:
-    """A strategy the member knows, and what it says to the leader under it."""
+    """An assignor that the member supports, with its metadata for the leader."""
 
     name: str = wire(STRING)
     metadata: bytes = wire(BYTES)
@@ -32,7 +32,7 @@ class JoinGroupRequestProtocol:
 
 @message(JOIN_GROUP)
 class JoinGroupRequest:
-    """A member asks to be in the group, and names the strategies it can divide work by."""
+    """Join a group, with the assignors that the member supports."""
 
     group_id: str = wire(STRING)
     session_timeout_ms: int = wire(INT32)
@@ -46,7 +46,7 @@ class JoinGroupRequest:
 
 @struct
 class JoinGroupResponseMember:
-    """A member, as the leader of the group has to know it."""
+    """A member, as the leader sees it."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(NULLABLE_STRING, since=5, default=None)
@@ -55,7 +55,7 @@ class JoinGroupResponseMember:
 
 @message(JOIN_GROUP)
 class JoinGroupResponse:
-    """The new generation of the group; its leader also learns who is in it."""
+    """The new generation of the group; the leader also gets the members."""
 
     throttle_time_ms: int = wire(INT32, since=2, default=0)
     error_code: int = wire(INT16, default=0)
@@ -70,7 +70,7 @@ class JoinGroupResponse:
 
 @struct
 class SyncGroupRequestAssignment:
-    """The share of one member."""
+    """The assignment of one member."""
 
     member_id: str = wire(STRING)
     assignment: bytes = wire(BYTES)
@@ -91,7 +91,7 @@ class SyncGroupRequest:
 
 @message(SYNC_GROUP)
 class SyncGroupResponse:
-    """The member's share of the work."""
+    """The assignment of the member."""
 
     throttle_time_ms: int = wire(INT32, since=1, default=0)
     error_code: int = wire(INT16, default=0)
@@ -102,7 +102,7 @@ class SyncGroupResponse:
 
 @message(HEARTBEAT)
 class HeartbeatRequest:
-    """A member says that it is still alive."""
+    """Heartbeat of a member."""
 
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
@@ -112,7 +112,7 @@ class HeartbeatRequest:
 
 @message(HEARTBEAT)
 class HeartbeatResponse:
-    """The coordinator accepts the heartbeat, or names what is wrong with it."""
+    """Whether the member is still in the current generation."""
 
     throttle_time_ms: int = wire(INT32, since=1, default=0)
     error_code: int = wire(INT16, default=0)
@@ -129,7 +129,7 @@ class LeaveGroupRequestMember:
 
 @message(LEAVE_GROUP)
 class LeaveGroupRequest:
-    """Members leave; one up to version 2, many from then on."""
+    """Leave a group: one member up to version 2, several from then on."""
 
     group_id: str = wire(STRING)
     member_id: str = wire(STRING, until=2, default="")
@@ -140,7 +140,7 @@ class LeaveGroupRequest:
 
 @struct
 class LeaveGroupResponseMember:
-    """Whether one member has left."""
+    """Result for one member."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(NULLABLE_STRING, default=None)
@@ -149,7 +149,7 @@ class LeaveGroupResponseMember:
 
 @message(LEAVE_GROUP)
 class LeaveGroupResponse:
-    """Who has left."""
+    """Results for all members."""
 
     throttle_time_ms: int = wire(INT32, since=1, default=0)
     error_code: int = wire(INT16, default=0)
@@ -160,7 +160,7 @@ class LeaveGroupResponse:
 
 @message(DESCRIBE_GROUPS)
 class DescribeGroupsRequest:
-    """What are these groups doing."""
+    """Ask for the state of groups."""
 
     groups: tuple[str, ...] = wire(ARRAY(STRING))
     include_authorized_operations: bool = wire(BOOL, since=3, default=False)
@@ -168,7 +168,7 @@ class DescribeGroupsRequest:
 
 @struct
 class DescribeGroupsResponseMember:
-    """One member, what it subscribed to and what it got."""
+    """One member, with its subscription and its assignment."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(NULLABLE_STRING, since=4, default=None)
@@ -180,7 +180,7 @@ class DescribeGroupsResponseMember:
 
 @struct
 class DescribeGroupsResponseGroup:
-    """One group, its strategy and its members."""
+    """One group, its assignor and its members."""
 
     error_code: int = wire(INT16, default=0)
     error_message: str | None = wire(NULLABLE_STRING, since=6, default=None)
@@ -196,7 +196,7 @@ class DescribeGroupsResponseGroup:
 
 @message(DESCRIBE_GROUPS)
 class DescribeGroupsResponse:
-    """The state of each group that was asked about."""
+    """The state of each group."""
 
     throttle_time_ms: int = wire(INT32, since=1, default=0)
     groups: tuple[DescribeGroupsResponseGroup, ...] = wire(
@@ -206,7 +206,7 @@ class DescribeGroupsResponse:
 
 @message(LIST_GROUPS)
 class ListGroupsRequest:
-    """Which groups are there, of the given states and kinds or of any."""
+    """List groups, with the given states and types or all."""
 
     states_filter: tuple[str, ...] = wire(ARRAY(STRING), since=4, default=())
     types_filter: tuple[str, ...] = wire(ARRAY(STRING), since=5, default=())
@@ -214,7 +214,7 @@ class ListGroupsRequest:
 
 @struct
 class ListGroupsResponseGroup:
-    """One group, in short."""
+    """Summary of one group."""
 
     group_id: str = wire(STRING)
     protocol_type: str = wire(STRING)
@@ -224,7 +224,7 @@ class ListGroupsResponseGroup:
 
 @message(LIST_GROUPS)
 class ListGroupsResponse:
-    """The groups there are."""
+    """The groups that match."""
 
     throttle_time_ms: int = wire(INT32, since=1, default=0)
     error_code: int = wire(INT16, default=0)
@@ -233,14 +233,14 @@ class ListGroupsResponse:
 
 @message(DELETE_GROUPS)
 class DeleteGroupsRequest:
-    """These groups are to be forgotten, with all their positions."""
+    """Delete groups with their committed offsets."""
 
     groups_names: tuple[str, ...] = wire(ARRAY(STRING))
 
 
 @struct
 class DeleteGroupsResponseResult:
-    """Whether one group is gone."""
+    """Result for one group."""
 
     group_id: str = wire(STRING)
     error_code: int = wire(INT16, default=0)
@@ -248,7 +248,7 @@ class DeleteGroupsResponseResult:
 
 @message(DELETE_GROUPS)
 class DeleteGroupsResponse:
-    """Which groups are gone."""
+    """Results for all groups."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     results: tuple[DeleteGroupsResponseResult, ...] = wire(

@@ -10,7 +10,7 @@ LIST_OFFSETS = Versions(first=1, last=11, flexible=6)
 
 @struct
 class ListOffsetsRequestPartition:
-    """The point in time to look up in one partition."""
+    """The timestamp to look up in one partition."""
 
     partition_index: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=4, default=-1)
@@ -19,7 +19,7 @@ class ListOffsetsRequestPartition:
 
 @struct
 class ListOffsetsRequestTopic:
-    """The partitions of one topic that are asked about."""
+    """Partitions of one topic."""
 
     name: str = wire(STRING)
     partitions: tuple[ListOffsetsRequestPartition, ...] = wire(ARRAY(ListOffsetsRequestPartition))
@@ -27,7 +27,7 @@ class ListOffsetsRequestTopic:
 
 @message(LIST_OFFSETS)
 class ListOffsetsRequest:
-    """Which offset belongs to a point in time, or to one of the marks below zero."""
+    """Look up offsets by timestamp; negative timestamps stand for positions such as the end."""
 
     replica_id: int = wire(INT32, default=-1)
     isolation_level: int = wire(INT8, since=2, default=0)
@@ -37,7 +37,7 @@ class ListOffsetsRequest:
 
 @struct
 class ListOffsetsResponsePartition:
-    """The offset found in one partition; -1 where there is none."""
+    """The offset in one partition; -1 if there is none."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16, default=0)
@@ -48,7 +48,7 @@ class ListOffsetsResponsePartition:
 
 @struct
 class ListOffsetsResponseTopic:
-    """What was found in one topic."""
+    """Results for one topic."""
 
     name: str = wire(STRING)
     partitions: tuple[ListOffsetsResponsePartition, ...] = wire(
@@ -58,7 +58,7 @@ class ListOffsetsResponseTopic:
 
 @message(LIST_OFFSETS)
 class ListOffsetsResponse:
-    """The offsets that were found."""
+    """The offsets of the timestamps."""
 
     throttle_time_ms: int = wire(INT32, since=2, default=0)
     topics: tuple[ListOffsetsResponseTopic, ...] = wire(ARRAY(ListOffsetsResponseTopic), default=())

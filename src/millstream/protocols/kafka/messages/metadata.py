@@ -1,4 +1,4 @@
-"""Where topics live."""
+"""Metadata: describes nodes, topics and partition leaders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MetadataRequestTopic:
 
 @message(METADATA)
 class MetadataRequest:
-    """Which nodes there are, and who leads the partitions of these topics, or of all where null."""
+    """Ask for the nodes, and for these topics; for all of them if null."""
 
     topics: tuple[MetadataRequestTopic, ...] | None = wire(
         ARRAY(MetadataRequestTopic), nullable_since=1, default=None
@@ -41,7 +41,7 @@ class MetadataRequest:
 
 @struct
 class MetadataResponseBroker:
-    """A node and where to reach it."""
+    """A node and its address."""
 
     node_id: int = wire(INT32)
     host: str = wire(STRING)
@@ -51,7 +51,7 @@ class MetadataResponseBroker:
 
 @struct
 class MetadataResponsePartition:
-    """Who leads a partition and who holds copies of it."""
+    """The leader and the replicas of one partition."""
 
     error_code: int = wire(INT16, default=0)
     partition_index: int = wire(INT32)
@@ -64,7 +64,7 @@ class MetadataResponsePartition:
 
 @struct
 class MetadataResponseTopic:
-    """A topic and its partitions, or why it cannot be described."""
+    """A topic and its partitions, or the error."""
 
     error_code: int = wire(INT16, default=0)
     name: str | None = wire(STRING, nullable_since=12)

@@ -1,4 +1,4 @@
-"""How far groups have read."""
+"""Committed offsets of groups: commit, fetch, delete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OffsetCommitRequestPartition:
 
 @struct
 class OffsetCommitRequestTopic:
-    """Positions in one topic, named up to version 9 and known by its id from then on."""
+    """Offsets of one topic, by name up to version 9 and by id from then on."""
 
     name: str = wire(STRING, until=9, default="")
     topic_id: uuid.UUID = wire(UUID, since=10, default=NO_ID)
@@ -44,7 +44,7 @@ class OffsetCommitRequestTopic:
 
 @message(OFFSET_COMMIT)
 class OffsetCommitRequest:
-    """A group remembers how far it has read."""
+    """Commit offsets of a group."""
 
     group_id: str = wire(STRING)
     generation_id_or_member_epoch: int = wire(INT32, default=-1)
@@ -56,7 +56,7 @@ class OffsetCommitRequest:
 
 @struct
 class OffsetCommitResponsePartition:
-    """Whether the position in one partition was taken."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16, default=0)
@@ -64,7 +64,7 @@ class OffsetCommitResponsePartition:
 
 @struct
 class OffsetCommitResponseTopic:
-    """What became of the positions in one topic."""
+    """Results for the partitions of one topic."""
 
     name: str = wire(STRING, until=9, default="")
     topic_id: uuid.UUID = wire(UUID, since=10, default=NO_ID)
@@ -75,7 +75,7 @@ class OffsetCommitResponseTopic:
 
 @message(OFFSET_COMMIT)
 class OffsetCommitResponse:
-    """Which positions are remembered now."""
+    """Results for all offsets."""
 
     throttle_time_ms: int = wire(INT32, since=3, default=0)
     topics: tuple[OffsetCommitResponseTopic, ...] = wire(
@@ -93,7 +93,7 @@ class OffsetFetchRequestTopic:
 
 @struct
 class OffsetFetchRequestTopics:
-    """Partitions of one topic, in the layout for many groups."""
+    """Partitions of one topic, in the layout for several groups."""
 
     name: str = wire(STRING, until=9, default="")
     topic_id: uuid.UUID = wire(UUID, since=10, default=NO_ID)
@@ -114,7 +114,7 @@ class OffsetFetchRequestGroup:
 
 @message(OFFSET_FETCH)
 class OffsetFetchRequest:
-    """How far have these groups read; one group up to version 7, many from then on."""
+    """Ask for committed offsets: of one group up to version 7, of several from then on."""
 
     group_id: str = wire(STRING, until=7, default="")
     topics: tuple[OffsetFetchRequestTopic, ...] | None = wire(
@@ -128,7 +128,7 @@ class OffsetFetchRequest:
 
 @struct
 class OffsetFetchResponsePartition:
-    """The position in one partition, in the layout for a single group."""
+    """The offset of one partition, in the layout for a single group."""
 
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64, default=-1)
@@ -139,7 +139,7 @@ class OffsetFetchResponsePartition:
 
 @struct
 class OffsetFetchResponseTopic:
-    """Positions in one topic, in the layout for a single group."""
+    """Offsets of one topic, in the layout for a single group."""
 
     name: str = wire(STRING)
     partitions: tuple[OffsetFetchResponsePartition, ...] = wire(
@@ -149,7 +149,7 @@ class OffsetFetchResponseTopic:
 
 @struct
 class OffsetFetchResponsePartitions:
-    """The position in one partition, in the layout for many groups."""
+    """The offset of one partition, in the layout for several groups."""
 
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64, default=-1)
@@ -160,7 +160,7 @@ class OffsetFetchResponsePartitions:
 
 @struct
 class OffsetFetchResponseTopics:
-    """Positions in one topic, in the layout for many groups."""
+    """Offsets of one topic, in the layout for several groups."""
 
     name: str = wire(STRING, until=9, default="")
     topic_id: uuid.UUID = wire(UUID, since=10, default=NO_ID)
@@ -171,7 +171,7 @@ class OffsetFetchResponseTopics:
 
 @struct
 class OffsetFetchResponseGroup:
-    """The positions of one group."""
+    """The offsets of one group."""
 
     group_id: str = wire(STRING)
     topics: tuple[OffsetFetchResponseTopics, ...] = wire(
@@ -182,7 +182,7 @@ class OffsetFetchResponseGroup:
 
 @message(OFFSET_FETCH)
 class OffsetFetchResponse:
-    """The positions that were remembered; -1 where there is none."""
+    """The committed offsets; -1 if there is none."""
 
     throttle_time_ms: int = wire(INT32, since=3, default=0)
     topics: tuple[OffsetFetchResponseTopic, ...] = wire(
@@ -196,14 +196,14 @@ class OffsetFetchResponse:
 
 @struct
 class OffsetDeleteRequestPartition:
-    """A partition whose position goes."""
+    """A partition whose offset is to be deleted."""
 
     partition_index: int = wire(INT32)
 
 
 @struct
 class OffsetDeleteRequestTopic:
-    """Partitions of one topic whose positions go."""
+    """Partitions of one topic."""
 
     name: str = wire(STRING)
     partitions: tuple[OffsetDeleteRequestPartition, ...] = wire(ARRAY(OffsetDeleteRequestPartition))
@@ -211,7 +211,7 @@ class OffsetDeleteRequestTopic:
 
 @message(OFFSET_DELETE)
 class OffsetDeleteRequest:
-    """A group's positions in these partitions are to be forgotten."""
+    """Delete committed offsets of a group."""
 
     group_id: str = wire(STRING)
     topics: tuple[OffsetDeleteRequestTopic, ...] = wire(ARRAY(OffsetDeleteRequestTopic))
@@ -219,7 +219,7 @@ class OffsetDeleteRequest:
 
 @struct
 class OffsetDeleteResponsePartition:
-    """Whether the position in one partition was forgotten."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16, default=0)
@@ -227,7 +227,7 @@ class OffsetDeleteResponsePartition:
 
 @struct
 class OffsetDeleteResponseTopic:
-    """What became of the positions in one topic."""
+    """Results for the partitions of one topic."""
 
     name: str = wire(STRING)
     partitions: tuple[OffsetDeleteResponsePartition, ...] = wire(
@@ -237,7 +237,7 @@ class OffsetDeleteResponseTopic:
 
 @message(OFFSET_DELETE)
 class OffsetDeleteResponse:
-    """Which positions are forgotten now."""
+    """Results for all offsets."""
 
     error_code: int = wire(INT16, default=0)
     throttle_time_ms: int = wire(INT32, default=0)

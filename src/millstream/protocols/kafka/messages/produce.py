@@ -1,4 +1,4 @@
-"""Producing: batches on their way in."""
+"""Produce: appends batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ProduceRequestPartition:
 
 @struct
 class ProduceRequestTopic:
-    """The batches for one topic, named up to version 12 and known by its id from then on."""
+    """The batches for one topic, by name up to version 12 and by id from then on."""
 
     name: str = wire(STRING, until=12, default="")
     topic_id: uuid.UUID = wire(UUID, since=13, default=NO_ID)
@@ -39,7 +39,7 @@ class ProduceRequestTopic:
 
 @message(PRODUCE)
 class ProduceRequest:
-    """A producer hands over batches, one for each partition it writes to."""
+    """Append batches, one for each partition."""
 
     transactional_id: str | None = wire(NULLABLE_STRING, default=None)
     acks: int = wire(INT16)
@@ -57,7 +57,7 @@ class ProduceResponseRecordError:
 
 @struct
 class ProduceResponseLeader:
-    """Who leads the partition, for a producer that asked the wrong node."""
+    """The current leader, for a producer that asked another node."""
 
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
@@ -65,7 +65,7 @@ class ProduceResponseLeader:
 
 @struct
 class ProduceResponsePartition:
-    """Where the batch of one partition begins, or why it was refused."""
+    """The base offset of the batch for one partition, or the error."""
 
     index: int = wire(INT32)
     error_code: int = wire(INT16, default=0)
@@ -83,7 +83,7 @@ class ProduceResponsePartition:
 
 @struct
 class ProduceResponseTopic:
-    """What became of the batches for one topic."""
+    """Results for the partitions of one topic."""
 
     name: str = wire(STRING, until=12, default="")
     topic_id: uuid.UUID = wire(UUID, since=13, default=NO_ID)
@@ -94,7 +94,7 @@ class ProduceResponseTopic:
 
 @struct
 class ProduceResponseNode:
-    """Where to reach a node that leads one of the partitions."""
+    """Address of a node that leads one of the partitions."""
 
     node_id: int = wire(INT32)
     host: str = wire(STRING)
@@ -104,7 +104,7 @@ class ProduceResponseNode:
 
 @message(PRODUCE)
 class ProduceResponse:
-    """Where each batch went, or why it was not taken."""
+    """Results for all batches."""
 
     responses: tuple[ProduceResponseTopic, ...] = wire(ARRAY(ProduceResponseTopic), default=())
     throttle_time_ms: int = wire(INT32, default=0)

@@ -1,4 +1,4 @@
-"""Identities of producers."""
+"""Producers: initialize, describe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DESCRIBE_PRODUCERS = Versions(first=0, last=0, flexible=0)
 
 @message(INIT_PRODUCER_ID)
 class InitProducerIdRequest:
-    """A producer asks for an identity; a transactional one takes over from its predecessor."""
+    """Ask for a producer id; with a transactional id, this fences the previous producer."""
 
     transactional_id: str | None = wire(NULLABLE_STRING, default=None)
     transaction_timeout_ms: int = wire(INT32)
@@ -38,7 +38,7 @@ class InitProducerIdResponse:
 
 @struct
 class DescribeProducersRequestTopic:
-    """Partitions of one topic that are asked about."""
+    """Partitions of one topic."""
 
     name: str = wire(STRING)
     partition_indexes: tuple[int, ...] = wire(ARRAY(INT32))
@@ -46,7 +46,7 @@ class DescribeProducersRequestTopic:
 
 @message(DESCRIBE_PRODUCERS)
 class DescribeProducersRequest:
-    """Who is writing to these partitions."""
+    """Ask for the active producers of partitions."""
 
     topics: tuple[DescribeProducersRequestTopic, ...] = wire(ARRAY(DescribeProducersRequestTopic))
 
@@ -87,7 +87,7 @@ class DescribeProducersResponseTopic:
 
 @message(DESCRIBE_PRODUCERS)
 class DescribeProducersResponse:
-    """The producers that the partitions know of."""
+    """The active producers of the partitions."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     topics: tuple[DescribeProducersResponseTopic, ...] = wire(

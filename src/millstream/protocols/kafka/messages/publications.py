@@ -27,7 +27,7 @@ class PublishTransactionsRequestTransaction:
 
 @message(PUBLISH_TRANSACTIONS)
 class PublishTransactionsRequest:
-    """Transactions are to be committed together, as a numbered publication; or rolled back."""
+    """Commit transactions together, as a numbered publication, or abort them."""
 
     publisher: str = wire(STRING)
     sequence: int = wire(INT64)
@@ -41,7 +41,7 @@ class PublishTransactionsRequest:
 
 @message(PUBLISH_TRANSACTIONS)
 class PublishTransactionsResponse:
-    """Whether all of them are committed, now or before, and what was published last."""
+    """Whether all transactions are committed, and the last publication."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, default=0)

@@ -21,7 +21,7 @@ ALTER_CLIENT_QUOTAS = Versions(first=0, last=1, flexible=1)
 
 @struct
 class DescribeClientQuotasRequestComponent:
-    """One condition on the name of a user, a client or an address."""
+    """A condition on the name of a user, a client or an address."""
 
     entity_type: str = wire(STRING)
     match_type: int = wire(INT8)

@@ -127,7 +127,7 @@ class EndTxnRequest:
 
 @message(END_TXN)
 class EndTxnResponse:
-    """How the transaction ended, and from version 5 on under which epoch the next one runs."""
+    """The result; from version 5 on with the producer epoch of the next transaction."""
 
     throttle_time_ms: int = wire(INT32, default=0)
     error_code: int = wire(INT16, default=0)
@@ -248,7 +248,7 @@ class ListTransactionsRequest:
 
 @struct
 class ListTransactionsResponseTransaction:
-    """One transaction, in short."""
+    """Summary of one transaction."""
 
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
