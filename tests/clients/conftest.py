@@ -1,4 +1,4 @@
-"""A real node for the tests of the client; one for each file, with topics of their own names."""
+"""Fixtures for client tests: one real node per file, and topics with unique names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def node(broker):
 
 @pytest.fixture
 def new_topic(node):
-    """Create a topic, and return its name."""
+    """Create a topic and return its name."""
 
     def create(partitions=1, **configs):
         name = f"topic-{next(_numbers)}"
@@ -46,7 +46,7 @@ def topic(new_topic):
 
 @pytest.fixture
 def proxy(broker):
-    """A proxy in front of the node, to which it sends all who ask for it."""
+    """A proxy in front of the node; the node advertises the proxy's port."""
     real = broker.server.broker.advertised
     with Proxy(real.port) as standing:
         broker.server.broker.advertised = real._replace(port=standing.port)

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections after so many bytes, which makes losing them repeatable."""
+"""A TCP proxy that cuts connections after a given number of bytes, for repeatable faults."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _PIECE = 65536
 
 
 class Limits(NamedTuple):
-    """How many bytes one connection lets through before it is cut; `None` is all."""
+    """Bytes that one connection passes before it is cut; `None` is unlimited."""
 
     to_client: int | None = None
     to_node: int | None = None
 
 
 class Proxy:
-    """Stands in front of a port. The first connections have the `limits` given, all others none."""
+    """Forwards to a port. The first connections have the given `limits`, all others none."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.limits: list[Limits] = []
-        """One is taken from the front for every connection."""
+        """Each new connection takes the first entry."""
         self.cut = 0
-        """How many connections were cut."""
+        """Number of connections that were cut."""
         self.sent = 0
-        """How many bytes clients were sent."""
+        """Number of bytes sent to clients."""
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
@@ -49,7 +49,7 @@ class Proxy:
             thread.join()
 
     def cut_all(self):
-        """Cut all connections that there are."""
+        """Cut all open connections."""
         for one in list(self._sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -78,7 +78,7 @@ class Proxy:
                 data = source.recv(_PIECE if left is None else min(left, _PIECE))
                 if not data:
                     break
-                self.sent += len(data) if is_to_client else 0  # Before anyone can have them.
+                self.sent += len(data) if is_to_client else 0  # Before the client can have them.
                 target.sendall(data)
                 left = None if left is None else left - len(data)
             self.cut += left == 0

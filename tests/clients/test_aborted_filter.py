@@ -1,4 +1,4 @@
-"""Which batches an application does not see."""
+"""Which batches are hidden from an application."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ STEPS = st.lists(
 
 
 def history(steps):
-    """Return headers as they would lie, what a node would say of them, and what is seen."""
+    """Return headers in log order, the aborted transactions, and which batches are visible."""
     open_from, aborted, headers, seen = {}, {}, [], []
     offset = 0
     for producer, what, count in [*steps, *((number, "abort", 1) for number in range(3))]:
@@ -135,7 +135,7 @@ def test_any_history_read_in_any_stretches_shows_what_was_committed(steps, draw)
     for start, stop in itertools.pairwise([0, *cuts, len(headers)]):
         chunk = headers[start:stop]
         if chunk:
-            # A node names those that begin before the end of what it sends; maybe more than once.
+            # A node lists transactions that start before the end of its response, maybe repeatedly.
             end = chunk[-1].next_offset
             aborted_filter.add(
                 {who: [at for at in firsts if at < end] for who, firsts in aborted.items()}

@@ -1,4 +1,4 @@
-"""The coordinator: what is durable before what, who waits for whom, and what time does."""
+"""The transaction coordinator: order of durable writes, concurrent requests, and timeouts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def a_producer(node: Node, transactional_id: str = "id") -> TransactionPro
 
 
 async def begun(node: Node, *, groups: tuple[str, ...] = ()) -> TransactionProducer:
-    """A producer with a transaction over two partitions, in which it wrote something."""
+    """Return a producer with an open transaction over two partitions, one of them written to."""
     producer = await a_producer(node)
     await node.transactions.add_partitions("id", *producer, [("t", 0), ("u", 0)])
     node.topics.partition("t", 0).append(producer)
@@ -153,7 +153,7 @@ async def test_a_producer_that_could_not_be_stored_leaves_nothing_behind() -> No
     assert await a_producer(node) == TransactionProducer(1, 0)
 
 
-# What is durable before what.
+# Order of durable writes.
 
 
 @in_loop
@@ -308,7 +308,7 @@ async def test_nobody_waits_for_complete_to_be_stored_and_a_crash_before_harms_n
 
 @in_loop
 async def test_the_next_transaction_lets_records_in_only_behind_complete() -> None:
-    """Otherwise a start that finds the decision would end the next transaction with it."""
+    """Otherwise a restart that finds the decision would also end the next transaction."""
     node = await a_node()
     producer = await begun(node)
     node.state_log.is_held = True
@@ -435,7 +435,7 @@ async def test_groups_that_fail_are_tried_again() -> None:
     assert node.groups.finished == [(TransactionProducer(0, 1), frozenset({"g"}), True)]
 
 
-# Storing fails.
+# Failed writes to the state log.
 
 
 @in_loop
@@ -536,7 +536,7 @@ async def test_instances_that_start_at_once_get_different_epochs() -> None:
     assert sorted(made) == [TransactionProducer(0, epoch) for epoch in range(5)]
 
 
-# Time.
+# Timeouts.
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -546,7 +546,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted(is_restarted: 
     producer = await begun(node)
     await node.pass_time(40)
     if is_restarted:
-        await node.restart()  # It gets its full time again.
+        await node.restart()  # The timeout starts again.
         await node.pass_time(40)
     assert state_of(node) is TransactionState.ONGOING
     await node.pass_time(21)
@@ -803,7 +803,7 @@ async def test_a_transaction_has_a_limited_number_of_groups() -> None:
     await node.transactions.add_offsets("id", *producer, "g0")
 
 
-# Different ids, and stopping.
+# Independent ids, and shutdown.
 
 
 @in_loop

@@ -1,8 +1,8 @@
-"""Whatever a power cut leaves, transactions over real partitions, groups and logs are whole.
+"""After any power cut, transactions over real partitions, groups and logs are atomic.
 
-A client writes to two partitions and commits offsets of a group in each of its transactions, as
-one that reads, works and writes does. Then the power is cut at any moment, and everything is
-opened again from what the disk has.
+Each transaction of the client writes to two partitions and commits offsets of a group, as a
+consume-process-produce loop does. The power is cut at any moment, and everything is opened again
+from the contents of the disk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FakeTopic:
 
 
 class RealTopics:
-    """One topic, whose partitions are real."""
+    """One topic with real partitions."""
 
     def __init__(self, make: Callable[[str, int], Partition]) -> None:
         self.partitions = {where: make(*where) for where in WHERE}
@@ -71,7 +71,7 @@ class RealTopics:
 
 
 class RealNode:
-    """A coordinator over everything real but the topics' metadata, on a simulated disk."""
+    """A coordinator on a simulated disk; only the topic metadata is fake."""
 
     def __init__(self, disk: SimulatedFilesystem, metadata: FakeMetadata, seed: int = 1) -> None:
         self.disk = disk
@@ -136,7 +136,7 @@ class RealNode:
         await self.store.close()
 
     async def settled(self) -> None:
-        """Return when what a crash left has come to its end."""
+        """Return when all transactions left by a crash have ended."""
         while any(found.is_ending for found in self.transactions.all()):
             await turns(1)
 
@@ -150,7 +150,7 @@ class RealNode:
 
 
 class Client:
-    """Reads, works and writes, as one transaction each time."""
+    """Consumes, processes and produces, in one transaction each time."""
 
     def __init__(self, node: RealNode, *, is_bumping: bool) -> None:
         self.node = node

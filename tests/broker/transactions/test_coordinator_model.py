@@ -1,15 +1,15 @@
-"""Several clients, zombies among them, against one coordinator that crashes at will.
+"""Several clients, including zombies, against one coordinator that may crash at any time.
 
-Every transaction has a tag, and its records carry it into the journals of the partitions. The
-journals survive everything, so they show in the end what readers would have seen of each tag. What
-must hold, whatever requests are lost, repeated or delayed and whatever time and disks do:
+Every transaction has a tag, which its records carry into the journals of the partitions. The
+journals survive every crash, so in the end they show what readers would have seen of each tag. The
+following must hold even if requests are lost, repeated or delayed, disks fail and timeouts expire:
 
-- all partitions and groups show the same single outcome of a tag, and none stays without one;
-- a tag is committed only if its own client asked for that, and never after an abort was answered;
-- what was answered is what is shown;
-- after a producer was initialised, every request of an older one fails;
-- of what is published together, all tags are committed or none, one set for each sequence, and none
-  under a sequence that is not above those that were answered.
+- all partitions and groups show the same single outcome of a tag, and every tag has an outcome;
+- a tag is committed only if its own client requested it, and never after an abort was answered;
+- the outcome that was answered is the outcome that is shown;
+- after a producer is initialised, every request of an older one fails;
+- of the tags published together, all are committed or none, one set for each sequence, and none
+  under a sequence that is not above those already answered.
 """
 
 from __future__ import annotations
@@ -59,26 +59,26 @@ SEQUENCE_MAX = 3
 TIMEOUT_MS = 30_000
 EXPIRATION_MS = 200_000
 GONE = (ProducerFenced, InvalidProducerEpoch, InvalidProducerMapping)
-"""What a producer is told that was overtaken or forgotten."""
+"""Errors of a producer that was fenced or has expired."""
 
 
 @dataclass(eq=False)
 class Client:
-    """One instance of a transactional producer, as its library would behave."""
+    """One instance of a transactional producer that behaves as a client library does."""
 
     transactional_id: str
     is_bumping: bool
     producer: TransactionProducer | None = None
     tag: int = 0
     decision: bool | None = None
-    """Asked for, and not answered: a client asks the same again until it is."""
+    """Requested but not yet answered; the client repeats the request until it is."""
     is_resuming: bool = False
-    """Whether it asked to go on after an error, and was not answered."""
+    """Whether it requested a new epoch after an error and has no response yet."""
     announced: set[tuple[str, int]] = field(default_factory=set)
     has_group: bool = False
     is_open: bool = False
     is_chosen: bool = False
-    """Whether its transaction is another's to end; it may go on writing, as a zombie would."""
+    """Whether a publisher ends its transaction; it may keep writing, as a zombie does."""
     is_gone: bool = False
     generation: int = 0
     busy: asyncio.Task[None] | None = None
@@ -86,28 +86,28 @@ class Client:
 
     @property
     def is_sender(self) -> bool:
-        """Whether it may send a batch: others may be under way."""
+        """Return whether it may send a batch; other batches may be in flight."""
         return self.producer is not None and (self.busy is None or self.busy.done())
 
     @property
     def is_free(self) -> bool:
-        """Whether it has an answer to all it asked for."""
+        """Return whether it has a response to every request."""
         return (self.busy is None or self.busy.done()) and all(t.done() for t in self.sending)
 
 
 @dataclass(eq=False)
 class Attempt:
-    """What one run of a driver publishes, and asks for again as long as it likes."""
+    """The publication of one driver run, which may be requested repeatedly."""
 
     proposal: PublicationProposal
     tags: frozenset[int]
     is_too_late: bool
-    """Whether its sequence, or one above, had been answered as published before it was made."""
+    """Whether this or a higher sequence was answered as published before the attempt was made."""
     answers: list[PublicationResult] = field(default_factory=list)
 
 
 class TransactionsMachine(RuleBasedStateMachine):
-    """Clients, their node, and what is known of each tag."""
+    """Clients, their node, and the expected state of each tag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         await turns()
 
     async def guard(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
-        """Have a client take an error as its library would; note what must not happen."""
+        """Handle errors as a client library does, and record those that must not happen."""
         newest = self.generations[client.transactional_id]
         was_overtaken = client.producer is not None and client.generation < newest
         try:
@@ -158,11 +158,11 @@ class TransactionsMachine(RuleBasedStateMachine):
         except GONE:
             client.is_gone = True
         except Unavailable:
-            pass  # It may try again.
+            pass  # Retriable.
         except LogOffline:
             pass
         except InvalidTransactionState as error:
-            # Its transaction took too long and was aborted; its library gives up on a commit then.
+            # The transaction timed out and was aborted; the library then abandons a commit.
             if not (client.decision and client.is_bumping and self.is_aborted(client)):
                 self.failures.append(f"{client}: {error!r}")
             client.is_gone = True
@@ -177,10 +177,10 @@ class TransactionsMachine(RuleBasedStateMachine):
         try:
             state = self.node.transactions.describe(client.transactional_id).state
         except UnknownTransaction:
-            return True  # It was forgotten, and so had ended.
+            return True  # The id has expired, so its transaction had ended.
         return state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
 
-    # What clients do.
+    # Clients.
 
     @rule(transactional_id=st.sampled_from(IDS), is_bumping=st.booleans())
     def start_instance(self, transactional_id: str, is_bumping: bool) -> None:
@@ -206,7 +206,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.begin_request(client, self.init(client))
 
     def free(self, data: st.DataObject) -> Client:
-        """A client that has an answer to all it asked for; zombies too."""
+        """Return a client that has a response to every request; it may be a zombie."""
         return data.draw(
             st.sampled_from([c for c in self.clients if c.is_free and c.producer is not None])
         )
@@ -272,7 +272,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         if client.is_resuming or client.is_chosen:
             return
         if client.decision is not None:
-            is_commit = client.decision  # It asks again for what it asked for.
+            is_commit = client.decision  # It repeats its request.
         elif not client.is_open:
             return
         client.decision = is_commit
@@ -298,7 +298,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.late_ends)
     @rule(data=st.data())
     def an_old_end_arrives(self, data: st.DataObject) -> None:
-        """Of a client that gets new epochs; it may be repeated, but never change anything."""
+        """Deliver a repeated end of a client that gets new epochs; it must not change anything."""
         late = data.draw(st.sampled_from(self.late_ends))
         self.run(self.deliver(*late))
 
@@ -315,7 +315,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(c.is_free and c.producer for c in self.clients))
     @rule(data=st.data())
     def go_on_after_an_error(self, data: st.DataObject) -> None:
-        """KIP-360: the client keeps its place, and its open transaction is aborted."""
+        """KIP-360: the client keeps its producer id, and its open transaction is aborted."""
         client = self.free(data)
         if not client.is_chosen and (client.decision is None or client.is_resuming):
             client.decision, client.is_resuming = False, True
@@ -327,13 +327,13 @@ class TransactionsMachine(RuleBasedStateMachine):
         client.producer = await self.node.transactions.init_producer(
             client.transactional_id, TIMEOUT_MS, *before
         )
-        if client.producer.id != before.id:  # All were forgotten, and it is the first again.
+        if client.producer.id != before.id:  # All ids expired; it is the first again.
             self.overtake_others(client)
         if client.is_open:
             self.answered[client.tag] = False
         self.begin_next(client)
 
-    # What publishers do.
+    # Publishers.
 
     def publishable(self) -> list[Client]:
         return [
@@ -377,7 +377,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     @rule(data=st.data())
     def publish_again(self, data: st.DataObject) -> None:
-        """The answer was lost; or the request was sent twice, and comes late."""
+        """Repeat a publication: its response was lost, or a duplicate request arrives late."""
         attempt = data.draw(st.sampled_from(self.attempts))
         self.run(self.begin_publishing(attempt))
 
@@ -414,7 +414,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     def run_a_batch(
         self, data: st.DataObject, where: tuple[str, int], is_cut: bool, is_written_on: bool
     ) -> None:
-        """What a Spark job does: tasks write, a driver publishes, and tasks may not know it."""
+        """Act as a Spark job: tasks write, a driver publishes, and tasks may write afterwards."""
         made = [Client(name, is_bumping=True) for name in IDS]
         for client in made:
             self.clients.append(client)
@@ -444,7 +444,7 @@ class TransactionsMachine(RuleBasedStateMachine):
 
         self.run(begin())
 
-    # What happens to the node.
+    # Node faults.
 
     @rule(is_held=st.booleans())
     def hold_the_disk(self, is_held: bool) -> None:
@@ -490,7 +490,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.publishable())
     @rule(data=st.data(), where=st.sampled_from(PARTITIONS))
     def lose_power_amid_a_publication(self, data: st.DataObject, where: tuple[str, int]) -> None:
-        """It is on its way to the disk, with or without others, and may or may not get there."""
+        """Cut the power while a publication, alone or with others, is being written to disk."""
         self.hold_the_disk(True)
         self.lose_a_partition(where, True)
         self.publish(data, self.answered_sequence + 1, "q/", False)
@@ -502,17 +502,17 @@ class TransactionsMachine(RuleBasedStateMachine):
     def lose_power_amid_an_end(
         self, data: st.DataObject, is_commit: bool, where: tuple[str, int]
     ) -> None:
-        """The decision is on its way to the disk, and one partition cannot be told of it."""
+        """Cut the power while a decision is being written and one partition is offline."""
         self.hold_the_disk(True)
         self.lose_a_partition(where, True)
         self.end(data, is_commit)
         self.crash(data)
         self.lose_a_partition(where, False)
 
-    # What must hold.
+    # Invariants.
 
     def outcomes(self) -> dict[int, set[bool | None]]:
-        """What readers see of each tag, over all partitions and groups; `None` while it is open."""
+        """Return the outcomes of each tag in all partitions and groups; `None` if it is open."""
         found: dict[int, set[bool | None]] = defaultdict(set)
         for partition in self.node.topics.partitions.values():
             open_tags: dict[int, list[int]] = defaultdict(list)
@@ -572,7 +572,7 @@ class TransactionsMachine(RuleBasedStateMachine):
             self.loop.close()
 
     async def heal(self) -> None:
-        """All faults go, and nobody asks any more: everything has to come to its end."""
+        """Remove all faults and send no more requests: every transaction must end."""
         self.node.state_log.error = self.node.groups.error = None
         for partition in self.node.topics.partitions.values():
             partition.error = None

@@ -1,4 +1,4 @@
-"""Producer ids are never given out twice."""
+"""Producer ids are never assigned twice."""
 
 from __future__ import annotations
 

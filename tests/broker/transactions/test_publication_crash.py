@@ -1,9 +1,9 @@
-"""Whatever a power cut leaves, a publication over real partitions and logs happened whole or not.
+"""After any power cut, a publication over real partitions and logs is complete or absent.
 
 Three tasks write to two partitions each, a fourth is not chosen, and one request publishes the
-three. This is done twice. Then the power is cut at any moment, everything is opened again from what
-the disk has, and the publisher goes on in one of the two ways there are: it lost its answer and
-asks once more, or it was started again and has all tasks write once more.
+three. This is done twice. The power is cut at any moment and everything is opened again from the
+contents of the disk. The publisher then continues in one of two ways: it lost its response and
+repeats the request, or it was restarted and all tasks write again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TASKS = 3
 
 
 async def write(node: RealNode, name: str, value: bytes) -> ProposedTransaction:
-    """Have a task write to all partitions, and leave its transaction open."""
+    """Write to all partitions as a task, and leave the transaction open."""
     producer = await node.transactions.init_producer(name, TIMEOUT_MS)
     await node.transactions.ensure_partitions(name, *producer, WHERE, may_add=True)
     for where in WHERE:
@@ -64,13 +64,13 @@ async def workload(node: RealNode) -> None:
 
 
 async def last_sequence(node: RealNode) -> int:
-    """Have what is open aborted, as a publisher does before it starts again; ask what is done."""
+    """Abort open transactions, as a restarted publisher does; return the last sequence."""
     nothing = PublicationProposal(publisher="q", sequence=ROUNDS, prefix="q/", is_commit=False)
     return (await node.transactions.publish(nothing)).last_sequence
 
 
 async def check(node: RealNode, *, last: int) -> None:
-    """All of each sequence up to the last is shown, once, and nothing else."""
+    """Check that all records of each sequence up to the last are visible once, and no others."""
     expected = [b"%d" % sequence for sequence in range(last + 1) for _ in range(TASKS)]
     for where in WHERE:
         partition = node.topics.partition(*where)
@@ -116,7 +116,7 @@ async def test_every_power_cut_leaves_a_publication_whole_and_its_repetition_add
 
 
 async def ask_again(node: RealNode, asked: list[PublicationProposal], answered: int) -> None:
-    """The publisher is still there, and got no answer to its last request, or a lost one."""
+    """Repeat the last request, as a publisher whose response was lost does."""
     answer = await node.transactions.publish(asked[-1])
     assert answer.last_sequence == asked[-1].sequence
     assert answer.is_repeated or len(asked) > answered, "what was answered is done"
@@ -124,7 +124,7 @@ async def ask_again(node: RealNode, asked: list[PublicationProposal], answered: 
 
 
 async def go_on(node: RealNode, last: int) -> None:
-    """The publisher was started again: it repeats the last that was done, and does the rest."""
+    """Restart the publisher: repeat the last completed sequence, then publish the others."""
     for sequence in range(max(last, 0), ROUNDS):
         answer = await node.transactions.publish(await propose(node, sequence))
         assert answer == PublicationResult(is_repeated=sequence == last, last_sequence=sequence)

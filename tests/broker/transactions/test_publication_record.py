@@ -1,4 +1,4 @@
-"""What is kept of a publisher reads back as it was, and is no transactional id."""
+"""Encoding of publisher state: it round-trips, and is not read as a transactional id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publications: many producers, one commit, once; what is durable before what; what time does."""
+"""Publications: many producers, one commit, applied once; order of durable writes; timeouts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def a_node(**config: int) -> Node:
 
 
 async def a_task(node: Node, name: str, *, has_begun: bool = True) -> ProposedTransaction:
-    """A producer that wrote to two partitions, or is about to."""
+    """Return a producer that has written to two partitions, or is about to."""
     producer = await node.transactions.init_producer(name, MINUTE_MS)
     if has_begun:
         await node.transactions.add_partitions(name, *producer, WHERE)
@@ -84,7 +84,7 @@ def states(node: Node) -> dict[str, TransactionState]:
 
 
 def marks(node: Node) -> dict[int, bool]:
-    """How the transaction of each producer ended; in all partitions in the same way, and once."""
+    """Return how each producer's transaction ended: once, and the same in all partitions."""
     found = [node.topics.partition(*where).marks() for where in WHERE]
     one, other = ({mark.producer.id: mark.is_commit for mark in partition} for partition in found)
     assert one == other
@@ -92,7 +92,7 @@ def marks(node: Node) -> dict[int, bool]:
     return one
 
 
-# Once, and together.
+# Applied once, and together.
 
 
 @in_loop
@@ -353,7 +353,7 @@ async def test_a_publication_that_is_too_large_to_be_stored_changes_nothing() ->
     assert await publish(node, chosen) == NEW
 
 
-# What was not chosen, and what was given up.
+# Transactions that were not chosen, and abandoned ones.
 
 
 @in_loop
@@ -380,7 +380,7 @@ async def test_others_under_the_prefix_are_aborted_and_fenced_and_nobody_else() 
 
 
 async def assert_fenced(node: Node, task: ProposedTransaction) -> None:
-    """Whatever a task sends that a publication concerned, it comes too late."""
+    """Check that every request of a task fails once a publication has ended its transaction."""
     name, producer = task
     assert not node.transactions.is_ongoing(*producer, "t", 0)
     for attempt in (
@@ -490,7 +490,7 @@ async def test_giving_up_fails_where_it_cannot_be_stored_and_can_be_asked_for_ag
     assert state_of(node, "q/0") is TransactionState.COMPLETE_ABORT
 
 
-# Nobody comes back.
+# Final publications.
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -724,7 +724,7 @@ async def test_what_a_newer_release_published_is_not_passed_over() -> None:
         await node.restart()
 
 
-# Time.
+# Timeouts.
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""What a transactional id does with each event, in each state."""
+"""The state of a transactional id after each event, in each state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FRESH = 77
 def a_transaction(
     state: TransactionState, *, epoch: int = 5, **fields: object
 ) -> TransactionMetadata:
-    """Producer 7, in the given state and epoch, with what such a state has."""
+    """Return a transaction of producer 7 in the given state and epoch."""
     is_open = state in (
         TransactionState.ONGOING,
         TransactionState.PREPARE_COMMIT,
@@ -93,7 +93,7 @@ def add(
     )
 
 
-# Starting.
+# Initialisation.
 
 
 def test_a_first_producer_gets_a_fresh_id_and_epoch_zero() -> None:
@@ -187,7 +187,7 @@ def test_the_answer_that_was_lost_counts_only_until_a_transaction_begins() -> No
         init(began, expected=TransactionProducer(7, 5))
 
 
-# Growing.
+# Adding partitions.
 
 
 @pytest.mark.parametrize(
@@ -247,14 +247,14 @@ def test_nothing_is_added_while_the_transaction_before_is_ending(state: Transact
         add(a_transaction(state), 5)
 
 
-# Ending, as clients do that keep their epoch.
+# Ends by clients that keep their epoch.
 
 OK = None
 INVALID = InvalidTransactionState
 BUSY = ConcurrentTransaction
 
 KEEPING = {
-    # state: (what an abort gets, what a commit gets)
+    # state: (result of an abort, result of a commit)
     TransactionState.EMPTY: (INVALID, INVALID),
     TransactionState.PREPARE_COMMIT: (INVALID, BUSY),
     TransactionState.PREPARE_ABORT: (BUSY, INVALID),
@@ -290,13 +290,13 @@ def test_an_end_decides_and_the_epoch_stays(commit: bool) -> None:
     assert (ended.producer, ended.partitions) == (TransactionProducer(7, 5), frozenset())
 
 
-# Ending, as clients do that get a new epoch each time.
+# Ends by clients that get a new epoch each time.
 
 FENCED = ProducerFenced
 BUMPED = "bumped"
 
 BUMPING = {
-    # state: (what an abort gets, a commit), each sent again and sent by the present producer
+    # state: (abort, commit), each as (result of a retry, result for the current producer)
     TransactionState.EMPTY: ((FENCED, BUMPED), (FENCED, INVALID)),
     TransactionState.PREPARE_COMMIT: ((INVALID, BUSY), (BUSY, BUSY)),
     TransactionState.PREPARE_ABORT: ((BUSY, BUSY), (INVALID, BUSY)),
@@ -357,7 +357,7 @@ def test_a_late_end_cannot_touch_the_next_transaction() -> None:
             end(next_one, 5, commit=commit, bump=True)
 
 
-# Running out of time.
+# Timeouts.
 
 
 def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> None:
@@ -399,7 +399,7 @@ def test_after_a_timeout_another_producer_fences_the_first() -> None:
         init(taken, expected=TransactionProducer(7, 5))
 
 
-# Running out of epochs.
+# Epoch exhaustion.
 
 
 def test_the_last_epoch_of_a_client_ends_with_a_fresh_id() -> None:

@@ -1,4 +1,4 @@
-"""What is kept of a transactional id reads back as it was."""
+"""Encoding of transactional id state: it round-trips."""
 
 from __future__ import annotations
 

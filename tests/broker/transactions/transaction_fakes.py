@@ -1,4 +1,4 @@
-"""A node around the transaction coordinator: a disk, partitions and groups that obey a test."""
+"""Fakes around the transaction coordinator: a disk, partitions and groups that a test controls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Put = Sequence[tuple[bytes, bytes | None]]
 
 
 async def turns(count: int = 40) -> None:
-    """Let the loop go round until nothing that is ready is left to do."""
+    """Run the event loop until no callback is ready."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -48,7 +48,7 @@ class FakeStateLog:
         return len(self._waiting)
 
     def let_go(self, count: int | None = None) -> None:
-        """Make puts durable, in order."""
+        """Make waiting puts durable, in order."""
         for _ in range(len(self._waiting) if count is None else count):
             entries, future = self._waiting.pop(0)
             if self.error is not None:
@@ -60,7 +60,7 @@ class FakeStateLog:
                 future.set_result(None)
 
     def crash(self, survivors: int = 0) -> FakeStateLog:
-        """What a start finds: all that is durable, and some of what was on its way."""
+        """Return the log that a restart finds: all durable entries and some of those in flight."""
         found = FakeStateLog(self.entries)
         for entries, _ in self._waiting[:survivors]:
             apply(found.entries, entries)
@@ -76,7 +76,7 @@ def apply(found: dict[bytes, bytes], entries: Put) -> None:
 
 
 class FakeMetadata:
-    """Metadata that is always there; `on_transact` may come in between."""
+    """In-memory metadata; `on_transact` is called before a transaction is evaluated."""
 
     def __init__(self) -> None:
         self.rows: dict[str, MetadataEntry] = {}
@@ -121,7 +121,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class FakePartition:
-    """A partition whose log is a list, and which can be made to fail or to wait."""
+    """A partition with a list as its log, which can be made to fail or to wait."""
 
     journal: list[Data | Mark] = field(default_factory=list)
     is_open: bool = False
@@ -167,7 +167,7 @@ class FakeTopics:
 
 
 class FakeGroups:
-    """Groups that remember what was staged, and how it ended."""
+    """Groups that record staged offsets and the outcome of their transactions."""
 
     def __init__(self) -> None:
         self.staged: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -192,7 +192,7 @@ class FakeGroups:
 
 
 class FakeRetentionClock:
-    """The time of a store: it goes by the monotonic clock, which here goes on over restarts."""
+    """The retention clock of a store, driven by a monotonic clock that continues over restarts."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -205,7 +205,7 @@ class FakeRetentionClock:
 
 
 class Node:
-    """A coordinator and all that it needs; `restart` is what a crash leaves."""
+    """A coordinator and its dependencies; `restart` simulates a crash."""
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.config = config or BrokerConfig()
@@ -230,7 +230,7 @@ class Node:
         )
 
     async def restart(self, survivors: int = 0) -> None:
-        """Die, with what is in flight half-way through, and start again."""
+        """Crash with requests in flight, and start again."""
         me = asyncio.current_task()
         dying = [task for task in asyncio.all_tasks() if task is not me]
         for task in dying:
@@ -245,7 +245,7 @@ class Node:
         await turns()
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass, a second at a time, and everything happen that is due."""
+        """Advance the clock second by second, and run everything that is due."""
         await turns()
         while seconds > 0:
             self.timers.advance(min(seconds, 1.0))

@@ -1,4 +1,4 @@
-"""Both clients under one face, so that one suite covers both: whatever awaits is waited for."""
+"""One blocking interface for both HTTP clients, so that one suite covers both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.clients.http.sync.client import Client
 
 
 class Waiting:
-    """Something that awaits, called as if it blocked."""
+    """Blocking wrapper around an asynchronous object."""
 
     def __init__(self, home: Blocking, thing: Any) -> None:
         self._home = home
@@ -61,7 +61,7 @@ def _bare(thing: Any) -> Any:
 
 
 class Blocking(Waiting):
-    """An `AsyncClient` on a loop in a thread of its own."""
+    """An `AsyncClient` on an event loop in a separate thread."""
 
     def __init__(self, url: str, *, pause: Any = None, **options: Any) -> None:
         self._loop = uvloop.new_event_loop()
@@ -122,4 +122,4 @@ class Blocking(Waiting):
 
 
 KINDS = {"blocking": Client, "awaiting": Blocking}
-"""How a client is made, by what it does while it waits."""
+"""Client constructors by kind."""

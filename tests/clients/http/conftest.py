@@ -1,4 +1,4 @@
-"""A real node and both clients; one node for each file, with topics of their own names."""
+"""Fixtures for both HTTP clients: one real node per file, and topics with unique names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broker(tmp_path_factory):
 
 @pytest.fixture(params=KINDS)
 def connect(request):
-    """Make clients of either kind, which are closed at the end."""
+    """Create clients of either kind, and close them at the end."""
     made = []
 
     def connect(url, **options):
@@ -44,7 +44,7 @@ def client(connect, broker):
 
 @pytest.fixture
 def name():
-    """A name that nobody else has."""
+    """A unique name."""
     return f"topic-{next(_numbers)}"
 
 

@@ -1,4 +1,4 @@
-"""A server that answers what a test says, whatever that is: bytes, silence, or the end."""
+"""A server that sends scripted replies: bytes, silence, or a closed connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Reply = bytes | Callable[[socket.socket], None]
 
 
 class Seen(NamedTuple):
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 
 def answer(status: int, body: Any = None, **headers: str) -> bytes:
-    """Return the bytes of an answer; its body is JSON unless it is bytes."""
+    """Return the bytes of a response; the body is encoded as JSON unless it is bytes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} Whatever", f"content-length: {len(data)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -34,17 +34,17 @@ def answer(status: int, body: Any = None, **headers: str) -> bytes:
 
 
 def refusal(status: int, code: str, detail: Any = None, **headers: str) -> bytes:
-    """Return the bytes of an error in the shape that nodes have for it."""
+    """Return the bytes of an error response in the format of a node."""
     shape = {"code": code, "message": f"because of {code}", "detail": detail}
     return answer(status, {"error": shape}, **headers)
 
 
 def hang_up(connection: socket.socket) -> None:
-    """End without a word."""
+    """Close the connection without a response."""
 
 
 class ScriptedNode:
-    """Gives one reply after the other, over any number of connections; the last one again."""
+    """Sends the replies in order, over any number of connections, and repeats the last one."""
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and its node, and what comes of it. The same of both clients."""
+"""Network and server faults between a client and its node, for both clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def clock():
 
 @pytest.fixture
 def patient(connect, clock):
-    """Make clients whose pauses take no time; `paused` has them."""
+    """Create clients whose pauses take no time and are recorded in `paused`."""
 
     def make(url, **options):
         return connect(url, clock=clock, pause=pause, jitter=lambda: 0.0, **options)
@@ -160,7 +160,7 @@ def test_a_refusal_behind_an_attempt_in_doubt_does_not_take_the_doubt_away(patie
 
 
 def test_a_topic_that_is_not_there_is_not_appended_to_twice(patient):
-    """Nobody knows its partitions yet, so there is no producer that would tell the two apart."""
+    """Its partitions are not known yet, so no producer id can identify the retry as a duplicate."""
     with (
         ScriptedNode(refusal(404, "unknown_topic"), hang_up) as node,
         pytest.raises(NodeUnreachable) as caught,
@@ -223,7 +223,7 @@ def test_what_is_gone_behind_an_attempt_in_doubt_was_deleted_by_it(patient, dele
         delete(patient(node.url))
 
 
-# Nodes that say: not now.
+# Nodes that ask the client to retry later.
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -279,7 +279,7 @@ def test_a_node_that_is_at_fault_is_not_asked_again(patient):
     assert caught.value.__notes__ == ["the request may have been executed"]
 
 
-# Answers that are none.
+# Invalid responses.
 
 
 GARBAGE = {
@@ -372,11 +372,11 @@ def test_an_answer_without_a_body_and_one_in_chunks_are_read(patient):
         assert client.topic("t").describe().name == "t"
 
 
-# Answers that take too long. These wait for real time, so they are few, and short.
+# Slow responses. These tests wait in real time, so they are few and short.
 
 
 def drip(connection):
-    """Send a head one byte at a time, each well before anyone is tired of waiting."""
+    """Send a response head one byte at a time, each well within the timeout."""
     with contextlib.suppress(OSError):
         connection.sendall(b"HTTP/1.1 200 OK\r\nx: ")
         while True:
@@ -400,7 +400,7 @@ def test_what_was_sent_to_a_node_that_does_not_answer_may_be_done(connect):
 
 
 def test_a_node_that_answers_before_it_read_all_is_heard(connect, tmp_path):
-    """Of a body that is too large, a node reads no more; its answer says so."""
+    """A node stops reading a body that is too large, and answers with an error."""
     with running_broker(tmp_path, http_server=HttpConfig(append_size_max=1024)) as broker:
         client = connect(broker.url)
         client.create_topic("t")

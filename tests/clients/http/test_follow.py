@@ -1,4 +1,4 @@
-"""Following topics live: what comes, over connections that break and nodes that go."""
+"""Following topics live, across broken connections and node restarts."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_latest_loses_nothing_though_the_first_connection_breaks(connect, proxy,
 
 
 def test_a_follower_goes_on_when_its_node_was_killed_and_comes_back(connect, tmp_path):
-    """A second or two: a real process starts three times."""
+    """Takes a second or two: a real process starts three times."""
     node = BrokerProcess(tmp_path)
     try:
         node.start()
@@ -176,7 +176,7 @@ def test_a_follower_goes_on_when_its_node_was_killed_and_comes_back(connect, tmp
         node.close()
 
 
-# Streams that are none.
+# Invalid streams.
 
 
 def event(kind, data, cursor=None):
@@ -257,7 +257,7 @@ def test_a_stream_that_is_none_is_reported(patient, stream, says):
 
 
 def test_a_node_that_says_nothing_is_given_up(connect):
-    """Waits for real time, a tenth of a second."""
+    """Waits a tenth of a second in real time."""
     with ScriptedNode(HEAD + records(0)) as node:
         client = connect(node.url, config={"silence_s_max": 0.1, "timeout_s": 0.01})
         with client.follow("t", from_="earliest") as follower:

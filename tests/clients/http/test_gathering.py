@@ -1,4 +1,4 @@
-"""Many appends at once: they share requests, keep their order, and hold no more than they may."""
+"""Concurrent appends: they share requests, keep their order, and respect the memory limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .test_faults import DESCRIBED, PRODUCER
 
 @pytest.fixture
 def requests(broker, monkeypatch):
-    """How many appends the node was asked for."""
+    """The record count of each append request that the node received."""
     counted = []
     appends = broker.server.broker.appends
     original = appends.append
@@ -139,7 +139,7 @@ def test_threads_that_append_at_once_share_requests_and_each_hears_of_its_own(
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["threads", "tasks"])
 def test_a_node_that_is_killed_under_appends_has_each_acknowledged_one_once(tmp_path, is_async):
-    """A few seconds: a real process is killed twice while it is written to."""
+    """Takes a few seconds: a real process is killed twice during appends."""
     node = BrokerProcess(tmp_path)
     acked: dict[str, tuple[int, int]] = {}
     stop = threading.Event()

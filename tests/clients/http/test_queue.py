@@ -1,4 +1,4 @@
-"""Queues and workers: the same of both clients, against a real node."""
+"""Queues and workers of both clients, against a real node."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_worker_waits_for_jobs_and_can_be_stopped(queue):
 
 
 def test_leases_are_made_longer_while_a_job_takes_its_time(client, queue):
-    """Waits for real time: three leases of the shortest that there are."""
+    """Waits in real time for three leases of the minimum length."""
     for n in range(3):
         queue.put(n)
     other = client.queue(queue.name)
@@ -174,7 +174,7 @@ def test_a_job_whose_lease_was_lost_is_told_and_the_worker_goes_on(queue, caplog
     with caplog.at_level(logging.WARNING), queue.work(ahead=1, stops_when_empty=True) as jobs:
         for job in jobs:
             if job.deliveries == 1 and job.value == 0:
-                # As if the lease had run out: the receipt is not the newest any more.
+                # As after an expired lease: the receipt is no longer the newest.
                 queue.nack([job])
                 [stolen] = queue.claim()
                 assert stolen.value == 0

@@ -1,4 +1,4 @@
-"""Both clients at a node that limits them: they say who they are, and wait where they owe."""
+"""Both clients at a node with quotas: they send their client id, and wait when throttled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clock():
 
 @pytest.fixture
 def patient(connect, clock):
-    """Make clients whose pauses take no time; `paused` has them."""
+    """Create clients whose pauses take no time and are recorded in `paused`."""
 
     def make(url, **options):
         return connect(url, clock=clock, pause=pause, jitter=lambda: 0.0, **options)

@@ -1,4 +1,4 @@
-"""A node that answers what a test says, to see what the client makes of it."""
+"""A Kafka node with scripted responses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ALL_APIS = {api.key: (api.versions.first, api.versions.last) for api in APIS.val
 
 
 class FakeNode:
-    """Listens, and answers each request with what `answer(header, body)` returns.
+    """Listens, and answers each request with the result of `answer(header, body)`.
 
-    That is bytes as they go over the wire, a message, or `None` for silence. ApiVersions is
-    answered with `apis`, unless `answer` is to see it, too.
+    The result is encoded bytes, a message, or `None` for no response. ApiVersions requests are
+    answered with `apis` unless `answers_versions` is false.
     """
 
     def __init__(self, answer, *, apis=None, answers_versions=True):
@@ -84,7 +84,7 @@ class FakeNode:
 
 
 def framed(header, answer):
-    """Return an answer as it goes over the wire."""
+    """Return a response as encoded on the wire."""
     head = encode_response_header(header.api_key, header.api_version, header.correlation_id)
     body = head + encode(answer, header.api_version)
     return struct.pack(">i", len(body)) + body

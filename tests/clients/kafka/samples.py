@@ -1,4 +1,4 @@
-"""What tests of the client write and read with."""
+"""Helpers to write and read in client tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def confluent_producer(bootstrap, **settings):
 
 
 def confluent_read(bootstrap, topic, partition=0, *, isolation=COMMITTED):
-    """Return offset, key and value of all that librdkafka shows of a partition."""
+    """Return offset, key and value of all records of a partition that librdkafka returns."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -50,7 +50,7 @@ def confluent_read(bootstrap, topic, partition=0, *, isolation=COMMITTED):
 
 
 def read(node, where, start=None, end=None, *, isolation=COMMITTED):
-    """Return offset, key and value of the records of a range, as an executor would."""
+    """Return offset, key and value of the records of a range, read as a Spark executor does."""
     if start is None:
         start, end = node.bounds([where], isolation=isolation)[where]
     aborted_filter = AbortedFilter()
@@ -69,7 +69,7 @@ def read(node, where, start=None, end=None, *, isolation=COMMITTED):
 
 
 def batch_for(producer, where, values, *, is_transactional=True):
-    """Return the next batch of our producer to a partition."""
+    """Return the next batch of our producer for a partition."""
     return build_batch(
         [Record(value) for value in values],
         now_ms=NOW_MS,

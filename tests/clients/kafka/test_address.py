@@ -1,4 +1,4 @@
-"""Bootstrap lists, as people write them."""
+"""Parsing of bootstrap lists."""
 
 from __future__ import annotations
 

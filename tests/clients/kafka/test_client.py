@@ -1,4 +1,4 @@
-"""What a node is asked besides records, and how long it is asked."""
+"""Requests other than fetch and produce, and how long they are retried."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WHERE = TopicPartition("t", 0)
 
 
 def metadata(*addresses, leader=0, error_code=0):
-    """A cluster of nodes at these ports, one of which leads t-0."""
+    """Return the metadata of a cluster with nodes at these ports; one of them leads t-0."""
     part = MetadataResponsePartition(partition_index=0, leader_id=leader)
     topic = MetadataResponseTopic(
         name="t", topic_id=uuid.UUID(int=1), partitions=(part,), error_code=error_code
@@ -143,7 +143,7 @@ def test_a_setting_that_makes_no_sense_is_refused(setting):
 
 
 def test_a_connection_that_the_node_closed_meanwhile_is_replaced(broker, proxy, topic):
-    """A request that may not be repeated is not lost to a connection that was idle too long."""
+    """A request that must not be repeated does not fail on a connection that was idle too long."""
     with KafkaClient(proxy.bootstrap, pause=lambda _: pytest.fail("it was tried again")) as node:
         node.topics()
         proxy.cut_all()
@@ -167,11 +167,11 @@ def test_creating_is_not_repeated_once_it_may_have_been_done(proxy, topic):
     assert all(doubts)
 
 
-# A node that does not answer as it should.
+# A node that gives wrong responses.
 
 
 def test_nobody_is_asked_for_longer_than_the_timeout():
-    """The pauses grow up to a second, and end with the last error."""
+    """The pauses grow up to a second; the last error is raised."""
     clock, pauses = ManualClock(), []
 
     def pause(seconds):

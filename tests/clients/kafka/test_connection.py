@@ -1,4 +1,4 @@
-"""One connection: what it speaks, and what it makes of a node that does not behave."""
+"""One connection: version negotiation, and nodes that violate the protocol."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_node_that_is_silent_from_the_start_cannot_have_done_anything():
 
 
 class TickingClock(ManualClock):
-    """A clock by which every look at it takes a second."""
+    """A clock that advances by one second each time it is read."""
 
     def monotonic(self):
         self.advance(1)
@@ -194,7 +194,7 @@ def test_a_node_that_never_stops_sending_does_not_outlive_the_deadline():
         for _ in range(2):
             connection._read(into, deadline)
         with pytest.raises(NodeUnreachable, match=r"no response within 2\.5 s"):
-            connection._read(into, deadline)  # There is more, but no time.
+            connection._read(into, deadline)  # More bytes are available, but it is too late.
 
 
 def test_a_node_that_hangs_up_is_named():
@@ -221,7 +221,7 @@ def test_a_host_that_is_none_is_said_with_its_name():
 
 
 def received(*sent):
-    """Return the records that a node gets when `sent` is produced in one request."""
+    """Return the records that a node receives when `sent` is produced in one request."""
     seen = []
 
     def answer(header, body):

@@ -1,4 +1,4 @@
-"""Reading ranges of real partitions: exactly what was written, and nothing twice."""
+"""Reading ranges of real partitions: every record is returned once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .samples import (
 
 
 def fill(broker, topic, count, *, start=0, **settings):
-    """Have librdkafka write `count` records, ten to a batch."""
+    """Write `count` records with librdkafka, ten per batch."""
     producer = confluent_producer(broker.bootstrap, batch_num_messages=10, **settings)
     for number in range(start, start + count):
         value = None if number % 7 == 3 else b"%d" % number * 20
@@ -77,7 +77,7 @@ def test_transactions_are_read_as_their_producer_ended_them(broker, node, topic)
     assert read(node, where) == confluent_read(broker.bootstrap, topic)
     everything = read(node, where, isolation=UNCOMMITTED)
     assert everything == confluent_read(broker.bootstrap, topic, isolation=UNCOMMITTED)
-    # The last transaction is still open: what is committed ends before it.
+    # The last transaction is still open: the committed range ends before it.
     assert node.bounds([where], isolation=COMMITTED)[where].end == 24
     assert node.bounds([where], isolation=UNCOMMITTED)[where].end == 27
     producer.abort_transaction(TIMEOUT_S)
@@ -119,7 +119,7 @@ def test_small_fetches_follow_each_other_without_gap_or_overlap(broker, node, to
 
 
 def test_a_stretch_outlives_the_next_answer(broker, topic):
-    """Two buffers take turns, so the one before is still whole when the next is there."""
+    """Two buffers alternate, so the previous chunk is still intact when the next one arrives."""
     fill(broker, topic, 100)
     where = TopicPartition(topic, 0)
     with KafkaClient(broker.bootstrap, fetch_size_max=1) as node:
@@ -204,7 +204,7 @@ def test_records_that_are_deleted_while_they_are_being_read_are_passed_over(brok
         first = next(reading)
         delete_before(broker, topic, 95)
         rest = [chunk.next_offset for chunk in reading]
-    # One fetch was on its way before they went.
+    # One fetch was in flight before the records were deleted.
     assert rest in ([100], [first.next_offset + 10, 100])
 
 
@@ -236,7 +236,7 @@ def test_a_topic_that_is_made_anew_meanwhile_is_not_taken_for_the_old_one(broker
             list(reading)
 
 
-# The cut, by itself.
+# Cutting chunks to complete batches.
 
 
 def batches(*offsets, count=2):

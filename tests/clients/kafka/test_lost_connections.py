@@ -1,7 +1,7 @@
-"""Connections that break anywhere: nothing is lost, and nothing is there twice.
+"""Connections that break at any byte: no record is lost or duplicated.
 
-A proxy cuts the first connections after so many bytes, in one direction or the other; the tests go
-over many such numbers, so that cuts fall into every part of what is said.
+A proxy cuts the first connections after a given number of bytes in one direction. The tests use
+many such numbers, so that cuts fall into every part of the exchange.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRODUCE_CUTS = {
 
 
 def each(cuts):
-    """Every direction with every number of bytes."""
+    """Return every direction with each of its byte counts."""
     return [(direction, size) for direction, sizes in cuts.items() for size in sizes]
 
 
@@ -38,7 +38,7 @@ def through(proxy, **settings):
 
 @pytest.fixture(scope="module")
 def filled(broker):
-    """A partition with 200 records in some 20 batches."""
+    """A partition with 200 records in about 20 batches."""
     with KafkaClient(broker.bootstrap) as node:
         node.create_topic("filled", partitions=1)
     producer = confluent_producer(broker.bootstrap, batch_num_messages=10)

@@ -1,4 +1,4 @@
-"""Producing whole batches: in order, once, and seen when they are committed."""
+"""Producing complete batches: in order, once, and visible when committed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def producer(node, topic):
 
 
 def deliver(producer, where, values):
-    """Send values, and wait until they are acknowledged."""
+    """Send values and wait until they are acknowledged."""
     write(producer, where, values)
     producer.flush()
 
@@ -214,7 +214,7 @@ def test_settings_that_make_no_sense_are_refused(node):
 def test_transactions_work_as_before_kafka_4_where_the_cluster_has_no_more(
     broker, node, new_topic, monkeypatch
 ):
-    """Partitions are added first, and the epoch is kept: what a cluster without KIP-890 does."""
+    """Without KIP-890, partitions are added first and the epoch is kept."""
     monkeypatch.setattr("millstream.clients.kafka.coordinator._FEATURE_LEVEL", 99)
     topic = new_topic(2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -236,11 +236,11 @@ def test_transactions_work_as_before_kafka_4_where_the_cluster_has_no_more(
     assert read(node, first) == confluent_read(broker.bootstrap, topic)
 
 
-# A node that refuses for now.
+# A node that returns retriable errors.
 
 
 class Refusing:
-    """A node that answers the n-th produce request with the n-th code, and then with none."""
+    """A node that answers the n-th produce request with the n-th error code, then with success."""
 
     def __init__(self, *codes):
         self.codes = list(codes)
@@ -281,7 +281,7 @@ def produce_to(refusing, *, count=4, **settings):
 
 
 def test_the_first_batch_goes_alone_until_it_is_taken():
-    """A node that refused it would take the second for the first."""
+    """If the node refused the first batch, it would accept the second one as the first."""
     refusing = Refusing(6, 51, 19)
     produce_to(refusing)
     assert refusing.sequences == [0, 0, 0, 0, 1, 2, 3]

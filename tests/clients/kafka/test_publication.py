@@ -1,4 +1,4 @@
-"""Many producers, one commit: as the driver of a Spark job does it for its tasks."""
+"""Many producers, one commit: as the driver of a Spark job does for its tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .samples import read, write
 
 
 def attempt(node, topic, task, *, partition=0, number=0):
-    """A task writes in a transaction of its own, and says who it was."""
+    """Write in a task's own transaction, and return the transaction to publish."""
     name = f"{topic}/{task}/{number}"
     with TransactionalProducer(node, name, timeout_ms=60_000) as producer:
         write(producer, TopicPartition(topic, partition), [b"%d %d" % (task, number)])
@@ -66,7 +66,7 @@ def test_what_the_node_refuses_is_raised_with_its_reason(node, topic):
 
 @pytest.mark.parametrize("lost", [1, 8, 20, 300])
 def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(node, proxy, topic, lost):
-    """The last bytes that come back are those of the answer to the publication."""
+    """The last bytes sent to the client are those of the publication's response."""
 
     def publish_through(sequence, *limits):
         chosen = [attempt(node, topic, task, number=sequence) for task in range(2)]

@@ -1,4 +1,4 @@
-"""Where a node is, as people write it."""
+"""Parsing of node addresses."""
 
 from __future__ import annotations
 

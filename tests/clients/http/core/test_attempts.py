@@ -1,4 +1,4 @@
-"""How often something is tried, and how long it is waited in between."""
+"""Retries: the number of attempts and the pauses between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live events out of bytes, however these are cut."""
+"""Parsing of live events from bytes, split at any position."""
 
 from __future__ import annotations
 

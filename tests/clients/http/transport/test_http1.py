@@ -1,4 +1,4 @@
-"""HTTP without a socket: bytes of requests, and answers however their bytes are cut."""
+"""HTTP/1.1 without a socket: encoded requests, and responses split at any position."""
 
 from __future__ import annotations
 

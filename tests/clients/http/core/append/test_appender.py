@@ -1,4 +1,4 @@
-"""Appends, step by step, with the test as their network."""
+"""The append state machine, step by step, with the test as its network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millstream.testing.clocks.manual_clock import ManualClock
 
 
 class Network:
-    """Answers requests as a node would that keeps one partition and knows its producers."""
+    """Answers requests as a node with one partition and producer state."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -37,7 +37,7 @@ class Network:
         self.given = 0
         self.requests = []
         self.faults = []
-        """One is taken for each append: what happens instead of an answer, before or after."""
+        """One entry per append: whether the connection fails before or after the append."""
 
     def run(self, steps):
         done = None
@@ -115,7 +115,7 @@ def appender(clock):
 
 @pytest.fixture
 def deliver(appender, network):
-    """Deliver groups to one partition; return the offsets of each, or its error."""
+    """Deliver groups to one partition; return the offsets or the error of each."""
 
     def deliver(*groups):
         appends = appender.partition_appends("t", 0)

@@ -1,4 +1,4 @@
-"""The jobs that a worker holds."""
+"""The jobs that a worker has claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which leases have to be made longer, and when."""
+"""Which leases must be extended, and when."""
 
 from __future__ import annotations
 
