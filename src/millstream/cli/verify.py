@@ -165,7 +165,7 @@ def _report_json(report: Report, seed: int | None) -> dict[str, Any]:
         "damaged": report.damaged,
         "unfinished": report.unfinished,
         "absent": report.absent,
-        "findings": [finding_json(found) for found in report.findings],
+        "findings": [finding_json(finding) for finding in report.findings],
         "torn_files": report.torn_files,
         "probes": {
             "offsets": report.offsets_probed,
@@ -188,8 +188,8 @@ def _miss_json(miss: Discrepancy) -> dict[str, Any]:
 
 
 def _print_report(report: Report) -> None:
-    for found in report.findings:
-        click.echo(finding_line(found))
+    for finding in report.findings:
+        click.echo(finding_line(finding))
     total = report.damaged + report.unfinished + report.absent
     if (rest := total - len(report.findings)) > 0:
         click.echo(f"and {rest} more findings")

@@ -41,5 +41,5 @@ def headers_checksum(headers: Iterable[tuple[str, bytes | None]]) -> int:
         text = name.encode()
         parts += (_LENGTH.pack(len(text)), text)
         parts += (_NO_VALUE,) if value is None else (_LENGTH.pack(len(value)), value)
-    found: int = xxh3_64_intdigest(b"".join(parts)) if parts else NO_HEADERS_CHECKSUM
-    return found
+    checksum: int = xxh3_64_intdigest(b"".join(parts)) if parts else NO_HEADERS_CHECKSUM
+    return checksum

@@ -74,10 +74,10 @@ class DirectorySource:
     ) -> Iterator[IntactBatch | Finding]:
         """Yield the intact batches; `verify_store.py` reports damage between them."""
         files = survey_partition(self._filesystem, self._directory(where))
-        for _, found in walk_batches(self._filesystem, files, facts.start):
-            if isinstance(found, WalkedBatch) and found.is_sound:
-                yield IntactBatch(found.header, found.data)
-                self._on_bytes(found.header.size)
+        for _, item in walk_batches(self._filesystem, files, facts.start):
+            if isinstance(item, WalkedBatch) and item.is_sound:
+                yield IntactBatch(item.header, item.data)
+                self._on_bytes(item.header.size)
 
     def _directory(self, where: TopicPartition) -> str:
         return log_directory(self._path, LogName(where.topic, where.partition))

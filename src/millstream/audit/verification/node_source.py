@@ -56,15 +56,15 @@ class NodeSource:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in (self._client, self._single, self._impatient):
-            one.close()
+        for client in (self._client, self._single, self._impatient):
+            client.close()
 
     def partitions(self, topics: Sequence[str] = ()) -> list[TopicPartition]:
         """Return all partitions, or those of some topics. Raises `UnknownTopic`."""
-        found = self._client.topics(list(topics) or None)
+        descriptions = self._client.topics(list(topics) or None)
         return [
             TopicPartition(name, number)
-            for name, info in sorted(found.items())
+            for name, info in sorted(descriptions.items())
             for number in range(info.partitions)
         ]
 
@@ -72,9 +72,13 @@ class NodeSource:
         """Return the approximate number of bytes to read."""
         bounds = self._client.bounds(where, isolation=_ALL) if where else {}
         total = 0.0
-        for one, (start, end) in bounds.items():
+        for partition, (start, end) in bounds.items():
             try:
-                size = self._impatient.offset_bytes({one: bounds[one]})[one] if start < end else 0
+                size = (
+                    self._impatient.offset_bytes({partition: bounds[partition]})[partition]
+                    if start < end
+                    else 0
+                )
             except MillstreamError:
                 size = 1  # The read reports the error.
             total += size * (end - start)
@@ -109,10 +113,10 @@ class NodeSource:
         position, reader = facts.start, self._client
         while position < facts.end:
             try:
-                for found in self._read_batches(reader, where, position, facts):
-                    yield found
-                    if isinstance(found, IntactBatch):
-                        position = found.header.next_offset
+                for item in self._read_batches(reader, where, position, facts):
+                    yield item
+                    if isinstance(item, IntactBatch):
+                        position = item.header.next_offset
             except OffsetOutOfRange as error:
                 if error.start <= position:
                     yield _problem(

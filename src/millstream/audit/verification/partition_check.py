@@ -69,13 +69,13 @@ class PartitionCheck:
         with self._superseded:
             self._acks = acks
             self._advance()
-            for found in self._source.batches(self._where, self._facts):
-                if isinstance(found, Finding):
-                    self._report.add_finding(found)
+            for item in self._source.batches(self._where, self._facts):
+                if isinstance(item, Finding):
+                    self._report.add_finding(item)
                     continue
                 if self._on_batch is not None:
-                    self._on_batch(found)
-                self._check_batch(found)
+                    self._on_batch(item)
+                self._check_batch(item)
             self._report_missing_before(None)
             for transaction in self._open.values():
                 self._count(AckOutcome.FOUND, transaction.count + transaction.committed)
@@ -186,8 +186,8 @@ class PartitionCheck:
         """Report a missing record, after checking whether it may have been deleted."""
         if not self._facts_are_current and ack.offset >= self._facts.start:
             # Retention and compaction may run while this reads.
-            found = self._source.facts(self._where)
-            self._facts = self._facts if isinstance(found, str) else found
+            facts = self._source.facts(self._where)
+            self._facts = self._facts if isinstance(facts, str) else facts
             self._facts_are_current = True
         if ack.offset < self._facts.start:
             self._count(AckOutcome.BEFORE_START)
@@ -233,13 +233,13 @@ class PartitionCheck:
 
 def _differences(ack: IndexedAck, record: StoredRecord) -> list[str]:
     """Return the fields of a record that differ from the acknowledgement."""
-    found = []
+    differences = []
     if bytes_checksum(record.key) != ack.key:
-        found.append("key")
+        differences.append("key")
     if bytes_checksum(record.value) != ack.value:
-        found.append("value")
+        differences.append("value")
     if ack.headers is not None and headers_checksum(record.headers) != ack.headers:
-        found.append("headers")
+        differences.append("headers")
     if ack.timestamp_ms is not None and record.timestamp_ms != ack.timestamp_ms:
-        found.append("timestamp")
-    return found
+        differences.append("timestamp")
+    return differences

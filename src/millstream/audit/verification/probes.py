@@ -102,12 +102,12 @@ class Probes:
         """Ask the node for each probe and report mismatches."""
         for probe in self._offset_probes:
             report.offsets_probed += 1
-            if found := self._check_offset(source, probe):
-                report.add_finding(Finding(str(self._where), None, found))
+            if problem := self._check_offset(source, probe):
+                report.add_finding(Finding(str(self._where), None, problem))
         for time_probe in self._time_probes:
             report.times_probed += 1
-            if found := self._check_time(source, time_probe):
-                report.add_finding(Finding(str(self._where), None, found))
+            if problem := self._check_time(source, time_probe):
+                report.add_finding(Finding(str(self._where), None, problem))
         if self._is_probing and self._latest is not None and self._latest >= 0:
             self._check_end(source, report)
 
@@ -115,8 +115,8 @@ class Probes:
         header: BatchHeader | None = probe.header
         try:
             for _ in range(2):
-                found = source.batch_at(self._where, probe.offset)
-                if found is not None and header is not None and found.header == header:
+                batch = source.batch_at(self._where, probe.offset)
+                if batch is not None and header is not None and batch.header == header:
                     return None
                 header = source.header_holding(self._where, probe.offset, probe.before)
         except OffsetOutOfRange:
@@ -124,17 +124,17 @@ class Probes:
         except CorruptBatch as error:
             return f"offset {probe.offset}: a fetch from it is damaged: {error}"
         return (
-            f"offset {probe.offset}: a fetch from it starts with {_span(found)},"
+            f"offset {probe.offset}: a fetch from it starts with {_span(batch)},"
             f" a sequential read finds {_span(header)}"
         )
 
     def _check_time(self, source: NodeSource, probe: _TimeProbe) -> str | None:
-        found = source.offset_at(self._where, probe.timestamp_ms)
-        if found == probe.offset or not self._is_still_present(source, probe):
+        offset = source.offset_at(self._where, probe.timestamp_ms)
+        if offset == probe.offset or not self._is_still_present(source, probe):
             return None
         return (
             f"time {probe.timestamp_ms}: the first record at or after it has offset {probe.offset},"
-            f" the node returns {found}"
+            f" the node returns {offset}"
         )
 
     def _is_still_present(self, source: NodeSource, probe: _TimeProbe) -> bool:
@@ -152,17 +152,17 @@ class Probes:
         """Ask for a time after the last record: the node must return nothing, or a newer record."""
         assert self._latest is not None
         report.times_probed += 1
-        found = source.offset_at(self._where, self._latest + 1)
-        if found is not None and found < self._end:
-            what = (
+        offset = source.offset_at(self._where, self._latest + 1)
+        if offset is not None and offset < self._end:
+            problem = (
                 f"time {self._latest + 1}: no record before offset {self._end} is as late,"
-                f" the node returns {found}"
+                f" the node returns {offset}"
             )
-            report.add_finding(Finding(str(self._where), None, what))
+            report.add_finding(Finding(str(self._where), None, problem))
 
 
-def _span(found: IntactBatch | BatchHeader | None) -> str:
-    header = found.header if isinstance(found, IntactBatch) else found
+def _span(batch: IntactBatch | BatchHeader | None) -> str:
+    header = batch.header if isinstance(batch, IntactBatch) else batch
     if header is None:
         return "nothing"
     span = f"offsets {header.base_offset} to {header.last_offset}"

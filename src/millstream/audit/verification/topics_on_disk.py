@@ -60,15 +60,15 @@ def _copy(path: str, copy: str) -> None:
 
 def _states(path: str) -> list[tuple[int, int] | None]:
     """Return size and modification time of each file."""
-    found: list[tuple[int, int] | None] = []
+    states: list[tuple[int, int] | None] = []
     for suffix in _SUFFIXES:
         try:
             state = os.stat(path + suffix)
         except FileNotFoundError:
-            found.append(None)
+            states.append(None)
         else:
-            found.append((state.st_size, state.st_mtime_ns))
-    return found
+            states.append((state.st_size, state.st_mtime_ns))
+    return states
 
 
 def _read(path: str) -> dict[str, TopicRow]:
@@ -80,5 +80,5 @@ def _read(path: str) -> dict[str, TopicRow]:
             "SELECT key, value, revision, crc32c FROM entries WHERE key LIKE ?",
             (TOPICS_PREFIX + "%",),
         )
-        found = dict(decode_row(checked_entry(row, path)) for row in rows)
-    return {name: row for name, row in found.items() if row.state == "live"}
+        topics = dict(decode_row(checked_entry(row, path)) for row in rows)
+    return {name: row for name, row in topics.items() if row.state == "live"}

@@ -71,8 +71,8 @@ class Verification:
         """Check all files of a data directory, and all acknowledgements."""
         disk = filesystem or OsFilesystem()
         check_directory(disk, data)
-        for found in self._files(disk, data):
-            self.report.add_finding(found)
+        for finding in self._files(disk, data):
+            self.report.add_finding(finding)
         source = DirectorySource(data, filesystem=disk, on_bytes=self._note)
         for where, acks in self._ack_index.partitions():
             self._check(source, where, acks)
@@ -134,14 +134,14 @@ class Verification:
         """Return the partitions to read. A missing topic shows in its acknowledgements."""
         if not self._topics:
             return source.partitions()
-        found = []
+        partitions = []
         for topic in self._topics:
             try:
-                found += source.partitions([topic])
+                partitions += source.partitions([topic])
             except UnknownTopic:
                 if not self._ack_index.count and topic not in self._deleted:
                     raise
-        return found
+        return partitions
 
     # Both.
 

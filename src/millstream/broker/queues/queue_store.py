@@ -332,8 +332,10 @@ class QueueStore:
             )
         )
         if partition_jobs.frontier < start_offset:
-            gone = start_offset - partition_jobs.frontier
-            self.commit(JobsDelivered(0, 0, [FirstDeliveries(index, [], start_offset, gone)], []))
+            skipped = start_offset - partition_jobs.frontier
+            self.commit(
+                JobsDelivered(0, 0, [FirstDeliveries(index, [], start_offset, skipped)], [])
+            )
 
     def _recheck_all(self) -> None:
         self._changed.update(range(len(self.topic.partitions)))

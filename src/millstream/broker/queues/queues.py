@@ -295,9 +295,9 @@ class WorkQueues:
         await self._metadata.transact(deletes=[queue_key(topic_id)])
         del self._rows[name]
         self._refused.pop(name, None)
-        gone = UnknownQueue(f"queue {name} was deleted")
+        deleted = UnknownQueue(f"queue {name} was deleted")
         if (queue := self._queues.pop(name, None)) is not None:
-            await queue.close(gone)
+            await queue.close(deleted)
         elif (topic := self._topics.find(name)) is not None:
             for partition in topic.partitions:
                 partition.retention_hold = None

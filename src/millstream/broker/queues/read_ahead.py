@@ -147,11 +147,11 @@ async def read_offsets(
         if not fetched.parts:
             break
         chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, offset, offset))
-        here = {record.offset: record for record in chunk.records}
+        by_offset = {record.offset: record for record in chunk.records}
         size += fetched.size
         end = max(fetched.next_offset, offset + 1)
         while index < len(wanted) and wanted[index] < end:
-            if (record := here.get(wanted[index])) is not None:
+            if (record := by_offset.get(wanted[index])) is not None:
                 records[wanted[index]] = record
             else:
                 missing.append(wanted[index])

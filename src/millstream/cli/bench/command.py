@@ -80,23 +80,25 @@ def bench(
     """
     from millstream.cli.bench.machine import measure_machine  # noqa: PLC0415 - not for --help.
 
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     with one_line_errors():
         with tempfile.TemporaryDirectory(prefix=".millstream-bench-", dir=data) as directory:
-            for one in measure_machine(directory, seconds):
-                found.append(_noted(one))
+            for measurement in measure_machine(directory, seconds):
+                measurements.append(_noted(measurement))
         if is_node is not False and _is_there(server, is_needed=bool(is_node)):
             from millstream.cli.bench.node import measure_node  # noqa: PLC0415
 
             with connected(server) as node:
-                for one in measure_node(node.client, bootstrap, seconds):
-                    found.append(_noted(one))
-    limits = {one.what: one for one in found}
+                for measurement in measure_node(node.client, bootstrap, seconds):
+                    measurements.append(_noted(measurement))
+    limits = {measurement.what: measurement for measurement in measurements}
     if as_json:
-        click.echo(to_json([_as_json(one, limits) for one in found], indent=2))
+        click.echo(
+            to_json([_as_json(measurement, limits) for measurement in measurements], indent=2)
+        )
     else:
         head = ("WHAT", "RECORDS/S", "MB/S", "P50 MS", "P99 MS", "OF LIMIT")
-        print_table(head, [_cells(one, limits) for one in found])
+        print_table(head, [_cells(measurement, limits) for measurement in measurements])
 
 
 def _noted(measured: Measurement) -> Measurement:
@@ -119,30 +121,30 @@ def _is_there(server: str, *, is_needed: bool) -> bool:
         return False
 
 
-def _ratio(one: Measurement, limits: Mapping[str, Measurement]) -> float | None:
-    limit = limits.get(one.limit or "")
-    return one.bytes_per_second / limit.bytes_per_second if limit else None
+def _ratio(measurement: Measurement, limits: Mapping[str, Measurement]) -> float | None:
+    limit = limits.get(measurement.limit or "")
+    return measurement.bytes_per_second / limit.bytes_per_second if limit else None
 
 
-def _cells(one: Measurement, limits: Mapping[str, Measurement]) -> list[object]:
-    ratio = _ratio(one, limits)
+def _cells(measurement: Measurement, limits: Mapping[str, Measurement]) -> list[object]:
+    ratio = _ratio(measurement, limits)
     return [
-        one.what,
-        round(one.records_per_second),
-        f"{one.bytes_per_second / 1e6:.1f}",
-        f"{one.p50_ms:.3f}",
-        f"{one.p99_ms:.3f}",
-        "-" if ratio is None else f"{ratio:.2f} of {one.limit}",
+        measurement.what,
+        round(measurement.records_per_second),
+        f"{measurement.bytes_per_second / 1e6:.1f}",
+        f"{measurement.p50_ms:.3f}",
+        f"{measurement.p99_ms:.3f}",
+        "-" if ratio is None else f"{ratio:.2f} of {measurement.limit}",
     ]
 
 
-def _as_json(one: Measurement, limits: Mapping[str, Measurement]) -> dict[str, Any]:
+def _as_json(measurement: Measurement, limits: Mapping[str, Measurement]) -> dict[str, Any]:
     return {
-        "what": one.what,
-        "records_per_second": round(one.records_per_second, 1),
-        "bytes_per_second": round(one.bytes_per_second, 1),
-        "p50_ms": round(one.p50_ms, 4),
-        "p99_ms": round(one.p99_ms, 4),
-        "limit": one.limit,
-        "of_limit": _ratio(one, limits),
+        "what": measurement.what,
+        "records_per_second": round(measurement.records_per_second, 1),
+        "bytes_per_second": round(measurement.bytes_per_second, 1),
+        "p50_ms": round(measurement.p50_ms, 4),
+        "p99_ms": round(measurement.p99_ms, 4),
+        "limit": measurement.limit,
+        "of_limit": _ratio(measurement, limits),
     }

@@ -55,19 +55,19 @@ def describe(*, name: str, is_members: bool, server: str, as_json: bool) -> None
         millstream group describe billing
     """
     with connected(server) as node:
-        found = node.ask("GET", path_of("groups", name), field="offsets")
+        group = node.ask("GET", path_of("groups", name), field="offsets")
     if as_json:
-        click.echo(to_json(found, indent=2))
+        click.echo(to_json(group, indent=2))
         return
-    count = len(found["members"])
+    count = len(group["members"])
     members = f"{count} member{'' if count == 1 else 's'}"
     click.echo(
-        printable(f"{name}: {found['kind']}, {found['state']}, {members}, lag {found['lag']}")
+        printable(f"{name}: {group['kind']}, {group['state']}, {members}, lag {group['lag']}")
     )
     if is_members:
-        print_table(list(_MEMBERS.values()), [_member_cells(row) for row in found["members"]])
+        print_table(list(_MEMBERS.values()), [_member_cells(row) for row in group["members"]])
     else:
-        print_offsets(found["offsets"])
+        print_offsets(group["offsets"])
 
 
 def print_offsets(offsets: list[dict[str, Any]]) -> None:
@@ -80,5 +80,7 @@ def print_offsets(offsets: list[dict[str, Any]]) -> None:
 
 
 def _member_cells(row: dict[str, Any]) -> list[object]:
-    parts = ", ".join(f"{one['topic']}:{one['partition']}" for one in row["partitions"])
+    parts = ", ".join(
+        f"{partition['topic']}:{partition['partition']}" for partition in row["partitions"]
+    )
     return [row["id"], row["instance_id"] or "-", row["client_id"], row["host"], parts or "-"]

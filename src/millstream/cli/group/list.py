@@ -37,11 +37,13 @@ def list_groups(*, server: str, as_json: bool) -> None:
         millstream group list
     """
     with connected(server) as node:
-        found = node.pages("/v1/groups", "groups")
+        groups = node.pages("/v1/groups", "groups")
     if as_json:
-        click.echo(to_json({"groups": found}, indent=2))
-    elif found:
-        print_table(list(_COLUMNS.values()), [[one[name] for name in _COLUMNS] for one in found])
+        click.echo(to_json({"groups": groups}, indent=2))
+    elif groups:
+        print_table(
+            list(_COLUMNS.values()), [[group[name] for name in _COLUMNS] for group in groups]
+        )
     else:
         click.echo(
             "There are no groups. A group is created when a consumer joins or commits.", err=True

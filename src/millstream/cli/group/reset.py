@@ -91,8 +91,8 @@ def reset(
     if partition is not None:
         body["partition"] = partition
     with connected(server) as node:
-        found = node.ask("PUT", f"{path_of('groups', name)}/offsets", body, field="offsets")
+        answer = node.ask("PUT", f"{path_of('groups', name)}/offsets", body, field="offsets")
     if as_json:
-        click.echo(to_json(found, indent=2))
+        click.echo(to_json(answer, indent=2))
     else:
-        print_offsets(found["offsets"])
+        print_offsets(answer["offsets"])

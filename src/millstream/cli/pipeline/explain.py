@@ -35,12 +35,12 @@ def explain(
     with one_line_errors():
         from millstream.spark.pipelines.definition.load import load  # noqa: PLC0415 - Spark is slow to import.
 
-        found = load(file)
+        pipeline = load(file)
         from millstream.spark.pipelines.run.command import pipeline_session, with_overrides  # noqa: PLC0415
 
-        found = with_overrides(found, master=master, bootstrap=bootstrap, conf=settings)
-        with pipeline_session(found, log_level=log_level) as spark:
+        pipeline = with_overrides(pipeline, master=master, bootstrap=bootstrap, conf=settings)
+        with pipeline_session(pipeline, log_level=log_level) as spark:
             from millstream.spark.pipelines.run.plan import plans  # noqa: PLC0415
 
-            for plan in plans(spark, found):
+            for plan in plans(spark, pipeline):
                 click.echo(plan)

@@ -84,18 +84,18 @@ def _is_pipeline(path: str) -> bool:
         return mark in file.read()
 
 
-def _rows(path: str, found: Pipeline) -> list[dict[str, Any]]:
+def _rows(path: str, pipeline: Pipeline) -> list[dict[str, Any]]:
     from millstream.spark.pipelines.definition.target import place_of  # noqa: PLC0415
     from millstream.spark.pipelines.run.state import states_of  # noqa: PLC0415
 
-    states = {state.target: state for state in states_of(found) or ()}
+    states = {state.target: state for state in states_of(pipeline) or ()}
     rows = []
-    for target in found.targets:
+    for target in pipeline.targets:
         state = states.get(target.name)
         rows.append(
             {
                 "file": path,
-                "pipeline": found.name,
+                "pipeline": pipeline.name,
                 "target": target.name,
                 "to": place_of(target),
                 "planned": state.planned if state else None,

@@ -50,10 +50,10 @@ def spark_options(command: F) -> F:
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     """Parse KEY=VALUE settings; an invalid one ends the command."""
-    found = {}
+    settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise click.BadParameter(f"must be KEY=VALUE, got {pair!r}", param_hint="--conf")
-        found[key.strip()] = value
-    return found
+        settings[key.strip()] = value
+    return settings

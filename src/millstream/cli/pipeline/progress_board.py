@@ -61,7 +61,9 @@ class ProgressBoard:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._name = pipeline.name
-        self._last: dict[str, BatchProgress | None] = {one.name: None for one in pipeline.targets}
+        self._last: dict[str, BatchProgress | None] = {
+            target.name: None for target in pipeline.targets
+        }
         self._rows: dict[str, int] = dict.fromkeys(self._last, 0)
 
     def add(self, batch: BatchProgress) -> None:

@@ -59,17 +59,17 @@ def run(
         from millstream.cli.pipeline.progress_board import progress_display  # noqa: PLC0415
         from millstream.spark.pipelines.definition.load import load  # noqa: PLC0415
 
-        found = load(file)
+        pipeline = load(file)
         from millstream.spark.pipelines.run.command import pipeline_session, with_overrides  # noqa: PLC0415
 
-        found = with_overrides(found, master=master, bootstrap=bootstrap, conf=settings)
+        pipeline = with_overrides(pipeline, master=master, bootstrap=bootstrap, conf=settings)
         stop = threading.Event()
-        with stopped_by_signals(stop), pipeline_session(found, log_level=log_level) as spark:
+        with stopped_by_signals(stop), pipeline_session(pipeline, log_level=log_level) as spark:
             from millstream.spark.pipelines.run import runner as running  # noqa: PLC0415
 
             # Starting, Spark has put a handler of its own in the place of ours.
-            with stopped_by_signals(stop), progress_display(found, as_json=as_json) as observe:
-                running.run(spark, found, observe=observe, stop=stop, is_once=is_once)
+            with stopped_by_signals(stop), progress_display(pipeline, as_json=as_json) as observe:
+                running.run(spark, pipeline, observe=observe, stop=stop, is_once=is_once)
 
 
 @contextmanager

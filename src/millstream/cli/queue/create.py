@@ -43,14 +43,14 @@ def create(*, name: str, if_absent: bool, server: str, as_json: bool, **options:
     path = path_of("queues", name)
     with connected(server) as node:
         try:
-            found, is_new = node.ask("GET", path, field="lease_ms"), False
+            answer, is_new = node.ask("GET", path, field="lease_ms"), False
         except UnknownQueue:
-            found, is_new = node.ask("PUT", path, given_settings(options), field="lease_ms"), True
+            answer, is_new = node.ask("PUT", path, given_settings(options), field="lease_ms"), True
         if not is_new and not if_absent:
             raise InvalidRequest(f"queue {name!r} already exists; `queue set` changes it")
     if as_json:
-        click.echo(to_json({"created": is_new, **found}, indent=2))
+        click.echo(to_json({"created": is_new, **answer}, indent=2))
     elif is_new:
-        click.echo(f"created {settings_line(found)}")
+        click.echo(f"created {settings_line(answer)}")
     else:
         click.echo(printable(f"{name} already exists, unchanged"), err=True)

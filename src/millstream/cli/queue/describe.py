@@ -34,9 +34,9 @@ def describe(*, name: str, server: str, as_json: bool) -> None:
         millstream queue describe mail
     """
     with connected(server) as node:
-        found = node.ask("GET", path_of("queues", name), field="lease_ms")
+        queue = node.ask("GET", path_of("queues", name), field="lease_ms")
     if as_json:
-        click.echo(to_json(found, indent=2))
+        click.echo(to_json(queue, indent=2))
         return
-    click.echo(settings_line(found))
-    print_table([one.upper() for one in _COUNTS], [[found[one] for one in _COUNTS]])
+    click.echo(settings_line(queue))
+    print_table([count.upper() for count in _COUNTS], [[queue[count] for count in _COUNTS]])

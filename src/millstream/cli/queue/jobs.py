@@ -53,17 +53,17 @@ def jobs(*, name: str, state: str | None, limit: int, server: str, as_json: bool
     query = {"limit": limit} | ({"state": state} if state else {})
     with connected(server) as node:
         path = f"{path_of('queues', name)}/jobs?{urlencode(query)}"
-        found = node.ask("GET", path, field="jobs")
+        answer = node.ask("GET", path, field="jobs")
     if as_json:
-        click.echo(to_json(found, indent=2))
+        click.echo(to_json(answer, indent=2))
         return
-    if found["jobs"]:
+    if answer["jobs"]:
         head = ("JOB", "STATE", "DELIVERIES", "IN MS", "WORKER", "TIME", "KEY", "VALUE")
-        print_table(head, [_cells(one) for one in found["jobs"]])
+        print_table(head, [_cells(job) for job in answer["jobs"]])
     else:
         click.echo("There are no such jobs.", err=True)
-    if found.get("next") is not None:
-        click.echo(f"Only the first {len(found['jobs'])} are shown.", err=True)
+    if answer.get("next") is not None:
+        click.echo(f"Only the first {len(answer['jobs'])} are shown.", err=True)
 
 
 def _cells(job: dict[str, Any]) -> list[object]:

@@ -30,11 +30,11 @@ def list_queues(*, server: str, as_json: bool) -> None:
         millstream queue list
     """
     with connected(server) as node:
-        found = node.ask("GET", "/v1/queues", field="queues")["queues"]
+        queues = node.ask("GET", "/v1/queues", field="queues")["queues"]
     if as_json:
-        click.echo(to_json({"queues": found}, indent=2))
-    elif found:
+        click.echo(to_json({"queues": queues}, indent=2))
+    elif queues:
         head = ["QUEUE", *(name.upper() for name in COUNTS)]
-        print_table(head, [[one["name"], *(one[name] for name in COUNTS)] for one in found])
+        print_table(head, [[queue["name"], *(queue[name] for name in COUNTS)] for queue in queues])
     else:
         click.echo("There are no queues; `millstream queue create NAME` creates one.", err=True)

@@ -37,5 +37,5 @@ def set_queue(*, name: str, server: str, as_json: bool, **options: Any) -> None:
     path = path_of("queues", name)
     with connected(server) as node:
         node.ask("GET", path, field="lease_ms")  # PUT would create a missing queue.
-        found = node.ask("PUT", path, body, field="lease_ms")
-    click.echo(to_json(found, indent=2) if as_json else settings_line(found))
+        answer = node.ask("PUT", path, body, field="lease_ms")
+    click.echo(to_json(answer, indent=2) if as_json else settings_line(answer))

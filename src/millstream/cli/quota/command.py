@@ -50,24 +50,26 @@ def list_quotas(server: str, *, as_json: bool) -> None:
         millstream quota list --json
     """
     with connected(server) as node:
-        found = node.ask("GET", QUOTAS_PATH, field="quotas")
+        answer = node.ask("GET", QUOTAS_PATH, field="quotas")
     if as_json:
-        click.echo(to_json(found, indent=2))
+        click.echo(to_json(answer, indent=2))
         return
-    rows = [[_name(one, "user"), _name(one, "client_id"), *_rates(one)] for one in found["quotas"]]
-    if found["defaults"]:
-        rows.append([OTHERS, OTHERS, *_rates({"rates": found["defaults"]})])
+    rows = [
+        [_name(rule, "user"), _name(rule, "client_id"), *_rates(rule)] for rule in answer["quotas"]
+    ]
+    if answer["defaults"]:
+        rows.append([OTHERS, OTHERS, *_rates({"rates": answer["defaults"]})])
     columns = [name.replace("_", " ").upper() for name in RATES]
     print_table(["USER", "CLIENT ID", *columns], rows)
 
 
-def _name(one: dict[str, Any], kind: str) -> str:
-    found = one.get(kind, _NOT_SAID)
-    return found if isinstance(found, str) else EVERYONE
+def _name(rule: dict[str, Any], kind: str) -> str:
+    name = rule.get(kind, _NOT_SAID)
+    return name if isinstance(name, str) else EVERYONE
 
 
-def _rates(one: dict[str, Any]) -> list[str]:
-    return [f"{one['rates'][name]:.15g}" if name in one["rates"] else _NOT_SAID for name in RATES]
+def _rates(rule: dict[str, Any]) -> list[str]:
+    return [f"{rule['rates'][name]:.15g}" if name in rule["rates"] else _NOT_SAID for name in RATES]
 
 
 quota.add_command(set_quota)

@@ -83,10 +83,10 @@ def compact(
 
         with progress_bar("compact") as bar:
             run = OfflineRun(data, topic, progress=bar.update)
-            found: Sequence[OfflineResult | OfflinePlan]
-            found = asyncio.run(run.plan()) if is_dry else asyncio.run(run.run())
+            results: Sequence[OfflineResult | OfflinePlan]
+            results = asyncio.run(run.plan()) if is_dry else asyncio.run(run.run())
     columns = _PLANNED if is_dry else _DONE
-    rows = [_row(one) for one in found]
+    rows = [_row(result) for result in results]
     if as_json:
         click.echo(to_json(rows, indent=2))
     elif rows:
@@ -101,8 +101,8 @@ def compact(
     context.exit(1 if run.failures else 0)
 
 
-def _row(found: OfflineResult | OfflinePlan) -> dict[str, Any]:
-    row = found._asdict()
+def _row(result: OfflineResult | OfflinePlan) -> dict[str, Any]:
+    row = result._asdict()
     name = row.pop("name")
     return {"topic": name.topic, "partition": name.partition, **row}
 

@@ -115,13 +115,13 @@ class _Output:
         files = survey_partition(filesystem, log_directory(data, name))
         self._start = max(self._start, files.start_offset or 0)
         self._deleted = _matcher(files.deletions)
-        for segment, found in walk_batches(filesystem, files, self._start):
-            if isinstance(found, Finding):
-                self._report(found)
-            elif found.is_sound and not self._is_before(found.header.base_offset):
+        for segment, item in walk_batches(filesystem, files, self._start):
+            if isinstance(item, Finding):
+                self._report(item)
+            elif item.is_sound and not self._is_before(item.header.base_offset):
                 return
-            elif found.header.last_offset >= self._start:
-                yield from self._lines_of(segment, found)
+            elif item.header.last_offset >= self._start:
+                yield from self._lines_of(segment, item)
 
     def _lines_of(self, segment: SegmentFiles, batch: WalkedBatch) -> Iterator[dict[str, Any]]:
         if not self._is_records:
@@ -142,9 +142,9 @@ class _Output:
     def _is_before(self, offset: int) -> bool:
         return self._until is None or offset < self._until
 
-    def _report(self, found: Finding) -> None:
-        self.is_damaged |= found.is_damage
-        click.echo(finding_line(found), err=True)
+    def _report(self, finding: Finding) -> None:
+        self.is_damaged |= finding.is_damage
+        click.echo(finding_line(finding), err=True)
 
 
 def _matcher(deletions: Iterable[DeletionRule]) -> KeyMatcher:

@@ -101,29 +101,29 @@ def _rows(
             files for files in survey_partition(filesystem, directory).segments if files.has_log
         ]
         rows = [_row(filesystem, files) for files in segments]
-        found = [{"topic": topic, "partition": partition, **row} for row in rows if row]
+        listed = [{"topic": topic, "partition": partition, **row} for row in rows if row]
         if all(rows):
             break
-    return found
+    return listed
 
 
 def _row(filesystem: Filesystem, files: SegmentFiles) -> dict[str, Any] | None:
     """Return the row of a segment, or None if it vanished."""
     try:
-        found = summarize_segment(filesystem, files)
+        summary = summarize_segment(filesystem, files)
     except FileNotFoundError:
         return None
-    is_empty = found.record_count == 0
+    is_empty = summary.record_count == 0
     return {
-        "base_offset": found.base_offset,
-        "next_offset": found.next_offset,
-        "records": found.record_count,
-        "batches": found.batch_count,
-        "bytes": found.size,
-        "first_timestamp_ms": None if is_empty else found.timestamp_min,
-        "last_timestamp_ms": None if is_empty else found.timestamp_max,
+        "base_offset": summary.base_offset,
+        "next_offset": summary.next_offset,
+        "records": summary.record_count,
+        "batches": summary.batch_count,
+        "bytes": summary.size,
+        "first_timestamp_ms": None if is_empty else summary.timestamp_min,
+        "last_timestamp_ms": None if is_empty else summary.timestamp_max,
         "sealed": "seal" in files.suffixes,
-        "leader_epoch": found.leader_epoch,
+        "leader_epoch": summary.leader_epoch,
         "generation": files.generation,
     }
 

@@ -90,9 +90,9 @@ class OfflineRun:
         planned = []
         async with _opened(self._data) as store:
             async for name, log in self._logs(store):
-                found = _plan(name, log, store.now_ms())
-                if found != OfflinePlan(name):
-                    planned.append(found)
+                plan = _plan(name, log, store.now_ms())
+                if plan != OfflinePlan(name):
+                    planned.append(plan)
         return planned
 
     async def _logs(self, store: Store) -> AsyncIterator[tuple[LogName, Log]]:
@@ -161,18 +161,18 @@ def _holding(log: Log) -> tuple[int, int, int]:
 
 
 def _plan(name: LogName, log: Log, now_ms: int) -> OfflinePlan:
-    found = OfflinePlan(
+    planned = OfflinePlan(
         name, deleted_records=log.deleted_records, reclaimable_bytes=log.reclaimable_bytes
     )
     if (plan := log.plan_eviction()) is not None:
-        found = found._replace(
+        planned = planned._replace(
             evicted_segments=plan.segments,
             evicted_records=plan.records,
             evicted_bytes=plan.bytes,
             reasons=plan.reasons,
         )
     if not log.config.is_compacted:
-        return found
+        return planned
     end = log.end_offset if log.removal_hooks is None else log.removal_hooks.stable_offset()
     compaction = plan_compaction(
         rewritable_segments(log.segments, start=log.start_offset, end=end),
@@ -182,5 +182,5 @@ def _plan(name: LogName, log: Log, now_ms: int) -> OfflinePlan:
         is_forced=True,
     )
     if compaction is None:
-        return found
-    return found._replace(uncompacted_bytes=sum(segment.size for segment in compaction.dirty))
+        return planned
+    return planned._replace(uncompacted_bytes=sum(segment.size for segment in compaction.dirty))

@@ -44,12 +44,12 @@ def reindex(context: click.Context, data: str, *, is_all: bool, as_json: bool) -
 def report_reindexed(done: ReindexResult, *, as_json: bool) -> int:
     """Print written files and remaining damage, and return the exit status."""
     if as_json:
-        findings = [finding_json(found) for found in done.findings]
+        findings = [finding_json(finding) for finding in done.findings]
         click.echo(to_json({"written": done.written, "findings": findings}, indent=2))
     else:
         for path in done.written:
             click.echo(printable(f"written: {path}"))
-        for found in done.findings:
-            click.echo(finding_line(found))
+        for finding in done.findings:
+            click.echo(finding_line(finding))
     click.echo(f"{len(done.written)} files written, {len(done.findings)} damaged", err=True)
     return 1 if done.findings else 0

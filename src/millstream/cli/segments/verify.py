@@ -45,17 +45,17 @@ def verify(context: click.Context, data: str, *, as_json: bool) -> None:
 
 def report_findings(findings: Sequence[Finding], *, size: int, as_json: bool) -> int:
     """Print the findings and return the exit status."""
-    damaged = sum(found.is_damage for found in findings)
+    damaged = sum(finding.is_damage for finding in findings)
     if as_json:
         report = {
             "is_sound": damaged == 0,
             "bytes": size,
-            "findings": [finding_json(found) for found in findings],
+            "findings": [finding_json(finding) for finding in findings],
         }
         click.echo(to_json(report, indent=2))
     else:
-        for found in findings:
-            click.echo(finding_line(found))
+        for finding in findings:
+            click.echo(finding_line(finding))
     summary = (
         f"{size} bytes of log checked: {damaged} damaged, {len(findings) - damaged} unfinished"
     )

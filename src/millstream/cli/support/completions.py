@@ -25,8 +25,8 @@ def _completes(kind: str, key: str) -> Callable[..., list[CompletionItem]]:
         context: click.Context, _parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         # Names that a terminal would obey, or that would not be one line, are not for typing.
-        found = [name for name in _names(context, kind, key) if name.isprintable()]
-        return [CompletionItem(name) for name in found if name.startswith(incomplete)][:NAMES_MAX]
+        names = [name for name in _names(context, kind, key) if name.isprintable()]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)][:NAMES_MAX]
 
     return complete
 
@@ -41,7 +41,7 @@ def _names(context: click.Context, kind: str, key: str) -> list[str]:
     try:
         with Client(_server(context)) as client:
             answer = client.connections.send(Request("GET", f"/v1/{kind}{query}"), PATIENCE_S)
-        return [str(one[key]) for one in msgspec.json.decode(answer.body)[kind]]
+        return [str(item[key]) for item in msgspec.json.decode(answer.body)[kind]]
     except (MillstreamError, msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
         return []
 
@@ -52,8 +52,8 @@ def _server(context: click.Context) -> str:
         return str(server)
     for parameter in context.command.params:
         if parameter.name == "server":
-            found = parameter.value_from_envvar(context) or parameter.get_default(context)
-            return str(found)
+            default = parameter.value_from_envvar(context) or parameter.get_default(context)
+            return str(default)
     return ""
 
 

@@ -88,22 +88,22 @@ class NodeApi:
             send_with_retries(self.client.context, Request(method, path, effect, data))
         )
         try:
-            found: Any = msgspec.json.decode(answer.body) if answer.body else None
+            decoded: Any = msgspec.json.decode(answer.body) if answer.body else None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise MalformedAnswer(str(error)) from error
-        if field and not (isinstance(found, dict) and field in found):
+        if field and not (isinstance(decoded, dict) and field in decoded):
             raise MalformedAnswer(f"there is no {field}")
-        return ApiResponse(answer.status, found)
+        return ApiResponse(answer.status, decoded)
 
     def pages(self, path: str, field: str, query: Mapping[str, object] | None = None) -> list[Any]:
         """Return all items of a paged listing."""
-        found: list[Any] = []
+        items: list[Any] = []
         wanted = {**(query or {}), "limit": PAGE}
         while True:
             page = self.ask("GET", f"{path}?{urlencode(wanted)}", field=field)
-            found += page[field]
+            items += page[field]
             if page.get("next") is None or not page[field]:
-                return found
+                return items
             wanted["after"] = page["next"]
 
 
@@ -178,17 +178,17 @@ def _advice(node: NodeApi, error: MillstreamError) -> str:
     """Return similar names, or the existing ones."""
     listed = next((row for kind, row in _LISTED.items() if isinstance(error, kind)), None)
     params = click.get_current_context().params
-    asked = params.get(listed[0], params.get("name")) if listed else None
-    if listed is None or not isinstance(asked, str):
+    requested = params.get(listed[0], params.get("name")) if listed else None
+    if listed is None or not isinstance(requested, str):
         return ""
     noun, field, key = listed
     try:
-        names = [str(one[key]) for one in node.ask("GET", f"/v1/{field}", field=field)[field]]
+        names = [str(item[key]) for item in node.ask("GET", f"/v1/{field}", field=field)[field]]
     except (MillstreamError, LookupError, TypeError):
         return ""
-    if asked in names:  # It has no such partition, or came to be just now.
+    if requested in names:  # It has no such partition, or came to be just now.
         return ""
-    if close := suggestion(asked, names):
+    if close := suggestion(requested, names):
         return f".{close}"
     if not names:
         return f"; there is no {noun} at all yet"

@@ -48,19 +48,19 @@ def time_text(timestamp_ms: int | None) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def finding_line(found: Finding) -> str:
+def finding_line(finding: Finding) -> str:
     """Return a finding as one line."""
-    place = "" if found.position is None else f"byte {found.position}: "
-    return printable(f"{found.kind.value}: {found.path}: {place}{found.message}")
+    place = "" if finding.position is None else f"byte {finding.position}: "
+    return printable(f"{finding.kind.value}: {finding.path}: {place}{finding.message}")
 
 
-def finding_json(found: Finding) -> dict[str, Any]:
+def finding_json(finding: Finding) -> dict[str, Any]:
     return {
-        "kind": found.kind.value,
-        "is_damage": found.is_damage,
-        "path": found.path,
-        "position": found.position,
-        "what": found.message,
+        "kind": finding.kind.value,
+        "is_damage": finding.is_damage,
+        "path": finding.path,
+        "position": finding.position,
+        "what": finding.message,
     }
 
 

@@ -93,9 +93,9 @@ class AppendTally:
 
     def add(self, placed: Sequence[Placed]) -> None:
         self.records += len(placed)
-        for one in placed:
-            row = self.places.setdefault(one.partition, [one.offset, one.offset, 0])
-            row[1] = one.offset
+        for place in placed:
+            row = self.places.setdefault(place.partition, [place.offset, place.offset, 0])
+            row[1] = place.offset
             row[2] += 1
 
     def report(self, *, as_json: bool) -> None:
@@ -174,9 +174,9 @@ def input_batches(source: RecordInput, file: IO[bytes]) -> Iterator[InputBatch]:
     number, position = 0, 0
     for lines, position in _lines(file):
         for start in range(0, len(lines), RECORDS_MAX):
-            some = lines[start : start + RECORDS_MAX]
+            chunk = lines[start : start + RECORDS_MAX]
             records: list[NewRecord] = []
-            for line in some:
+            for line in chunk:
                 try:
                     if source.line_format == "text" or line.strip():
                         records.append(_of_line(source, line))
@@ -204,8 +204,8 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[list[bytes], int]]:
 
 def _of_line(source: RecordInput, line: bytes) -> NewRecord:
     if source.line_format == "json":
-        found = read_line(line)
-        return replace(found, partition=source.partition)
+        record = read_line(line)
+        return replace(record, partition=source.partition)
     if source.separator is None:
         return _record(source, source.key, line)
     key, separator, value = line.partition(source.separator)

@@ -46,25 +46,25 @@ _decode = msgspec.json.Decoder(RecordLine).decode
 def read_line(line: bytes) -> NewRecord:
     """Return the record of a JSON line; raises `InvalidRecord`."""
     try:
-        found = _decode(line)
+        fields = _decode(line)
         return NewRecord(
-            _value_of(found),
-            _plain(found.key),
-            {name: _header(value) for name, value in found.headers.items()},
-            timestamp_ms=found.timestamp,
+            _value_of(fields),
+            _plain(fields.key),
+            {name: _header(value) for name, value in fields.headers.items()},
+            timestamp_ms=fields.timestamp,
         )
     except (msgspec.DecodeError, UnicodeDecodeError, MalformedRequest, RecursionError) as error:
         raise InvalidRecord(str(error)) from None
 
 
-def _value_of(found: RecordLine) -> bytes | None:
-    if isinstance(found.text, str):
-        if not isinstance(found.value, msgspec.UnsetType):
+def _value_of(fields: RecordLine) -> bytes | None:
+    if isinstance(fields.text, str):
+        if not isinstance(fields.value, msgspec.UnsetType):
             raise InvalidRecord("it has both `value` and `text`; only one is allowed")
-        return found.text.encode()
-    if isinstance(found.value, msgspec.UnsetType):
+        return fields.text.encode()
+    if isinstance(fields.value, msgspec.UnsetType):
         raise InvalidRecord("it has neither `value` nor `text`")
-    return value_bytes(found.value)
+    return value_bytes(fields.value)
 
 
 def _plain(text: Text | None) -> Key:
@@ -72,7 +72,7 @@ def _plain(text: Text | None) -> Key:
 
 
 def _header(value: Text | list[Text | None] | None) -> HeaderItem | list[HeaderItem]:
-    return [_plain(one) for one in value] if isinstance(value, list) else _plain(value)
+    return [_plain(item) for item in value] if isinstance(value, list) else _plain(value)
 
 
 def json_line(record: TopicRecord) -> str:
@@ -109,8 +109,12 @@ def _escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else " " if one in "\t\r\n" else json.dumps(one)[1:-1]
-        for one in text
+        character
+        if character.isprintable()
+        else " "
+        if character in "\t\r\n"
+        else json.dumps(character)[1:-1]
+        for character in text
     )
 
 
@@ -120,7 +124,7 @@ def _as_json(data: Key) -> Any:
 
 def _headers_json(headers: Headers) -> dict[str, Any]:
     return {
-        name: [_as_json(one) for one in value] if isinstance(value, list) else _as_json(value)
+        name: [_as_json(item) for item in value] if isinstance(value, list) else _as_json(value)
         for name, value in headers.items()
     }
 

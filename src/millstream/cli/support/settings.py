@@ -36,11 +36,11 @@ class Quantity(click.ParamType):
         self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = value if isinstance(value, int) else number_of(f"_{self.name}", str(value))
-        if not isinstance(found, int):
+        number = value if isinstance(value, int) else number_of(f"_{self.name}", str(value))
+        if not isinstance(number, int):
             units = ", ".join(TIME_UNITS if self.name == "ms" else BYTE_UNITS)
             self.fail(f"must be a number, optionally with {units}, got {value!r}", param, ctx)
-        return found
+        return number
 
 
 MILLISECONDS = Quantity("ms")
@@ -59,15 +59,15 @@ def number_of(key: str, text: str) -> int | str:
 
 def pairs_of(pairs: Sequence[str], *, hint: str) -> dict[str, str]:
     """Parse KEY=VALUE pairs with distinct keys; an invalid one ends the command."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"must be KEY=VALUE, got {pair!r}", param_hint=hint)
-        if key in found:
+        if key in values:
             raise click.BadParameter(f"{key} is set twice", param_hint=hint)
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def topic_body(
@@ -75,15 +75,15 @@ def topic_body(
 ) -> dict[str, Any]:
     """Return the settings of a topic in the form of the HTTP API."""
     body: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, text in pairs_of(pairs, hint=hint).items():
         # Configs are passed as text; the node parses them.
-        said[key] = number_of(key, text)
+        settings[key] = number_of(key, text)
     for key in unset:
-        if key in said:
+        if key in settings:
             raise click.BadParameter(f"{key} is both set and unset", param_hint="--unset")
-        said[key] = None
-    for key, value in said.items():
+        settings[key] = None
+    for key, value in settings.items():
         if key not in TOPIC_FIELDS:
             body.setdefault("configs", {})[key] = value
         elif key in body:

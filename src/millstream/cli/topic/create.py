@@ -116,17 +116,17 @@ def create(
         is_there = _is_there(node, name)
         if is_there and not if_absent:
             raise TopicExists(f"topic {name!r} already exists; `topic set` changes it")
-        found = None if is_there else node.tell("PUT", path_of("topics", name), body, field="name")
-        if found is not None and found.status != HTTPStatus.CREATED:
+        answer = None if is_there else node.tell("PUT", path_of("topics", name), body, field="name")
+        if answer is not None and answer.status != HTTPStatus.CREATED:
             # Someone else was quicker, and the request changed theirs.
             raise TopicExists(
                 f"topic {name!r} was created by another client at the same time,"
                 " and now has these settings"
             )
-        shown = found.body if found else node.ask("GET", path_of("topics", name), field="name")
+        shown = answer.body if answer else node.ask("GET", path_of("topics", name), field="name")
     if as_json:
-        click.echo(to_json({"created": found is not None, **settings_of(shown)}, indent=2))
-    elif found is None:
+        click.echo(to_json({"created": answer is not None, **settings_of(shown)}, indent=2))
+    elif answer is None:
         click.echo(printable(f"{name} already exists, unchanged"), err=True)
     else:
         click.echo(f"created {settings_line(shown)}")

@@ -35,8 +35,8 @@ def delete(*, name: str, is_sure: bool, server: str, as_json: bool) -> None:
     with connected(server) as node:
         topic = node.client.topic(name)
         if not is_sure:
-            found = topic.describe()
-            what = f"{found.count:,} records, {found.bytes:,} bytes"
+            description = topic.describe()
+            what = f"{description.count:,} records, {description.bytes:,} bytes"
             confirm_or_exit(f"Permanently delete the topic {name} ({what})?", is_sure=is_sure)
         topic.delete()
     click.echo(to_json({"deleted": name}) if as_json else printable(f"deleted {name}"))

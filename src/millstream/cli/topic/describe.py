@@ -68,17 +68,17 @@ def describe(*, name: str, is_segments: bool, server: str, as_json: bool) -> Non
     """
     path = path_of("topics", name)
     with connected(server) as node:
-        found = node.ask("GET", path, field="partitions")
+        topic = node.ask("GET", path, field="partitions")
         segments = node.pages(f"{path}/segments", "segments") if is_segments else []
     if as_json:
-        shown = {"segments": segments} if is_segments else found
+        shown = {"segments": segments} if is_segments else topic
         click.echo(to_json(shown, indent=2))
         return
-    click.echo(settings_line(found))
+    click.echo(settings_line(topic))
     if is_segments:
         print_table(list(_SEGMENTS.values()), [_segment_cells(row) for row in segments])
     else:
-        print_table(list(_COLUMNS.values()), [_cells(row) for row in found["partitions"]])
+        print_table(list(_COLUMNS.values()), [_cells(row) for row in topic["partitions"]])
 
 
 def _cells(row: dict[str, Any]) -> list[object]:

@@ -32,12 +32,12 @@ def list_topics(*, server: str, as_json: bool) -> None:
         millstream topic list --json
     """
     with connected(server) as node:
-        found = node.pages("/v1/topics", "topics", {"sizes": "true"})
+        topics = node.pages("/v1/topics", "topics", {"sizes": "true"})
     if as_json:
-        click.echo(to_json({"topics": found}, indent=2))
-    elif found:
+        click.echo(to_json({"topics": topics}, indent=2))
+    elif topics:
         head = ("TOPIC", "PARTITIONS", "DURABILITY", *_SIZES.values())
-        print_table(head, [_cells(one) for one in found])
+        print_table(head, [_cells(topic) for topic in topics])
     else:
         click.echo("There are no topics; `millstream topic create NAME` creates one.", err=True)
 

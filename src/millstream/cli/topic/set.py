@@ -49,5 +49,5 @@ def set_topic(
     with connected(server) as node:
         path = path_of("topics", name)
         node.ask("GET", path, field="name")  # PUT would create a missing topic.
-        found = node.ask("PUT", path, body, field="name")
-    click.echo(to_json(settings_of(found), indent=2) if as_json else settings_line(found))
+        answer = node.ask("PUT", path, body, field="name")
+    click.echo(to_json(settings_of(answer), indent=2) if as_json else settings_line(answer))

@@ -56,7 +56,7 @@ class TopicTail:
 
     def _items(self) -> Iterator[Item]:
         places = self._places()
-        cursor = encode_cursor({(self._topic, one): at for one, at in places.items()})
+        cursor = encode_cursor({(self._topic, partition): at for partition, at in places.items()})
         if not self._follows:
             yield from self._client.read(self._topic, from_=cursor, partition=self._partition)
             return
@@ -65,21 +65,21 @@ class TopicTail:
 
     def _places(self) -> dict[int, int]:
         """Return the start offset of each partition; unselected partitions start at the end."""
-        found = self._client.topic(self._topic).describe().partitions
-        if self._partition is not None and self._partition >= len(found):
+        partitions = self._client.topic(self._topic).describe().partitions
+        if self._partition is not None and self._partition >= len(partitions):
             raise UnknownTopic(
-                f"{self._topic} has partitions 0-{len(found) - 1}, got {self._partition}"
+                f"{self._topic} has partitions 0-{len(partitions) - 1}, got {self._partition}"
             )
         is_offset = self._start.isdigit()
-        if is_offset and self._partition is None and len(found) > 1:
+        if is_offset and self._partition is None and len(partitions) > 1:
             raise click.UsageError(
-                f"{self._topic} has {len(found)} partitions: an offset requires --partition"
+                f"{self._topic} has {len(partitions)} partitions: an offset requires --partition"
             )
         return {
-            one.partition: self._place(one)
-            if self._partition in (None, one.partition)
-            else one.head
-            for one in found
+            state.partition: self._place(state)
+            if self._partition in (None, state.partition)
+            else state.head
+            for state in partitions
         }
 
     def _place(self, state: PartitionState) -> int:

@@ -106,18 +106,18 @@ class KafkaClient:
         """Return the named topics, or all except internal ones if `None`."""
 
         def attempt(deadline: Deadline) -> dict[str, TopicDescription]:
-            found: dict[str, TopicDescription] = {}
+            descriptions: dict[str, TopicDescription] = {}
             for topic in self.cluster.describe(names, deadline).topics:
                 if names is None and (topic.is_internal or topic.name is None):
                     continue
-                found[topic.name or ""] = _describe(topic)
-            return found
+                descriptions[topic.name or ""] = _describe(topic)
+            return descriptions
 
-        found = self.cluster.call_with_retries(attempt)
+        descriptions = self.cluster.call_with_retries(attempt)
         for name in names or ():
-            if name not in found:
+            if name not in descriptions:
                 raise UnknownTopic(f"there is no topic {name!r}")
-        return found
+        return descriptions
 
     def ensure_topic(self, name: str) -> TopicDescription:
         """Return a topic. If it is missing, the node creates it, if that is enabled.
@@ -173,8 +173,8 @@ class KafkaClient:
 
     def _usable(self, name: str, partitions: int, deadline: Deadline) -> TopicDescription:
         """Return a new topic once all its partitions have a leader."""
-        for found in self.cluster.describe([name], deadline).topics:
-            raise_for_code(found.error_code, f"topic {name!r} is not known on all nodes yet")
+        for topic in self.cluster.describe([name], deadline).topics:
+            raise_for_code(topic.error_code, f"topic {name!r} is not known on all nodes yet")
         for partition in range(partitions):
             self.cluster.leader(TopicPartition(name, partition), deadline)
         return _describe(self.cluster.topic(name, deadline))
@@ -217,8 +217,8 @@ class KafkaClient:
         self, where: Sequence[TopicPartition], *, isolation: Isolation
     ) -> dict[TopicPartition, OffsetBounds]:
         """Return the readable offsets; see `RecordSource.bounds`."""
-        found = list_offsets(self.cluster, where, (EARLIEST, LATEST), isolation=isolation)
-        return {partition: OffsetBounds(*offsets) for partition, offsets in found.items()}
+        bounds = list_offsets(self.cluster, where, (EARLIEST, LATEST), isolation=isolation)
+        return {partition: OffsetBounds(*offsets) for partition, offsets in bounds.items()}
 
     def offsets_at(
         self, where: Sequence[TopicPartition], timestamp_ms: int
@@ -227,10 +227,10 @@ class KafkaClient:
         if timestamp_ms < 0:
             raise InvalidRequest(f"timestamp must be at least 0 ms, got {timestamp_ms}")
         isolation = Isolation.READ_UNCOMMITTED
-        found = list_offsets(self.cluster, where, (timestamp_ms,), isolation=isolation)
+        found_offsets = list_offsets(self.cluster, where, (timestamp_ms,), isolation=isolation)
         return {
             partition: None if offset == NOT_FOUND else offset
-            for partition, (offset,) in found.items()
+            for partition, (offset,) in found_offsets.items()
         }
 
     # Batches.

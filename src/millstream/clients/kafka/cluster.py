@@ -155,19 +155,19 @@ class KafkaCluster:
         """Return the metadata of a topic, fetched if it is not cached."""
         if (known := self.cached_topic(name)) is not None:
             return known
-        for found in self.describe([name], deadline).topics:
-            if found.name == name:
-                return _checked(found, name)
+        for topic in self.describe([name], deadline).topics:
+            if topic.name == name:
+                return _checked(topic, name)
         raise MalformedAnswer(f"the response has no metadata of topic {name!r}")
 
     def leader(self, where: TopicPartition, deadline: Deadline) -> BrokerAddress:
         """Return the address of a partition's leader; `RetriableError` if it has none now."""
         topic = self.topic(where.topic, deadline)
-        for found in topic.partitions:
-            if found.partition_index == where.partition:
-                if (address := self._nodes.get(found.leader_id)) is not None:
+        for partition in topic.partitions:
+            if partition.partition_index == where.partition:
+                if (address := self._nodes.get(partition.leader_id)) is not None:
                     return address
-                code = found.error_code or ErrorCode.LEADER_NOT_AVAILABLE
+                code = partition.error_code or ErrorCode.LEADER_NOT_AVAILABLE
                 raise RetriableError(error_of(code, f"{where} has no leader"))
         raise UnknownTopic(f"{where}: the topic has {len(topic.partitions)} partitions")
 
@@ -187,12 +187,14 @@ class KafkaCluster:
         answer = self._call_any(request, deadline)
         assert isinstance(answer, FindCoordinatorResponse)
         # One coordinator up to version 3, a list from version 4.
-        found = answer.coordinators[0] if answer.coordinators else answer
-        message = found.error_message or f"the coordinator of {transactional_id!r} is not known"
-        raise_for_code(found.error_code, message)
-        if not found.host:
+        coordinator = answer.coordinators[0] if answer.coordinators else answer
+        message = (
+            coordinator.error_message or f"the coordinator of {transactional_id!r} is not known"
+        )
+        raise_for_code(coordinator.error_code, message)
+        if not coordinator.host:
             raise MalformedAnswer(f"coordinator of {transactional_id!r} has no host")
-        return BrokerAddress(found.host, found.port)
+        return BrokerAddress(coordinator.host, coordinator.port)
 
     def addresses(self) -> tuple[BrokerAddress, ...]:
         """Return all known addresses, those with an idle connection first."""

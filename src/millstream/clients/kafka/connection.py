@@ -201,7 +201,14 @@ class BrokerConnection:
             newest: ApiVersionsResponse = self._decode(api, version, body)
             return newest
         answer: ApiVersionsResponse = self._decode(api, 0, body)
-        last = next((found.max_version for found in answer.api_keys if found.api_key == api.key), 0)
+        last = next(
+            (
+                supported.max_version
+                for supported in answer.api_keys
+                if supported.api_key == api.key
+            ),
+            0,
+        )
         if version == 0 or last >= version:
             return answer
         return self._ask_versions(max(0, last), deadline)

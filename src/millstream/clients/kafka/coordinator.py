@@ -108,8 +108,8 @@ def add_partition(
         answer: AddPartitionsToTxnResponse = connection.call(
             request, version_max=_ADD_MAX, deadline=deadline
         )
-        for found in answer.results_by_topic_v3_and_below:
-            for part in found.results_by_partition:
+        for result in answer.results_by_topic_v3_and_below:
+            for part in result.results_by_partition:
                 raise_for_code(
                     part.partition_error_code, f"{address} on adding {where} to a transaction"
                 )

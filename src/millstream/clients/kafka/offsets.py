@@ -39,11 +39,11 @@ def list_offsets(
         by_leader: dict[BrokerAddress, list[TopicPartition]] = {}
         for partition in dict.fromkeys(where):
             by_leader.setdefault(cluster.leader(partition, deadline), []).append(partition)
-        found: dict[TopicPartition, tuple[int, ...]] = {}
+        offsets: dict[TopicPartition, tuple[int, ...]] = {}
         for leader, led in by_leader.items():
             with cluster.borrow(leader, deadline) as connection:
-                found |= _ask_leader(connection, led, timestamps, isolation, deadline)
-        return found
+                offsets |= _ask_leader(connection, led, timestamps, isolation, deadline)
+        return offsets
 
     return cluster.call_with_retries(attempt)
 
@@ -82,12 +82,12 @@ def _offsets(
     connection: BrokerConnection, where: Sequence[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, int]:
     answer: ListOffsetsResponse = connection.receive(deadline=deadline)
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for topic in answer.topics:
         for part in topic.partitions:
             partition = TopicPartition(topic.name, part.partition_index)
             raise_for_code(part.error_code, f"{connection.address} on offsets of {partition}")
-            found[partition] = part.offset
-    if missing := set(where).difference(found):
+            offsets[partition] = part.offset
+    if missing := set(where).difference(offsets):
         raise MalformedAnswer(f"{connection.address} returned no offset for {min(missing)}")
-    return found
+    return offsets

@@ -172,7 +172,7 @@ class TransactionalProducer:
             header = decode_header(data)
         except CorruptBatch as error:
             raise InvalidBatch(f"{where}: {error}") from None
-        found = (
+        actual = (
             header.producer_id,
             header.producer_epoch,
             header.base_sequence,
@@ -185,9 +185,9 @@ class TransactionalProducer:
             record_count,
             self._transactional_id is not None,
         )
-        if found != expected or header.size != len(data):
+        if actual != expected or header.size != len(data):
             raise InvalidBatch(
                 f"{where}: batch of {len(data)} bytes has the size {header.size} in its header; its"
                 " producer id, epoch, sequence, record count and transactional flag are"
-                f" {found}, expected {expected}"
+                f" {actual}, expected {expected}"
             )

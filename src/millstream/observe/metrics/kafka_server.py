@@ -135,4 +135,4 @@ def listed_durations(server: KafkaListener) -> LabelledSources[RequestCounter]:
 
 def listed_requests(server: KafkaListener) -> LabelledSources[RequestCounter]:
     """Return the counters of each API: a fixed number, which clients cannot increase."""
-    return [((name,), found) for name, found in server.counters.requests.items()]
+    return [((name,), requests) for name, requests in server.counters.requests.items()]

@@ -87,8 +87,8 @@ def error_of(status: int, shape: ErrorShape) -> MillstreamError:
 
 
 def _out_of_range(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
-    found = [detail.get(name) for name in ("offset", "start", "end")]
-    match found:
+    values = [detail.get(name) for name in ("offset", "start", "end")]
+    match values:
         case [int(offset), int(start), int(end)]:
             return OffsetOutOfRange(offset, start=start, end=end)
     return NodeRefused(status, shape.code, shape.message)

@@ -22,50 +22,50 @@ _LIST_FIELD = re.compile(r"`\$\.(\w+)\[\.\.\.\]")
 """How msgspec names an item of a list that is a field of the body."""
 
 
-def describe_mismatch(data: bytes, found: Any, kind: type, error: Exception) -> str:
+def describe_mismatch(data: bytes, decoded: Any, kind: type, error: Exception) -> str:
     """Return what is wrong with a body, as words that follow "body"."""
-    for words in _differences(found, inspect.type_info(kind), ""):
+    for words in _differences(decoded, inspect.type_info(kind), ""):
         return words
     return f"does not match: {_with_index(data, kind, str(error))[:_WORDS_LENGTH_MAX]}"
 
 
-def _differences(found: Any, kind: inspect.Type, path: str) -> Iterator[str]:
-    """Yield unknown names and values that are not allowed, if `found` should be a `kind`."""
+def _differences(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:
+    """Yield unknown names and values that are not allowed, if `value` should be a `kind`."""
     match kind:
         case inspect.Metadata():
-            yield from _differences(found, kind.type, path)
+            yield from _differences(value, kind.type, path)
         case inspect.UnionType():
-            yield from _in_union(found, kind, path)
-        case inspect.StructType() if isinstance(found, dict):
-            yield from _in_struct(found, kind, path)
-        case inspect.ListType() if isinstance(found, list):
-            for row, item in enumerate(found):
+            yield from _in_union(value, kind, path)
+        case inspect.StructType() if isinstance(value, dict):
+            yield from _in_struct(value, kind, path)
+        case inspect.ListType() if isinstance(value, list):
+            for row, item in enumerate(value):
                 yield from _differences(item, kind.item_type, f"{path}[{row}]")
-        case inspect.LiteralType() if found not in kind.values:
+        case inspect.LiteralType() if value not in kind.values:
             allowed = ", ".join(map(repr, kind.values))
-            yield f"has {path} {str(found)[:NAME_LENGTH_MAX]!r}, must be one of {allowed}"
+            yield f"has {path} {str(value)[:NAME_LENGTH_MAX]!r}, must be one of {allowed}"
 
 
-def _in_union(found: Any, kind: inspect.UnionType, path: str) -> Iterator[str]:
+def _in_union(value: Any, kind: inspect.UnionType, path: str) -> Iterator[str]:
     """Check against the one type of a union that can be meant, if there is only one."""
-    if found is None and kind.includes_none:
+    if value is None and kind.includes_none:
         return
     others = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
-    if isinstance(found, dict):
+    if isinstance(value, dict):
         others = [option for option in others if isinstance(option, inspect.StructType)]
     if len(others) == 1:
-        yield from _differences(found, others[0], path)
+        yield from _differences(value, others[0], path)
 
 
-def _in_struct(found: dict[str, Any], kind: inspect.StructType, path: str) -> Iterator[str]:
+def _in_struct(decoded: dict[str, Any], kind: inspect.StructType, path: str) -> Iterator[str]:
     fields = {field.encode_name: field.type for field in kind.fields}
-    unknown = [name for name in found if name not in fields]
+    unknown = [name for name in decoded if name not in fields]
     if unknown and kind.forbid_unknown_fields:
         names = ", ".join(repr(name[:NAME_LENGTH_MAX]) for name in unknown[:NAMES_SHOWN_MAX])
         allowed = ", ".join(map(repr, fields))
         where = f" in {path}" if path else ""
         yield f"has the unknown fields {names}{where}, allowed: {allowed}"
-    for name, value in found.items():
+    for name, value in decoded.items():
         if name in fields:
             yield from _differences(value, fields[name], f"{path}.{name}".lstrip("."))
 

@@ -238,18 +238,18 @@ def _headers_json(headers: Iterable[Header]) -> tuple[bytes, bytes]:
     names the node; if it is not text, it is shown as a normal header.
     """
     node = b""
-    found: dict[str, list[bytes]] = {}
+    values_by_name: dict[str, list[bytes]] = {}
     for name, value in headers:
         text = text_json(value)
         if name == NODE_HEADER and not node and text.startswith(b'"'):
             node = b',"node":' + text
         else:
-            found.setdefault(name, []).append(text)
+            values_by_name.setdefault(name, []).append(text)
     fields = [
         msgspec.json.encode(name)
         + b":"
         + (values[0] if len(values) == 1 else b"[" + b",".join(values) + b"]")
-        for name, values in found.items()
+        for name, values in values_by_name.items()
     ]
     return b"{" + b",".join(fields) + b"}", node
 

@@ -26,13 +26,13 @@ _spaced = msgspec.json.format
 
 def decode(data: bytes, kind: type[T]) -> T:
     """Return `data` as a message of type `kind`; raises `MalformedRequest` if it is not one."""
-    found = check(data)
-    if not isinstance(found, dict):
+    decoded = check(data)
+    if not isinstance(decoded, dict):
         raise MalformedRequest("body must be a JSON object")
     try:
         message: T = _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
-        raise MalformedRequest(f"body {describe_mismatch(data, found, kind, error)}") from None
+        raise MalformedRequest(f"body {describe_mismatch(data, decoded, kind, error)}") from None
     except RecursionError:
         raise _too_deep() from None
     return message
@@ -41,18 +41,18 @@ def decode(data: bytes, kind: type[T]) -> T:
 def check(data: bytes) -> Any:
     """Return the decoded JSON; raises `MalformedRequest` if `data` is not strict JSON."""
     try:
-        found = _decode_any(data)
+        decoded = _decode_any(data)
         # The decoder keeps one of several equal fields. If encoding the result, compact or with
         # Python's spaces, gives the same text, there was no duplicate. If not, the strict decoder
         # has to look, which takes several times as long.
-        again = _encode(found)
+        again = _encode(decoded)
         if again != data and _spaced(again, indent=0) != data:
             _STRICT_DECODER.decode(data.decode())
     except RecursionError:
         raise _too_deep() from None
     except (msgspec.DecodeError, ValueError) as error:
         raise MalformedRequest(f"body is not JSON in UTF-8: {_words(error)}") from None
-    return found
+    return decoded
 
 
 def _words(error: Exception) -> str:

@@ -102,16 +102,16 @@ def _stands_for_itself(value: bytes) -> bool:
     if not value or value[0] not in _JSON_STARTS:
         return False
     try:
-        found = _decode_any(value)
+        decoded = _decode_any(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    if found is None or (isinstance(found, dict) and _is_base64(found)):
+    if decoded is None or (isinstance(decoded, dict) and _is_base64(decoded)):
         return False
     return not is_too_deep(value)
 
 
-def _is_base64(found: dict[str, Any]) -> bool:
-    return len(found) == 1 and isinstance(found.get("base64"), str)
+def _is_base64(decoded: dict[str, Any]) -> bool:
+    return len(decoded) == 1 and isinstance(decoded.get("base64"), str)
 
 
 def is_too_deep(text: bytes) -> bool:

@@ -22,7 +22,7 @@ def assigned_partitions(assignment: bytes) -> list[tuple[str, int]] | None:
     """Return the topics and partitions of an assignment; `None` if it cannot be decoded."""
     if not assignment:
         return []
-    found: list[tuple[str, int]] = []
+    partitions_of_topics: list[tuple[str, int]] = []
     try:
         (count,) = struct.unpack_from(">i", assignment, _VERSION_SIZE)
         position = _VERSION_SIZE + 4
@@ -41,7 +41,7 @@ def assigned_partitions(assignment: bytes) -> list[tuple[str, int]] | None:
                 return None
             numbers = struct.unpack_from(f">{partitions}i", assignment, position)
             position += 4 * partitions
-            found += [(topic, number) for number in numbers]
+            partitions_of_topics += [(topic, number) for number in numbers]
     except (struct.error, UnicodeDecodeError):
         return None
-    return found
+    return partitions_of_topics

@@ -200,18 +200,18 @@ def write_batches(
             position = write_number(target, position, header_counts[row])
             header = header_starts[row]
             for nth in range(header, header + header_counts[row]):
-                which = np.uint64(nth)
+                rank = np.uint64(nth)
                 position = write_field(
                     header_keys,
-                    header_key_starts[which],
-                    header_key_sizes[which],
+                    header_key_starts[rank],
+                    header_key_sizes[rank],
                     target,
                     position,
                 )
                 position = write_field(
                     header_values,
-                    header_value_starts[which],
-                    header_value_sizes[which],
+                    header_value_starts[rank],
+                    header_value_sizes[rank],
                     target,
                     position,
                 )

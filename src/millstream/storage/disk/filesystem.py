@@ -150,12 +150,12 @@ def write_all(file: File, position: int, pieces: Sequence[Bytes]) -> int:
     Returns the position after the last byte.
     """
     for first in range(0, len(pieces), PIECES_MAX):
-        some = pieces[first : first + PIECES_MAX]
-        size = sum(map(len, some))
-        written = file.write_at(position, some)
+        chunk = pieces[first : first + PIECES_MAX]
+        size = sum(map(len, chunk))
+        written = file.write_at(position, chunk)
         position += written
         while written < size:
-            remaining = memoryview(b"".join(some))[written:]
+            remaining = memoryview(b"".join(chunk))[written:]
             step = file.write_at(position, [remaining])
             if step == 0:
                 raise OSError(errno.EIO, "the kernel wrote no bytes and reported no error")

@@ -112,11 +112,11 @@ class _SegmentCheck:
 
         Findings that depend on other segments are left to the check of the partition.
         """
-        some = min(self.files.suffixes)
+        suffix = min(self.files.suffixes)
         if self.files.fate is SegmentFate.DELETED:
-            self._note(some, None, "was deleted; will be removed at the next start")
+            self._note(suffix, None, "was deleted; will be removed at the next start")
         elif self.files.fate is SegmentFate.ORPHANED:
-            self._note(some, None, "has no log; will be removed at the next start")
+            self._note(suffix, None, "has no log; will be removed at the next start")
         elif self.files.fate is SegmentFate.UNFINISHED:
             self._scan(None)  # It was synced before it was renamed, so it must be intact.
 

@@ -222,22 +222,22 @@ class LogState:
                 self._check_gone(segment, error, tries)
 
     def _segment_of(self, offset: int, snapshot: LogSnapshot) -> Segment:
-        found = bisect_right(snapshot.bases, offset) - 1
+        index = bisect_right(snapshot.bases, offset) - 1
         if not snapshot.segments and self.lost is not None:
             raise self.lost
-        if found < 0 or offset >= snapshot.segments[found].next_offset:
+        if index < 0 or offset >= snapshot.segments[index].next_offset:
             raise CorruptFile(f"{self._directory}: offset {offset} has no segment")
-        return snapshot.segments[found]
+        return snapshot.segments[index]
 
     def read_at(self, address: Address) -> Slice:
         """Return the committed batch at a physical address."""
         return self._query(lambda snapshot: self._read_at(address, snapshot))
 
     def _read_at(self, address: Address, snapshot: LogSnapshot) -> Slice:
-        found = bisect_right(snapshot.bases, address.segment) - 1
-        if found < 0 or snapshot.bases[found] != address.segment:
+        index = bisect_right(snapshot.bases, address.segment) - 1
+        if index < 0 or snapshot.bases[index] != address.segment:
             raise InvalidAddress(f"{self._directory}: no segment starts at {address.segment}")
-        segment = snapshot.segments[found]
+        segment = snapshot.segments[index]
         with _naming_segment(segment):
             limit, masked = (
                 committed_size(snapshot, segment),
@@ -259,15 +259,15 @@ class LogState:
             if segment.timestamp_max < timestamp_ms:
                 continue
             with _naming_segment(segment):
-                found = find_timestamp(
+                record = find_timestamp(
                     segment,
                     timestamp_ms,
                     start=snapshot.start,
                     limit=committed_size(snapshot, segment),
                     masked=self._deleted_filter(snapshot, segment),
                 )
-                if found:
-                    return found
+                if record:
+                    return record
         return None
 
     def find_latest(self) -> TimestampedOffset | None:
@@ -286,8 +286,8 @@ class LogState:
                     committed_size(snapshot, segment),
                     self._deleted_filter(snapshot, segment),
                 )
-                found = find_latest(segment, start=snapshot.start, limit=limit, masked=masked)
-                latest = min(filter(None, (latest, found)), key=_latest_first, default=None)
+                record = find_latest(segment, start=snapshot.start, limit=limit, masked=masked)
+                latest = min(filter(None, (latest, record)), key=_latest_first, default=None)
         return latest
 
     def batches_since(self, timestamp_ms: int) -> Iterator[memoryview]:
@@ -393,8 +393,8 @@ def _out_of_range(offset: int, snapshot: LogSnapshot) -> OffsetOutOfRange:
     return OffsetOutOfRange(offset, start=snapshot.start, end=snapshot.committed.offset)
 
 
-def _latest_first(found: TimestampedOffset) -> tuple[int, int]:
-    return -found.timestamp_ms, found.offset
+def _latest_first(record: TimestampedOffset) -> tuple[int, int]:
+    return -record.timestamp_ms, record.offset
 
 
 def visible_segments(snapshot: LogSnapshot) -> list[Segment]:

@@ -64,10 +64,10 @@ class DiskState:
                 self._pending.append(PendingChange(event))
 
     def _settle(self, inode: Inode) -> None:
-        mine = [entry for entry in self._pending if _is_settled_by(entry, inode)]
-        if not mine:
+        settled = [entry for entry in self._pending if _is_settled_by(entry, inode)]
+        if not settled:
             return
-        if any(entry.is_forsaken for entry in mine):
+        if any(entry.is_forsaken for entry in settled):
             self._pending = [
                 replace(entry, is_settled=True)
                 if _is_settled_by(entry, inode) and not entry.is_forsaken
@@ -75,7 +75,7 @@ class DiskState:
                 for entry in self._pending
             ]
         else:
-            self._certain = self._certain.after(entry.change for entry in mine)
+            self._certain = self._certain.after(entry.change for entry in settled)
             self._pending = [entry for entry in self._pending if not _is_settled_by(entry, inode)]
 
     def _forsake(self, inode: Inode) -> None:

@@ -189,9 +189,9 @@ class ClassicRebalance:
 
     def remove(self, member: ClassicMember) -> None:
         """Remove a member, and answer it if it waits."""
-        gone = UnknownMember(f"member {member.member_id!r} was removed from the group")
-        self.answer_join(member, gone)
-        self.answer_sync(member, gone)
+        removed = UnknownMember(f"member {member.member_id!r} was removed from the group")
+        self.answer_join(member, removed)
+        self.answer_sync(member, removed)
         self.members.remove(member)
         self.unsynced.discard(member.member_id)
         if self.leader == member.member_id:

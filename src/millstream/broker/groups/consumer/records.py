@@ -222,18 +222,18 @@ def _check_assigned_once(group_id: str, members: list[ConsumerMember]) -> None:
             held[topic] = held.get(topic, frozenset()) | numbers
 
 
-def _member(member_id: str, who: _Member, current: _Current) -> ConsumerMember:
+def _member(member_id: str, record: _Member, current: _Current) -> ConsumerMember:
     return ConsumerMember(
         member_id=member_id,
-        instance_id=who.instance_id,
-        rack_id=who.rack_id,
-        rebalance_timeout_ms=who.rebalance_timeout_ms,
-        topic_names=frozenset(who.topic_names),
-        topic_regex=who.topic_regex,
-        assignor=who.assignor,
-        client_id=who.client_id,
-        client_host=who.client_host,
-        joined_epoch=who.joined_epoch,
+        instance_id=record.instance_id,
+        rack_id=record.rack_id,
+        rebalance_timeout_ms=record.rebalance_timeout_ms,
+        topic_names=frozenset(record.topic_names),
+        topic_regex=record.topic_regex,
+        assignor=record.assignor,
+        client_id=record.client_id,
+        client_host=record.client_host,
+        joined_epoch=record.joined_epoch,
         epoch=current.epoch,
         previous_epoch=current.previous_epoch,
         state=current.state,

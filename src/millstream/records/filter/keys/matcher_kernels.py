@@ -56,8 +56,10 @@ def find(
         is_hit = (run.offsets >= start) & (run.offsets < limits)
         if is_hit.any():
             offsets.frombytes(run.offsets[is_hit].tobytes())
-            some = group[run.first : run.first + len(run.batches)]
-            stored = np.array([opened.header.size - HEADER_SIZE for opened in some], np.int64)
+            run_batches = group[run.first : run.first + len(run.batches)]
+            stored = np.array(
+                [opened.header.size - HEADER_SIZE for opened in run_batches], np.int64
+            )
             size += int(stored_size(source, run.batches, stored, is_hit))
     return MatchedRecords(offsets, size)
 

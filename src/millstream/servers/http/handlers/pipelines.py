@@ -74,10 +74,10 @@ async def _newest(
 
 
 def _read_after(text: str) -> PageCursor:
-    found = _AFTER.fullmatch(text)
-    if found is None:
+    match = _AFTER.fullmatch(text)
+    if match is None:
         raise MalformedRequest(f"query has after {text[:100]!r}, must be `next` of a response")
-    return PageCursor(-int(found[1]), found[2])
+    return PageCursor(-int(match[1]), match[2])
 
 
 def _shape(publications: Publications, publisher: Publisher) -> PipelineShape:

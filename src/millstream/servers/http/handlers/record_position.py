@@ -12,7 +12,7 @@ _POSITION = re.compile("(?:([0-9]{1,10}):)?([0-9]{1,19})")
 
 def parse_record_position(text: str, *, partition: int = 0) -> RecordPosition:
     """Return the position in a query; an offset alone is one of `partition`."""
-    found = _POSITION.fullmatch(text)
-    if found is None:
+    match = _POSITION.fullmatch(text)
+    if match is None:
         raise MalformedRequest(f"query has after {text[:100]!r}, must be partition:offset")
-    return RecordPosition(partition if found[1] is None else int(found[1]), int(found[2]))
+    return RecordPosition(partition if match[1] is None else int(match[1]), int(match[2]))

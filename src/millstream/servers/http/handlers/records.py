@@ -114,11 +114,11 @@ async def read_records(request: HttpRequest) -> Response:
     partition = one_partition(topic, query.partition)
     await partition.open()
     if not query.wait_ms:
-        found = await _answer(await _read_page(partition, query, query.from_), query)
+        body = await _answer(await _read_page(partition, query, query.from_), query)
     else:
-        found = await _wait_for_page(request, partition, query)
-    request.usage.charge(QuotaKind.CONSUME, len(found))
-    return json_response(found)
+        body = await _wait_for_page(request, partition, query)
+    request.usage.charge(QuotaKind.CONSUME, len(body))
+    return json_response(body)
 
 
 async def _wait_for_page(request: HttpRequest, partition: Partition, query: RecordsQuery) -> bytes:
@@ -132,17 +132,17 @@ async def _wait_for_page(request: HttpRequest, partition: Partition, query: Reco
         async with watch_disconnect(request) as disconnected:
             disconnected.add_done_callback(lambda _: waiter.wake())
             while True:
-                found = await _read_page(partition, query, cursor)
+                page = await _read_page(partition, query, cursor)
                 if disconnected.done() and disconnected.result() is DisconnectReason.CLIENT:
                     raise ClientDisconnect
                 remaining = deadline - broker.clock.monotonic()
                 is_over = remaining <= 0 or disconnected.done()
-                has_new = any(_is_wanted(record, query) for record in found.records)
-                if is_over or found.gap or has_new:
-                    return await _answer(found, query)
-                if found.next_offset == cursor:
+                has_new = any(_is_wanted(record, query) for record in page.records)
+                if is_over or page.gap or has_new:
+                    return await _answer(page, query)
+                if page.next_offset == cursor:
                     await waiter.wait(remaining)
-                cursor = found.next_offset
+                cursor = page.next_offset
     finally:
         waiter.close()
 
@@ -151,12 +151,12 @@ async def _read_page(partition: Partition, query: RecordsQuery, cursor: int) -> 
     return await read_page(partition, cursor, limit=query.limit, size_max=query.max_bytes)
 
 
-async def _answer(found: RecordPage, query: RecordsQuery) -> bytes:
+async def _answer(page: RecordPage, query: RecordsQuery) -> bytes:
     records = await in_thread_if(
-        len(found.records) > INLINE_RECORDS_MAX,
-        lambda: [record_json(record) for record in found.records if _is_wanted(record, query)],
+        len(page.records) > INLINE_RECORDS_MAX,
+        lambda: [record_json(record) for record in page.records if _is_wanted(record, query)],
     )
-    return records_json(records, next_offset=found.next_offset, head=found.head, gap=found.gap)
+    return records_json(records, next_offset=page.next_offset, head=page.head, gap=page.gap)
 
 
 def _is_wanted(record: StoredRecord, query: RecordsQuery) -> bool:
@@ -223,8 +223,8 @@ async def ensured_topic(broker: Broker, name: str, usage: ClientUsage) -> Topic:
     topics = broker.topics
     if not broker.config.auto_create_topics:
         return topics.get(name)
-    if (found := topics.find(name)) is not None:
-        return found
+    if (existing := topics.find(name)) is not None:
+        return existing
     usage.check(QuotaKind.MUTATION)
     topic = await topics.ensure(name)
     usage.charge(QuotaKind.MUTATION, topic.partition_count)

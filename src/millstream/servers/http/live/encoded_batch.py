@@ -52,11 +52,11 @@ class EncodedBatch:
         """Return the records without those of one origin; computed once for each origin."""
         if excluded is None or not self._pieces:
             return self.records
-        found = self._without.get(excluded)
-        if found is None:
-            found = b",".join([piece for origin, piece in self._pieces if origin != excluded])
-            self._without[excluded] = found
-        return found
+        records = self._without.get(excluded)
+        if records is None:
+            records = b",".join([piece for origin, piece in self._pieces if origin != excluded])
+            self._without[excluded] = records
+        return records
 
     def _data(self, records: bytes) -> bytes:
         return b'%s%s],"next":%d,"head":%d}' % (

@@ -125,7 +125,7 @@ class PartitionFeed:
 
     async def _deliver_batch(self) -> None:
         try:
-            found = await read_page(
+            page = await read_page(
                 self.partition,
                 self.next_offset,
                 limit=READ_RECORDS_MAX,
@@ -135,13 +135,13 @@ class PartitionFeed:
             self.next_offset = self.partition.last_stable_offset
             self._drop_all()
             return
-        first_offset, self.next_offset = self.next_offset, found.next_offset
-        if found.gap is not None:
+        first_offset, self.next_offset = self.next_offset, page.next_offset
+        if page.gap is not None:
             self._drop_all()
             return
-        self._counters.encodings += bool(found.records)
+        self._counters.encodings += bool(page.records)
         await self._offer(
-            EncodedBatch(self.prefix, first_offset, found.next_offset, found.head, found.records)
+            EncodedBatch(self.prefix, first_offset, page.next_offset, page.head, page.records)
         )
 
     async def _offer(self, batch: EncodedBatch) -> None:

@@ -110,7 +110,7 @@ class SubscriptionProgress:
 
     # Catching up.
 
-    def advance(self, found: RecordPage, feed_offset: int) -> RecordPage:
+    def advance(self, page: RecordPage, feed_offset: int) -> RecordPage:
         """Advance past records read from `next_offset` on; return the part to send.
 
         A gap is sent alone: the records after it are read next. Records that the feed has not
@@ -118,13 +118,13 @@ class SubscriptionProgress:
         batch.
         """
         assert not self.is_at_tail, "only a watcher that catches up reads for itself"
-        if found.gap is not None:
-            end_offset = found.gap.to_offset + 1
-            sent = found._replace(records=(), next_offset=end_offset)
-        elif found.next_offset <= feed_offset:
-            sent = found
+        if page.gap is not None:
+            end_offset = page.gap.to_offset + 1
+            sent = page._replace(records=(), next_offset=end_offset)
+        elif page.next_offset <= feed_offset:
+            sent = page
         else:
-            records = tuple(record for record in found.records if record.offset < feed_offset)
-            sent = found._replace(records=records, next_offset=feed_offset)
+            records = tuple(record for record in page.records if record.offset < feed_offset)
+            sent = page._replace(records=records, next_offset=feed_offset)
         self.next_offset = max(self.next_offset, sent.next_offset)
         return sent

@@ -38,14 +38,15 @@ def is_cross_site(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
     Following a link is not such a request: the page cannot see the result.
     """
-    found = dict(headers)
-    origin = found.get(b"origin")
+    by_name = dict(headers)
+    origin = by_name.get(b"origin")
     if origin is not None:
-        return _authority(origin) != _without_port(found.get(b"host", b"").lower())
-    if found.get(b"sec-fetch-site") not in _CROSS_SITE:
+        return _authority(origin) != _without_port(by_name.get(b"host", b"").lower())
+    if by_name.get(b"sec-fetch-site") not in _CROSS_SITE:
         return False
     is_link = (
-        found.get(b"sec-fetch-mode") == b"navigate" and found.get(b"sec-fetch-dest") == b"document"
+        by_name.get(b"sec-fetch-mode") == b"navigate"
+        and by_name.get(b"sec-fetch-dest") == b"document"
     )
     return not is_link
 

@@ -86,19 +86,19 @@ def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
 
 
 def _types(operations: Sequence[HttpOperation]) -> list[type]:
-    found: dict[type, None] = {}
+    types: dict[type, None] = {}
     for operation in operations:
         for kind in (operation.body, *operation.answers.values()):
             if isinstance(kind, type):
-                found[kind] = None
-    return list(found)
+                types[kind] = None
+    return list(types)
 
 
 def _operation(
     operation: HttpOperation, by_type: dict[type, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
     name = getattr(operation.handler, "__name__", operation.path)
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": name,
         "summary": operation.summary,
         "tags": [operation.tag],
@@ -111,11 +111,11 @@ def _operation(
             for status, kind in operation.answers.items()
         },
     }
-    found["parameters"] += [_header(header) for header in operation.headers]
+    described["parameters"] += [_header(header) for header in operation.headers]
     if operation.path.startswith(LIMITED_PREFIX):
-        found["parameters"].append(_header(_CLIENT))
+        described["parameters"].append(_header(_CLIENT))
     if words := getdoc(operation.handler):
-        found["description"] = words
+        described["description"] = words
     errors = [*_EVERYWHERE, *operation.errors]
     if operation.path.startswith(LIMITED_PREFIX) and operation.path not in UNTHROTTLED_PATHS:
         errors.append(HTTPStatus.TOO_MANY_REQUESTS)
@@ -123,13 +123,13 @@ def _operation(
         errors.append(HTTPStatus.NOT_FOUND)
     if operation.body is not None:
         errors += _WITH_BODY
-        found["requestBody"] = {
+        described["requestBody"] = {
             "required": not operation.is_body_optional,
             "content": _content(operation.body, by_type, operation.example),
         }
     for status in sorted(set(errors)):
-        found["responses"].setdefault(str(int(status)), _error(status, by_type))
-    return found
+        described["responses"].setdefault(str(int(status)), _error(status, by_type))
+    return described
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
@@ -190,15 +190,17 @@ def _answer(
     operation: HttpOperation, kind: Answer, by_type: dict[type, Any], status: HTTPStatus
 ) -> dict[str, Any]:
     words = kind.description if isinstance(kind, Media) else status.phrase
-    found: dict[str, Any] = {"description": words}
+    response: dict[str, Any] = {"description": words}
     if kind is not None:
         is_first = status == next(iter(operation.answers))
-        found["content"] = _content(kind, by_type, operation.answer_example if is_first else None)
-    found["headers"] = {
+        response["content"] = _content(
+            kind, by_type, operation.answer_example if is_first else None
+        )
+    response["headers"] = {
         header.name: {"description": header.description, "schema": dict(header.schema)}
         for header in operation.answer_headers
     } | _TIMING
-    return found
+    return response
 
 
 def _content(kind: Media | type, by_type: dict[type, Any], example: Any) -> dict[str, Any]:

@@ -175,6 +175,6 @@ class RequestFramer:
 
 
 def _bad_chunk(data: bytes) -> HTTPException:
-    found = repr(data.partition(b"\r\n")[0][:SHOWN_MAX])[1:]
-    message = f"chunk must begin with its size in 1-8 hexadecimal digits, got {found}"
+    shown = repr(data.partition(b"\r\n")[0][:SHOWN_MAX])[1:]
+    message = f"chunk must begin with its size in 1-8 hexadecimal digits, got {shown}"
     return HTTPException(HTTPStatus.BAD_REQUEST, message)

@@ -113,13 +113,14 @@ async def append_to_stream(request: HttpRequest) -> Response:
 
 async def _check_type(request: HttpRequest, stream: DurableStream, mark: WriteMark) -> None:
     """Refuse a body of another type; before that, everything that a closed stream refuses."""
-    found = content_type_of(request)
-    if found is None:
+    content_type = content_type_of(request)
+    if content_type is None:
         raise InvalidRequest("Content-Type must be set if there is a body")
-    if media_type(found) != media_type(stream.row.content_type):
+    if media_type(content_type) != media_type(stream.row.content_type):
         await stream.check_open(mark)
         raise StreamMismatch(
-            f"body must have the type of the stream, {stream.row.content_type!r}, got {found!r}"
+            f"body must have the type of the stream, {stream.row.content_type!r},"
+            f" got {content_type!r}"
         )
 
 

@@ -40,13 +40,13 @@ def json_messages(body: bytes) -> list[bytes]:
     """Return the messages in a JSON body, each as it was written."""
     if not body:
         return []
-    found = check(body)
-    if not isinstance(found, list):
+    decoded = check(body)
+    if not isinstance(decoded, list):
         return [body.strip()]
-    if len(found) > MESSAGES_MAX:
+    if len(decoded) > MESSAGES_MAX:
         raise HTTPException(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"body must have at most {MESSAGES_MAX} messages, got {len(found)}",
+            f"body must have at most {MESSAGES_MAX} messages, got {len(decoded)}",
         )
     try:
         return [bytes(message).strip() for message in _split_array(body)]

@@ -42,13 +42,13 @@ def offset_text(offset: int) -> str:
 
 def offset_of(text: str) -> int:
     """Parse an offset; raises `MalformedRequest` if it is not valid."""
-    found = _OFFSET.fullmatch(text)
-    if found is None or int(found[2]):
+    match = _OFFSET.fullmatch(text)
+    if match is None or int(match[2]):
         raise MalformedRequest(
             f"offset must be {START!r}, {NOW!r} or the Stream-Next-Offset of a response, got"
             f" {text[:100]!r}"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def cursor_after(sent: str | None, wall_ms: int, draw: Callable[[int, int], int]) -> str:

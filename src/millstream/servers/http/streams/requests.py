@@ -105,12 +105,12 @@ def parse_create_stream(request: HttpRequest) -> CreateStream:
 
 def content_type_of(request: HttpRequest) -> str | None:
     """Return the content type of a request, if it has one."""
-    found = request.headers.get("content-type")
-    if not found:
+    content_type = request.headers.get("content-type")
+    if not content_type:
         return None
-    if len(found) > TEXT_SIZE_MAX or not _CONTENT_TYPE.fullmatch(found):
-        raise MalformedRequest(f"Content-Type must be like text/plain, got {found[:100]!r}")
-    return found
+    if len(content_type) > TEXT_SIZE_MAX or not _CONTENT_TYPE.fullmatch(content_type):
+        raise MalformedRequest(f"Content-Type must be like text/plain, got {content_type[:100]!r}")
+    return content_type
 
 
 def is_closing(request: HttpRequest) -> bool:
@@ -167,10 +167,10 @@ def write_mark(request: HttpRequest) -> WriteMark:
 
 
 def _sequence(request: HttpRequest) -> str | None:
-    found = request.headers.get(SEQUENCE)
-    if found is not None and len(found) > TEXT_SIZE_MAX:
+    sequence = request.headers.get(SEQUENCE)
+    if sequence is not None and len(sequence) > TEXT_SIZE_MAX:
         raise InvalidRequest(f"{SEQUENCE} must have at most {TEXT_SIZE_MAX} characters")
-    return found
+    return sequence
 
 
 def number_of(name: str, text: str) -> int:

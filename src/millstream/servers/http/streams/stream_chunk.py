@@ -65,18 +65,18 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
     if cursor > max(stream.end_offset, stream.partition.high_watermark):
         raise InvalidRequest(f"offset {offset} is after the end, which is {stream.next_offset}")
     try:
-        found = await read_page(
+        page = await read_page(
             stream.partition, cursor, limit=CHUNK_RECORDS_MAX, size_max=CHUNK_BYTES_MAX
         )
     except (OffsetOutOfRange, UnknownTopic):
         if stream.is_deleted:
             raise UnknownStream(f"there is no stream {stream.path[:300]!r}") from None
         raise
-    if found.gap is not None:
+    if page.gap is not None:
         raise StreamGone(
-            f"offset {offset} is before {found.gap.to_offset + 1 + shift}, the first kept"
+            f"offset {offset} is before {page.gap.to_offset + 1 + shift}, the first kept"
         )
-    records, next_offset = found.records, found.next_offset
+    records, next_offset = page.records, page.next_offset
     closure = stream.closure
     if closure is not None and next_offset > closure.end_offset:
         # Records that Kafka clients wrote after the end are not part of the stream.

@@ -173,17 +173,17 @@ def source_of(config: TopicConfig, name: str) -> ConfigSource:
 def _topic_synonyms(config: TopicConfig, name: str) -> tuple[DescribeConfigsResponseSynonym, ...]:
     """Return the possible sources of the value: the topic, the node, and the built-in default."""
     setting = TOPIC_CONFIGS[name]
-    found = []
+    synonyms = []
     if (own := config.overrides.get(name)) is not None:
-        found.append((name, own, ConfigSource.TOPIC))
+        synonyms.append((name, own, ConfigSource.TOPIC))
     if setting.server_name is not None:
         on_node = setting.default_of(config.node)
         if on_node != setting.default:
-            found.append((setting.server_name, on_node, ConfigSource.STATIC_BROKER))
-        found.append((setting.server_name, setting.default, ConfigSource.DEFAULT))
+            synonyms.append((setting.server_name, on_node, ConfigSource.STATIC_BROKER))
+        synonyms.append((setting.server_name, setting.default, ConfigSource.DEFAULT))
     return tuple(
         DescribeConfigsResponseSynonym(name=name, value=value, source=source)
-        for name, value, source in found
+        for name, value, source in synonyms
     )
 
 
@@ -303,7 +303,7 @@ async def _alter_all(
     resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
 ) -> list[tuple[ErrorCode, str | None]]:
     """Alter each resource on its own, and return the results."""
-    repeated = _repeated((found.resource_type, found.resource_name) for found in resources)
+    repeated = _repeated((resource.resource_type, resource.resource_name) for resource in resources)
     results: list[tuple[ErrorCode, str | None]] = []
     for resource in resources:
         try:

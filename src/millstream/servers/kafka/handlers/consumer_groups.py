@@ -107,19 +107,19 @@ def _described(
     group_id: str, context: RequestContext, operations: int
 ) -> ConsumerGroupDescribeResponseGroup:
     try:
-        found: ConsumerGroupDescription = context.broker.groups.consumers.describe(group_id)
+        description: ConsumerGroupDescription = context.broker.groups.consumers.describe(group_id)
     except MillstreamError as error:
         return ConsumerGroupDescribeResponseGroup(
             group_id=group_id, error_code=group_code_of(error), error_message=str(error)
         )
     return ConsumerGroupDescribeResponseGroup(
         group_id=group_id,
-        group_state=found.state,
-        group_epoch=found.epoch,
-        assignment_epoch=found.target_epoch,
-        assignor_name=found.assignor,
+        group_state=description.state,
+        group_epoch=description.epoch,
+        assignment_epoch=description.target_epoch,
+        assignor_name=description.assignor,
         members=tuple(
-            _described_member(member, target, context) for member, target in found.members
+            _described_member(member, target, context) for member, target in description.members
         ),
         authorized_operations=operations,
     )

@@ -27,13 +27,13 @@ def find_coordinator(
                 _coordinator(key, request.key_type, context) for key in request.coordinator_keys
             )
         )
-    found = _coordinator(request.key, request.key_type, context)
+    coordinator = _coordinator(request.key, request.key_type, context)
     return FindCoordinatorResponse(
-        error_code=found.error_code,
-        error_message=found.error_message,
-        node_id=found.node_id,
-        host=found.host,
-        port=found.port,
+        error_code=coordinator.error_code,
+        error_message=coordinator.error_message,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
     )
 
 

@@ -71,9 +71,9 @@ async def _prepare_and_answer(
     unopened: Sequence[Partition], work: PendingFetch
 ) -> FetchResponse | DeferredResponse:
     """Open partitions and prefetch old data, away from the loop, then answer."""
-    for one in unopened:
+    for partition in unopened:
         try:
-            await one.open()
+            await partition.open()
         except MillstreamError:  # Reading it reports the same error.
             continue
     for partition, ranges in work.cold_ranges():

@@ -189,7 +189,7 @@ def _described(
     group_id: str, context: RequestContext, *, is_allowed: bool
 ) -> DescribeGroupsResponseGroup:
     try:
-        found = context.broker.groups.describe(group_id)
+        description = context.broker.groups.describe(group_id)
     except UnknownGroup as error:
         is_said = context.version >= NOT_FOUND_SINCE
         return DescribeGroupsResponseGroup(
@@ -200,9 +200,9 @@ def _described(
         )
     return DescribeGroupsResponseGroup(
         group_id=group_id,
-        group_state=found.state,
-        protocol_type=found.protocol_type,
-        protocol_data=found.protocol,
+        group_state=description.state,
+        protocol_type=description.protocol_type,
+        protocol_data=description.protocol,
         members=tuple(
             DescribeGroupsResponseMember(
                 member_id=member.member_id,
@@ -212,7 +212,7 @@ def _described(
                 member_metadata=member.metadata,
                 member_assignment=member.assignment,
             )
-            for member in found.members
+            for member in description.members
         ),
         authorized_operations=OPERATIONS if is_allowed else OPERATIONS_NOT_REQUESTED,
     )

@@ -42,7 +42,7 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> 
 
     The replica id is ignored: every client is a consumer, and sees what consumers see.
     """
-    asked = Counter(
+    counts = Counter(
         (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
     )
     is_committed_only = request.isolation_level == READ_COMMITTED
@@ -51,11 +51,11 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> 
         results = []
         for wanted in topic.partitions:
             try:
-                if asked[topic.name, wanted.partition_index] > 1:
+                if counts[topic.name, wanted.partition_index] > 1:
                     raise InvalidRequest(f"partition {wanted.partition_index} is repeated")
                 partition = context.broker.topics.partition(topic.name, wanted.partition_index)
-                found = await _find(partition, wanted, context.version, is_committed_only)
-                results.append(_answer(wanted.partition_index, found))
+                position = await _find(partition, wanted, context.version, is_committed_only)
+                results.append(_answer(wanted.partition_index, position))
             except MillstreamError as error:
                 results.append(
                     ListOffsetsResponsePartition(
@@ -89,12 +89,12 @@ async def _find(
     return None  # There is no remote storage.
 
 
-def _answer(index: int, found: OffsetAndTimestamp | None) -> ListOffsetsResponsePartition:
-    if found is None:
+def _answer(index: int, position: OffsetAndTimestamp | None) -> ListOffsetsResponsePartition:
+    if position is None:
         return ListOffsetsResponsePartition(partition_index=index)
     return ListOffsetsResponsePartition(
         partition_index=index,
-        timestamp=found.timestamp_ms,
-        offset=found.offset,
-        leader_epoch=found.leader_epoch,
+        timestamp=position.timestamp_ms,
+        offset=position.offset,
+        leader_epoch=position.leader_epoch,
     )

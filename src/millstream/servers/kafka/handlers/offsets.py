@@ -177,12 +177,14 @@ def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> Offset
     if wanted is not None:
         topics = [_RequestedTopic(t.name, NO_ID, t.partition_indexes) for t in wanted]
     try:
-        found = _fetch(request.group_id, topics, context, is_stable_required=request.require_stable)
+        offsets = _fetch(
+            request.group_id, topics, context, is_stable_required=request.require_stable
+        )
     except MillstreamError as error:
         code = group_code_of(error)
         if context.version >= FETCH_GROUP_ERROR_SINCE:
             return OffsetFetchResponse(error_code=code)
-        found = [_rejected(topic, code) for topic in topics or ()]
+        offsets = [_rejected(topic, code) for topic in topics or ()]
     return OffsetFetchResponse(
         topics=tuple(
             OffsetFetchResponseTopic(
@@ -198,7 +200,7 @@ def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> Offset
                     for part in topic.partitions
                 ),
             )
-            for topic in found
+            for topic in offsets
         )
     )
 
@@ -211,7 +213,7 @@ def _fetch_group(
     if wanted is not None:
         topics = [_RequestedTopic(t.name, t.topic_id, t.partition_indexes) for t in wanted]
     try:
-        found = _fetch(
+        offsets = _fetch(
             group.group_id,
             topics,
             context,
@@ -238,7 +240,7 @@ def _fetch_group(
                     for part in topic.partitions
                 ),
             )
-            for topic in found
+            for topic in offsets
         ),
     )
 
@@ -260,7 +262,7 @@ def _fetch(
         for index in topic.partitions
         if name is not None
     ]
-    found = context.broker.groups.fetch(
+    offsets = context.broker.groups.fetch(
         group_id,
         None if topics is None else wanted,
         member_id=member_id,
@@ -268,12 +270,12 @@ def _fetch(
         is_stable_required=is_stable_required,
     )
     if topics is None:
-        topics = _all_topics(found, context)
+        topics = _all_topics(offsets, context)
         names = [topic.name for topic in topics]
     return [
         _rejected(topic, ErrorCode.UNKNOWN_TOPIC_ID)
         if name is None
-        else _fetched(topic, name, found, context)
+        else _fetched(topic, name, offsets, context)
         for topic, name in zip(topics, names, strict=True)
     ]
 
@@ -288,13 +290,15 @@ def _name_of(wanted: _RequestedTopic, context: RequestContext) -> str | None:
         return None
 
 
-def _all_topics(found: Iterable[TopicPartition], context: RequestContext) -> list[_RequestedTopic]:
+def _all_topics(
+    partitions: Iterable[TopicPartition], context: RequestContext
+) -> list[_RequestedTopic]:
     """Return all committed offsets as if the request had named them.
 
     A deleted topic has no id under which it could be returned.
     """
     indexes: dict[str, list[int]] = {}
-    for partition in found:
+    for partition in partitions:
         indexes.setdefault(partition.topic, []).append(partition.partition)
     ids = {name: topic.id for name in indexes if (topic := context.broker.topics.find(name))}
     return [
@@ -307,12 +311,12 @@ def _all_topics(found: Iterable[TopicPartition], context: RequestContext) -> lis
 def _fetched(
     wanted: _RequestedTopic,
     name: str,
-    found: Mapping[TopicPartition, OffsetAndMetadata | MillstreamError | None],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | MillstreamError | None],
     context: RequestContext,
 ) -> _TopicOffsets:
     topic = context.broker.topics.find(name)
     parts = (
-        _found(index, found[TopicPartition(name, index)], topic) for index in wanted.partitions
+        _found(index, offsets[TopicPartition(name, index)], topic) for index in wanted.partitions
     )
     return _TopicOffsets(wanted.name, wanted.topic_id, tuple(parts))
 
@@ -383,10 +387,10 @@ def _reads(group_id: str, context: RequestContext) -> Callable[[str], bool]:
     """
     topics: set[str] = set()
     for subscription in context.broker.groups.subscriptions(group_id):
-        found = subscribed_topics(subscription)
-        if found is None:
+        subscribed = subscribed_topics(subscription)
+        if subscribed is None:
             return lambda _: True
-        topics.update(found)
+        topics.update(subscribed)
     return topics.__contains__
 
 

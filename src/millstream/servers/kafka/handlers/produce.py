@@ -292,8 +292,8 @@ def _failed(
 def check_records(records: memoryview | None, version: int) -> BatchHeader:
     """Return the header of exactly one batch of the present format; raise otherwise."""
     if records is None or len(records) < HEADER_SIZE:
-        found = 0 if records is None else len(records)
-        raise InvalidRecord(f"a batch must have at least {HEADER_SIZE} bytes, got {found}")
+        size = 0 if records is None else len(records)
+        raise InvalidRecord(f"a batch must have at least {HEADER_SIZE} bytes, got {size}")
     header = BatchHeader._make(unpack_header(records))
     if header.magic != MAGIC:
         raise InvalidRecord(f"batch format must be {MAGIC}, got {header.magic}")

@@ -31,7 +31,7 @@ async def _describe(
     try:
         partition = context.broker.topics.partition(topic, index)
         await partition.open()
-        found = partition.appender.producers()
+        producers = partition.appender.producers()
     except MillstreamError as error:
         return DescribeProducersResponsePartition(
             partition_index=index, error_code=code_of(error), error_message=str(error)
@@ -47,6 +47,6 @@ async def _describe(
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.transaction_first_offset,
             )
-            for producer in found
+            for producer in producers
         ),
     )

@@ -22,9 +22,10 @@ async def publish_transactions(
         sequence=request.sequence,
         chosen=tuple(
             ProposedTransaction(
-                one.transactional_id, TransactionProducer(one.producer_id, one.producer_epoch)
+                transaction.transactional_id,
+                TransactionProducer(transaction.producer_id, transaction.producer_epoch),
             )
-            for one in request.transactions
+            for transaction in request.transactions
         ),
         prefix=request.prefix,
         is_commit=request.committed,

@@ -77,7 +77,7 @@ def describe_client_quotas(
 
 def _filters(components: Sequence[DescribeClientQuotasRequestComponent]) -> list[_Filter]:
     filters = [_filter(component) for component in components]
-    kinds = Counter(found.kind for found in filters)
+    kinds = Counter(condition.kind for condition in filters)
     if repeated := [kind for kind, count in kinds.items() if count > 1]:
         raise InvalidRequest(f"entity type {repeated[0]!r} is repeated")
     if ADDRESS in kinds and len(kinds) > 1:
@@ -106,7 +106,7 @@ def _fits(entity: ClientQuotaEntity, filters: Sequence[_Filter], *, is_strict: b
     No entity has an address: quotas for addresses are not kept.
     """
     parts = sum(name is not None for name in entity)
-    if any(found.kind == ADDRESS or not found.fits(entity) for found in filters):
+    if any(condition.kind == ADDRESS or not condition.fits(entity) for condition in filters):
         return False
     return not is_strict or parts == len(filters)
 

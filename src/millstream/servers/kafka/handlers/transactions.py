@@ -276,11 +276,11 @@ def _positions(request: TxnOffsetCommitRequest) -> Iterator[_Position]:
 def _offset_of(position: _Position, context: RequestContext) -> OffsetAndMetadata:
     if not _exists(position.where, context):
         raise UnknownTopic(f"partition {position.where} does not exist")
-    found = position.partition
+    requested = position.partition
     offset = OffsetAndMetadata(
-        offset=found.committed_offset,
-        leader_epoch=found.committed_leader_epoch,
-        metadata=found.committed_metadata or "",
+        offset=requested.committed_offset,
+        leader_epoch=requested.committed_leader_epoch,
+        metadata=requested.committed_metadata or "",
         topic_id=context.broker.topics.get(position.topic).id,
     )
     context.broker.groups.check_offset(offset)
@@ -345,21 +345,21 @@ def _described(
     transactional_id: str, context: RequestContext
 ) -> DescribeTransactionsResponseTransaction:
     try:
-        found = context.broker.transactions.describe(transactional_id)
+        description = context.broker.transactions.describe(transactional_id)
     except MillstreamError as error:
         return DescribeTransactionsResponseTransaction(
             transactional_id=transactional_id, error_code=code_of(error)
         )
     return DescribeTransactionsResponseTransaction(
         transactional_id=transactional_id,
-        transaction_state=found.state.value,
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.start_ms,
-        producer_id=found.producer.id,
-        producer_epoch=found.producer.epoch,
+        transaction_state=description.state.value,
+        transaction_timeout_ms=description.timeout_ms,
+        transaction_start_time_ms=description.start_ms,
+        producer_id=description.producer.id,
+        producer_epoch=description.producer.epoch,
         topics=tuple(
             DescribeTransactionsResponseTopic(topic=topic, partitions=tuple(partitions))
-            for topic, partitions in partitions_by_topic(found.partitions).items()
+            for topic, partitions in partitions_by_topic(description.partitions).items()
         ),
     )
 
@@ -374,12 +374,12 @@ def list_transactions(
         unknown_state_filters=tuple(sorted(states - known)),
         transaction_states=tuple(
             ListTransactionsResponseTransaction(
-                transactional_id=found.transactional_id,
-                producer_id=found.producer.id,
-                transaction_state=found.state.value,
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer.id,
+                transaction_state=transaction.state.value,
             )
-            for found in context.broker.transactions.all()
-            if (not states or found.state.value in states)
-            and (not producer_ids or found.producer.id in producer_ids)
+            for transaction in context.broker.transactions.all()
+            if (not states or transaction.state.value in states)
+            and (not producer_ids or transaction.producer.id in producer_ids)
         ),
     )

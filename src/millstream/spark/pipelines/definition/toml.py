@@ -62,8 +62,8 @@ def _target(name: str, table: Mapping[str, Any]) -> Target:
 def _kind(section: str, table: Mapping[str, Any], kinds: Mapping[str, type]) -> Any:
     present = [key for key in kinds if key in table]
     if len(present) != 1:
-        got = " and ".join(present) or "neither"
-        raise InvalidPipeline(f"{section} must have either {' or '.join(kinds)}, got {got}")
+        shown = " and ".join(present) or "neither"
+        raise InvalidPipeline(f"{section} must have either {' or '.join(kinds)}, got {shown}")
     return kinds[present[0]]
 
 

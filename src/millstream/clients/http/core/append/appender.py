@@ -103,12 +103,12 @@ class Appender:
     def partition_appends(self, topic: str, partition: int) -> PartitionAppends:
         """Return the appends to a partition."""
         where = (topic, partition)
-        if (found := self._partition_appends.get(where)) is None:
+        if (appends := self._partition_appends.get(where)) is None:
             with self._lock:
-                found = self._partition_appends.setdefault(
+                appends = self._partition_appends.setdefault(
                     where, PartitionAppends(topic, partition, self._context.config)
                 )
-        return found
+        return appends
 
     def all_partition_appends(self) -> list[PartitionAppends]:
         return list(self._partition_appends.values())
@@ -130,12 +130,12 @@ class Appender:
     def count_partitions(self, topic: str) -> Steps[int]:
         """Fetch the partition count of a topic. Raises `UnknownTopic` if it does not exist."""
         answer = yield from send_with_retries(self._context, requests.get_topic(topic))
-        found = topic_of(answer)
-        count = len(found.partitions)
+        description = topic_of(answer)
+        count = len(description.partitions)
         if not count:
             raise MalformedAnswer(f"response has no partitions for topic {topic!r}")
         until = self._context.clock.monotonic() + COUNT_AGE_S_MAX
-        self._topics[topic] = _CachedTopic(count, until, _topic_id(found.id))
+        self._topics[topic] = _CachedTopic(count, until, _topic_id(description.id))
         return count
 
     def forget(self, topic: str) -> None:
@@ -161,7 +161,7 @@ class Appender:
         with self._lock:
             self._turn += 1
             turn = self._turn
-        found: Rows = {}
+        by_partition: Rows = {}
         for number, record in enumerate(records):
             key = key_bytes(record.key)
             partition = record.partition
@@ -170,10 +170,10 @@ class Appender:
                 partition = hashed % count
             elif not 0 <= partition < count:
                 raise UnknownTopic(f"partition must be between 0 and {count - 1}, got {partition}")
-            numbers, rows = found.setdefault(partition, ([], []))
+            numbers, rows = by_partition.setdefault(partition, ([], []))
             numbers.append(number)
             rows.append(row_of(record, key))
-        return found
+        return by_partition
 
     # Acknowledgements.
 
@@ -279,11 +279,11 @@ class Appender:
 
     def _take_producer(self, retired: HttpProducerId | None) -> Steps[HttpProducerId]:
         """Return the client's producer id, or a new one if that is `retired` or missing."""
-        found = self._producer
-        if found is None or found == retired:
+        producer = self._producer
+        if producer is None or producer == retired:
             answer = yield from send_with_retries(self._context, requests.post_producer())
-            found = self._producer = identity_of(answer)
-        return found
+            producer = self._producer = identity_of(answer)
+        return producer
 
     def _unknown_outcome(self, error: MillstreamError) -> NodeUnreachable:
         reason = f"an append got no response, and the next attempt was refused: {error}"
@@ -321,12 +321,12 @@ def _placed_row(record: NewRecord) -> bytes:
 
 def checked_records(records: Iterable[object]) -> list[NewRecord]:
     """Return records to append; a value that is not a `NewRecord` becomes the value of one."""
-    found = [record if isinstance(record, NewRecord) else NewRecord(record) for record in records]
-    if not 1 <= len(found) <= RECORDS_MAX:
+    checked = [record if isinstance(record, NewRecord) else NewRecord(record) for record in records]
+    if not 1 <= len(checked) <= RECORDS_MAX:
         raise InvalidRequest(
-            f"the number of records must be between 1 and {RECORDS_MAX}, got {len(found)}"
+            f"the number of records must be between 1 and {RECORDS_MAX}, got {len(checked)}"
         )
-    return found
+    return checked
 
 
 def merge_outcomes(rows: Rows, outcomes: dict[int, AppendOutcome], count: int) -> list[Placed]:

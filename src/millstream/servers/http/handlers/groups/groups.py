@@ -49,8 +49,8 @@ async def list_groups(request: HttpRequest) -> Response:
     """List groups sorted by name, one page at a time, with the lag of each."""
     query = read_query(request, GroupsQuery)
     broker = request.context.broker
-    found = broker.groups.registry.page(query.after, query.limit + 1)
-    shown = found[: query.limit]
+    groups = broker.groups.registry.page(query.after, query.limit + 1)
+    shown = groups[: query.limit]
     lags = LagReader(broker)
     shapes = [
         GroupShape(
@@ -64,7 +64,7 @@ async def list_groups(request: HttpRequest) -> Response:
         for group in shown
     ]
     return json_response(
-        GroupsAnswer(groups=shapes, next=shown[-1].group_id if len(found) > len(shown) else None)
+        GroupsAnswer(groups=shapes, next=shown[-1].group_id if len(groups) > len(shown) else None)
     )
 
 
@@ -78,8 +78,8 @@ async def describe_group(request: HttpRequest) -> Response:
         for member in members
         for assigned in member.partitions
     }
-    found = list(broker.groups.offsets.of_group(group.group_id).items())
-    offsets = {partition: committed.offset.offset for partition, committed in found}
+    committed_offsets = list(broker.groups.offsets.of_group(group.group_id).items())
+    offsets = {partition: committed.offset.offset for partition, committed in committed_offsets}
     partitions = await in_thread_if(len(offsets) > OFFSETS_MAX, lambda: sorted({*offsets, *owners}))
     lags = LagReader(broker)
     shapes: list[CommittedShape] = []
@@ -183,14 +183,14 @@ def _members(broker: Broker, group: Group) -> list[MemberShape]:
 
 def _named(broker: Broker, partitions: PartitionSet) -> list[tuple[str, int]]:
     """Return partitions by the names of their topics, without those of deleted topics."""
-    found: list[tuple[str, int]] = []
+    named: list[tuple[str, int]] = []
     for topic_id, numbers in partitions.items():
         try:
             name = broker.topics.by_id(topic_id).name
         except UnknownTopicId:
             continue
-        found += [(name, number) for number in numbers]
-    return found
+        named += [(name, number) for number in numbers]
+    return named
 
 
 def _shapes(partitions: Iterable[tuple[str, int]]) -> list[AssignedShape]:

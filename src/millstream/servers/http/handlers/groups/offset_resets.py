@@ -94,9 +94,9 @@ async def _target(partition: Partition, to: ResetTo) -> ResetTarget:
     await partition.open()
     await partition.settle()
     if isinstance(to, ResetTime):
-        found = await partition.offsets.at_timestamp(to.timestamp)
+        first = await partition.offsets.at_timestamp(to.timestamp)
         end = partition.high_watermark
-        return ResetTarget(end if found is None else found.offset, end)
+        return ResetTarget(end if first is None else first.offset, end)
     start, end = partition.log_start_offset, partition.high_watermark
     if to == "earliest":
         return ResetTarget(start, end)

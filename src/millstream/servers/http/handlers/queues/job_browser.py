@@ -32,11 +32,11 @@ async def list_jobs(request: HttpRequest) -> Response:
     query = read_query(request, JobsQuery)
     after = parse_record_position(query.after) if query.after else None
     state = None if query.state is UNSET else query.state
-    found = await browse_jobs(queue_of(request), state=state, after=after, limit=query.limit)
+    page = await browse_jobs(queue_of(request), state=state, after=after, limit=query.limit)
     jobs = await in_thread_if(
-        len(found.jobs) > INLINE_RECORDS_MAX, lambda: [_encoded(job) for job in found.jobs]
+        len(page.jobs) > INLINE_RECORDS_MAX, lambda: [_encoded(job) for job in page.jobs]
     )
-    return json_response(browsed_jobs_json(jobs, None if found.next is None else str(found.next)))
+    return json_response(browsed_jobs_json(jobs, None if page.next is None else str(page.next)))
 
 
 def _encoded(job: QueuedJob) -> bytes:

@@ -33,9 +33,9 @@ async def summaries_of(
     """Yield the summaries of the partitions of a topic from `first` on, giving way in between."""
     seen = 0
     for partition in islice(list(topic.partitions), first, None):
-        found = summarize_log(store, LogName(topic.name, partition.index))
-        yield partition, found
-        seen += 1 + len(found.segments if found is not None else ())
+        summary = summarize_log(store, LogName(topic.name, partition.index))
+        yield partition, summary
+        seen += 1 + len(summary.segments if summary is not None else ())
         if seen >= SEGMENTS_PER_TURN:
             seen = 0
             await asyncio.sleep(0)
@@ -44,12 +44,12 @@ async def summaries_of(
 async def sizes_of(store: Store, topic: Topic) -> SizesShape | None:
     """Return the size of a topic; `None` if it is not known for all its partitions."""
     sizes = SizesShape(records=0, bytes=0, segments=0, appended_records=0, appended_bytes=0)
-    async for partition, found in summaries_of(store, topic):
-        if found is None or (records := found.records) is None:
+    async for partition, summary in summaries_of(store, topic):
+        if summary is None or (records := summary.records) is None:
             return None
         sizes.records += records
-        sizes.bytes += found.bytes
-        sizes.segments += len(found.segments)
+        sizes.bytes += summary.bytes
+        sizes.segments += len(summary.segments)
         log = store.find(LogName(topic.name, partition.index))
         if log is not None:
             sizes.appended_records += log.counters.records
@@ -73,11 +73,11 @@ async def list_segments(request: HttpRequest) -> Response:
         else RecordPosition(first, -1)
     )
     shapes: list[SegmentShape] = []
-    async for partition, found in summaries_of(request.context.broker.store, topic, first):
+    async for partition, summary in summaries_of(request.context.broker.store, topic, first):
         index = partition.index
-        if found is not None and index >= after.partition:
+        if summary is not None and index >= after.partition:
             offset = after.offset if index == after.partition else -1
-            page = found.page(offset, query.limit + 1 - len(shapes))
+            page = summary.page(offset, query.limit + 1 - len(shapes))
             shapes += [_shape(index, segment) for segment in page]
         if query.partition is not None or len(shapes) > query.limit:
             break

@@ -52,14 +52,14 @@ async def list_topics(request: HttpRequest) -> Response:
     """List topics sorted by name, one page at a time. No partition is opened."""
     query = read_query(request, TopicsQuery)
     broker = request.context.broker
-    found = broker.topics.page(query.after, query.limit + 1)
-    shown = found[: query.limit]
+    topics = broker.topics.page(query.after, query.limit + 1)
+    shown = topics[: query.limit]
     listed = [ListedTopic(**to_fields(_shape(topic))) for topic in shown]
     if query.sizes:
         for topic, shape in zip(shown, listed, strict=True):
             shape.sizes = await sizes_of(broker.store, topic)
     return json_response(
-        TopicsAnswer(topics=listed, next=shown[-1].name if len(found) > len(shown) else None)
+        TopicsAnswer(topics=listed, next=shown[-1].name if len(topics) > len(shown) else None)
     )
 
 
@@ -93,8 +93,8 @@ async def delete_topic(request: HttpRequest) -> Response:
 
 def partition_count(topics: Topics, name: str) -> int:
     """Return the number of partitions of a topic; 0 if it does not exist."""
-    found = topics.find(name)
-    return 0 if found is None else found.partition_count
+    topic = topics.find(name)
+    return 0 if topic is None else topic.partition_count
 
 
 def _shape(topic: Topic) -> TopicSummaryShape:
@@ -109,21 +109,21 @@ def _shape(topic: Topic) -> TopicSummaryShape:
 
 async def _described(partition: Partition) -> PartitionShape:
     await partition.open()
-    found = partition.reader.describe()
+    description = partition.reader.describe()
     return PartitionShape(
         partition=partition.index,
-        first_live_offset=found.start_offset,
-        eviction_floor=found.eviction_floor,
-        head=found.high_watermark,
-        count=found.records,
-        bytes=found.bytes,
-        epoch=found.leader_epoch,
-        segments=found.segments,
-        deleted=found.deleted_records,
-        reclaimable_bytes=found.reclaimable_bytes,
+        first_live_offset=description.start_offset,
+        eviction_floor=description.eviction_floor,
+        head=description.high_watermark,
+        count=description.records,
+        bytes=description.bytes,
+        epoch=description.leader_epoch,
+        segments=description.segments,
+        deleted=description.deleted_records,
+        reclaimable_bytes=description.reclaimable_bytes,
         gaps=[
             GapShape(from_=gap.from_offset, to=gap.to_offset, reason=gap.reason)
-            for gap in found.gaps
+            for gap in description.gaps
         ],
     )
 
