@@ -1,4 +1,4 @@
-"""What tests of a whole node ask of it: one thing each, with nothing left open."""
+"""Single Kafka requests for tests of an entire node."""
 
 from __future__ import annotations
 

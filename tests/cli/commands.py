@@ -1,4 +1,4 @@
-"""The command, run as users run it."""
+"""Helpers that run the `millstream` command."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.cli.nodes import MILLSTREAM, PATIENCE
 
 
 def run(*arguments: object, server: str = "", **settings: Any) -> Result:
-    """Run the command in this process, where nothing is a terminal."""
+    """Run the command in this process, without a terminal."""
     words = [str(argument) for argument in arguments]
     if server:
-        # Before what stands behind `--`, which belongs to another command.
+        # Insert before `--`: the words after it belong to another command.
         at = words.index("--") if "--" in words else len(words)
         words[at:at] = ["--server", server]
     return CliRunner().invoke(main, words, **settings)
 
 
 def told(*arguments: object, server: str, **settings: Any) -> Any:
-    """Run the command with --json, and return what it printed."""
+    """Run the command with --json and return its parsed output."""
     result = run(*arguments, "--json", server=server, **settings)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 def lines_of(text: str) -> list[Any]:
-    """The JSON on each line."""
+    """Parse the JSON on each line."""
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -50,7 +50,7 @@ def free_port() -> int:
 
 
 def type_in(*arguments: object, typed: str) -> tuple[int, str]:
-    """Run the command on a terminal where someone types; return its status and all it said."""
+    """Run the command with typed terminal input; return its exit status and its output."""
     own, theirs = pty.openpty()
     try:
         process = subprocess.Popen(
@@ -70,7 +70,7 @@ def type_in(*arguments: object, typed: str) -> tuple[int, str]:
 
 @contextmanager
 def started(*arguments: object, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the command in a process of its own, which is gone at the end."""
+    """Run the command in a separate process, and kill it at the end if it still runs."""
     process = subprocess.Popen(
         [MILLSTREAM, *map(str, arguments)],
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings},
@@ -84,7 +84,7 @@ def started(*arguments: object, **settings: Any) -> Iterator[subprocess.Popen[by
 
 
 def on_a_terminal(*arguments: object, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run the command with a terminal for everything; return its status and what that showed."""
+    """Run the command on a terminal; return its exit status and the terminal output."""
     own, theirs = pty.openpty()
     process = subprocess.Popen(
         [MILLSTREAM, *map(str, arguments)],
@@ -106,5 +106,5 @@ def on_a_terminal(*arguments: object, environment: dict[str, str] | None = None)
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
-    except OSError:  # The last who had it open has ended.
+    except OSError:  # The last process that had it open has ended.
         return b""

@@ -1,4 +1,4 @@
-"""What tests of the command have at hand."""
+"""Fixtures for command tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from millstream.testing.broker import RunningBroker, running_broker
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningBroker]:
-    """A node that runs in this process, on free ports."""
+    """A node in this process, on free ports."""
     with running_broker(tmp_path / "node") as broker:
         yield broker

@@ -1,4 +1,4 @@
-"""Nodes in processes of their own, started as an operator starts them."""
+"""Nodes in separate processes, started as an operator starts them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 MILLSTREAM = os.path.join(os.path.dirname(sys.executable), "millstream")
 PATIENCE = 60.0
-"""Far longer than anything takes: the machine may be busy with something else."""
+"""Timeout in seconds, long enough for a busy machine."""
 
 
 class Node:
@@ -30,9 +30,9 @@ class Node:
             "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", *options,
         ]  # fmt: skip
         self.lines: list[str] = []
-        """What it said on standard output before it was ready."""
+        """Lines on standard output up to "ready"."""
         self.errors = ""
-        """What it said on standard error, once it has ended."""
+        """Standard error output; set when the process has ended."""
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
@@ -80,12 +80,12 @@ class Node:
         return line.removeprefix(prefix)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Have it stop, and return its exit status."""
+        """Send a signal, wait for the process to end, and return its exit status."""
         self.process.send_signal(number)
         return self._finish()
 
     def get(self, path: str) -> tuple[int, str]:
-        """Return status and body of a page."""
+        """Return status and body of a GET request."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as answer:
                 return answer.status, answer.read().decode()
@@ -97,7 +97,7 @@ class Node:
         return json.loads(self.get(path)[1])
 
     def metrics(self) -> dict[tuple[str, ...], float]:
-        """Every number of a scrape, by name and label values."""
+        """Return every sample of a scrape, by name and label values."""
         return {
             (sample.name, *sample.labels.values()): sample.value
             for family in text_string_to_metric_families(self.get("/metrics")[1])
@@ -106,7 +106,7 @@ class Node:
 
 
 def wait_until(is_so: Any) -> None:
-    """Return when something has become true that no one can be told of."""
+    """Poll until a condition is true that has no notification."""
     deadline = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < deadline

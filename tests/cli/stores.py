@@ -1,4 +1,4 @@
-"""Small data directories: closed cleanly, and as a killed process leaves them."""
+"""Small data directories: closed cleanly, or left by a killed process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Inline:
-    """Does blocking work at once, so that every run of a test is the same."""
+    """Runs blocking work immediately, so that every test run is the same."""
 
     width = 1
 
@@ -41,7 +41,7 @@ class Inline:
 
 
 def run_store(filesystem: SimulatedFilesystem, path: str, work: Work) -> None:
-    """Open a store, do some work and close it cleanly."""
+    """Open a store, run some work and close it cleanly."""
 
     async def run() -> None:
         store = Store(
@@ -61,7 +61,7 @@ def run_store(filesystem: SimulatedFilesystem, path: str, work: Work) -> None:
 async def append(
     log: Log, count: int, *, size: int = 100, value: bytes = b"", codec: Codec = Codec.NONE
 ) -> None:
-    """Append batches of two records each, whose times go back and forth."""
+    """Append batches of two records each, with timestamps that are not monotonic."""
     for _ in range(count):
         at = NOW + (log.end_offset * 7919) % 1000
         text = value.ljust(size, b".")
@@ -88,7 +88,7 @@ def clean_store(path: str = "/data") -> SimulatedFilesystem:
 
 
 def killed_store(path: str = "/data") -> SimulatedFilesystem:
-    """Return a disk with a data directory whose process was killed, with a segment opened again."""
+    """Return a disk with the data directory of a killed process and a reopened segment."""
     filesystem = SimulatedFilesystem()
     run_store(filesystem, path, fill)
     copies = []

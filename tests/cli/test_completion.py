@@ -15,7 +15,7 @@ from tests.cli.nodes import MILLSTREAM, PATIENCE
 
 
 def offered(*words: str, server: str = "http://127.0.0.1:1") -> list[str]:
-    """What a shell would offer for the last of these words."""
+    """Return the completions that a shell offers for the last of these words."""
     result = subprocess.run(
         [MILLSTREAM],
         env={

@@ -1,4 +1,4 @@
-"""`millstream config`: what a node would be set to, and what is wrong, before it is started."""
+"""`millstream config`: effective settings and errors, before a node is started."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(text: str, name: str = "millstream.toml") -> None:
     Path(name).chmod(0o600)
 
 
-# Showing.
+# Show.
 
 
 def test_what_is_set_is_shown_with_where_it_came_from():
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_not_shown_but_told():
     )
 
 
-# Checking.
+# Check.
 
 
 def test_a_file_with_nothing_wrong_is_fine():

@@ -1,4 +1,4 @@
-"""What holds for every command: its help says what it is for, and its output can be read."""
+"""Rules for every command: its help has a purpose, and its output can be parsed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHOUT_JSON = {
     "millstream segments dump": "prints JSON always",
     "millstream serve": "prints lines that programs wait for",
 }
-"""Commands that have no --json, and why."""
+"""Commands without --json, and the reason."""
 
 
 def help_of(name: str) -> str:
@@ -39,7 +39,7 @@ def help_of(name: str) -> str:
 
 
 def section(text: str, title: str) -> list[str]:
-    """The lines below a title, up to the next empty one."""
+    """Return the lines below a title, up to the next empty line."""
     _, found, rest = text.partition(f"  {title}:\n")
     assert found, f"there is no {title!r} in it"
     return rest.split("\n\n")[0].splitlines()
@@ -68,7 +68,7 @@ def test_every_example_uses_options_that_exist(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("orders.toml").touch()  # What examples have, and a user too.
+    Path("orders.toml").touch()  # Files that the examples need.
     Path("pipelines").mkdir()
     Path("millstream-data").mkdir()
     for line in section(help_of(name), "Example"):
@@ -110,7 +110,7 @@ def test_help_fits_on_a_terminal(name: str) -> None:
 
 
 def test_the_variables_that_commands_read_are_known_to_the_configuration() -> None:
-    """Else a node would take them for settings that are misspelt."""
+    """Otherwise a node would report them as misspelt settings."""
     found = {
         one.envvar
         for name, command in COMMANDS.items()

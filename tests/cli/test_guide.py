@@ -1,6 +1,6 @@
-"""The sessions in the guide and the README happen: each command is run, in a shell, on a node.
+"""The sessions in the guide and the README: each command is run in a shell against a node.
 
-Times are those of the reader; all else is compared.
+All output except times is compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z|\b1[78]\d{11}\b")
 
 
 def session(page: Path = GUIDE) -> list[tuple[str, str]]:
-    """Every command of a page with what it prints."""
+    """Return every command of a page with its output."""
     blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S)
     found = []
     for step in re.split(r"^\$ ", "".join(blocks), flags=re.M)[1:]:
@@ -30,7 +30,7 @@ def session(page: Path = GUIDE) -> list[tuple[str, str]]:
 
 
 def alike(text: str) -> str:
-    """Text without the times in it, and without the space that fills the last column."""
+    """Return the text with times replaced and trailing spaces removed."""
     return "\n".join(TIME.sub("TIME", line).rstrip() for line in text.splitlines())
 
 

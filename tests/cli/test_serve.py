@@ -1,4 +1,4 @@
-"""`millstream serve`: what it says, what it refuses, how it stops, and what is there afterwards."""
+"""`millstream serve`: output, startup errors, shutdown, and data after a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.servers.kafka.client import RawClient
 
 
 def refused(*options: str) -> Result:
-    """What a node says that does not start."""
+    """Return the error output of a node that does not start."""
     return CliRunner().invoke(main, ["serve", *options])
 
 
@@ -30,7 +30,7 @@ def is_one_line(text: str) -> bool:
     return text.startswith("Error: ") and text.count("\n") == 1 and text.endswith("\n")
 
 
-# Starting.
+# Startup.
 
 
 def test_a_node_says_where_its_servers_are_and_that_it_is_ready(tmp_path: Path):
@@ -200,7 +200,7 @@ def test_a_scrape_holds_every_metric_that_is_declared(tmp_path: Path):
         assert found["millstream_kafka_connections",] == 1
 
 
-# Stopping, and what is there afterwards.
+# Shutdown, and data after a restart.
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

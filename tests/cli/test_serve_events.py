@@ -1,4 +1,4 @@
-"""What a node says on standard error: one event a line, whatever clients and readers do."""
+"""Events of a node on standard error: one per line, for any client or reader behaviour."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANY = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
 def events(node: Node) -> list[dict[str, Any]]:
-    """Everything that a node said, which has to be one JSON object on each line."""
+    """Return all events of a node; each line must be one JSON object."""
     assert node.errors.isascii()
     return [json.loads(line) for line in node.errors.splitlines()]
 
@@ -53,7 +53,7 @@ def started(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-# Starting and stopping.
+# Startup and shutdown.
 
 
 def test_a_node_tells_what_it_found_and_what_it_did(tmp_path: Path):
@@ -225,11 +225,11 @@ def test_a_node_with_wrong_settings_names_all_of_them_and_touches_nothing(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["millstream.toml"]
 
 
-# What clients can do to it.
+# Input from clients.
 
 
 def ask_nonsense(bootstrap: str, client_id: str) -> None:
-    """Send what is no request; what is said of it, when the connection ends, names the client."""
+    """Send an invalid request; the node closes the connection and logs the client id."""
     name = client_id.encode()[:30_000]
     body = struct.pack(">hhih", 3, 1, 1, len(name)) + name + b"\x7f\xff\xff\xff"
     host, _, port = bootstrap.rpartition(":")
@@ -239,7 +239,7 @@ def ask_nonsense(bootstrap: str, client_id: str) -> None:
 
 
 def let_time_out(client: RawClient, transactional_id: str) -> None:
-    """Open a transaction that ends by its timeout at once, of which the node tells."""
+    """Open a transaction that times out immediately, which the node logs."""
     begun = client.call(
         InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1), 4
     )
@@ -257,7 +257,7 @@ def let_time_out(client: RawClient, transactional_id: str) -> None:
 
 
 def ask_over_http(url: str, text: str) -> None:
-    """Put the text into a path, a query and a header, and then into a line as it is."""
+    """Send the text in a path, a query and a header, then unescaped in a request line."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     escaped = quote(text[:2_000], safe="")
     raw = text[:2_000].encode()
@@ -297,7 +297,7 @@ def test_whatever_clients_say_a_line_stays_one_line_and_one_object(tmp_path: Pat
 
 
 def test_a_reader_of_standard_error_that_stops_reading_does_not_stop_the_node(tmp_path: Path):
-    """A pipe holds 64 KiB; a node that waited for its reader would never answer again."""
+    """A pipe holds 64 KiB; a node that waited for its reader would never respond again."""
     text = "x" * 1_000
     with Node(tmp_path) as node:
         for _ in range(200):
@@ -334,7 +334,7 @@ def test_someone_at_a_terminal_reads_a_few_lines(tmp_path: Path):
 
 
 def read_terminal(terminal: int) -> str:
-    """All that is said until nobody is left who could say more."""
+    """Return all output until every writer has closed the terminal."""
     said = b""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`millstream verify`: what it prints, where, and how it ends."""
+"""`millstream verify`: output, data directories and exit status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*arguments: object, env: dict[str, str] | None = None) -> Result:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """What an embedded store leaves: it has no metadata of topics."""
+    """The data directory of an embedded store, without topic metadata."""
     put_on_disk(clean_store(), str(tmp_path / "data"))
     return tmp_path / "data"
 

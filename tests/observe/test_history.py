@@ -1,4 +1,4 @@
-"""The last minutes of a node: a ring of samples, one a second, by a clock that tests move."""
+"""The recent history of a node: a ring of samples, one per second, with a manual clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTHING = HistorySample(
 
 
 class Node:
-    """Counters that tests set, and the history of them."""
+    """Counters that tests set, and their history."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -108,7 +108,7 @@ def test_seconds_in_which_the_loop_stood_still_are_null_and_the_next_tells_the_r
     node = Node()
     node.timers.advance(1)
     node.count(appended_records=40)
-    node.clock.advance(4)  # No timer goes off meanwhile.
+    node.clock.advance(4)  # No timer runs during this time.
     node.timers.advance(0)
     assert node.series("appended_records") == [0, None, None, None, 10]
     node.count(appended_records=47)

@@ -1,4 +1,4 @@
-"""The event loop is late when it is so time after time, and not by one slow turn."""
+"""The event loop is reported as late after several late ticks in a row, not after one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.testing.clocks.manual_timers import ManualTimers
 
 
 class Loop:
-    """A loop that is as late as a test says."""
+    """An event loop with a delay that a test sets."""
 
     def __init__(self, lag_ms_max: int = 500) -> None:
         self.clock = ManualClock()
@@ -19,7 +19,7 @@ class Loop:
         self.watch.start()
 
     def tick(self, late: float = 0.0) -> None:
-        """Be busy until the next tick is so late, and then turn."""
+        """Advance to the next tick plus `late` seconds, then run the timers."""
         self.clock.advance(INTERVAL_SECONDS + late)
         self.timers.advance(0)
 

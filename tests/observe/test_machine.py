@@ -1,4 +1,4 @@
-"""What a node finds on a machine, and what it makes of a system that does not tell."""
+"""Detection of machine properties, including systems that do not report them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY = "MemTotal:       16777216 kB\nMemFree:  1 kB\n"
 
 @pytest.fixture
 def system(tmp_path: Path):
-    """A made-up /proc and /sys."""
+    """A fake /proc and /sys."""
 
     def made(**files: str) -> str:
         for name, text in files.items():

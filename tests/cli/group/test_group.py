@@ -1,4 +1,4 @@
-"""`millstream group`: how far groups have read, shown, set elsewhere and forgotten."""
+"""`millstream group`: show, reset and delete the offsets of groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def committed(node: RunningBroker, group: str, offset: int) -> None:
 
 @contextmanager
 def member(node: RunningBroker, group: str) -> Iterator[None]:
-    """Somebody who reads in a group."""
+    """Run a consumer in the group."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap,

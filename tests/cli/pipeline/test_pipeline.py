@@ -1,4 +1,4 @@
-"""`millstream pipeline`: what it refuses before Spark is started, and what it lists."""
+"""`millstream pipeline`: errors before Spark is started, and listing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_directory_without_pipelines_is_an_empty_list(tmp_path: Path):
 
 
 def test_listing_and_refusing_do_not_load_spark(tmp_path: Path):
-    """It would make every mistake in a file cost seconds."""
+    """Loading Spark would add seconds to every error in a file."""
     (tmp_path / "a.toml").write_text(GOOD.format(name="first"))
     code = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""`millstream queue`: queues made, set, filled, looked at and deleted."""
+"""`millstream queue`: create, set, fill, browse and delete queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millstream queue work`: a command for each job, and what becomes of the job."""
+"""`millstream queue work`: one command per job, and the outcome of the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def queue(node: RunningBroker) -> Iterator[ClientQueue]:
 
 
 def python(tmp_path: Path, code: str) -> list[str]:
-    """A command that runs some Python; it finds `out`, a file to write to."""
+    """Return a command that runs Python code with `out`, a file to write to."""
     script = tmp_path / "command.py"
     script.write_text(f"import os, sys\nout = open({str(tmp_path / 'out')!r}, 'ab')\n{code}\n")
     return [sys.executable, str(script)]
@@ -155,7 +155,7 @@ def test_a_lease_outlives_a_command_that_takes_longer(
              "--", *python(tmp_path, code), gate)  # fmt: skip
     with started(*words) as process:
         wait_until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_bytes())
-        # Somebody else waits for it, for longer than it would be held.
+        # Another client waits for the job for longer than the lease.
         assert queue.claim(1, wait_ms=1_000) == []
         gate.write_bytes(b"go")
         assert process.wait(PATIENCE) == 0

@@ -1,4 +1,4 @@
-"""`millstream quota`: what it shows of a running node, and what it changes there."""
+"""`millstream quota`: show and change the quotas of a running node."""
 
 from __future__ import annotations
 

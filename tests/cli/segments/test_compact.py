@@ -1,4 +1,4 @@
-"""`millstream segments compact`: what goes, what stays, and what is said about it."""
+"""`millstream segments compact`: removed and remaining records, and its output."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def run(*arguments: object) -> Result:
 
 
 def compact(data: Path, *options: object) -> list[dict[str, Any]]:
-    """Run the command to its end; return the lines that it prints, by column."""
+    """Run the command; return its output lines, by column."""
     result = run("segments", "compact", "--data", data, "--json", *options)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 def fill(data: Path, topics: Mapping[str, Mapping[str, str]]) -> None:
-    """Have a node write forty records of four keys, in several segments, to each topic."""
+    """Write forty records of four keys, in several segments, to each topic of a node."""
     with running_broker(data, log=SMALL, store=QUIET) as node:
         for name, configs in topics.items():
             node.run(_fill(node, name, {"segment.bytes": "1024", **configs}))
@@ -69,12 +69,12 @@ def read(data: Path, topic: str) -> list[StoredRecord]:
 
 
 def logs(data: Path, topic: str) -> dict[str, bytes]:
-    """The `.log` files of a topic, by name."""
+    """Return the `.log` files of a topic, by name."""
     return {path.name: path.read_bytes() for path in (data / "topics" / topic).rglob("*.log")}
 
 
 def holds(data: Path, text: bytes) -> bool:
-    """Whether any file of the directory has these bytes in it."""
+    """Return whether any file of the directory contains these bytes."""
     return any(text in path.read_bytes() for path in data.rglob("*") if path.is_file())
 
 
@@ -190,7 +190,7 @@ def test_a_directory_of_an_embedded_store_is_reclaimed_and_stays_one(data: Path)
     assert not (data / "__state").exists()
 
 
-# What is refused, and what fails.
+# Refusals and failures.
 
 
 def test_a_directory_that_a_node_has_open_is_refused_in_one_line(data: Path) -> None:

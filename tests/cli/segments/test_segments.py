@@ -1,4 +1,4 @@
-"""`millstream segments`: what it prints, where, and how it ends."""
+"""`millstream segments`: output, data directories and exit status."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_escape_sequences_in_a_path_do_not_reach_the_terminal(tmp_path: Path) ->
     assert "\\x1b[31mred" in done.stderr
 
 
-# Where the data is.
+# The data directory.
 
 
 def test_the_data_directory_comes_from_the_environment(data: Path) -> None:

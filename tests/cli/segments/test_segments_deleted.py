@@ -1,4 +1,4 @@
-"""`millstream segments` where something was deleted, and where a node keeps its `__state`."""
+"""`millstream segments` with deleted records, and with the `__state` of a node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = 15
 
 
 def deleted_store() -> SimulatedFilesystem:
-    """A data directory with a log that starts inside a segment, with those before it removed."""
+    """Return a disk with a log that starts inside a segment; earlier segments are removed."""
     disk = SimulatedFilesystem()
 
     async def delete(store: Store) -> None:
@@ -31,7 +31,7 @@ def deleted_store() -> SimulatedFilesystem:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory with its state, its metadata and a full trash."""
+    """A data directory with state, metadata and files in the trash."""
     path = tmp_path / "data"
     put_on_disk(deleted_store(), str(path))
     put_on_disk(clean_store(), str(path / "__state"))

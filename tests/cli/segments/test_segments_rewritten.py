@@ -1,4 +1,4 @@
-"""`millstream segments` where segments were rewritten, and records deleted by key."""
+"""`millstream segments` with rewritten segments and records deleted by key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def on_disk(path: Path, *segments: SegmentId, partition: PartitionMetadata | Non
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory right after a rewrite came to count."""
+    """A data directory right after a rewrite took effect."""
     return on_disk(tmp_path / "data", A, B, C, D, X)
 
 
@@ -119,7 +119,7 @@ def test_dump_starts_inside_a_rewritten_segment(data: Path) -> None:
 
 
 def test_dump_leaves_out_records_that_were_deleted_by_key(tmp_path: Path) -> None:
-    """They are still in the files, until these are rewritten."""
+    """The records are still in the files until these are rewritten."""
     rules = (
         DeletionRule(KeyMatch(b"key 3", is_prefix=True), 32),
         DeletionRule(KeyMatch(b"key 7", is_prefix=False), 40),
@@ -156,7 +156,7 @@ def test_reindex_writes_the_index_of_the_generation_that_counts(data: Path) -> N
     assert (result.exit_code, result.stdout) == (0, f"written: {file_of(data, X, 'index')}\n")
 
 
-# Beside a running node.
+# Concurrent with a running node.
 
 
 def switch(disk: SimulatedFilesystem) -> None:
@@ -167,7 +167,7 @@ def switch(disk: SimulatedFilesystem) -> None:
 
 @pytest.mark.parametrize("segment", [A, B, C, D])
 def test_a_walk_goes_on_in_what_was_rewritten_meanwhile(segment: SegmentId) -> None:
-    """Every record that counts is seen, and none twice."""
+    """Every live record is returned once."""
     disk = make_disk(A, B, C, D)
     files = survey_partition(disk, DIRECTORY)
     busy = Busy(disk, path_of(segment, "log"), switch)
@@ -199,7 +199,7 @@ def test_a_walk_passes_over_a_log_that_is_gone_for_good() -> None:
 def test_list_looks_again_where_segments_were_rewritten_meanwhile(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node removes the inputs between the listing and the look at their seals."""
+    """The node removes the inputs after they are listed and before their seals are read."""
     for suffix in ("seal", "index", "log"):
         file_of(data, X, suffix).rename(file_of(data, X, suffix + ".away"))
     listed = OsFilesystem.list

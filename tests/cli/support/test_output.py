@@ -1,4 +1,4 @@
-"""How data looks on standard output."""
+"""Format of data on standard output."""
 
 from __future__ import annotations
 

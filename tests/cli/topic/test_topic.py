@@ -1,4 +1,4 @@
-"""`millstream topic`: what it shows of a running node, and what it deletes there."""
+"""`millstream topic`: describe topics of a running node, and delete records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.commands import free_port, is_one_line, run, type_in
 
 
 def append(node: RunningBroker, topic: str, *keys: bytes, partitions: int = 1) -> None:
-    """Create a topic where there is none, and append one record for each key to all partitions."""
+    """Create the topic if needed, and append one record per key to all partitions."""
 
     async def go() -> None:
         topics = node.server.broker.topics
@@ -44,7 +44,7 @@ def describe(node: RunningBroker, topic: str) -> list[dict[str, object]]:
     return json.loads(result.stdout)["partitions"]
 
 
-# Looking.
+# Show.
 
 
 def test_describe_prints_a_table_with_one_line_for_each_partition(node: RunningBroker) -> None:
@@ -121,7 +121,7 @@ def test_a_topic_that_is_not_there_ends_with_one_line(node: RunningBroker, name:
         assert "\x1b" not in result.stderr
 
 
-# Deleting.
+# Delete.
 
 
 def test_a_key_is_deleted(node: RunningBroker) -> None:
@@ -210,7 +210,7 @@ def test_the_question_says_what_goes(options: tuple[object], words: str) -> None
     assert words in type_in(*arguments, typed="n\n")[1]
 
 
-# Where no node is.
+# Without a running node.
 
 
 def test_where_no_node_answers_that_is_said_in_one_line() -> None:

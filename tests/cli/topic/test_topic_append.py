@@ -1,4 +1,4 @@
-"""`millstream topic append`: what it takes, where that goes, and what is told when it fails."""
+"""`millstream topic append`: accepted input, target partitions, and errors."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_partition_is_written_to(node: RunningBroker) -> None:
 
 
 def test_lines_are_appended_as_they_come(node: RunningBroker) -> None:
-    """And not when the input ends, or when there are enough of them."""
+    """The command does not wait for the end of the input or for a full batch."""
     words = ("topic", "append", "orders", "--server", node.url)
     with started(*words, stdin=subprocess.PIPE) as process:
         for number, line in enumerate([b"first\n", b"second\nthird\n"], start=1):
@@ -197,13 +197,13 @@ def test_a_file_is_appended_whole_with_a_bar_on_a_terminal(
         "topic", "append", "orders", "--file", tmp_path / "lines", "--server", node.url
     )
     assert status == 0
-    assert "append" in shown  # The bar.
+    assert "append" in shown  # The progress bar.
     assert shown.splitlines()[-1].split() == ["0", "0", "4999", "5000"]
     assert values(node) == lines
 
 
 def test_what_tail_prints_is_what_append_takes(node: RunningBroker) -> None:
-    """To the byte, whatever the values, keys and headers are."""
+    """The copy is exact to the byte, for all values, keys and headers."""
     raws = [
         b'{"n": 1.00, "big": 123456789012345678901234567890, "a": "\xc3\xbc"}', b"null",
         b'{"base64": "AA=="}', b"plain", b"\xff", b"", b'"text"', b'{"text": 1}', b"[1,\t2]", None,
@@ -222,7 +222,7 @@ def test_what_tail_prints_is_what_append_takes(node: RunningBroker) -> None:
     assert [(one.key, one.headers, one.timestamp_ms) for one in copies] == [
         (one.key, one.headers, one.timestamp_ms) for one in records(node)
     ]
-    # The server returns a space for a tab between parts of JSON.
+    # The server returns a space for a tab between JSON tokens.
     assert [one.raw for one in copies] == [raw and raw.replace(b"\t", b" ") for raw in raws]
 
 

@@ -1,4 +1,4 @@
-"""`millstream topic tail`: where it begins, what it prints, and how it ends."""
+"""`millstream topic tail`: start position, output and exit."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_it_follows_from_the_end_unless_it_is_told_otherwise(
 ) -> None:
     client.append("orders", "before")
     with started("topic", "tail", "orders", "--server", node.url, "--limit", "1") as process:
-        # Nobody is told when it has begun: there is always one more, until it has seen one.
+        # The start of tail cannot be observed, so append until it has printed a record.
         while process.poll() is None:
             client.append("orders", "after")
         said = process.stdout.read()

@@ -1,4 +1,4 @@
-"""A hundred strings that clients could come up with, to forge a line or to talk to a terminal."""
+"""A hundred strings that a client could send to forge a log line or control a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are written in order by a thread that may wait; who logs never does."""
+"""A thread writes events in order and may block; callers that log never block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.observe.logging.formatter import JsonFormatter, PrettyFormatter
 
 
 class Pipe:
-    """A reader that reads when it is told to."""
+    """A pipe that is read only when a test reads it."""
 
     def __init__(self) -> None:
         reading, writing = os.pipe()
@@ -27,7 +27,7 @@ class Pipe:
         self.writing = os.fdopen(writing, "w")
 
     def lines(self) -> list[dict[str, object]]:
-        """Read to the end, which is where nobody writes any more."""
+        """Close the write end and return all lines."""
         self.writing.close()
         return [json.loads(line) for line in self.reading.read().splitlines()]
 
@@ -69,7 +69,7 @@ def test_events_come_out_in_the_order_in_which_they_happened(pipe: Pipe, logger:
 
 @pytest.mark.timeout(20)
 def test_who_logs_does_not_wait_for_who_reads(pipe: Pipe, logger: logging.Logger):
-    """Nobody reads, and more is said than pipe and memory hold: all of this would hang else."""
+    """The pipe is not read, and the events exceed its capacity and the memory limit."""
     writer = attached(logger, pipe, waiting_bytes_max=100_000)
     for number in range(3_000):
         logger.info("%d %s", number, "x" * 100)
@@ -145,7 +145,7 @@ def test_what_is_said_after_the_end_is_not_said(pipe: Pipe, logger: logging.Logg
     assert pipe.lines() == []
 
 
-# All that a process says.
+# All log output of a process.
 
 
 @pytest.fixture

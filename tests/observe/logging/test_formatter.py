@@ -1,4 +1,4 @@
-"""An event is one line and one JSON object, whatever a client put into it."""
+"""An event is one line and one JSON object, for any text from a client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millstream.observe.logging.formatter import (
 from .hostile_strings import NASTY
 
 HALF = "\ud800"
-"""Half a character: what Python makes of a byte in a path that is no UTF-8."""
+"""A lone surrogate, as Python decodes a byte in a path that is not UTF-8."""
 
 
 def record(message="it happened", *args, level=logging.INFO, error=None, **fields):
@@ -114,7 +114,7 @@ def test_fields_within_fields_end_somewhere():
     assert isinstance(found, str)
 
 
-# For people.
+# Human-readable format.
 
 
 def test_a_pretty_event_has_time_level_part_and_fields():

@@ -1,4 +1,4 @@
-"""What a broker holds is counted when it is asked for, and told within bounds."""
+"""Broker metrics are counted at scrape time; lag is reported for a limited number of partitions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Work = Callable[[Broker, ManualClock], Coroutine[Any, Any, None]]
 
 
 def with_broker(work: Work) -> Callable[[Path], None]:
-    """Make a test of a coroutine that is given a broker, and the clock that it goes by."""
+    """Wrap a coroutine that takes a broker and its clock as a test."""
 
     @functools.wraps(work)
     def test(tmp_path: Path) -> None:

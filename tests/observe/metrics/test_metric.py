@@ -1,4 +1,4 @@
-"""Numbers are written as Prometheus reads them, under names that say what they count."""
+"""Metrics are written in the Prometheus format, under names that state the unit."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ UNITS = (
     "publishers", "quotas", "records", "requests", "seconds", "segments", "sessions",
     "spans", "streams", "topics",
 )  # fmt: skip
-"""What gauges count or measure."""
+"""Units of gauges."""
 
 
 @dataclass
 class Mill:
-    """Something to count."""
+    """A sample object with values to count."""
 
     grains: int = 0
     stones: int = 2
@@ -55,7 +55,7 @@ MILLS = MetricSection(metrics=(GRAINS, STONES, BOTH), labels=("river", "mile"))
 
 
 def parsed(text: str) -> dict[tuple[str, ...], float]:
-    """What Prometheus makes of a text: numbers by name and label values."""
+    """Parse a text as Prometheus does; return samples by name and label values."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
@@ -63,7 +63,7 @@ def parsed(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-# What is declared.
+# Declarations.
 
 
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
@@ -98,7 +98,7 @@ def test_no_name_is_declared_twice():
     assert len(names) == len(set(names))
 
 
-# What is written.
+# Output.
 
 
 def test_a_metric_is_written_with_help_type_and_number():

@@ -1,4 +1,4 @@
-"""What queues hold and do is told, each under its name."""
+"""Metrics of queues: contents and operations, by queue name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus is told exactly what happened, under names that say what they count."""
+"""Metrics of a store: exact values, under names that state what they count."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH = build_batch([Record(b"x" * 50), Record(b"y" * 50)], now_ms=0)
 
 
 class SlowFilesystem(FaultyFilesystem):
-    """A disk without faults on which every sync of a directory takes two seconds."""
+    """A disk without faults on which every directory sync takes two seconds."""
 
     def __init__(self, inner: Filesystem, clock: ManualClock) -> None:
         super().__init__(inner, Fault(call=1_000_000))
@@ -56,7 +56,7 @@ def open_store(
 
 
 class Scraped:
-    """What a scrape of a store gives, by name and labels."""
+    """The metrics of a store, by name and labels."""
 
     def __init__(self, store: Store) -> None:
         self._registry = CollectorRegistry()
@@ -98,7 +98,7 @@ async def test_the_text_of_a_scrape_holds_help_type_and_labels():
     assert LOGS.labels == ("topic", "partition")
 
 
-# Numbers.
+# Values.
 
 
 @in_loop
@@ -371,7 +371,7 @@ async def test_offline_logs_are_counted_though_they_have_no_metrics_of_their_own
 
 
 class UnreadableStore(Store):
-    """A store that no one may look at yet."""
+    """A store that fails the test if it is read."""
 
     @property
     def open_logs(self) -> list[Log]:

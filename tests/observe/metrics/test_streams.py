@@ -1,4 +1,4 @@
-"""Metrics of streams: created, appended to, appended twice, read and closed."""
+"""Metrics of streams: create, append, duplicate append, read and close."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_life_of_a_stream_is_counted(tmp_path: Path):
     with running_broker(tmp_path) as broker:
         path = "/v1/streams/news"
         assert ask(broker.url, "PUT", path, b"", TEXT).status == 201
-        for _ in range(2):  # The second time it is a retry.
+        for _ in range(2):  # The second append is a retry.
             assert ask(broker.url, "POST", path, b"hello", FROM_ONE).status in (200, 204)
         assert ask(broker.url, "GET", path).status == 200
         assert ask(broker.url, "GET", f"{path}?offset=-1&live=long-poll").status == 200

@@ -1,4 +1,4 @@
-"""A collector on loopback: takes what OTLP/HTTP sends, refuses it, or does not answer."""
+"""A collector on loopback that accepts OTLP/HTTP, rejects it, or does not respond."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Row = tuple[str, ...]
 
 
 class Collector:
-    """What arrived, as values."""
+    """Decoded telemetry that has arrived."""
 
     def __init__(self) -> None:
         self.spans: list[dict[str, Any]] = []
         self.metrics: dict[Row, float] = {}
-        """The last value of each metric, by its name and the values of its labels."""
+        """The last value of each metric, by name and label values."""
         self.counters: set[str] = set()
-        """Names of the metrics that only rise."""
+        """Names of the monotonic metrics."""
         self.units: dict[str, str] = {}
         self.resource: dict[str, Any] = {}
         self.headers: dict[str, str] = {}
         self.requests: dict[str, int] = {"/v1/traces": 0, "/v1/metrics": 0}
         self.status = 200
-        """What is answered."""
+        """HTTP status of the responses."""
         self.answering = threading.Event()
-        """Whether anything is answered at all."""
+        """Whether requests get a response."""
         self.answering.set()
         self.url = ""
         self.failures: list[BaseException] = []
-        """What was wrong with what arrived."""
+        """Errors in received requests."""
 
     def take(self, path: str, body: bytes, headers: dict[str, str]) -> None:
         self.requests[path] += 1
@@ -68,7 +68,7 @@ class Collector:
             self.metrics[metric.name, *labels.values()] = point.as_double
 
     def span(self, name: str, is_it: Callable[[dict[str, Any]], bool] = lambda _: True) -> Any:
-        """The span of this name, once it has arrived."""
+        """Wait for the span of this name and return it."""
         found: list[dict[str, Any]] = []
 
         def has_come() -> bool:
@@ -125,7 +125,7 @@ def running_collector() -> Iterator[Collector]:
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            """A client that gave up is no news."""
+            """Ignore clients that closed the connection."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""Spans and metrics reach a collector over OTLP, and one that is down or slow disturbs nobody."""
+"""Spans and metrics reach a collector over OTLP; a failed or slow collector blocks no request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SERVER_KIND = 2
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    # As often as the SDK sends: a test need not wait for more than this.
+    # The export interval of the SDK, so that a test waits no longer than this.
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     with running_collector() as found:
         yield found
@@ -87,7 +87,7 @@ def append(broker: RunningBroker, topic: str = "mail", **headers: str) -> None:
 def test_an_append_over_http_is_part_of_the_trace_of_its_caller(
     tmp_path: Path, collector: Collector
 ):
-    # Nothing is drawn: the caller follows this one, and that decides.
+    # No span is sampled at random: the decision of the caller applies.
     with node(tmp_path, traced(collector, traces_ratio=0.0)) as broker:
         append(broker)
         append(broker, traceparent=f"00-{TRACE}-{CALLER}-01")
@@ -313,7 +313,7 @@ def test_a_collector_that_is_down_disturbs_nobody_and_is_told_of_once(
     tmp_path: Path, collector: Collector, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
-    collector.status = 400  # What the SDK does not try again.
+    collector.status = 400  # The SDK does not retry this status.
     with node(tmp_path, traced(collector, metrics=True, metrics_interval_ms=100)) as broker:
         for _ in range(20):
             append(broker)
@@ -402,7 +402,7 @@ def test_reading_metrics_lets_others_have_the_loop_in_between(tmp_path: Path, co
         assert broker.run(count()) >= pieces
 
 
-# Off, or not there.
+# Disabled or not installed.
 
 
 def test_a_node_that_sends_nothing_loads_nothing_of_it(tmp_path: Path):
@@ -466,7 +466,7 @@ def test_a_wrong_setting_is_refused_with_what_is_allowed(name: str, value: objec
         TelemetryConfig(**{name: value})
 
 
-# A process of its own.
+# A separate process.
 
 
 def test_a_node_is_told_by_its_settings_and_stops_cleanly(tmp_path: Path, collector: Collector):
