@@ -1,4 +1,4 @@
-"""Applications that run in a process of their own, beside the test."""
+"""Applications that run in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextlib.contextmanager
 def running(log: Path, module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module for as long as the block lasts; what it says goes to `log`."""
+    """Run a module during the block, with its output in `log`."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", module, *arguments],

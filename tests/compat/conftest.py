@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker | None]:
-    """Our broker; nothing where the tests run against another."""
+    """Our broker, or None if the tests run against another one."""
     if "MILLSTREAM_TEST_BOOTSTRAP" in os.environ:
         yield None
         return
@@ -44,7 +44,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker | N
 
 @pytest.fixture(scope="session")
 def bootstrap(node: RunningBroker | None) -> str:
-    """Where clients connect to: "host:port"."""
+    """Address for clients: "host:port"."""
     return os.environ["MILLSTREAM_TEST_BOOTSTRAP"] if node is None else node.bootstrap
 
 
@@ -55,7 +55,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name for topics, groups and transactional ids that this test alone has."""
+    """A unique name for topics, groups and transactional ids of the test."""
     return f"{request.node.originalname[5:60]}-{_RUN}-{next(_numbers)}"
 
 

@@ -1,4 +1,4 @@
-"""confluent-kafka, the client around librdkafka, with what its tests share."""
+"""Helpers for tests with confluent-kafka, the Python client on librdkafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SETTINGS: Settings = _QUIET | {
     "retry.backoff.max.ms": 100,
 }
 GROUP_SETTINGS = {
-    # The shortest session that Kafka's broker allows unless told otherwise.
+    # The shortest session that Kafka's broker allows by default.
     "classic": {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200},
     # Here the broker says how often to beat.
     "consumer": {"group.protocol": "consumer"},
@@ -45,12 +45,12 @@ def consumer(bootstrap: str, settings: Settings | None = None, *, group: str = "
 def member(
     bootstrap: str, group: str, protocol: str = "classic", settings: Settings | None = None
 ) -> Consumer:
-    """A consumer that is to join a group by one of the two protocols."""
+    """Return a consumer that joins a group with one of the two protocols."""
     return consumer(bootstrap, GROUP_SETTINGS[protocol] | (settings or {}), group=group)
 
 
 class Reports(list[Message]):
-    """Delivery reports, in the order they came."""
+    """Delivery reports, in order of arrival."""
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -68,7 +68,7 @@ def send(producer: Producer, topic: str, values: Iterable[Any], **more: Any) -> 
 
 
 def read(consumer: Consumer, count: int, *, timeout_s: float = TIMEOUT_S) -> list[Message]:
-    """The next `count` messages; an error is raised, and so is waiting too long."""
+    """Return the next `count` messages; raise errors, and if it takes too long."""
     messages: list[Message] = []
     deadline = time.monotonic() + timeout_s
     while len(messages) < count:
@@ -88,7 +88,7 @@ def read_all(
     partition: int = 0,
     offset: int = 0,
 ) -> list[Message]:
-    """Everything that a partition shows from its start, or from an offset, to its end."""
+    """Return all records of a partition from its start, or from an offset, to its end."""
     at_end = {"enable.partition.eof": True, "fetch.wait.max.ms": 20}
     reader = consumer(bootstrap, at_end | (settings or {}))
     reader.assign([TopicPartition(topic, partition, offset)])
@@ -117,7 +117,7 @@ def poll_until(
     is_done: Callable[[], bool],
     on_message: Callable[[Consumer, Message], None] = lambda *_: None,
 ) -> None:
-    """Poll all consumers in turn until `is_done`, and hand on what they get."""
+    """Poll all consumers in turn until `is_done`, and yield their messages."""
     deadline = time.monotonic() + TIMEOUT_S
     while not is_done():
         assert time.monotonic() < deadline, "what was waited for did not happen"
@@ -128,5 +128,5 @@ def poll_until(
 
 
 def error_code(raised: Any) -> int:
-    """The code inside a `KafkaException` that `pytest.raises` caught."""
+    """Return the code of a `KafkaException` that `pytest.raises` caught."""
     return raised.value.args[0].code()

@@ -1,4 +1,4 @@
-"""Old data goes, and every client reads what is left."""
+"""Operations that delete old data, and clients that read the remaining records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAIT_MS = 20
 
 
 class Seen(NamedTuple):
-    """A record as an application gets it."""
+    """A record as an application receives it."""
 
     offset: int
     key: str | None
@@ -42,10 +42,10 @@ class Seen(NamedTuple):
 
 
 class Life:
-    """What an operator can do to the records of a topic with one partition.
+    """Operations on the records of a topic with one partition.
 
-    Our broker is told when to look after its logs; Kafka does when it gets round to it, which then
-    is waited for.
+    Our broker runs maintenance on request; Kafka runs it by its own schedule, and the tests wait
+    for it.
     """
 
     def __init__(self, node: RunningBroker | None, admin: AdminClient, bootstrap: str) -> None:
@@ -64,7 +64,7 @@ class Life:
         self._admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
     def evict(self, topic: str) -> int:
-        """Have retention take all that is there; returns the offset after it."""
+        """Let retention delete all records; return the next offset."""
         self.configure(topic, {"retention.ms": "1"})
         end = self.watermarks(topic)[1]
         self._until(lambda: self.watermarks(topic)[0] == end)
@@ -72,7 +72,7 @@ class Life:
         return end
 
     def compact(self, topic: str, is_done: Callable[[], bool]) -> None:
-        """Have a topic compacted until that shows."""
+        """Compact a topic, and wait for the result."""
         self._until(is_done)
 
     def delete_key(self, topic: str, key: str) -> int:
@@ -82,7 +82,7 @@ class Life:
         return self._node.run(partition.delete_keys(key=key.encode()))
 
     def reclaim(self) -> None:
-        """Have what was deleted leave the files. Kafka cannot."""
+        """Remove deleted records from the files. Kafka cannot."""
         assert self._node is not None
         self._node.run(self._node.server.broker.store.maintenance.run_once(is_forced=True))
 
@@ -115,7 +115,7 @@ class Reading(NamedTuple):
     bytes_max: int = 1024 * 1024
     """How much a fetch may bring; one batch always comes."""
     reset: str = "none"
-    """What to do where the offset is out of range: `earliest`, `latest`, or `none`, an error."""
+    """Reset policy for an offset out of range: `earliest`, `latest`, or `none`, an error."""
 
     @property
     def isolation(self) -> str:

@@ -29,7 +29,7 @@ def main(bootstrap: str, source: str, target: str, group: str, state_directory: 
         consumer_poll_timeout=0.1,
         loglevel="WARNING",
         consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 200},
-        # What it leaves open when it is killed has to time out: its next start has another id.
+        # A transaction left open by a kill has to time out: the next start has another id.
         producer_extra_config={"transaction.timeout.ms": 3000},
     )
     words = app.topic(source, key_deserializer="str", value_deserializer="str")

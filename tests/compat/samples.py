@@ -1,4 +1,4 @@
-"""Records that every client has to agree with us on."""
+"""Records that every client must encode and decode as we do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ every_codec = pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.na
 
 
 def stored(records: tuple[Record, ...] = RECORDS, *, base_offset: int = 0) -> list[StoredRecord]:
-    """What a reader should make of `records`."""
+    """Return `records` as a reader should return them."""
     return [
         StoredRecord(offset, r.timestamp_ms or 0, r.key, r.value, r.headers)
         for offset, r in enumerate(records, base_offset)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 
 def awaited(test):
-    """Lets a test be a coroutine, with a deadline."""
+    """Run a coroutine as a test, with a deadline."""
 
     @functools.wraps(test)
     def run(*arguments, **fixtures):
@@ -56,14 +56,14 @@ async def read(client, count):
 
 
 async def until(is_done):
-    """Let the clients' own tasks run until the coroutine `is_done` says so."""
+    """Let the tasks of the clients run until `is_done` returns true."""
     async with asyncio.timeout(TIMEOUT_S):
         while not await is_done():  # noqa: ASYNC110 - No client tells of what is waited for.
             await asyncio.sleep(0.01)
 
 
 async def until_owned(counts):
-    """Wait until each consumer owns as many partitions as is said."""
+    """Wait until each consumer owns the given number of partitions."""
 
     async def is_done():
         return all(len(client.assignment()) == count for client, count in counts.items())
@@ -263,7 +263,7 @@ async def test_results_and_the_place_of_the_input_are_committed_together(
 
 
 async def read_from(reader, topic):
-    """The two records again, for their offsets: those that were aborted took 0 to 2."""
+    """Read the two records again with their offsets; aborted records took 0 to 2."""
     await reader.seek_to_beginning(TopicPartition(topic, 0))
     return await read(reader, 2)
 

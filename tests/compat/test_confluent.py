@@ -1,6 +1,6 @@
 """confluent-kafka reads what we write, and we read what it writes.
 
-librdkafka brings a mock broker that keeps batches as they come. The client talks to it as to any
+librdkafka has a mock broker that stores batches unchanged. The client talks to it as to any
 broker; our half goes over a plain socket.
 """
 

@@ -37,7 +37,7 @@ from .librdkafka import (
 
 
 def done(futures):
-    """The result of the one future in an answer."""
+    """Return the result of the only future in a response."""
     (future,) = futures.values()
     return future.result(TIMEOUT_S)
 
@@ -49,7 +49,7 @@ def create(admin, name, partitions=1, configs=None, **settings):
 
 
 def refusal(call, *arguments, **settings):
-    """The code of the error that the call has to end with."""
+    """Return the code of the error that the call must raise."""
     with pytest.raises(KafkaException) as raised:
         call(*arguments, **settings)
     return error_code(raised)

@@ -29,7 +29,7 @@ both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 @pytest.fixture
 def join(bootstrap, name):
-    """Starts members of the group `name`; all are closed in the end."""
+    """Start members of the group `name`; all are closed at the end."""
     members = []
 
     def start(topics, protocol="classic", settings=None):
@@ -49,7 +49,7 @@ def owned(consumer):
 
 
 def is_shared(consumers, partitions):
-    """Whether all partitions are owned, each by one, and each consumer has its fair share."""
+    """Whether each partition has one owner, and each consumer its fair share."""
     all_owned = [partition for consumer in consumers for partition in owned(consumer)]
     shares = [len(owned(consumer)) for consumer in consumers]
     is_fair = max(shares) - min(shares) <= 1

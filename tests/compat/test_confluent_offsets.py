@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) finds its place: watermarks, times, seeks and committed offsets."""
+"""confluent-kafka (librdkafka) positions: watermarks, timestamps, seeks and committed offsets."""
 
 from __future__ import annotations
 

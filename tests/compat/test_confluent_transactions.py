@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) writes in transactions: all of one is seen, or nothing of it."""
+"""confluent-kafka (librdkafka) writes in transactions: all of one is visible, or nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(writer, topic, *sent, partition=0):
 
 
 def committed_end(admin, topic, partition=0):
-    """Where read_committed ends: the last stable offset."""
+    """Return the last stable offset, where read_committed ends."""
     place = TopicPartition(topic, partition)
     answer = admin.list_offsets(
         {place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
@@ -133,7 +133,7 @@ def test_a_producer_is_fenced_by_the_next_of_its_name(bootstrap, new_topic, name
     writer.begin_transaction()
     write(writer, topic, b"of the zombie")
     successor = transactional(bootstrap, name)
-    # What the zombie had open was aborted before its successor could begin.
+    # The open transaction of the zombie was aborted before its successor could begin.
     successor.begin_transaction()
     write(successor, topic, b"of the successor")
     successor.commit_transaction(TIMEOUT_S)
@@ -216,7 +216,7 @@ def test_the_place_is_not_shown_before_the_commit(bootstrap, name, source, write
     writer.begin_transaction()
     place = TopicPartition(source, 0, 1)
     writer.send_offsets_to_transaction([place], reader.consumer_group_metadata(), TIMEOUT_S)
-    # Who asks for stable offsets, as librdkafka does, has to wait; here it is not seen in time.
+    # A request for stable offsets, as librdkafka sends it, has to wait; here it times out.
     with pytest.raises(KafkaException) as raised:
         reader.committed([TopicPartition(source, 0)], 0.5)
     assert error_code(raised) == KafkaError._TIMED_OUT

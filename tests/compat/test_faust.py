@@ -1,4 +1,4 @@
-"""Faust keeps a table beside a stream, and finds it again after a restart."""
+"""Faust keeps a table of a stream, and restores it after a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(bootstrap, topic, orders):
 
 
 def committed(admin, group):
-    """How many orders the application has settled."""
+    """Return the number of orders that the application has committed."""
     request = ConsumerGroupTopicPartitions(group)
     (future,) = admin.list_consumer_group_offsets([request]).values()
     places = future.result(TIMEOUT_S).topic_partitions

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 @pytest.fixture
 def connect(bootstrap):
-    """Makes clients that are closed after the test: `connect(KafkaProducer, acks=1)`."""
+    """Create clients that are closed after the test: `connect(KafkaProducer, acks=1)`."""
     clients = []
 
     def start(kind, *topics, **settings):
@@ -73,7 +73,7 @@ def read(consumer, count):
 
 
 def read_all(connect, topic, partition=0, **settings):
-    """Everything from the start to what was the end when this began."""
+    """Return all records from the start to the present end."""
     consumer = connect(KafkaConsumer, **settings)
     place = TopicPartition(topic, partition)
     consumer.assign([place])

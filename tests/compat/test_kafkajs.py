@@ -1,6 +1,6 @@
 """KafkaJS, the client written in JavaScript, writes, reads, shares, transacts and administers.
 
-What it does is in `kafkajs/scenario.js`; what has to come of it is here.
+The scenarios are in `kafkajs/scenario.js`; the expected results are here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent / "kafkajs"
 
 @pytest.fixture
 def play(bootstrap, name):
-    """Plays a scenario and returns what it saw."""
+    """Run a scenario and return its output."""
 
     assert (FOLDER / "node_modules" / "kafkajs").exists(), "run `make clients`"
 

@@ -1,4 +1,4 @@
-"""kcat, as Debian ships it with librdkafka 2.0, produces, consumes and asks."""
+"""kcat, as Debian ships it with librdkafka 2.0, produces, consumes and queries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .conftest import TIMEOUT_S
 
 @pytest.fixture
 def kcat(bootstrap):
-    """Runs kcat: `kcat("-L")` returns what it prints."""
+    """Run kcat: `kcat("-L")` returns its output."""
 
     assert shutil.which("kcat"), "run `make clients`"
 
     def run(*arguments, sent=None):
-        # Later settings win, and what is not known to this kcat is an error.
+        # Later settings win; a setting that this kcat does not know is an error.
         command = ["kcat", "-b", bootstrap, *arguments]
         done = subprocess.run(
             command, input=sent, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False
@@ -30,7 +30,7 @@ def kcat(bootstrap):
 
 
 def consumed(kcat, topic, *arguments):
-    """Everything in the topic, as kcat's JSON has it."""
+    """Return all records of the topic in kcat's JSON."""
     lines = kcat("-C", "-t", topic, "-e", "-q", "-J", *arguments).splitlines()
     return [json.loads(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""Real clients read across what went: by retention, by compaction, by deletion.
+"""Real clients read topics with records removed by retention, compaction and deletion.
 
 All but the tests that ask for `ours` can also run against Apache Kafka.
 """
@@ -40,7 +40,7 @@ def ours(life):
 
 @pytest.fixture
 def write(bootstrap):
-    """Writes batches of keys and values: `write(topic, [("a", "1"), ("b", None)], ...)`."""
+    """Write batches of keys and values: `write(topic, [("a", "1"), ("b", None)], ...)`."""
     times = itertools.count(BEGIN_MS, 1000)
     writer = producer(bootstrap, {"linger.ms": 50, "enable.idempotence": True})
 
@@ -60,7 +60,7 @@ every_limit = pytest.mark.parametrize("bytes_max", [TINY, WHOLE], ids=["tiny", "
 
 
 def check_from(client: str, reading: Reading, expected: Sequence[Seen]) -> None:
-    """Read from an offset on, and compare with what is to be seen from there."""
+    """Read from an offset on, and compare with the expected records."""
     wanted = [seen for seen in expected if seen.offset >= reading.offset]
     assert CLIENTS[client](reading._replace(count=len(wanted))) == wanted
 
@@ -70,7 +70,7 @@ def check_from(client: str, reading: Reading, expected: Sequence[Seen]) -> None:
 
 @pytest.fixture
 def evicted(life, bootstrap, new_topic):
-    """A topic of which 10 to 14 are left."""
+    """A topic with the remaining offsets 10 to 14."""
     topic = new_topic()
     writer = producer(bootstrap)
     send(writer, topic, [b"%d" % number for number in range(10)], partition=0)
@@ -101,7 +101,7 @@ def test_who_comes_too_late_is_told_so_if_it_wants_to_know(client, bootstrap, ev
 
 @pytest.fixture
 def compacted(life, bootstrap, new_topic, write):
-    """A topic with holes at its start, between batches and inside one; returns what is left."""
+    """A topic with holes at its start, between batches and in one; returns the other records."""
     topic = new_topic(configs=COMPACTED)
     write(
         topic,
@@ -234,7 +234,7 @@ def test_who_waits_behind_deleted_records_gets_what_comes_next(client, bootstrap
 def test_records_that_were_deleted_before_an_offset_are_not_missed(
     client, before, ours, admin, bootstrap, new_topic, write
 ):
-    """Kafka says here that the place is out of range, as it does when retention took it."""
+    """Kafka reports OFFSET_OUT_OF_RANGE here, as it does after retention."""
     topic = new_topic()
     write(topic, [("k", str(number)) for number in range(5)])
     place = TopicPartition(topic, 0, before)

@@ -30,7 +30,7 @@ def write(bootstrap, source, count):
 
 
 def counts_seen(bootstrap, target):
-    """For each word, the counts that were written, in their order."""
+    """Return the counts written for each word, in order."""
     seen = {word: [] for word in WORDS}
     for partition in range(PARTITIONS):
         for message in read_all(bootstrap, target, partition=partition):

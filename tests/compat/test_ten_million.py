@@ -34,7 +34,7 @@ CONFIGS = {
 
 
 def numbered_batches() -> Iterator[bytes]:
-    """Batches whose keys count up to KEYS again and again, and whose values say which round it is.
+    """Batches whose keys cycle up to KEYS, and whose values contain the number of the cycle.
 
     Building ten million records one by one would take a minute: one batch is, and then the digits
     in it are changed.

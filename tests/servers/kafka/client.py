@@ -1,4 +1,4 @@
-"""A client that speaks exactly the version it is told to, and nothing by itself."""
+"""A client that sends exactly the given requests in the given versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RawClient:
         self.socket.close()
 
     def call(self, request: Any, version: int | None = None) -> Any:
-        """Send a request, and return the answer to it."""
+        """Send a request, and return the response."""
         self.send(request, version)
         return self.receive()
 
@@ -53,7 +53,7 @@ class RawClient:
             self._sent.append((self._next, api, version))
 
     def receive(self) -> Any:
-        """Return the answer to the oldest request that has none yet."""
+        """Return the response to the oldest pending request."""
         number, api, version = self._sent.popleft()
         body = self.receive_frame()
         assert struct.unpack_from(">i", body)[0] == number, "answers come in order"
@@ -65,7 +65,7 @@ class RawClient:
         return self._exactly(size)
 
     def is_closed_by_peer(self) -> bool:
-        """Whether the node ended the connection."""
+        """Whether the node closed the connection."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -82,7 +82,7 @@ class RawClient:
 
 
 def frame(request: Any, version: int, number: int, *, client_id: str = "raw") -> bytes:
-    """Return one request as it goes over the wire."""
+    """Return one encoded request."""
     api = BY_REQUEST[type(request)]
     name = client_id.encode()
     header = struct.pack(">hhih", api.key, version, number, len(name)) + name

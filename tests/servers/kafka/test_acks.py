@@ -1,7 +1,7 @@
-"""When a produce is answered, and when the memory that it came in is free: both ways through.
+"""When a produce is answered, and when its buffer is released, on both paths.
 
-Version 9 takes the short way for plain requests, version 8 never does; a batch with a producer id
-takes another turn on either.
+Version 9 takes the fast path for plain requests, version 8 never does; a batch with a producer id
+takes another branch on either.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ ANY_PRODUCER = pytest.mark.parametrize("producer_id", [-1, 1])
 
 
 class Session:
-    """As much of a connection as a request needs."""
+    """The parts of a connection that a request needs."""
 
     principal, host = "ANONYMOUS", ""
 
     def answered(self, size: int) -> None:
-        """Take note of nothing: the tests look for themselves."""
+        """Do nothing: the tests check the request."""
 
 
 class ProduceClient:
-    """The way from a frame to one partition."""
+    """Sends produce frames to one partition."""
 
     def __init__(self, bench: Bench) -> None:
         broker: Any = SimpleNamespace(
@@ -54,7 +54,7 @@ class ProduceClient:
         self._blocks = BlockPool(bytes_max=1 << 20)
 
     def send(self, records: bytes, *, acks: int, version: int) -> tuple[Any, ReceiveBlock]:
-        """Begin a produce; return it, and the memory that it came in."""
+        """Begin a produce; return it and its buffer."""
         data = frame(produce_request("t", records, acks=acks), version, 1)[4:]
         block = self._blocks.take(len(data))
         block.view[: len(data)] = data

@@ -1,4 +1,4 @@
-"""Consumer groups whose partitions the server divides, with librdkafka as their members."""
+"""Consumer groups with assignment by the server, and librdkafka clients as members."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_topic(admin: AdminClient, name: str, partitions: int) -> None:
 
 
 def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> list[bytes]:
-    """Have members poll until `condition` holds; return what they read meanwhile."""
+    """Poll members until `condition` holds; return the records they read."""
     values = []
     deadline = time.monotonic() + WAIT_S_MAX
     while not condition():

@@ -1,4 +1,4 @@
-"""Fetch sessions remember what a consumer fetches, and refuse what does not go on from there."""
+"""Fetch sessions store the partitions of a consumer, and refuse requests out of sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrives is cut into frames, in memory that is not copied and never taken on trust."""
+"""Frame receiver: cuts received bytes into frames without a copy, and validates sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make(*, bytes_max: int = 512 * MIB, frame_size_max: int = 100 * MIB):
 
 
 def feed(receiver: FrameReceiver, data: bytes, piece: int) -> list[bytes]:
-    """Let `data` arrive in pieces of at most `piece` bytes; release each frame at once."""
+    """Feed `data` in pieces of at most `piece` bytes; release each frame at once."""
     found, position = [], 0
     while position < len(data):
         assert receiver.has_capacity()

@@ -1,4 +1,4 @@
-"""Where Kafka keeps groups and transactions in topics, there are none, and none can be made."""
+"""Kafka's internal topics for groups and transactions do not exist and cannot be created."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ def test_a_topic_of_kafkas_own_cannot_be_created(client, name):
     wanted = CreateTopicsRequestTopic(name=name, num_partitions=1, replication_factor=1)
     (topic,) = client.call(CreateTopicsRequest(topics=(wanted,), timeout_ms=1000)).topics
     assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert "Kafka's own" in topic.error_message
+    assert "reserved for Kafka's internal use" in topic.error_message

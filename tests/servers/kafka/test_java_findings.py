@@ -1,4 +1,4 @@
-"""What Kafka's own tools and Java clients rely on, found by running them against a node."""
+"""Behaviour that Kafka's tools and Java clients rely on, found by running them against a node."""
 
 from __future__ import annotations
 

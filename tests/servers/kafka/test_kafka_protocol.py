@@ -1,4 +1,4 @@
-"""One connection: requests begin in order, answers go out in order, and nothing grows unbounded."""
+"""One connection: requests and responses are in order, and nothing grows unbounded."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeListener:
-    """Keeps every request that begins; a test answers it when it likes."""
+    """Keeps every request; the test answers it later."""
 
     def __init__(self, config: KafkaConfig | None = None, *, is_full=False):
         self.config = config or KafkaConfig()
@@ -80,7 +80,7 @@ class FakeListener:
 
 
 def finish(exchange: PendingRequest, session: KafkaProtocol, answer: bytes) -> None:
-    """Do as `PendingRequest.answer` does, with an answer that is bytes already."""
+    """Answer like `PendingRequest.answer`, with an encoded response."""
     exchange.release()
     exchange.parts = [answer]
     session.answered(len(answer))
@@ -263,7 +263,7 @@ async def test_an_append_under_way_keeps_its_bytes_after_its_connection_ended():
 
 @on_loop
 async def test_answers_that_are_not_sent_yet_count_as_if_they_were():
-    """Else one read full of small requests for large answers would take all memory at once."""
+    """Otherwise one read of many small requests with large responses would take all memory."""
     connection = Connection(KafkaConfig(output_bytes_max=64 * 1024))
     connection.receive(*[b"request%d" % number for number in range(10)])
     for number in range(1, 10):

@@ -1,4 +1,4 @@
-"""Over the wire: what is read of a partition whose records went, and what a full one says."""
+"""Fetches from partitions with removed records, and produces to a full partition."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SHORT_WAY, LONG_WAY = 9, 8
 
 @pytest.fixture
 def partition_of(broker):
-    """Return partition 0 of a topic, which belongs to the thread of the broker."""
+    """Return partition 0 of a topic; it belongs to the thread of the broker."""
     return lambda topic: broker.server.broker.topics.partition(topic, 0)
 
 
 @pytest.fixture
-def upkeep(broker):
-    """Look after all logs: `upkeep()`."""
+def run_maintenance(broker):
+    """Run maintenance of all logs."""
 
     def run(*, is_forced=False):
         broker.run(broker.server.broker.store.maintenance.run_once(is_forced=is_forced))
@@ -70,15 +70,15 @@ def configure(client, topic, **configs):
 
 
 @pytest.fixture
-def evicted(client, upkeep, partition_of):
-    """A topic of which retention took 0 to 4, and 5 is left."""
+def evicted(client, run_maintenance, partition_of):
+    """A topic with offset 5; retention deleted 0 to 4."""
     topic = make_topic(client, retention_ms="0")
     for number in range(5):
         produce(client, topic, batch_of(b"%d" % number))
     deadline = time.monotonic() + 20
     while partition_of(topic).log_start_offset < 5:
         assert time.monotonic() < deadline
-        upkeep()
+        run_maintenance()
     configure(client, topic, retention_ms="-1")
     produce(client, topic, batch_of(b"5"))
     return topic
@@ -128,7 +128,7 @@ def delete_before(client, topic, offset):
 
 @pytest.fixture
 def deleted(broker, client, partition_of):
-    """A topic with batches of two keys, and what they were before one key was deleted."""
+    """A topic with batches of two keys, and its records before one key was deleted."""
     topic = make_topic(client)
     for number in range(10):
         key = b"gone" if number % 3 == 0 else b"stay"
@@ -139,10 +139,10 @@ def deleted(broker, client, partition_of):
 
 
 @pytest.mark.parametrize("is_reclaimed", [False, True])
-def test_all_other_batches_are_the_same_bytes(client, deleted, upkeep, is_reclaimed):
+def test_all_other_batches_are_the_same_bytes(client, deleted, run_maintenance, is_reclaimed):
     topic, before = deleted
     if is_reclaimed:
-        upkeep(is_forced=True)
+        run_maintenance(is_forced=True)
     found = fetch(client, topic, part())
     assert [record.offset for record in read_all(found.records)] == [1, 2, 4, 5, 7, 8]
     after = batches_in(found)
@@ -153,10 +153,12 @@ def test_all_other_batches_are_the_same_bytes(client, deleted, upkeep, is_reclai
 
 @pytest.mark.parametrize("is_reclaimed", [False, True])
 @pytest.mark.parametrize("size_max", [1, 100, 300, 1_000_000])
-def test_every_position_leads_to_the_next_record(client, deleted, upkeep, is_reclaimed, size_max):
+def test_every_position_leads_to_the_next_record(
+    client, deleted, run_maintenance, is_reclaimed, size_max
+):
     topic, _ = deleted
     if is_reclaimed:
-        upkeep(is_forced=True)
+        run_maintenance(is_forced=True)
     left = [1, 2, 4, 5, 7, 8]
     for offset in range(10):
         found = fetch(client, topic, part(offset=offset, size_max=size_max))
@@ -171,7 +173,7 @@ def test_every_position_leads_to_the_next_record(client, deleted, upkeep, is_rec
 
 
 def test_an_empty_batch_at_the_end_does_not_end_the_wait(broker, client, deleted):
-    """A client that does not step over it would ask for it again and again without a pause."""
+    """A client that does not skip it would fetch it again and again without a pause."""
     topic, _ = deleted
     began = time.monotonic()
     found = fetch(client, topic, part(offset=9), wait_ms=200, size_min=1)
@@ -215,14 +217,14 @@ def test_an_empty_batch_leaves_its_room_to_the_next_partition(client, partition_
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("size_max", [1, 200, 1_000_000])
 def test_a_compacted_log_can_be_read_from_every_position(
-    client, upkeep, broker, isolation, size_max
+    client, run_maintenance, broker, isolation, size_max
 ):
     topic = make_topic(client, cleanup_policy="compact")
     for number in range(30):
         produce(client, topic, batch_of(b"%d" % number, key=b"%d" % (number % 7)))
     log = broker.server.broker.store.get(topic)
     broker.run(log.roll())
-    upkeep(is_forced=True)
+    run_maintenance(is_forced=True)
     for offset in range(31):
         position, seen = offset, []
         while position < 30:
@@ -253,7 +255,7 @@ def test_a_full_topic_refuses_what_does_not_fit(client, version, limit):
         assert refused.error_code == ErrorCode.POLICY_VIOLATION
         assert refused.base_offset == -1
         if version >= 8:
-            assert "it rejects what does not fit" in refused.error_message
+            assert "is full: it must hold at most" in refused.error_message
     configure(client, topic, millstream_discard="old")
     assert produce(client, topic, batch_of(b"y" * 800), version).base_offset == 1
 

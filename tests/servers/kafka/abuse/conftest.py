@@ -1,4 +1,4 @@
-"""One node for all tests that need no limits of their own."""
+"""One node for all tests that need no special limits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def shared_node(tmp_path_factory):
 
 @pytest.fixture
 def node(shared_node):
-    """The node that is shared; whatever a test did to it, it has to be well afterwards."""
+    """The shared node, which must be healthy after every test."""
     yield shared_node
     shared_node.check()

@@ -1,4 +1,4 @@
-"""A node that runs as a process, and what can be seen of it from outside."""
+"""A node that runs as a process, observed from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 
 
 class Node:
-    """A running process. It must never say that it made an error of its own."""
+    """A running process. It must never log an internal error."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path, bootstrap: str) -> None:
         self._process = process
@@ -29,20 +29,20 @@ class Node:
         self.bootstrap = bootstrap
 
     def memory_bytes(self) -> int:
-        """What the process holds of the machine's memory."""
+        """Return the resident memory of the process."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 
     def said(self) -> str:
-        """Everything that the node has logged."""
+        """Return everything that the node has logged."""
         return self._log.read_text()
 
     def client(self, **settings: Any) -> RawClient:
         return RawClient(self.bootstrap, **settings)
 
     def check(self) -> None:
-        """Fail unless the node runs, serves, and found no error of its own."""
+        """Fail unless the node runs, serves, and logged no internal error."""
         assert self._process.poll() is None, self.said()[-3000:]
         serve_once(self)
         said = self.said()
@@ -58,9 +58,9 @@ def serve_once(node: Node) -> None:
 
 @contextlib.contextmanager
 def running_node(directory: Path, **settings: Any) -> Iterator[Node]:
-    """Run a node as long as the block lasts.
+    """Run a node during the block.
 
-    In the end it has to be well, to stop cleanly, and to leave sound files.
+    At the end it must be healthy, stop cleanly, and leave valid files.
     """
     log = directory / "log"
     with log.open("w") as errors:
@@ -93,14 +93,14 @@ def running_node(directory: Path, **settings: Any) -> Iterator[Node]:
 
 
 def verify(data: Path) -> None:
-    """Fail unless every file in a data directory is sound."""
+    """Fail unless every file in a data directory is valid."""
     command = [Path(sys.executable).with_name("millstream"), "segments", "verify", "--data", data]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def wait_until(is_done: Callable[[], bool], *, seconds: float = TIMEOUT_S) -> None:
-    """Look again and again until something has happened outside this process."""
+    """Poll until a condition outside this process holds."""
     deadline = time.monotonic() + seconds
     while not is_done():
         assert time.monotonic() < deadline, f"what was waited for did not happen in {seconds} s"

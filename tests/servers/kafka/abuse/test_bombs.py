@@ -1,4 +1,4 @@
-"""Batches that unpack to a gigabyte: no codec may cost the node that memory."""
+"""Batches that decompress to a gigabyte: no codec may cost the node that memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def packed(codec):
         return frame + bytes(cramjam.zstd.compress(zeros)) * (UNPACKED // len(zeros))
     if codec == Codec.LZ4:
         return bytes(cramjam.lz4.compress(start + bytes(UNPACKED // 8)))
-    # Snappy's block says first what it unpacks to: four gigabytes less one.
+    # Snappy's block begins with its decompressed size: four gigabytes less one.
     return b"\xff\xff\xff\xff\x0f" + start + bytes(1000)
 
 

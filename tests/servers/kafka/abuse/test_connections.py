@@ -1,4 +1,4 @@
-"""Connections that want too much: memory stays bounded, and others are served meanwhile."""
+"""Connections that use too much: memory stays bounded, and other clients are served."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PIPELINED = 10_000
 
 @contextlib.contextmanager
 def many(node, count):
-    """So many sockets that are connected."""
+    """Connected sockets."""
     host, _, port = node.bootstrap.rpartition(":")
     with contextlib.ExitStack() as stack:
         yield [

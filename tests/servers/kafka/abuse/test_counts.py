@@ -1,4 +1,4 @@
-"""Small frames that claim to hold much: a count is believed where the bytes for it are there."""
+"""Small frames with large counts: a count is accepted only if enough bytes follow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARINT = [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x80\x
 
 
 def bombs():
-    """Every place of a request that could hold a count, with a count that is too large."""
+    """Every position of a request that could be a count, with a count that is too large."""
     for api in APIS.values():
         for version in {api.versions.first, api.versions.last}:
             is_flexible = version >= api.versions.flexible
@@ -44,7 +44,7 @@ def test_no_count_costs_more_than_the_bytes_that_came(node):
 
 
 def fetch_of(partitions):
-    """A sound request of 16 bytes for each partition, of a topic that is not there."""
+    """A valid request of 16 bytes per partition, for an unknown topic."""
     body = struct.pack(">iiiib", -1, 100, 0, 1000, 0)
     body += struct.pack(">ih", 1, 7) + b"no-such" + struct.pack(">i", partitions)
     body += struct.pack(">iqi", 0, 0, 1000) * partitions

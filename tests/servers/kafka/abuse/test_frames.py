@@ -1,4 +1,4 @@
-"""Frames that are not what they say: the connection ends, and nothing else happens."""
+"""Malformed frames: the connection is closed, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def patience(api):
 
 
 def outcome(node, data, *, seconds=10):
-    """What comes of some bytes: "closed", "answered", or "nothing" as long as we wait."""
+    """Return the reaction to some bytes: "closed", "answered", or "nothing" in time."""
     with node.client(timeout=seconds) as client:
         client.socket.sendall(data)
         try:

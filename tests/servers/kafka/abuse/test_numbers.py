@@ -1,7 +1,7 @@
-"""Numbers at the edge: each gets the error that Kafka gives.
+"""Boundary values: each gets the same error as from Kafka.
 
-`MILLSTREAM_TEST_BOOTSTRAP=host:port` asks another broker, which is how the codes were taken from
-Apache Kafka. Where Kafka stumbles and says UNKNOWN_SERVER_ERROR, ours has to know better.
+`MILLSTREAM_TEST_BOOTSTRAP=host:port` tests another broker, which is how the codes were taken from
+Apache Kafka. If Kafka returns UNKNOWN_SERVER_ERROR, ours must return a better code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.servers.kafka.conftest import make_topic
 OTHER_BROKER = os.environ.get("MILLSTREAM_TEST_BOOTSTRAP")
 STUMBLES = {ErrorCode.UNKNOWN_SERVER_ERROR} if OTHER_BROKER else set()
 NOT_YET = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""What Kafka's broker says of a topic until it has heard of it from its controller."""
+"""Kafka's code for a topic that the controller has not yet announced to the broker."""
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1

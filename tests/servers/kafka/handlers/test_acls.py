@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: there are no rules, and clients are told so."""
+"""DescribeAcls, CreateAcls and DeleteAcls: there are no ACLs, and clients get an error."""
 
 from __future__ import annotations
 

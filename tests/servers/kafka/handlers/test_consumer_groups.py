@@ -30,7 +30,7 @@ from tests.broker.groups.consumer.consumer_node import ConsumerNode, on_a_node
 
 
 class GroupClient:
-    """Asks the handlers of a node, every request and answer through its bytes."""
+    """Calls the handlers of a node, with every request and response encoded."""
 
     def __init__(self, node: ConsumerNode) -> None:
         self.broker: Any = SimpleNamespace(groups=node.groups, topics=node.topics)

@@ -1,4 +1,4 @@
-"""Who looks after a group or a transactional id, over the wire."""
+"""FindCoordinator, as clients see it."""
 
 from __future__ import annotations
 

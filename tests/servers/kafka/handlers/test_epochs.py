@@ -1,4 +1,4 @@
-"""Where the reigns of leaders ended, over the wire."""
+"""OffsetForLeaderEpoch, as clients see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching over the wire: how much, how long it waits, and what a session leaves out."""
+"""Fetch, as clients see it: sizes, waits, and partitions that a session leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classic groups over the wire, in every version."""
+"""Classic groups, as clients see them, in every version."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def join_request(group, member_id="", **changes):
 
 
 def join(client, group, version=JOIN_GROUP.last, **changes):
-    """Join as a client of that version does; returns the answer."""
+    """Join as a client of that version does; return the response."""
     answer = client.call(join_request(group, **changes), version)
     if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
         assert version >= 4
@@ -90,7 +90,7 @@ def heartbeat(client, group, joined, version=HEARTBEAT.last, **changes):
 
 
 def stable(client, group, **changes):
-    """A group of one member with a share."""
+    """A group of one member with an assignment."""
     joined = join(client, group, **changes)
     assert joined.error_code == 0
     assert sync(client, group, joined, **{joined.member_id: b"share"}).error_code == 0

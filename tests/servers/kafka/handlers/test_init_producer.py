@@ -1,4 +1,4 @@
-"""Producers get their identity, over the wire."""
+"""InitProducerId, as clients see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking up offsets over the wire."""
+"""ListOffsets, as clients see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far groups have read, over the wire, in every version."""
+"""Committed offsets of groups, as clients see them, in every version."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def id_of(client, topic):
 
 
 def commit(client, group, topic, version=OFFSET_COMMIT.last, *, offsets, **changes):
-    """Commit `offsets` by partition; returns the codes by partition."""
+    """Commit `offsets` by partition; return the codes by partition."""
     parts = tuple(
         OffsetCommitRequestPartition(
             partition_index=index,
@@ -81,7 +81,7 @@ def commit(client, group, topic, version=OFFSET_COMMIT.last, *, offsets, **chang
 
 
 def fetch(client, group, topic, version=OFFSET_FETCH.last, *, partitions=(0, 1), **changes):
-    """Return what is committed, by partition, as the answer has it."""
+    """Return the committed offsets by partition."""
     if version >= 8:
         by = {"topic_id": id_of(client, topic)} if version >= 10 else {"name": topic}
         wanted = OffsetFetchRequestTopics(partition_indexes=partitions, **by)

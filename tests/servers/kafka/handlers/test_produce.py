@@ -1,4 +1,4 @@
-"""Producing over the wire: what is acknowledged, what is refused, and with which code."""
+"""Produce, as clients see it: acknowledgements, refusals and their codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describing producers over the wire."""
+"""DescribeProducers, as clients see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PublishTransactions over the wire: many producers, one commit, once."""
+"""PublishTransactions, as clients see it: many producers, one commit, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting records over the wire."""
+"""DeleteRecords, as clients see it."""
 
 from __future__ import annotations
 

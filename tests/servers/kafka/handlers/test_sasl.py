@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: no one is asked who it is, and who insists is told so."""
+"""SaslHandshake and SaslAuthenticate: no authentication is required, and attempts get an error."""
 
 from __future__ import annotations
 

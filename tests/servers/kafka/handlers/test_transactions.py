@@ -1,4 +1,4 @@
-"""Transactions over the wire: with clients that get a new epoch each time, and older ones."""
+"""Transactions, as clients see them: clients that get a new epoch each time, and older ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _names = itertools.count()
 
 
 class Versions(NamedTuple):
-    """What a client of a time speaks."""
+    """Request versions of a generation of clients."""
 
     produce: int
     add: int
@@ -49,7 +49,7 @@ SPEAKS = {OLD: Versions(9, 3, 3, 3), NEW: Versions(12, 3, 5, 5)}
 
 
 class Producer:
-    """A transactional producer that does only what it is told."""
+    """A transactional producer that sends only explicit requests."""
 
     def __init__(self, client: RawClient, kind: str = NEW, name: str | None = None) -> None:
         self.client = client
@@ -148,7 +148,7 @@ class Producer:
 
 
 def committed(client: RawClient, topic: str, partition: int = 0) -> list[bytes]:
-    """What a consumer shows its user that wants only what is committed."""
+    """Return the records that a read_committed consumer returns."""
     part = FetchRequestPartition(partition=partition, fetch_offset=0, partition_max_bytes=1_000_000)
     request = FetchRequest(
         max_wait_ms=0,
@@ -517,7 +517,7 @@ def test_a_client_comes_again_while_the_transaction_before_is_ending(
     assert producer.stage(topic, 1, group="g", version=version) == code
 
 
-# Looking.
+# Describing and listing.
 
 
 def described(client, name):
