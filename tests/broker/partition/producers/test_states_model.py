@@ -1,7 +1,7 @@
 """Producer states against a model that stores the complete log.
 
 The model is a list of everything in the log, and derives each answer from the first batch on. The
-real implementation must give the same answers while batches are truncated and committed, and after
+real implementation must give the same answers while batches are rewound and committed, and after
 it is restored from any snapshot or from none.
 """
 
