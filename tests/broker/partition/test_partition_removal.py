@@ -493,7 +493,7 @@ def test_a_closed_partition_still_guards_its_log():
 
     async def scenario(bench: Bench):
         await append(bench.partition, batch(producer_id=1, is_transactional=True))
-        guard = bench.store.get("t").guard
+        guard = bench.store.get("t").removal_hooks
         await bench.partition.close()
         assert guard.stable_offset() == 0
         assert guard.aborted(0, 10) == []
