@@ -62,7 +62,7 @@ def test_a_replay_over_kafka_brings_in_what_is_cold_and_reads_the_same(node):
         cold = fetched(client, 0)
         assert warming.reads > 0
         assert warming.bytes > 0
-        warming._residency.is_warm = True
+        warming._page_cache_probe.is_warm = True
         reads = warming.reads
         assert fetched(client, 0) == cold
         assert warming.reads == reads, "nothing is brought in twice"

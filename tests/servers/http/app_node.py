@@ -35,6 +35,8 @@ class PendingRequest:
         self, app: Any, method: str, path: str, body: Any = None, client_id: str | None = None
     ) -> None:
         self.sent: list[Message] = []
+        self.lost: list[Message] = []
+        """Messages that crossed the disconnect, as into the buffer of a closed socket."""
         self._news = asyncio.Event()
         self._is_gone = asyncio.Event()
         self._messages_max = -1
@@ -69,7 +71,9 @@ class PendingRequest:
     async def _send(self, message: Message) -> None:
         if len(self.sent) == self._messages_max:
             await self._is_gone.wait()
-        if not self._is_gone.is_set():
+        if self._is_gone.is_set():
+            self.lost.append(message)
+        else:
             self.sent.append(message)
             self._news.set()
 
@@ -84,7 +88,7 @@ class PendingRequest:
     async def answer(self) -> tuple[int, Any]:
         """Wait for the response; return status and JSON."""
         await self.task
-        start, *rest = self.sent
+        start, *rest = self.sent + self.lost
         data = b"".join(one["body"] for one in rest)
         return start["status"], json.loads(data) if data else None
 

@@ -105,7 +105,7 @@ def test_a_client_says_its_name_and_a_restart_forgets_it(tmp_path: Any) -> None:
     with running_broker(tmp_path) as running:
         client_id = pipeline_client_id("clicks", "by-hour")
         with KafkaClient(running.bootstrap, client_id=client_id) as client:
-            publish(client, publisher="spark-query/1", sequence=3, chosen=[])
+            publish(client, publisher="spark-query/1", sequence=3, transactions=[])
         (found,) = ask(running.url, "GET", "/v1/pipelines").json["pipelines"]
         assert (found["name"], found["sequence"]) == ("clicks/by-hour", 3)
     with running_broker(tmp_path) as running:

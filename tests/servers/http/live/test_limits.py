@@ -21,11 +21,11 @@ def words_of(page: str) -> str:
 def test_the_numbers_of_the_reference_are_true() -> None:
     described = words_of("reference/http.md")
     assert f"1 to {TOPICS_MAX} of them" in described
-    assert f"watches {PARTITIONS_MAX} partitions at the most" in described
-    assert f"cursor has {CURSOR_LENGTH_MAX // 1024} KiB at the most" in described
-    assert f"Where {IN_FLIGHT_MAX} messages wait" in described
+    assert f"watches at most {PARTITIONS_MAX} partitions" in described
+    assert f"cursor has at most {CURSOR_LENGTH_MAX // 1024} KiB" in described
+    assert f"While {IN_FLIGHT_MAX} messages wait" in described
     assert ERRORS_MAX == 10
-    assert "ten messages in a row were none" in described
+    assert "ten invalid messages in a row" in described
 
 
 def test_the_numbers_of_the_guide_and_of_the_internals_are_true() -> None:
@@ -33,4 +33,4 @@ def test_the_numbers_of_the_guide_and_of_the_internals_are_true() -> None:
     internals = words_of("internals/live.md")
     assert f"{READ_RECORDS_MAX:,} records or {READ_BYTES_MAX // 1024} KiB" in internals
     assert f"| one event | {EVENT_BYTES_MAX // 1024} KiB" in internals
-    assert f"| {TOPICS_MAX}, {PARTITIONS_MAX}; the cursor over them 32 KiB |" in internals
+    assert f"| {TOPICS_MAX} and {PARTITIONS_MAX}; their cursor 32 KiB |" in internals

@@ -221,7 +221,7 @@ def test_values_of_any_kind_stay_on_the_line_of_their_event(node: RunningBroker)
         ("topic=unheard-of&color=red", 400, "malformed_request", "'color'"),
         ("&".join(["topic=t"] * 101), 400, "malformed_request", "100"),
         ("topic=TOPIC&from=TOPIC:0:1", 416, "offset_out_of_range", "1"),
-        ("topic=TOPIC&from=TOPIC:1:0", 404, "unknown_topic", "no partition 1"),
+        ("topic=TOPIC&from=TOPIC:1:0", 404, "unknown_topic", "must be between 0 and 0, got 1"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(
