@@ -1,6 +1,6 @@
 """A client for servers that answer in lines, which costs next to nothing.
 
-It sends the same bytes again and again and only counts the answers, so that what is measured is
+It sends the same bytes again and again and only counts the answers, so that it measures
 the server: the client libraries for Python would be slower than the servers.
 """
 
@@ -65,7 +65,7 @@ class Pipe:
         data = self.connection.recv(RECEIVE_SIZE)
         if not data:
             raise ConnectionError("the server closed the connection")
-        # What was kept is too short to hold an answer that was counted already.
+        # The rest is too short to contain a response that was already counted.
         data = self.kept + data
         self.waiting -= self.answers(data)
         self.kept = data[-self.edge :] if self.edge else b""

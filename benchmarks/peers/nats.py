@@ -57,7 +57,7 @@ def _running(folder: Path, sync: str) -> Iterator[PeerProcess]:
 
 
 def open_connection(port: int, inbox: str) -> socket.socket:
-    """Connect and subscribe to the inbox that acknowledgements come to."""
+    """Connect and subscribe to the inbox of the acknowledgements."""
     connection = connect(port)
     connection.sendall(_HELLO + b"SUB %b 1\r\nPING\r\n" % inbox.encode())
     received = b""

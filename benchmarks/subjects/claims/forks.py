@@ -70,7 +70,7 @@ FORKS = Experiment(
     title="fork of a stream",
     note=(
         "A stream of 100 MB is forked whole, in records of 256 KB and of 1 KB; with records of 100"
-        " bytes it is 10 MB, since every record is looked at. The limit writes 100 MB from memory"
+        " bytes it is 10 MB, since every record is read. The limit writes 100 MB from memory"
         " and syncs them once."
     ),
     rows=(

@@ -50,7 +50,7 @@ class SparseFilesystem(UnsyncedFilesystem):
 
 class _SparseFile(OsFile):
     def write_at(self, position: int, pieces: Sequence[Bytes]) -> int:
-        """Write the beginning of each piece. What is left out is zero, as the reader's sums say."""
+        """Write the beginning of each piece. The rest is zero, as readers verify."""
         for piece in pieces:
             os.pwrite(self.descriptor, memoryview(piece)[:BLOCK], position)
             position += len(piece)

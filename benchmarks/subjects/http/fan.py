@@ -37,7 +37,7 @@ class Fan(asyncio.Protocol):
             self._watchers.remove(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        """Let it watch, or tell those who do."""
+        """Register a watcher, or notify all watchers."""
         if data.startswith(b"GET"):
             self._watchers.append(self._transport)
             self._transport.write(_HEAD + self._event)

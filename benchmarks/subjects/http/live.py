@@ -16,7 +16,7 @@ from subjects.kafka.processes import ServerProcess
 
 TOPIC = "watched"
 EVENT_SIZE = 150
-"""About what an event with one small record has."""
+"""About the size of an event with one small record."""
 
 
 @contextmanager

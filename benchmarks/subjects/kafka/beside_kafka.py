@@ -62,9 +62,9 @@ PROMISES = (
     Promise("all", "fsync", FLUSHED, {"flush.messages": "1"}),
 )
 DURABILITY_NOTE = (
-    " Class `disk` and Kafka's default acknowledge what the kernel has: it survives the death of"
-    " the process and not a power cut. Class `fsync` and Kafka's flush.messages=1 acknowledge what"
-    " was synced."
+    " Class `disk` and Kafka's default acknowledge a write to the page cache: it survives a crash"
+    " of the process and not a power failure. Class `fsync` and Kafka's flush.messages=1"
+    " acknowledge after a sync."
 )
 
 Server = ServerProcess | PeerServer

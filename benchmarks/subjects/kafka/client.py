@@ -190,12 +190,12 @@ def send_in_turns(port: int, frame: bytes, count: int, *, answer: int, connectio
 
 
 def send_one_by_one(port: int, frame: bytes, count: int) -> list[float]:
-    """Send a request `count` times, one after the other; return how long each took, in seconds."""
+    """Send a request `count` times in sequence; return the time of each, in seconds."""
     return send_each(port, [frame] * count)
 
 
 def send_each(port: int, frames: Sequence[bytes]) -> list[float]:
-    """Send requests, one after the other; return how long each took, in seconds."""
+    """Send requests in sequence; return the time of each, in seconds."""
     took = []
     with connect(port) as connection:
         for frame in frames:

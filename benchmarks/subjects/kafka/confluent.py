@@ -80,7 +80,7 @@ def _producer(bootstrap: str, size: int, batch_size: int, acks: str) -> Producer
             "batch.size": batch_size,
             "batch.num.messages": max(10_000, batch_size // size),
             "linger.ms": 5,
-            # Enough for five requests in flight and the next: what waits is waited for at the end.
+            # Enough for five requests in flight and the next: the rest is awaited at the end.
             "queue.buffering.max.kbytes": max(1024, 8 * batch_size // KIB),
             "error_cb": _note,
             "log_level": 3,

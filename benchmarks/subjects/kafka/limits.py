@@ -2,7 +2,7 @@
 
     limits.py floor FILE     receives, and writes what it received to a file
     limits.py echo SIZE      answers each frame with SIZE bytes, on the event loop that a node has
-    limits.py pour           sends as many bytes as it is asked for
+    limits.py pour           sends the requested number of bytes
     limits.py idle           sends back what it receives, on the event loop that a node has
 
 Each prints `port N` and runs until it is ended.

@@ -37,7 +37,7 @@ def _arms(scale: Scale, folder: Path) -> Iterator[Sequence[Arm]]:
         frames = [produce_frame(topic, batch, acks=-1, partition=n) for n in range(count)]
         sizes = [answer_size(server.port, frame) for frame in frames]  # Creates the files.
         answer = max(sizes)
-        assert min(sizes) == answer, "an answer that differs in size cannot be told from others"
+        assert min(sizes) == answer, "a response of another size cannot be identified"
 
         def bare() -> Figures:
             return _figures("bare", _write_paced(folder, batch, count * rounds, period / count))

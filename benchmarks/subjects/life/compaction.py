@@ -69,7 +69,7 @@ COMPACTION = Experiment(
         "1 GB of records of 100 bytes with a million distinct keys, in batches of 16 KB, not"
         " compressed, in segments of 64 MiB: compacted to the latest of each key, with every"
         " checksum verified and every byte synced. Bytes read for each second of CPU, all threads"
-        " of the process together. The limit reads, sums and writes all of the bytes once."
+        " of the process together. The limit reads, checksums and writes all bytes once."
     ),
     rows=(
         Row(

@@ -18,7 +18,7 @@ BATCH_RECORDS = 140
 
 KEY_SIZE = 16
 VALUE_SIZE = 76
-"""With its key, and what the format adds, a record has about 100 bytes."""
+"""With its key and the overhead of the format, a record has about 100 bytes."""
 
 
 def keyed_batches(records: int, keys: int) -> list[bytes]:

@@ -46,7 +46,7 @@ def _multiply_log(first: Path, count: int) -> None:
     """Give a topic `count` partitions that are all like its first.
 
     Hard links: sealed files never change, and making and removing ten thousand real ones takes
-    a minute if the disk is told of every block that becomes free.
+    a minute if every freed block is discarded on the disk.
     """
     for number in range(1, count):
         other = first.with_name(str(number))

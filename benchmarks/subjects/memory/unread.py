@@ -44,9 +44,9 @@ UNREAD = Experiment(
     title="clients that do not read",
     note=(
         "200 clients send 10,000 small requests each, as fast as they are taken, and read nothing:"
-        " by how much the most that the node ever held exceeds what it held with 200 idle"
-        " connections. The limit is the size of all requests. What the clients could send lies in"
-        " part in the kernel."
+        " the peak memory of the node, less its memory with 200 idle"
+        " connections. The limit is the size of all requests. Part of what the clients could send"
+        " is in the kernel."
     ),
     rows=(
         _row(name="200 clients that do not read, HTTP", ours="http", limit="http sent"),

@@ -50,7 +50,7 @@ SINK = Experiment(
     note=(
         "Rows of 100 bytes, which Spark holds in its memory in 4 partitions, are written into a"
         " topic of 4 partitions in one transaction, synced to the disk. The limit is Spark writing"
-        " the same rows as Parquet, not compressed, without dictionaries, and synced by nobody."
+        " the same rows as Parquet, not compressed, without dictionaries, and not synced."
         " Reading them and throwing them away is given to see what that takes of both."
     ),
     rows=(

@@ -82,9 +82,9 @@ UNCLEAN = Experiment(
         "A node takes 1 GB in batches of 16 KB, acks=all, and is killed by SIGKILL. Then"
         " `millstream serve` again, to `ready`: every batch without a seal is read and its checksum"
         " verified. In one segment all of the 1 GB is such a tail; with segments of the default"
-        " size all but the last two were sealed while it ran. `Not in the page cache`: the kernel"
-        " was told to forget the file, and reads it from the disk. The limit imports the same"
-        " modules, and sums the same bytes."
+        " size all but the last two were sealed while it ran. `Not in the page cache`: the file"
+        " was dropped from the page cache and is read from the disk. The limit imports the same"
+        " modules, and computes the checksum of the same bytes."
     ),
     rows=(
         Row(
