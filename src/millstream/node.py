@@ -170,19 +170,19 @@ class Node:
 
     async def _open_http(self, tracer: Tracer | None) -> HttpListener:
         """Open the HTTP listener, which reports the start until the node is ready."""
-        where = self.config.http
+        address = self.config.http
         state = HttpServerState(self.config.http_server, self._clock, LoopTimers())
         app = make_starting_app(
             self.health,
             clock=self._clock,
             counters=state.counters,
             tracer=tracer,
-            is_local=is_loopback(where.host),
+            is_local=is_loopback(address.host),
         )
         http = HttpListener(app, state)
         self._http = http
-        with _listen_errors("http", where):
-            self.http = Endpoint(where.host, await http.listen(*where))
+        with _listen_errors("http", address):
+            self.http = Endpoint(address.host, await http.listen(*address))
         return http
 
     # Health.

@@ -94,8 +94,8 @@ def check(*, file: str | None, **options: Any) -> None:
         raise click.UsageError("FILE and --config cannot be combined")
     configuration = configuration_of({**options, "config": file or options["config"]})
     _warn(configuration)
-    where = f" ({configuration.file} read)" if configuration.file else " (no file read)"
-    click.echo(printable(f"{len(configuration.origins)} settings, no problems{where}"))
+    source = f" ({configuration.file} read)" if configuration.file else " (no file read)"
+    click.echo(printable(f"{len(configuration.origins)} settings, no problems{source}"))
 
 
 def _warn(configuration: Configuration) -> None:

@@ -178,8 +178,8 @@ def _report_json(report: Report, seed: int | None) -> dict[str, Any]:
 def _miss_json(miss: Discrepancy) -> dict[str, Any]:
     return {
         "fate": miss.outcome.value,
-        "topic": miss.where.topic,
-        "partition": miss.where.partition,
+        "topic": miss.partition.topic,
+        "partition": miss.partition.partition,
         "offset": miss.offset,
         "why": miss.why,
         "file": miss.file,
@@ -194,7 +194,7 @@ def _print_report(report: Report) -> None:
     if (rest := total - len(report.findings)) > 0:
         click.echo(f"and {rest} more findings")
     for miss in report.discrepancies:
-        place = f"{miss.outcome.value}: {miss.where} offset {miss.offset}: {miss.why}"
+        place = f"{miss.outcome.value}: {miss.partition} offset {miss.offset}: {miss.why}"
         click.echo(printable(f"{place} ({miss.file} line {miss.line})"))
     if (rest := report.lost - len(report.discrepancies)) > 0:
         click.echo(f"and {rest} more records")

@@ -56,25 +56,25 @@ class RecordSource(Protocol):
         ...
 
     def bounds(
-        self, where: Sequence[TopicPartition], *, isolation: Isolation
+        self, partitions: Sequence[TopicPartition], *, isolation: Isolation
     ) -> dict[TopicPartition, OffsetBounds]:
         """Return the readable offsets; for `READ_COMMITTED`, up to the last stable offset."""
         ...
 
     def offsets_at(
-        self, where: Sequence[TopicPartition], timestamp_ms: int
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after that time; `None` if there is none."""
         ...
 
     def offset_bytes(
-        self, where: Mapping[TopicPartition, OffsetBounds]
+        self, partitions: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, float]:
         """Return the approximate log size of one offset in each range. Ranges must not be empty."""
         ...
 
     def chunks(
-        self, where: TopicPartition, start: int, end: int, *, isolation: Isolation
+        self, partition: TopicPartition, start: int, end: int, *, isolation: Isolation
     ) -> Iterator[BatchChunk]:
         """Read complete batches from the one that contains `start` until `end` is reached.
 

@@ -124,10 +124,10 @@ def describe_invalid_value(key: ConfigKey, given: Any, origin: Origin) -> str:
 
 def _describe_unknown(entry: UnknownKey) -> str:
     name = _shortened(entry.name).strip("'\"")
-    where = f" ({entry.origin})" if str(entry.origin) != entry.name else ""
+    origin = f" ({entry.origin})" if str(entry.origin) != entry.name else ""
     kind = "key" if isinstance(entry.origin, FromFile) or "." in entry.name else "variable"
     hint = f"; did you mean {entry.nearest}?" if entry.nearest else ""
-    return f"unknown {kind} {name}{where}{hint}"
+    return f"unknown {kind} {name}{origin}{hint}"
 
 
 def _shortened(given: Any) -> str:

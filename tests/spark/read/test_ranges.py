@@ -28,7 +28,7 @@ def test_pieces_cover_every_offset_once(ends, offset_bytes, partition_bytes, par
     )
     assert all(piece.count > 0 for piece in pieces)
     for whole in ranges:
-        mine = [piece for piece in pieces if piece.where == whole.where]
+        mine = [piece for piece in pieces if piece.partition == whole.partition]
         edges = [whole.start, *(piece.end for piece in mine)]
         assert [piece.start for piece in mine] == edges[:-1]
         assert edges[-1] == whole.end
@@ -36,7 +36,9 @@ def test_pieces_cover_every_offset_once(ends, offset_bytes, partition_bytes, par
 
 def test_a_large_range_is_cut_by_its_bytes():
     one = OffsetRange(PARTITIONS[0], 100, 1_100)
-    pieces = split([one], offset_bytes={one.where: 10.0}, partition_bytes=2_500, partitions_min=1)
+    pieces = split(
+        [one], offset_bytes={one.partition: 10.0}, partition_bytes=2_500, partitions_min=1
+    )
     assert [(piece.start, piece.end) for piece in pieces] == [
         (100, 350),
         (350, 600),

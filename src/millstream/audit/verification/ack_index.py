@@ -154,12 +154,12 @@ class AckIndex:
             )
         )
 
-    def _number(self, where: TopicPartition) -> int:
-        if (known := self._numbers.get(where)) is not None:
+    def _number(self, partition: TopicPartition) -> int:
+        if (known := self._numbers.get(partition)) is not None:
             return known
         _check_count(len(self._partitions))
-        self._partitions.append(where)
-        return self._numbers.setdefault(where, len(self._partitions) - 1)
+        self._partitions.append(partition)
+        return self._numbers.setdefault(partition, len(self._partitions) - 1)
 
     def _id_number(self, topic_id: uuid.UUID) -> int:
         """Return the number of a topic id, from 1."""

@@ -54,33 +54,33 @@ class DirectorySource:
         check_directory(self._filesystem, path)
         self._topics: dict[str, TopicRow] | None = topics_on_disk(path)
 
-    def facts(self, where: TopicPartition) -> PartitionFacts | str:
+    def facts(self, partition: TopicPartition) -> PartitionFacts | str:
         """Return the current state of a partition; an explanation if it does not exist."""
         row = None
         if self._topics is not None:
-            row = self._topics.get(where.topic)
+            row = self._topics.get(partition.topic)
             if row is None:
-                return f"there is no topic {where.topic!r}"
-        if not is_topic(where.topic):
-            return f"{where.topic!r} is not a valid topic name"
-        files = survey_partition(self._filesystem, self._directory(where))
+                return f"there is no topic {partition.topic!r}"
+        if not is_topic(partition.topic):
+            return f"{partition.topic!r} is not a valid topic name"
+        files = survey_partition(self._filesystem, self._directory(partition))
         if not files.names:
             # The partition may be new; if records were acknowledged, each is reported as lost.
-            return f"partition {where} has no files"
+            return f"partition {partition} has no files"
         return _facts(files.partition or PartitionMetadata(), row)
 
     def batches(
-        self, where: TopicPartition, facts: PartitionFacts
+        self, partition: TopicPartition, facts: PartitionFacts
     ) -> Iterator[IntactBatch | Finding]:
         """Yield the intact batches; `verify_store.py` reports damage between them."""
-        files = survey_partition(self._filesystem, self._directory(where))
+        files = survey_partition(self._filesystem, self._directory(partition))
         for _, item in walk_batches(self._filesystem, files, facts.start):
             if isinstance(item, WalkedBatch) and item.is_sound:
                 yield IntactBatch(item.header, item.data)
                 self._on_bytes(item.header.size)
 
-    def _directory(self, where: TopicPartition) -> str:
-        return log_directory(self._path, LogName(where.topic, where.partition))
+    def _directory(self, partition: TopicPartition) -> str:
+        return log_directory(self._path, LogName(partition.topic, partition.partition))
 
 
 def _facts(partition: PartitionMetadata, row: TopicRow | None) -> PartitionFacts:

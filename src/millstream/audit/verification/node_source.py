@@ -68,9 +68,9 @@ class NodeSource:
             for number in range(info.partitions)
         ]
 
-    def size(self, where: Sequence[TopicPartition]) -> int:
+    def size(self, partitions: Sequence[TopicPartition]) -> int:
         """Return the approximate number of bytes to read."""
-        bounds = self._client.bounds(where, isolation=_ALL) if where else {}
+        bounds = self._client.bounds(partitions, isolation=_ALL) if partitions else {}
         total = 0.0
         for partition, (start, end) in bounds.items():
             try:
@@ -84,15 +84,15 @@ class NodeSource:
             total += size * (end - start)
         return int(total)
 
-    def facts(self, where: TopicPartition) -> PartitionFacts | str:
+    def facts(self, partition: TopicPartition) -> PartitionFacts | str:
         """Return the current state of a partition; an explanation if it does not exist."""
         try:
-            topic_id, partitions, is_compacted = self._topic(where.topic)
+            topic_id, partitions, is_compacted = self._topic(partition.topic)
         except UnknownTopic as error:
             return str(error)
-        if where.partition >= partitions:
-            return f"topic {where.topic!r} has only partitions 0 to {partitions - 1}"
-        start, end = self._client.bounds([where], isolation=_ALL)[where]
+        if partition.partition >= partitions:
+            return f"topic {partition.topic!r} has only partitions 0 to {partitions - 1}"
+        start, end = self._client.bounds([partition], isolation=_ALL)[partition]
         return PartitionFacts(start, end, topic_id, compacted_before=end if is_compacted else 0)
 
     def _topic(self, name: str) -> tuple[uuid.UUID | None, int, bool]:
@@ -104,7 +104,7 @@ class NodeSource:
         return self._topics[name]
 
     def batches(
-        self, where: TopicPartition, facts: PartitionFacts
+        self, partition: TopicPartition, facts: PartitionFacts
     ) -> Iterator[IntactBatch | Finding]:
         """Yield all intact batches up to `facts.end`, and findings for the damage between them.
 
@@ -113,14 +113,14 @@ class NodeSource:
         position, reader = facts.start, self._client
         while position < facts.end:
             try:
-                for item in self._read_batches(reader, where, position, facts):
+                for item in self._read_batches(reader, partition, position, facts):
                     yield item
                     if isinstance(item, IntactBatch):
                         position = item.header.next_offset
             except OffsetOutOfRange as error:
                 if error.start <= position:
                     yield _problem(
-                        where, position, f"the partition should end at {facts.end}, but {error}"
+                        partition, position, f"the partition should end at {facts.end}, but {error}"
                     )
                     return
                 position = error.start  # Retention deleted it meanwhile.
@@ -128,47 +128,47 @@ class NodeSource:
                 if reader is self._client:
                     reader = self._impatient
                     continue
-                yield _problem(where, position, f"cannot be read: {error}")
-                position = self._next_readable(where, position, facts.end)
+                yield _problem(partition, position, f"cannot be read: {error}")
+                position = self._next_readable(partition, position, facts.end)
                 reader = self._client
             else:
                 if position < facts.end and not facts.compacted_before:
-                    yield _absent(where, position, facts.end - 1)
+                    yield _absent(partition, position, facts.end - 1)
                 return
 
     def _read_batches(
-        self, reader: KafkaClient, where: TopicPartition, position: int, facts: PartitionFacts
+        self, reader: KafkaClient, partition: TopicPartition, position: int, facts: PartitionFacts
     ) -> Iterator[IntactBatch | Finding]:
-        for chunk in reader.chunks(where, position, facts.end, isolation=_ALL):
+        for chunk in reader.chunks(partition, position, facts.end, isolation=_ALL):
             for header, batch in split(chunk.data):
                 if header.base_offset > position and not facts.compacted_before:
-                    yield _absent(where, position, header.base_offset - 1)
+                    yield _absent(partition, position, header.base_offset - 1)
                 try:
                     check_batch(header, batch)
                 except CorruptBatch as error:
-                    yield _problem(where, header.base_offset, str(error))
+                    yield _problem(partition, header.base_offset, str(error))
                 else:
                     yield IntactBatch(header, batch)
                 position = header.next_offset
             self._on_bytes(len(chunk.data))
 
-    def _next_readable(self, where: TopicPartition, bad: int, end: int) -> int:
+    def _next_readable(self, partition: TopicPartition, bad: int, end: int) -> int:
         """Return the first readable offset after `bad`, by growing steps and bisection."""
         step = 1
-        while not self._is_readable(where, good := min(bad + step, end)):
+        while not self._is_readable(partition, good := min(bad + step, end)):
             bad, step = good, step * 2
         while good - bad > 1:
             middle = (bad + good) // 2
-            if self._is_readable(where, middle):
+            if self._is_readable(partition, middle):
                 good = middle
             else:
                 bad = middle
         return good
 
-    def _is_readable(self, where: TopicPartition, offset: int) -> bool:
+    def _is_readable(self, partition: TopicPartition, offset: int) -> bool:
         """Return whether the batch at an offset can be read; the end counts as readable."""
         try:
-            reading = self._impatient.chunks(where, offset, offset + 1, isolation=_ALL)
+            reading = self._impatient.chunks(partition, offset, offset + 1, isolation=_ALL)
             next(iter(reading), None)
         except OffsetOutOfRange:
             return True
@@ -178,31 +178,33 @@ class NodeSource:
 
     # For `probes.py`.
 
-    def batch_at(self, where: TopicPartition, offset: int) -> IntactBatch | None:
+    def batch_at(self, partition: TopicPartition, offset: int) -> IntactBatch | None:
         """Return the first batch of a fetch from `offset`."""
-        for chunk in self._single.chunks(where, offset, offset + 1, isolation=_ALL):
+        for chunk in self._single.chunks(partition, offset, offset + 1, isolation=_ALL):
             for header, batch in split(chunk.data):
                 check_batch(header, batch)
                 return IntactBatch(header, bytes(batch))
         return None
 
-    def header_holding(self, where: TopicPartition, offset: int, start: int) -> BatchHeader | None:
+    def header_holding(
+        self, partition: TopicPartition, offset: int, start: int
+    ) -> BatchHeader | None:
         """Return the batch that contains `offset`, reading from an earlier offset."""
-        for chunk in self._single.chunks(where, start, offset + 1, isolation=_ALL):
+        for chunk in self._single.chunks(partition, start, offset + 1, isolation=_ALL):
             for header, _ in split(chunk.data):
                 if header.last_offset >= offset:
                     return header
         return None
 
-    def offset_at(self, where: TopicPartition, timestamp_ms: int) -> int | None:
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         """Return the first offset at or after that time, according to the node's indexes."""
-        return self._client.offsets_at([where], timestamp_ms)[where]
+        return self._client.offsets_at([partition], timestamp_ms)[partition]
 
 
-def _absent(where: TopicPartition, first: int, last: int) -> Finding:
+def _absent(partition: TopicPartition, first: int, last: int) -> Finding:
     what = f"no batch contains it, up to offset {last}"
-    return Finding(str(where), None, f"offset {first}: {what}", FindingKind.ABSENT)
+    return Finding(str(partition), None, f"offset {first}: {what}", FindingKind.ABSENT)
 
 
-def _problem(where: TopicPartition, offset: int, what: str) -> Finding:
-    return Finding(str(where), None, f"offset {offset}: {what}")
+def _problem(partition: TopicPartition, offset: int, what: str) -> Finding:
+    return Finding(str(partition), None, f"offset {offset}: {what}")

@@ -42,7 +42,7 @@ class PartitionCheck:
     def __init__(
         self,
         source: VerificationSource,
-        where: TopicPartition,
+        partition: TopicPartition,
         facts: PartitionFacts,
         *,
         ack_index: AckIndex,
@@ -51,7 +51,7 @@ class PartitionCheck:
         on_batch: Callable[[IntactBatch], None] | None = None,
     ) -> None:
         self._source = source
-        self._where = where
+        self._partition = partition
         self._facts = facts
         self._facts_are_current = True
         self._report = report
@@ -69,7 +69,7 @@ class PartitionCheck:
         with self._superseded:
             self._acks = acks
             self._advance()
-            for item in self._source.batches(self._where, self._facts):
+            for item in self._source.batches(self._partition, self._facts):
                 if isinstance(item, Finding):
                     self._report.add_finding(item)
                     continue
@@ -159,7 +159,7 @@ class PartitionCheck:
             is_commit = read_marker(batch.data).is_commit
         except CorruptBatch as error:
             what = f"offset {batch.header.base_offset}: {error}"
-            self._report.add_finding(Finding(str(self._where), None, what))
+            self._report.add_finding(Finding(str(self._partition), None, what))
             is_commit = True
         if is_commit:
             self._count(AckOutcome.FOUND, ended.count + ended.committed)
@@ -186,7 +186,7 @@ class PartitionCheck:
         """Report a missing record, after checking whether it may have been deleted."""
         if not self._facts_are_current and ack.offset >= self._facts.start:
             # Retention and compaction may run while this reads.
-            facts = self._source.facts(self._where)
+            facts = self._source.facts(self._partition)
             self._facts = self._facts if isinstance(facts, str) else facts
             self._facts_are_current = True
         if ack.offset < self._facts.start:
@@ -222,13 +222,15 @@ class PartitionCheck:
 
     def _count(self, outcome: AckOutcome, number: int = 1) -> None:
         if number:
-            self._report.count(self._where.topic, outcome, number)
+            self._report.count(self._partition.topic, outcome, number)
 
     def _record_lost(self, ack: IndexedAck, why: str) -> None:
-        self._report.add_discrepancy(self._where, ack, AckOutcome.LOST, why + self._facts.promise)
+        self._report.add_discrepancy(
+            self._partition, ack, AckOutcome.LOST, why + self._facts.promise
+        )
 
     def _record_different(self, ack: IndexedAck, why: str) -> None:
-        self._report.add_discrepancy(self._where, ack, AckOutcome.DIFFERENT, why)
+        self._report.add_discrepancy(self._partition, ack, AckOutcome.DIFFERENT, why)
 
 
 def _differences(ack: IndexedAck, record: StoredRecord) -> list[str]:

@@ -58,13 +58,13 @@ class Probes:
     """Offsets and timestamps of one partition, remembered while it is read sequentially."""
 
     def __init__(
-        self, where: TopicPartition, facts: PartitionFacts, *, count: int, rng: random.Random
+        self, partition: TopicPartition, facts: PartitionFacts, *, count: int, rng: random.Random
     ) -> None:
         if count > PROBES_MAX:
             raise InvalidRequest(
                 f"samples of each partition must be between 0 and {PROBES_MAX}, got {count}"
             )
-        self._where = where
+        self._partition = partition
         self._end = facts.end
         chosen = choose_offsets(facts.start, facts.end, count, rng)
         self._offsets = list(reversed(chosen))
@@ -103,11 +103,11 @@ class Probes:
         for probe in self._offset_probes:
             report.offsets_probed += 1
             if problem := self._check_offset(source, probe):
-                report.add_finding(Finding(str(self._where), None, problem))
+                report.add_finding(Finding(str(self._partition), None, problem))
         for time_probe in self._time_probes:
             report.times_probed += 1
             if problem := self._check_time(source, time_probe):
-                report.add_finding(Finding(str(self._where), None, problem))
+                report.add_finding(Finding(str(self._partition), None, problem))
         if self._is_probing and self._latest is not None and self._latest >= 0:
             self._check_end(source, report)
 
@@ -115,10 +115,10 @@ class Probes:
         header: BatchHeader | None = probe.header
         try:
             for _ in range(2):
-                batch = source.batch_at(self._where, probe.offset)
+                batch = source.batch_at(self._partition, probe.offset)
                 if batch is not None and header is not None and batch.header == header:
                     return None
-                header = source.header_holding(self._where, probe.offset, probe.before)
+                header = source.header_holding(self._partition, probe.offset, probe.before)
         except OffsetOutOfRange:
             return None  # Retention deleted it meanwhile.
         except CorruptBatch as error:
@@ -129,7 +129,7 @@ class Probes:
         )
 
     def _check_time(self, source: NodeSource, probe: _TimeProbe) -> str | None:
-        offset = source.offset_at(self._where, probe.timestamp_ms)
+        offset = source.offset_at(self._partition, probe.timestamp_ms)
         if offset == probe.offset or not self._is_still_present(source, probe):
             return None
         return (
@@ -139,7 +139,7 @@ class Probes:
 
     def _is_still_present(self, source: NodeSource, probe: _TimeProbe) -> bool:
         try:
-            batch = source.batch_at(self._where, probe.offset)
+            batch = source.batch_at(self._partition, probe.offset)
             records = [] if batch is None else read_records(batch.data)
         except (OffsetOutOfRange, CorruptBatch):
             return False
@@ -152,13 +152,13 @@ class Probes:
         """Ask for a time after the last record: the node must return nothing, or a newer record."""
         assert self._latest is not None
         report.times_probed += 1
-        offset = source.offset_at(self._where, self._latest + 1)
+        offset = source.offset_at(self._partition, self._latest + 1)
         if offset is not None and offset < self._end:
             problem = (
                 f"time {self._latest + 1}: no record before offset {self._end} is as late,"
                 f" the node returns {offset}"
             )
-            report.add_finding(Finding(str(self._where), None, problem))
+            report.add_finding(Finding(str(self._partition), None, problem))
 
 
 def _span(batch: IntactBatch | BatchHeader | None) -> str:

@@ -52,7 +52,7 @@ class AckOutcome(enum.Enum):
 class Discrepancy:
     """Record that is lost or different."""
 
-    where: TopicPartition
+    partition: TopicPartition
     offset: int
     outcome: AckOutcome
     why: str
@@ -99,13 +99,13 @@ class Report:
         self.by_topic.setdefault(topic, Counter())[outcome] += number
 
     def add_discrepancy(
-        self, where: TopicPartition, ack: IndexedAck, outcome: AckOutcome, why: str
+        self, partition: TopicPartition, ack: IndexedAck, outcome: AckOutcome, why: str
     ) -> None:
         """Add a record that is lost or different."""
-        self.count(where.topic, outcome)
+        self.count(partition.topic, outcome)
         if len(self.discrepancies) < DISCREPANCIES_MAX:
             self.discrepancies.append(
-                Discrepancy(where, ack.offset, outcome, why, ack.file, ack.line)
+                Discrepancy(partition, ack.offset, outcome, why, ack.file, ack.line)
             )
 
     def add_finding(self, finding: Finding) -> None:

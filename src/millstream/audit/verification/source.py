@@ -40,12 +40,12 @@ class IntactBatch(NamedTuple):
 class VerificationSource(Protocol):
     """Source of batches. Not thread-safe."""
 
-    def facts(self, where: TopicPartition) -> PartitionFacts | str:
+    def facts(self, partition: TopicPartition) -> PartitionFacts | str:
         """Return the current state of a partition; an explanation if it does not exist."""
         ...
 
     def batches(
-        self, where: TopicPartition, facts: PartitionFacts
+        self, partition: TopicPartition, facts: PartitionFacts
     ) -> Iterator[IntactBatch | Finding]:
         """Yield all intact batches from the start, and findings for the damage between them.
 

@@ -74,8 +74,8 @@ class Verification:
         for finding in self._files(disk, data):
             self.report.add_finding(finding)
         source = DirectorySource(data, filesystem=disk, on_bytes=self._note)
-        for where, acks in self._ack_index.partitions():
-            self._check(source, where, acks)
+        for partition, acks in self._ack_index.partitions():
+            self._check(source, partition, acks)
         return self.report
 
     def _files(self, disk: Filesystem, data: str) -> Iterator[Finding]:
@@ -117,17 +117,17 @@ class Verification:
         """Read all partitions of a node, compare them, then probe its indexes."""
         rng = random.Random(seed)  # noqa: S311 - the choice of offsets is not secret.
 
-        def make_probes(where: TopicPartition, facts: PartitionFacts) -> Probes:
-            return Probes(where, facts, count=samples, rng=rng)
+        def make_probes(partition: TopicPartition, facts: PartitionFacts) -> Probes:
+            return Probes(partition, facts, count=samples, rng=rng)
 
         with NodeSource(bootstrap, timeout_s=timeout_s, on_bytes=self._note) as source:
             remaining = dict.fromkeys(self._partitions(source))
             self._total = source.size(list(remaining))
-            for where, acks in self._ack_index.partitions():
-                remaining.pop(where, None)
-                self._check(source, where, acks, make_probes)
-            for where in remaining:
-                self._check(source, where, iter(()), make_probes)
+            for partition, acks in self._ack_index.partitions():
+                remaining.pop(partition, None)
+                self._check(source, partition, acks, make_probes)
+            for partition in remaining:
+                self._check(source, partition, iter(()), make_probes)
         return self.report
 
     def _partitions(self, source: NodeSource) -> list[TopicPartition]:
@@ -148,23 +148,23 @@ class Verification:
     def _check(
         self,
         source: VerificationSource,
-        where: TopicPartition,
+        partition: TopicPartition,
         acks: Iterator[IndexedAck],
         make_probes: ProbesFactory | None = None,
     ) -> None:
-        facts = source.facts(where)
-        may_be_missing = where.topic in self._deleted
+        facts = source.facts(partition)
+        may_be_missing = partition.topic in self._deleted
         if isinstance(facts, str):
             for ack in acks:
                 if may_be_missing:
-                    self.report.count(where.topic, AckOutcome.DELETED)
+                    self.report.count(partition.topic, AckOutcome.DELETED)
                 else:
-                    self.report.add_discrepancy(where, ack, AckOutcome.LOST, facts)
+                    self.report.add_discrepancy(partition, ack, AckOutcome.LOST, facts)
             return
-        probes = make_probes(where, facts) if make_probes else None
+        probes = make_probes(partition, facts) if make_probes else None
         PartitionCheck(
             source,
-            where,
+            partition,
             facts,
             ack_index=self._ack_index,
             report=self.report,

@@ -163,9 +163,9 @@ class TransactionCoordinator:
 
         Raises `UnknownTopic`, and adds nothing, if one of them does not exist.
         """
-        added = frozenset(TopicPartition(*where) for where in partitions)
-        for where in added:
-            self._topics.partition(where.topic, where.partition)
+        added = frozenset(TopicPartition(*partition) for partition in partitions)
+        for partition in added:
+            self._topics.partition(partition.topic, partition.partition)
         producer = TransactionProducer(producer_id, producer_epoch)
         await self._store.run(self._add(transactional_id, producer, partitions=added))
 
@@ -337,7 +337,9 @@ class TransactionCoordinator:
             transaction = state_machine.check(
                 slot.transaction, TransactionProducer(producer_id, producer_epoch)
             )
-            return {where for where in partitions if where not in transaction.partitions}
+            return {
+                partition for partition in partitions if partition not in transaction.partitions
+            }
 
     # Inspection.
 

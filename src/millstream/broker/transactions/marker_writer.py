@@ -93,18 +93,20 @@ class MarkerWriter:
     async def _mark(
         self,
         transaction: TransactionMetadata,
-        where: TopicPartition,
+        partition: TopicPartition,
         unmarked: set[TopicPartition],
     ) -> None:
-        await self._retry(f"{where.topic}-{where.partition}", self._marking(transaction, where))
-        unmarked.discard(where)
+        await self._retry(
+            f"{partition.topic}-{partition.partition}", self._marking(transaction, partition)
+        )
+        unmarked.discard(partition)
 
     def _marking(
-        self, transaction: TransactionMetadata, where: TopicPartition
+        self, transaction: TransactionMetadata, topic_partition: TopicPartition
     ) -> Callable[[], Awaitable[None]]:
         async def mark() -> None:
             try:
-                partition = self._topics.partition(where.topic, where.partition)
+                partition = self._topics.partition(topic_partition.topic, topic_partition.partition)
                 if not partition.is_open:
                     await partition.open()
                 await partition.appender.append_marker(

@@ -47,14 +47,14 @@ class TransactionSlot:
         transaction = self.transaction
         return transaction is not None and not (transaction.is_ongoing or transaction.is_ending)
 
-    def has(self, producer_epoch: int, where: tuple[str, int]) -> bool:
+    def has(self, producer_epoch: int, partition: tuple[str, int]) -> bool:
         """Return whether the open transaction has this epoch and covers this partition."""
         transaction = self.transaction
         return (
             transaction is not None
             and transaction.is_ongoing
             and transaction.producer.epoch == producer_epoch
-            and where in transaction.partitions
+            and partition in transaction.partitions
         )
 
     def set_settled(self) -> None:

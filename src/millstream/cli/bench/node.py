@@ -107,9 +107,9 @@ def _produce(node: KafkaClient, topic: str, seconds: float) -> Measurement:
 
 
 def _fetch(node: KafkaClient, topic: str, seconds: float) -> Measurement:
-    where = TopicPartition(topic, 0)
-    start, end = node.bounds([where], isolation=Isolation.READ_UNCOMMITTED)[where]
-    chunks = node.chunks(where, start, end, isolation=Isolation.READ_UNCOMMITTED)
+    partition = TopicPartition(topic, 0)
+    start, end = node.bounds([partition], isolation=Isolation.READ_UNCOMMITTED)[partition]
+    chunks = node.chunks(partition, start, end, isolation=Isolation.READ_UNCOMMITTED)
     watch = Stopwatch(seconds)
     for chunk in chunks:
         watch.lap(len(chunk.data), chunk.next_offset - start)

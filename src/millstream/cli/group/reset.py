@@ -85,8 +85,8 @@ def reset(
     Example:
         millstream group reset billing --topic orders --to 2026-01-31T00:00:00Z
     """
-    where = topic if partition is None else f"{topic} partition {partition}"
-    confirm_or_exit(f"Reset the offsets of {name} in {where}?", is_sure=is_sure)
+    scope = topic if partition is None else f"{topic} partition {partition}"
+    confirm_or_exit(f"Reset the offsets of {name} in {scope}?", is_sure=is_sure)
     body = {"topic": topic, "to": place}
     if partition is not None:
         body["partition"] = partition

@@ -45,7 +45,7 @@ _TOPIC_ID_SINCE: Final = 13
 
 
 class _Batch(NamedTuple):
-    where: TopicPartition
+    partition: TopicPartition
     data: memoryview
 
 
@@ -75,11 +75,11 @@ class _LeaderConnection:
     def receive(self, deadline: Deadline) -> TopicPartition:
         """Return the partition whose oldest batch was just acknowledged."""
         self.is_lost = True
-        where = self.in_flight[0].where
+        partition = self.in_flight[0].partition
         answer: ProduceResponse = self.connection.receive(deadline=deadline)
         results = [part for topic in answer.responses for part in topic.partition_responses]
-        message = f"{self.connection.address} on producing to {where}"
-        if len(results) != 1 or results[0].index != where.partition:
+        message = f"{self.connection.address} on producing to {partition}"
+        if len(results) != 1 or results[0].index != partition.partition:
             indexes = [part.index for part in results]
             raise MalformedAnswer(f"{message}: answered for partitions {indexes}")
         code, reason = results[0].error_code, results[0].error_message
@@ -88,7 +88,7 @@ class _LeaderConnection:
             raise_for_code(code, f"{message}: {reason}" if reason else message)
         self.in_flight.popleft()
         self.is_lost = False
-        return where
+        return partition
 
 
 class BatchSender:
@@ -121,10 +121,10 @@ class BatchSender:
         self._stalls: dict[TopicPartition, _Stall] = {}
         self._failure: MillstreamError | None = None
 
-    def send(self, where: TopicPartition, data: memoryview) -> None:
+    def send(self, partition: TopicPartition, data: memoryview) -> None:
         """Send a batch. Waits for older ones if too many are in flight."""
         self.check()
-        self._waiting.append(_Batch(where, data))
+        self._waiting.append(_Batch(partition, data))
         while self._waiting:
             self._attempt(self._send_next)
 
@@ -186,7 +186,7 @@ class BatchSender:
         else:
             return
         self._requeue_lost()
-        if not self._stall(self._waiting[0].where).backoff.wait():
+        if not self._stall(self._waiting[0].partition).backoff.wait():
             self._fail(error)
             raise error
         self._cluster.forget()
@@ -203,8 +203,8 @@ class BatchSender:
         leader.in_flight.clear()
         del self._leaders[address]
         self._leader_addresses = {
-            where: leader_address
-            for where, leader_address in self._leader_addresses.items()
+            partition: leader_address
+            for partition, leader_address in self._leader_addresses.items()
             if leader_address != address
         }
 
@@ -214,44 +214,44 @@ class BatchSender:
         for leader in list(self._leaders.values()):
             self._drop(leader)
 
-    def _stall(self, where: TopicPartition) -> _Stall:
-        if where not in self._stalls:
+    def _stall(self, partition: TopicPartition) -> _Stall:
+        if partition not in self._stalls:
             deadline = self._cluster.deadline()
-            self._stalls[where] = _Stall(deadline, self._cluster.backoff(deadline))
-        return self._stalls[where]
+            self._stalls[partition] = _Stall(deadline, self._cluster.backoff(deadline))
+        return self._stalls[partition]
 
-    def _deadline(self, where: TopicPartition) -> Deadline:
-        stall = self._stalls.get(where)
+    def _deadline(self, partition: TopicPartition) -> Deadline:
+        stall = self._stalls.get(partition)
         return self._cluster.deadline() if stall is None else stall.deadline
 
     # Sending.
 
     def _send_next(self) -> None:
         batch = self._waiting[0]
-        where, deadline = batch.where, self._deadline(batch.where)
-        leader = self._leader_of(where, deadline)
-        if where not in self._prepared:
-            self._before_first(where, deadline)
-            self._prepared.add(where)
+        partition, deadline = batch.partition, self._deadline(batch.partition)
+        leader = self._leader_of(partition, deadline)
+        if partition not in self._prepared:
+            self._before_first(partition, deadline)
+            self._prepared.add(partition)
         while len(leader.in_flight) >= self._in_flight_max or self._is_first_in_flight(
-            leader, where
+            leader, partition
         ):
             self._receive(leader)
-        topic_id = self._topic_ids[where.topic]
+        topic_id = self._topic_ids[partition.topic]
         leader.send(batch, self._request(batch, topic_id), self._version(topic_id), deadline)
         self._waiting.popleft()
 
-    def _is_first_in_flight(self, leader: _LeaderConnection, where: TopicPartition) -> bool:
-        return where not in self._acknowledged and any(
-            sent.where == where for sent in leader.in_flight
+    def _is_first_in_flight(self, leader: _LeaderConnection, partition: TopicPartition) -> bool:
+        return partition not in self._acknowledged and any(
+            sent.partition == partition for sent in leader.in_flight
         )
 
-    def _leader_of(self, where: TopicPartition, deadline: Deadline) -> _LeaderConnection:
-        address = self._leader_addresses.get(where)
+    def _leader_of(self, partition: TopicPartition, deadline: Deadline) -> _LeaderConnection:
+        address = self._leader_addresses.get(partition)
         if address is None:
-            address = self._cluster.leader(where, deadline)
-            self._check_topic(where, deadline)
-            self._leader_addresses[where] = address
+            address = self._cluster.leader(partition, deadline)
+            self._check_topic(partition, deadline)
+            self._leader_addresses[partition] = address
         leader = self._leaders.get(address)
         if leader is None:
             leader = self._leaders[address] = _LeaderConnection(
@@ -259,18 +259,18 @@ class BatchSender:
             )
         return leader
 
-    def _check_topic(self, where: TopicPartition, deadline: Deadline) -> None:
+    def _check_topic(self, partition: TopicPartition, deadline: Deadline) -> None:
         """Raise if the topic was deleted and created again: sequences do not continue there."""
-        current = self._cluster.topic(where.topic, deadline).topic_id
-        if (known := self._topic_ids.setdefault(where.topic, current)) != current:
+        current = self._cluster.topic(partition.topic, deadline).topic_id
+        if (known := self._topic_ids.setdefault(partition.topic, current)) != current:
             raise UnknownTopicId(
-                f"{where}: the topic was deleted and created again (id {known}, now {current})"
+                f"{partition}: the topic was deleted and created again (id {known}, now {current})"
             )
 
     def _request(self, batch: _Batch, topic_id: uuid.UUID) -> ProduceRequest:
-        part = ProduceRequestPartition(index=batch.where.partition, records=batch.data)
+        part = ProduceRequestPartition(index=batch.partition.partition, records=batch.data)
         topic = ProduceRequestTopic(
-            name=batch.where.topic, topic_id=topic_id, partition_data=(part,)
+            name=batch.partition.topic, topic_id=topic_id, partition_data=(part,)
         )
         return ProduceRequest(
             transactional_id=self._transactional_id,
@@ -290,6 +290,6 @@ class BatchSender:
         return next((leader for leader in self._leaders.values() if leader.in_flight), None)
 
     def _receive(self, leader: _LeaderConnection) -> None:
-        where = leader.receive(self._deadline(leader.in_flight[0].where))
-        self._acknowledged.add(where)
-        self._stalls.pop(where, None)
+        partition = leader.receive(self._deadline(leader.in_flight[0].partition))
+        self._acknowledged.add(partition)
+        self._stalls.pop(partition, None)

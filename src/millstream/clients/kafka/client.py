@@ -1,9 +1,9 @@
 """Kafka client that reads topics, offsets and batches of a node or a Kafka cluster.
 
     with KafkaClient("127.0.0.1:9092") as client:
-        where = TopicPartition("orders", 0)
-        start, end = client.bounds([where], isolation=Isolation.READ_COMMITTED)[where]
-        for chunk in client.chunks(where, start, end, isolation=Isolation.READ_COMMITTED):
+        partition = TopicPartition("orders", 0)
+        start, end = client.bounds([partition], isolation=Isolation.READ_COMMITTED)[partition]
+        for chunk in client.chunks(partition, start, end, isolation=Isolation.READ_COMMITTED):
             ...
 
 Uses blocking sockets and returns undecoded batches: it is made for Spark executors, which decode
@@ -214,20 +214,20 @@ class KafkaClient:
     # Offsets.
 
     def bounds(
-        self, where: Sequence[TopicPartition], *, isolation: Isolation
+        self, partitions: Sequence[TopicPartition], *, isolation: Isolation
     ) -> dict[TopicPartition, OffsetBounds]:
         """Return the readable offsets; see `RecordSource.bounds`."""
-        bounds = list_offsets(self.cluster, where, (EARLIEST, LATEST), isolation=isolation)
+        bounds = list_offsets(self.cluster, partitions, (EARLIEST, LATEST), isolation=isolation)
         return {partition: OffsetBounds(*offsets) for partition, offsets in bounds.items()}
 
     def offsets_at(
-        self, where: Sequence[TopicPartition], timestamp_ms: int
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after that time, committed or not; see `RecordSource`."""
         if timestamp_ms < 0:
             raise InvalidRequest(f"timestamp must be at least 0 ms, got {timestamp_ms}")
         isolation = Isolation.READ_UNCOMMITTED
-        found_offsets = list_offsets(self.cluster, where, (timestamp_ms,), isolation=isolation)
+        found_offsets = list_offsets(self.cluster, partitions, (timestamp_ms,), isolation=isolation)
         return {
             partition: None if offset == NOT_FOUND else offset
             for partition, (offset,) in found_offsets.items()
@@ -236,18 +236,19 @@ class KafkaClient:
     # Batches.
 
     def offset_bytes(
-        self, where: Mapping[TopicPartition, OffsetBounds]
+        self, partitions: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, float]:
         """Return the approximate log size of one offset, estimated from the start of each range."""
         return {
-            partition: self._offset_bytes(partition, *bounds) for partition, bounds in where.items()
+            partition: self._offset_bytes(partition, *bounds)
+            for partition, bounds in partitions.items()
         }
 
-    def _offset_bytes(self, where: TopicPartition, start: int, end: int) -> float:
+    def _offset_bytes(self, partition: TopicPartition, start: int, end: int) -> float:
         """Fetch only the batch that contains `start`, without prefetching."""
         isolation = Isolation.READ_UNCOMMITTED
         reading = self._reading(
-            where, start, min(start + 1, end), isolation=isolation, size_max=SAMPLE_SIZE_MAX
+            partition, start, min(start + 1, end), isolation=isolation, size_max=SAMPLE_SIZE_MAX
         )
         try:
             for chunk in reading:
@@ -260,7 +261,7 @@ class KafkaClient:
         return 1.0
 
     def chunks(
-        self, where: TopicPartition, start: int, end: int, *, isolation: Isolation
+        self, partition: TopicPartition, start: int, end: int, *, isolation: Isolation
     ) -> Iterator[BatchChunk]:
         """Read complete batches of a range; see `RecordSource.chunks`.
 
@@ -272,17 +273,25 @@ class KafkaClient:
             raise InvalidRequest(
                 f"offset range must satisfy 0 <= start <= end, got {start} to {end}"
             )
-        return self._reading(where, start, end, isolation=isolation, size_max=self._fetch_size_max)
+        return self._reading(
+            partition, start, end, isolation=isolation, size_max=self._fetch_size_max
+        )
 
     def _reading(
-        self, where: TopicPartition, start: int, end: int, *, isolation: Isolation, size_max: int
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: Isolation,
+        size_max: int,
     ) -> Generator[BatchChunk, None, None]:
         def bounds() -> OffsetBounds:
-            return self.bounds([where], isolation=isolation)[where]
+            return self.bounds([partition], isolation=isolation)[partition]
 
         return PartitionFetcher(
             self.cluster,
-            where,
+            partition,
             start,
             end,
             isolation=isolation,

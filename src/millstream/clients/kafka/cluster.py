@@ -160,16 +160,16 @@ class KafkaCluster:
                 return _checked(topic, name)
         raise MalformedAnswer(f"the response has no metadata of topic {name!r}")
 
-    def leader(self, where: TopicPartition, deadline: Deadline) -> BrokerAddress:
+    def leader(self, topic_partition: TopicPartition, deadline: Deadline) -> BrokerAddress:
         """Return the address of a partition's leader; `RetriableError` if it has none now."""
-        topic = self.topic(where.topic, deadline)
+        topic = self.topic(topic_partition.topic, deadline)
         for partition in topic.partitions:
-            if partition.partition_index == where.partition:
+            if partition.partition_index == topic_partition.partition:
                 if (address := self._nodes.get(partition.leader_id)) is not None:
                     return address
                 code = partition.error_code or ErrorCode.LEADER_NOT_AVAILABLE
-                raise RetriableError(error_of(code, f"{where} has no leader"))
-        raise UnknownTopic(f"{where}: the topic has {len(topic.partitions)} partitions")
+                raise RetriableError(error_of(code, f"{topic_partition} has no leader"))
+        raise UnknownTopic(f"{topic_partition}: the topic has {len(topic.partitions)} partitions")
 
     def controller(self, deadline: Deadline) -> BrokerAddress:
         """Return the address of the controller, which creates topics."""

@@ -92,12 +92,12 @@ def add_partition(
     cluster: KafkaCluster,
     transactional_id: str,
     identity: ClientProducerId,
-    where: TopicPartition,
+    partition: TopicPartition,
     deadline: Deadline,
 ) -> None:
     """Add a partition to the transaction, if produce requests do not do that."""
     address = cluster.coordinator(transactional_id, deadline)
-    topic = AddPartitionsToTxnRequestTopic(name=where.topic, partitions=(where.partition,))
+    topic = AddPartitionsToTxnRequestTopic(name=partition.topic, partitions=(partition.partition,))
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=identity.producer_id,
@@ -111,7 +111,7 @@ def add_partition(
         for result in answer.results_by_topic_v3_and_below:
             for part in result.results_by_partition:
                 raise_for_code(
-                    part.partition_error_code, f"{address} on adding {where} to a transaction"
+                    part.partition_error_code, f"{address} on adding {partition} to a transaction"
                 )
 
 

@@ -103,7 +103,7 @@ class PartitionFetcher:
     def __init__(
         self,
         cluster: KafkaCluster,
-        where: TopicPartition,
+        partition: TopicPartition,
         start: int,
         end: int,
         *,
@@ -112,7 +112,7 @@ class PartitionFetcher:
         bounds: Callable[[], OffsetBounds],
     ) -> None:
         self._cluster = cluster
-        self._where = where
+        self._partition = partition
         self._position = start
         self._end = end
         self._isolation = isolation
@@ -149,11 +149,11 @@ class PartitionFetcher:
     # Requests.
 
     def _connect(self, deadline: Deadline) -> BrokerConnection:
-        address = self._cluster.leader(self._where, deadline)
-        topic_id = self._cluster.topic(self._where.topic, deadline).topic_id
+        address = self._cluster.leader(self._partition, deadline)
+        topic_id = self._cluster.topic(self._partition.topic, deadline).topic_id
         if self._has_read and topic_id != self._topic_id:
             raise UnknownTopicId(
-                f"{self._where}: the topic was deleted and created again"
+                f"{self._partition}: the topic was deleted and created again"
                 f" (id {self._topic_id}, now {topic_id})"
             )
         self._topic_id = topic_id
@@ -162,7 +162,7 @@ class PartitionFetcher:
 
     def _send(self, connection: BrokerConnection, deadline: Deadline) -> None:
         partition = FetchRequestPartition(
-            partition=self._where.partition,
+            partition=self._partition.partition,
             fetch_offset=self._position,
             partition_max_bytes=self._size,
         )
@@ -174,7 +174,7 @@ class PartitionFetcher:
             isolation_level=ISOLATION_LEVELS[self._isolation],
             topics=(
                 FetchRequestTopic(
-                    topic=self._where.topic, topic_id=topic_id, partitions=(partition,)
+                    topic=self._partition.topic, topic_id=topic_id, partitions=(partition,)
                 ),
             ),
         )
@@ -186,10 +186,10 @@ class PartitionFetcher:
     def _check_response(
         self, answer: FetchResponse, connection: BrokerConnection
     ) -> FetchResponsePartition:
-        message = f"{connection.address} on fetching {self._where} at offset {self._position}"
+        message = f"{connection.address} on fetching {self._partition} at offset {self._position}"
         raise_for_code(answer.error_code, message)
         results = [part for topic in answer.responses for part in topic.partitions]
-        if len(results) != 1 or results[0].partition_index != self._where.partition:
+        if len(results) != 1 or results[0].partition_index != self._partition.partition:
             indexes = [part.partition_index for part in results]
             raise MalformedAnswer(f"{message}: answered for partitions {indexes}")
         result = results[0]
@@ -220,7 +220,7 @@ class PartitionFetcher:
             raise RetriableError(
                 NodeUnreachable(
                     str(connection.address),
-                    f"{len(records or b'')} bytes without a complete batch of {self._where} at"
+                    f"{len(records or b'')} bytes without a complete batch of {self._partition} at"
                     f" offset {self._position}, although there are records",
                 )
             )

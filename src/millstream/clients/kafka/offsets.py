@@ -28,7 +28,7 @@ NOT_FOUND: Final = -1
 
 def list_offsets(
     cluster: KafkaCluster,
-    where: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     timestamps: Sequence[int],
     *,
     isolation: Isolation,
@@ -37,7 +37,7 @@ def list_offsets(
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, tuple[int, ...]]:
         by_leader: dict[BrokerAddress, list[TopicPartition]] = {}
-        for partition in dict.fromkeys(where):
+        for partition in dict.fromkeys(partitions):
             by_leader.setdefault(cluster.leader(partition, deadline), []).append(partition)
         offsets: dict[TopicPartition, tuple[int, ...]] = {}
         for leader, led in by_leader.items():
@@ -50,22 +50,25 @@ def list_offsets(
 
 def _ask_leader(
     connection: BrokerConnection,
-    where: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     timestamps: Sequence[int],
     isolation: Isolation,
     deadline: Deadline,
 ) -> dict[TopicPartition, tuple[int, ...]]:
     for timestamp in timestamps:  # A request may name a partition only once.
-        connection.send(_request(where, timestamp, isolation, deadline), deadline=deadline)
-    answers = [_offsets(connection, where, deadline) for _ in timestamps]
-    return {partition: tuple(answer[partition] for answer in answers) for partition in where}
+        connection.send(_request(partitions, timestamp, isolation, deadline), deadline=deadline)
+    answers = [_offsets(connection, partitions, deadline) for _ in timestamps]
+    return {partition: tuple(answer[partition] for answer in answers) for partition in partitions}
 
 
 def _request(
-    where: Sequence[TopicPartition], timestamp: int, isolation: Isolation, deadline: Deadline
+    topic_partitions: Sequence[TopicPartition],
+    timestamp: int,
+    isolation: Isolation,
+    deadline: Deadline,
 ) -> ListOffsetsRequest:
     by_topic: dict[str, list[ListOffsetsRequestPartition]] = {}
-    for topic, number in where:
+    for topic, number in topic_partitions:
         partition_request = ListOffsetsRequestPartition(partition_index=number, timestamp=timestamp)
         by_topic.setdefault(topic, []).append(partition_request)
     return ListOffsetsRequest(
@@ -79,7 +82,7 @@ def _request(
 
 
 def _offsets(
-    connection: BrokerConnection, where: Sequence[TopicPartition], deadline: Deadline
+    connection: BrokerConnection, partitions: Sequence[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, int]:
     answer: ListOffsetsResponse = connection.receive(deadline=deadline)
     offsets: dict[TopicPartition, int] = {}
@@ -88,6 +91,6 @@ def _offsets(
             partition = TopicPartition(topic.name, part.partition_index)
             raise_for_code(part.error_code, f"{connection.address} on offsets of {partition}")
             offsets[partition] = part.offset
-    if missing := set(where).difference(offsets):
+    if missing := set(partitions).difference(offsets):
         raise MalformedAnswer(f"{connection.address} returned no offset for {min(missing)}")
     return offsets

@@ -98,13 +98,13 @@ class TransactionalProducer:
         The batch is not copied: the caller must not change it until `flush`, `commit` or `abort`
         returns, because it may have to be sent again.
         """
-        where = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         data = memoryview(batch).cast("B")
-        self._check_batch(where, data, record_count)
+        self._check_batch(topic_partition, data, record_count)
         self._is_open = self._transactional_id is not None
-        self._sender.send(where, data)
+        self._sender.send(topic_partition, data)
         sequence = self.next_sequence(topic, partition)
-        self._sequences[where] = (sequence + record_count) % _SEQUENCE_COUNT
+        self._sequences[topic_partition] = (sequence + record_count) % _SEQUENCE_COUNT
 
     def flush(self) -> None:
         """Wait until all batches are acknowledged. They are durable, but not committed."""
@@ -162,16 +162,18 @@ class TransactionalProducer:
         self._is_open = False
         self._sender.reset()
 
-    def _join(self, where: TopicPartition, deadline: Deadline) -> None:
+    def _join(self, partition: TopicPartition, deadline: Deadline) -> None:
         if self._transactional_id is not None and self._protocol is TransactionProtocol.EPOCH_KEPT:
-            add_partition(self._cluster, self._transactional_id, self._identity, where, deadline)
+            add_partition(
+                self._cluster, self._transactional_id, self._identity, partition, deadline
+            )
 
-    def _check_batch(self, where: TopicPartition, data: memoryview, record_count: int) -> None:
+    def _check_batch(self, partition: TopicPartition, data: memoryview, record_count: int) -> None:
         """Raise for a batch that the node would reject or mistake for another."""
         try:
             header = decode_header(data)
         except CorruptBatch as error:
-            raise InvalidBatch(f"{where}: {error}") from None
+            raise InvalidBatch(f"{partition}: {error}") from None
         actual = (
             header.producer_id,
             header.producer_epoch,
@@ -181,13 +183,13 @@ class TransactionalProducer:
         )
         expected = (
             *self._identity,
-            self.next_sequence(*where),
+            self.next_sequence(*partition),
             record_count,
             self._transactional_id is not None,
         )
         if actual != expected or header.size != len(data):
             raise InvalidBatch(
-                f"{where}: batch of {len(data)} bytes has the size {header.size} in its header; its"
-                " producer id, epoch, sequence, record count and transactional flag are"
+                f"{partition}: batch of {len(data)} bytes has the size {header.size} in its header;"
+                " its producer id, epoch, sequence, record count and transactional flag are"
                 f" {actual}, expected {expected}"
             )

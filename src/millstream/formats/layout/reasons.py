@@ -90,5 +90,5 @@ def describe_failures(failures: DecodeFailures, rows: Int64s, nodes: SchemaNodes
 def describe(code: int, node: int, nodes: SchemaNodes) -> str:
     """Return the message for a code, with the field."""
     path = nodes.nodes[node].path
-    where = f"field {path} ({nodes.nodes[node].type}): " if path else ""
-    return where + _MESSAGES[code]
+    prefix = f"field {path} ({nodes.nodes[node].type}): " if path else ""
+    return prefix + _MESSAGES[code]

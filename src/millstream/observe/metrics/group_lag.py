@@ -40,13 +40,16 @@ GROUPS = MetricSection(metrics=GROUP_METRICS, labels=("group", "topic", "partiti
 
 def listed_progress(broker: Broker) -> LabelledSources[PartitionLag]:
     """Yield the lag of groups on open partitions, for the first committed offsets."""
-    for group_id, where, offset in islice(_offsets(broker), LISTED_MAX):
-        if (end_offset := open_end_offset(broker.topics, where)) is not None:
-            yield (group_id, where.topic, str(where.partition)), PartitionLag(offset, end_offset)
+    for group_id, partition, offset in islice(_offsets(broker), LISTED_MAX):
+        if (end_offset := open_end_offset(broker.topics, partition)) is not None:
+            yield (
+                (group_id, partition.topic, str(partition.partition)),
+                PartitionLag(offset, end_offset),
+            )
 
 
 def _offsets(broker: Broker) -> Iterator[tuple[str, TopicPartition, int]]:
     offsets = committed_offsets(broker)
     for group in broker.groups.registry:
-        for where, committed in offsets.of_group(group.group_id).items():
-            yield group.group_id, where, committed.offset.offset
+        for partition, committed in offsets.of_group(group.group_id).items():
+            yield group.group_id, partition, committed.offset.offset

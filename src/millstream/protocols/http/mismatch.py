@@ -63,8 +63,8 @@ def _in_struct(decoded: dict[str, Any], kind: inspect.StructType, path: str) -> 
     if unknown and kind.forbid_unknown_fields:
         names = ", ".join(repr(name[:NAME_LENGTH_MAX]) for name in unknown[:NAMES_SHOWN_MAX])
         allowed = ", ".join(map(repr, fields))
-        where = f" in {path}" if path else ""
-        yield f"has the unknown fields {names}{where}, allowed: {allowed}"
+        place = f" in {path}" if path else ""
+        yield f"has the unknown fields {names}{place}, allowed: {allowed}"
     for name, value in decoded.items():
         if name in fields:
             yield from _differences(value, fields[name], f"{path}.{name}".lstrip("."))

@@ -35,10 +35,10 @@ class BatchReader(DataSourceReader):
         options = self._options
         source = open_source(options.source)
         partitions = find_partitions(source, options.selection)
-        where = [partition for partition in partitions if self._conditions.has(partition)]
-        bounds = source.bounds(where, isolation=options.isolation)
-        start = resolve(options.starting, where, bounds, source, name="startingOffsets")
-        end = resolve(options.ending, where, bounds, source, name="endingOffsets")
+        selected = [partition for partition in partitions if self._conditions.has(partition)]
+        bounds = source.bounds(selected, isolation=options.isolation)
+        start = resolve(options.starting, selected, bounds, source, name="startingOffsets")
+        end = resolve(options.ending, selected, bounds, source, name="endingOffsets")
         start, _ = resolve_start(source, start, bounds, options)
         start, end = self._clipped(source, start, end)
         # Spark takes an empty list for one partition without a value.

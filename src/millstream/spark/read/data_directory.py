@@ -71,27 +71,28 @@ class DataDirectory:
         return topics
 
     def bounds(
-        self, where: Sequence[TopicPartition], *, isolation: Isolation
+        self, partitions: Sequence[TopicPartition], *, isolation: Isolation
     ) -> dict[TopicPartition, OffsetBounds]:
         """Return the readable offsets; with `READ_COMMITTED`, up to the last stable offset."""
-        return {partition: self._bounds(partition, isolation) for partition in where}
+        return {partition: self._bounds(partition, isolation) for partition in partitions}
 
     def offsets_at(
-        self, where: Sequence[TopicPartition], timestamp_ms: int
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
         """Return the first offset with this timestamp or a later one, or `None`."""
-        return {partition: self._offset_at(partition, timestamp_ms) for partition in where}
+        return {partition: self._offset_at(partition, timestamp_ms) for partition in partitions}
 
     def offset_bytes(
-        self, where: Mapping[TopicPartition, OffsetBounds]
+        self, partitions: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, float]:
         """Return the approximate bytes per offset, from the files that contain each range."""
         return {
-            partition: self._offset_bytes(partition, bounds) for partition, bounds in where.items()
+            partition: self._offset_bytes(partition, bounds)
+            for partition, bounds in partitions.items()
         }
 
     def chunks(
-        self, where: TopicPartition, start: int, end: int, *, isolation: Isolation
+        self, partition: TopicPartition, start: int, end: int, *, isolation: Isolation
     ) -> Iterator[BatchChunk]:
         """Yield whole batches, from the one that contains `start` until `end` is reached.
 
@@ -99,13 +100,13 @@ class DataDirectory:
         meanwhile are not returned, and records that retention removes raise `OffsetOutOfRange`.
         With `READ_COMMITTED`, so does a transaction with records before `end` that is still open.
         """
-        view = self._view(where)
+        view = self._view(partition)
         if view is None:
             if (start, end) != (0, 0):
                 raise OffsetOutOfRange(max(start, end), start=0, end=0)
             return
         chunk_reader = _ChunkReader(end, isolation)
-        state = _existing(where, view.reload)
+        state = _existing(partition, view.reload)
         if start < state.eviction_floor:
             raise OffsetOutOfRange(start, start=state.start_offset, end=state.end_offset)
         if end > state.end_offset:
@@ -118,7 +119,7 @@ class DataDirectory:
             yield chunk
             offset = chunk.next_offset
             if offset < end:
-                _existing(where, view.refresh)
+                _existing(partition, view.refresh)
 
     def close(self) -> None:
         for view in self._views.values():
@@ -126,27 +127,27 @@ class DataDirectory:
         self._views.clear()
         self._stable_ends.clear()
 
-    def _bounds(self, where: TopicPartition, isolation: Isolation) -> OffsetBounds:
-        view = self._view(where)
+    def _bounds(self, partition: TopicPartition, isolation: Isolation) -> OffsetBounds:
+        view = self._view(partition)
         if view is None:
             return OffsetBounds(0, 0)
-        _existing(where, view.reload)
+        _existing(partition, view.reload)
 
         def bounds_in(state: LogState) -> OffsetBounds:
             if state.lost is not None:
                 raise state.lost
             if isolation is Isolation.READ_UNCOMMITTED:
                 return OffsetBounds(state.start_offset, state.end_offset)
-            stable = self._stable_ends.setdefault(where, StableOffsetTracker())
+            stable = self._stable_ends.setdefault(partition, StableOffsetTracker())
             return OffsetBounds(state.start_offset, stable.update(state.snapshot))
 
         return view.query(bounds_in)
 
-    def _offset_bytes(self, where: TopicPartition, bounds: OffsetBounds) -> float:
-        view = self._view(where)
+    def _offset_bytes(self, partition: TopicPartition, bounds: OffsetBounds) -> float:
+        view = self._view(partition)
         if view is None:
             return 1.0
-        snapshot = _existing(where, view.reload).snapshot
+        snapshot = _existing(partition, view.reload).snapshot
         segments = [
             segment
             for segment in snapshot.segments
@@ -155,28 +156,28 @@ class DataDirectory:
         count = sum(segment.next_offset - segment.base_offset for segment in segments)
         return sum(committed_size(snapshot, segment) for segment in segments) / max(1, count)
 
-    def _offset_at(self, where: TopicPartition, timestamp_ms: int) -> int | None:
-        view = self._view(where)
+    def _offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        view = self._view(partition)
         if view is None:
             return None
-        _existing(where, view.reload)
+        _existing(partition, view.reload)
         record = view.query(lambda state: state.find_timestamp(timestamp_ms))
         if record is None and (lost := view.state.lost) is not None:
             raise lost
         return None if record is None else record.offset
 
-    def _view(self, where: TopicPartition) -> ReadOnlyLog | None:
+    def _view(self, partition: TopicPartition) -> ReadOnlyLog | None:
         """Return the log of a partition, or `None` if the partition was never used."""
-        if where in self._views:
-            return self._views[where]
-        numbers = self._numbers(where.topic)
-        if not 0 <= where.partition <= max(numbers, default=-1):
-            raise UnknownTopic(f"data directory {self._path} has no files of partition {where}")
-        if where.partition not in numbers:
+        if partition in self._views:
+            return self._views[partition]
+        numbers = self._numbers(partition.topic)
+        if not 0 <= partition.partition <= max(numbers, default=-1):
+            raise UnknownTopic(f"data directory {self._path} has no files of partition {partition}")
+        if partition.partition not in numbers:
             return None
-        directory = log_directory(self._path, LogName(where.topic, where.partition))
-        self._views[where] = ReadOnlyLog(self._filesystem, directory)
-        return self._views[where]
+        directory = log_directory(self._path, LogName(partition.topic, partition.partition))
+        self._views[partition] = ReadOnlyLog(self._filesystem, directory)
+        return self._views[partition]
 
     def _partitions(self, topic: str) -> int:
         return max(self._numbers(topic), default=-1) + 1
@@ -219,11 +220,11 @@ class _ChunkReader:
         return aborted
 
 
-def _existing(where: TopicPartition, look: Callable[[], LogState]) -> LogState:
+def _existing(partition: TopicPartition, look: Callable[[], LogState]) -> LogState:
     try:
         return look()
     except UnknownLog as error:
-        raise UnknownTopic(f"partition {where} was deleted: {error}") from error
+        raise UnknownTopic(f"partition {partition} was deleted: {error}") from error
 
 
 def _gather(state: LogState, offset: int, end: int) -> tuple[Bytes, int]:

@@ -45,10 +45,10 @@ class Conditions:
     timestamp_ms_min: int | None = None
     keys: frozenset[bytes] | None = None
 
-    def has(self, where: TopicPartition) -> bool:
+    def has(self, partition: TopicPartition) -> bool:
         """Whether records of the partition can meet the conditions."""
-        return (self.topics is None or where.topic in self.topics) and (
-            self.partitions is None or where.partition in self.partitions
+        return (self.topics is None or partition.topic in self.topics) and (
+            self.partitions is None or partition.partition in self.partitions
         )
 
     def clip(self, start: int, end: int) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def resolve_start(
 
 def _loss(
     source: RecordSource,
-    where: TopicPartition,
+    partition: TopicPartition,
     start: int,
     bounds: OffsetBounds,
     options: ReadOptions,
@@ -80,16 +80,16 @@ def _loss(
     """
     if start > bounds.end:
         return (
-            f"{where} was read up to offset {start} and ends at {bounds.end}: it was deleted and"
-            " created again, or restored from an older copy"
+            f"{partition} was read up to offset {start} and ends at {bounds.end}: it was deleted"
+            " and created again, or restored from an older copy"
         )
     if start >= bounds.start:
         return None
     try:
-        next(source.chunks(where, start, bounds.end, isolation=options.isolation), None)
+        next(source.chunks(partition, start, bounds.end, isolation=options.isolation), None)
     except OffsetOutOfRange:
         return (
-            f"offsets {start} to {bounds.start - 1} of {where} were deleted by retention before"
+            f"offsets {start} to {bounds.start - 1} of {partition} were deleted by retention before"
             " they were read"
         )
     return None
@@ -105,7 +105,7 @@ def make_tasks(
         if start[partition] < end[partition]
     ]
     offset_bytes = source.offset_bytes(
-        {range_.where: OffsetBounds(range_.start, range_.end) for range_ in ranges}
+        {range_.partition: OffsetBounds(range_.start, range_.end) for range_ in ranges}
     )
     pieces = split(
         ranges,

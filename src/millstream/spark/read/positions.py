@@ -93,24 +93,24 @@ def _by_partition(name: str, text: str, *, least: int) -> dict[TopicPartition, i
 
 def resolve(
     position: Position,
-    where: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     bounds: Mapping[TopicPartition, OffsetBounds],
     source: RecordSource,
     *,
     name: str,
 ) -> Offsets:
-    """Return the offset of a position in each partition of `where`.
+    """Return the offset of a position in each partition of `partitions`.
 
     An explicit offset is returned unchanged, also if it is out of bounds. A position that names
-    partitions must name exactly those in `where`.
+    partitions must name exactly those in `partitions`.
     """
     named = position.offsets if isinstance(position, AtOffsets) else position.times_ms
-    if named and set(named) != set(where):
+    if named and set(named) != set(partitions):
         raise InvalidConfig(
-            f"{name} must name exactly the partitions that are read, {sorted(map(str, where))},"
-            f" got {sorted(map(str, named))}"
+            f"{name} must name exactly the partitions that are read,"
+            f" {sorted(map(str, partitions))}, got {sorted(map(str, named))}"
         )
-    values = {partition: named.get(partition, position.default) for partition in where}
+    values = {partition: named.get(partition, position.default) for partition in partitions}
     if isinstance(position, AtTimes):
         return _at_times(values, bounds, source)
     return {partition: _edge(value, bounds[partition]) for partition, value in values.items()}
@@ -128,8 +128,8 @@ def _at_times(
 ) -> Offsets:
     offsets: Offsets = {}
     for time_ms in {time_ms for time_ms in times_ms.values() if time_ms is not None}:
-        where = [partition for partition, bound in times_ms.items() if bound == time_ms]
-        for partition, offset in source.offsets_at(where, time_ms).items():
+        same_time = [partition for partition, bound in times_ms.items() if bound == time_ms]
+        for partition, offset in source.offsets_at(same_time, time_ms).items():
             offsets[partition] = (
                 bounds[partition].end if offset is None else min(offset, bounds[partition].end)
             )

@@ -19,7 +19,7 @@ RANGES_MAX = 100_000
 class OffsetRange:
     """Offsets of one partition, from `start` to `end`, exclusive."""
 
-    where: TopicPartition
+    partition: TopicPartition
     start: int
     end: int
 
@@ -48,7 +48,7 @@ def split(
     `offset_bytes` is the approximate number of bytes per offset. Empty ranges are dropped.
     """
     nonempty = [range_ for range_ in ranges if range_.count > 0]
-    sizes = [range_.count * offset_bytes.get(range_.where, 1.0) for range_ in nonempty]
+    sizes = [range_.count * offset_bytes.get(range_.partition, 1.0) for range_ in nonempty]
     total = sum(sizes)
     size_max = max(1.0, min(float(partition_bytes), total / max(1, partitions_min)))
     size_max = max(size_max, total / RANGES_MAX)
@@ -74,7 +74,7 @@ def gather(
     total = 0.0
     for range_ in ranges:
         gathered.append(range_)
-        total += range_.count * offset_bytes.get(range_.where, 1.0)
+        total += range_.count * offset_bytes.get(range_.partition, 1.0)
         if total >= task_bytes_min:
             tasks.append(ReadTask(tuple(gathered)))
             gathered, total = [], 0.0
@@ -86,7 +86,7 @@ def gather(
 def _cut(range_: OffsetRange, pieces: int) -> list[OffsetRange]:
     pieces = min(pieces, range_.count)
     edges = [range_.start + range_.count * number // pieces for number in range(pieces + 1)]
-    return [OffsetRange(range_.where, start, end) for start, end in pairwise(edges)]
+    return [OffsetRange(range_.partition, start, end) for start, end in pairwise(edges)]
 
 
 def limit_records(start: Offsets, end: Offsets, records_max: int) -> Offsets:

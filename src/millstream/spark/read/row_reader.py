@@ -51,9 +51,9 @@ class RowReader:
             for decoded in _decoded(source, range_, self.options, sorted(names)):
                 kept = self.conditions.keep(decoded)
                 if typing is not None and kept.num_rows:
-                    kept = typing.typed(kept, range_.where)
+                    kept = typing.typed(kept, range_.partition)
                 if kept.num_rows:
-                    yield make_table(kept, range_.where, schema)
+                    yield make_table(kept, range_.partition, schema)
 
     def _typing(self, source: RecordSource, schema: pa.Schema) -> ValueTyper | None:
         """Return a typer of values if a typed column was selected."""
@@ -76,10 +76,14 @@ class ValueTyper:
         has_dead_letters = self._options.on_bad is OnBadRecord.DEAD_LETTER
         return frozenset(DEAD_LETTER_COLUMNS if has_dead_letters else ("offset", "value"))
 
-    def typed(self, decoded: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
+    def typed(self, decoded: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
         """Add the typed columns. Dead letters are durable when this returns."""
         applied = apply_format(
-            decoded, self._format, self._options.on_bad, origin=where, prefix=self._options.prefix
+            decoded,
+            self._format,
+            self._options.on_bad,
+            origin=partition,
+            prefix=self._options.prefix,
         )
         if applied.dead_letters is not None:
             assert isinstance(self._source, KafkaClient), "checked when the query was planned"
@@ -96,7 +100,7 @@ def _decoded(
     while start < end:
         aborted = AbortedFilter()
         try:
-            for chunk in source.chunks(range_.where, start, end, isolation=options.isolation):
+            for chunk in source.chunks(range_.partition, start, end, isolation=options.isolation):
                 aborted.add(chunk.aborted)
                 yield from arrow_batches(
                     chunk.data,
@@ -109,7 +113,7 @@ def _decoded(
         except OffsetOutOfRange as error:
             remaining = max(start, error.start), min(end, error.end)
             reason = (
-                f"cannot read offsets {start} to {end - 1} of {range_.where}, which has offsets"
+                f"cannot read offsets {start} to {end - 1} of {range_.partition}, which has offsets"
                 f" {error.start} to {error.end - 1}"
             )
             if options.fail_on_data_loss or remaining == (start, end):

@@ -117,8 +117,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reader.rows(partition)
 
     def _bounds(self) -> dict[TopicPartition, OffsetBounds]:
-        where = find_partitions(self._source, self._options.selection)
-        return self._source.bounds(where, isolation=self._options.isolation)
+        partitions = find_partitions(self._source, self._options.selection)
+        return self._source.bounds(partitions, isolation=self._options.isolation)
 
     def _begin(self, read: Offsets, bounds: Mapping[TopicPartition, OffsetBounds]) -> Offsets:
         """Return the offset to read next in each partition that exists."""

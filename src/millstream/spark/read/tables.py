@@ -31,17 +31,19 @@ def stored_columns(names: Sequence[str]) -> list[str]:
     return [_STORED[name] for name in names if name in _STORED]
 
 
-def make_table(decoded: pa.RecordBatch, where: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+def make_table(
+    decoded: pa.RecordBatch, partition: TopicPartition, schema: pa.Schema
+) -> pa.RecordBatch:
     """Return decoded records as rows of the table."""
-    arrays = [_column(decoded, where, field) for field in schema]
+    arrays = [_column(decoded, partition, field) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _column(decoded: pa.RecordBatch, where: TopicPartition, field: pa.Field) -> pa.Array:
+def _column(decoded: pa.RecordBatch, partition: TopicPartition, field: pa.Field) -> pa.Array:
     if field.name == "topic":
-        return pa.repeat(pa.scalar(where.topic, field.type), decoded.num_rows)
+        return pa.repeat(pa.scalar(partition.topic, field.type), decoded.num_rows)
     if field.name == "partition":
-        return pa.repeat(pa.scalar(where.partition, field.type), decoded.num_rows)
+        return pa.repeat(pa.scalar(partition.partition, field.type), decoded.num_rows)
     column = decoded.column(_STORED.get(field.name, field.name))
     if field.name == "timestamp":
         return _timestamps(column, field.type)

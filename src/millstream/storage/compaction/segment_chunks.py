@@ -119,8 +119,8 @@ def reporting_damage(segment: SealedSegment, position: int) -> Iterator[None]:
     try:
         yield
     except (CorruptData, BatchTooLarge) as error:
-        where = f"{segment.path}: at or after byte {position}"
-        raise DamagedSegment(segment, CorruptFile(f"{where}: {error}")) from error
+        place = f"{segment.path}: at or after byte {position}"
+        raise DamagedSegment(segment, CorruptFile(f"{place}: {error}")) from error
     except OSError as error:
         if transient_error(segment.path, error):
             raise

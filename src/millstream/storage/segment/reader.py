@@ -137,9 +137,9 @@ def read_at(
     segment: Segment, position: int, *, limit: int, masked: DeletedRecordFilter | None = None
 ) -> Slice:
     """Return the batch that starts at `position`, without an index and always checked."""
-    where = f"byte {position} of {segment.path}"
+    place = f"byte {position} of {segment.path}"
     if not 0 <= position < limit:
-        raise InvalidAddress(f"{where}: only {limit} bytes are committed")
+        raise InvalidAddress(f"{place}: only {limit} bytes are committed")
     window = _Window(segment, limit, position, _WALK_BYTES)
     try:
         header = decode_header(window.bytes(position, position + HEADER_SIZE))
@@ -149,7 +149,7 @@ def read_at(
         batch = window.bytes(position, position + header.size)
         check_batch(header, batch)
     except CorruptBatch as error:
-        raise InvalidAddress(f"{where}: no valid batch starts here: {error}") from error
+        raise InvalidAddress(f"{place}: no valid batch starts here: {error}") from error
     if masked is not None and masked.within(header):
         return _strip(window, position, header, masked)
     return Slice(batch, header.next_offset, Address(segment.base_offset, position))

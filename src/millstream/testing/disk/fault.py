@@ -87,8 +87,8 @@ class Fault:
     def describe(self) -> str:
         """Return a description for the report of a failure: what fails, how, and in which call."""
         failure = self.kind if self.kind == "short write" else errno.errorcode[self.error]
-        where = str(self.hits[0]) if self.hits else "not reached"
-        return f"{failure} at call {self.call} ({where}), {'forever' if self.forever else 'once'}"
+        place = str(self.hits[0]) if self.hits else "not reached"
+        return f"{failure} at call {self.call} ({place}), {'forever' if self.forever else 'once'}"
 
     def _matches(self, call: Call) -> bool:
         if self.kind == "short write" and call.name != "write_at":

@@ -83,8 +83,8 @@ class _Decoder:
         layout = layout_of(kind, self._version)
         values = {part.name: self._source.fresh(part.name) for part in layout.plain}
         for part in layout.plain:
-            where = f"{path}.{part.name}"
-            self._value(part.kind, values[part.name], where, is_nullable=part.is_nullable)
+            field = f"{path}.{part.name}"
+            self._value(part.kind, values[part.name], field, is_nullable=part.is_nullable)
         if self._is_flexible:
             values |= self._tags(layout.tagged, path)
         self._flush()
@@ -210,11 +210,11 @@ class _Decoder:
             source.add(f"raise bad_size({path + ' tag'!r}, {size}, end - position)")
         for part in tagged:
             with source.block(f"if {tag} == {part.tag}:"):
-                where = f"{path}.{part.name}"
-                self._value(part.kind, values[part.name], where, is_nullable=part.is_nullable)
+                field = f"{path}.{part.name}"
+                self._value(part.kind, values[part.name], field, is_nullable=part.is_nullable)
                 self._flush()
                 with source.block(f"if position != {start} + {size}:"):
-                    source.add(f"raise bad_tag({where!r}, {size}, position - {start})")
+                    source.add(f"raise bad_tag({field!r}, {size}, position - {start})")
         source.add(f"position = {start} + {size}")
 
     def _length(self, code: str) -> str:

@@ -68,8 +68,8 @@ def check_beginning(begun: bytes) -> None:
     if not 0x41 <= begun[0] <= 0x5A:  # The first letter of a method.
         raise HTTPException(_BAD, f"request begins with {_shown(begun)}: not HTTP")
     if (broken := _BROKEN_LINE.search(begun)) is not None:
-        where = begun[max(0, broken.start() - 20) : broken.end() + 20]
-        raise HTTPException(_BAD, f"head has a misplaced line end or a zero byte: {_shown(where)}")
+        shown = begun[max(0, broken.start() - 20) : broken.end() + 20]
+        raise HTTPException(_BAD, f"head has a misplaced line end or a zero byte: {_shown(shown)}")
     first_end = begun.find(b"\r\n")
     if first_end < 0:
         if len(begun) > TARGET_SIZE_MAX + _METHOD_SIZE_MAX:

@@ -121,14 +121,14 @@ async def _add_partitions(
 ) -> tuple[AddPartitionsToTxnResponseTopic, ...]:
     """Add all partitions or none: if one does not exist, the others are not attempted."""
     wanted = [(topic.name, index) for topic in added.topics for index in topic.partitions]
-    unknown = {where for where in wanted if not _exists(where, context)}
+    unknown = {partition for partition in wanted if not _exists(partition, context)}
     codes: Mapping[PartitionTuple, ErrorCode]
     if unknown:
         codes = {
-            where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if where in unknown
+            partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if partition in unknown
             else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for where in wanted
+            for partition in wanted
         }
     elif added.verify_only:
         codes = await _verify_partitions(added, wanted, context)
@@ -164,7 +164,7 @@ async def _verify_partitions(
         return dict.fromkeys(wanted, transaction_code_of(error))
     is_abortable = context.version >= ADD_ABORTABLE_SINCE
     refusal = ErrorCode.TRANSACTION_ABORTABLE if is_abortable else ErrorCode.INVALID_TXN_STATE
-    return {where: refusal if where in missing else ErrorCode.NONE for where in wanted}
+    return {partition: refusal if partition in missing else ErrorCode.NONE for partition in wanted}
 
 
 def _added(
@@ -181,8 +181,8 @@ def _added(
     )
 
 
-def _exists(where: PartitionTuple, context: RequestContext) -> bool:
-    name, index = where
+def _exists(partition: PartitionTuple, context: RequestContext) -> bool:
+    name, index = partition
     topic = context.broker.topics.find(name)
     return topic is not None and 0 <= index < topic.partition_count
 
@@ -232,7 +232,7 @@ class _Position(NamedTuple):
     partition: TxnOffsetCommitRequestPartition
 
     @property
-    def where(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition.partition_index)
 
 
@@ -244,9 +244,9 @@ async def txn_offset_commit(
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for position in _positions(request):
         try:
-            offsets[position.where] = _offset_of(position, context)
+            offsets[position.topic_partition] = _offset_of(position, context)
         except MillstreamError as error:
-            codes[position.where] = code_of(error)
+            codes[position.topic_partition] = code_of(error)
     if offsets:
         code = await _stage(request, offsets, context)
         codes |= dict.fromkeys(offsets, code)
@@ -274,8 +274,8 @@ def _positions(request: TxnOffsetCommitRequest) -> Iterator[_Position]:
 
 
 def _offset_of(position: _Position, context: RequestContext) -> OffsetAndMetadata:
-    if not _exists(position.where, context):
-        raise UnknownTopic(f"partition {position.where} does not exist")
+    if not _exists(position.topic_partition, context):
+        raise UnknownTopic(f"partition {position.topic_partition} does not exist")
     requested = position.partition
     offset = OffsetAndMetadata(
         offset=requested.committed_offset,

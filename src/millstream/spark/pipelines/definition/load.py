@@ -73,8 +73,8 @@ def _run(path: str) -> ModuleType:
     except InvalidPipeline:
         raise
     except Exception as error:  # A user's file may raise anything.
-        where = _line_in(path, error)
-        raise InvalidPipeline(f"{where}{type(error).__name__}: {error}") from error
+        place = _line_in(path, error)
+        raise InvalidPipeline(f"{place}{type(error).__name__}: {error}") from error
     _send_by_value(module)
     return module
 

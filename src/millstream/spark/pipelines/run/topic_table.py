@@ -26,14 +26,14 @@ def read_topic_table(spark: SparkSession, options: Mapping[str, str]) -> DataFra
     reader_options = dict(options)
     schema = spark.read.format("millstream").options(**reader_options).load().schema
     parts = MillstreamDataSource(reader_options).reader(schema).partitions()
-    task_count = max(1, len({range_.where for range_ in _ranges(parts)}))
+    task_count = max(1, len({range_.partition for range_ in _ranges(parts)}))
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader = MillstreamDataSource(reader_options).reader(schema)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for range_ in _ranges(reader.partitions()):
-                    if range_.where.partition % task_count == number:
+                    if range_.partition.partition % task_count == number:
                         yield from reader.read(ReadTask((range_,)))
 
     return spark.range(0, task_count, 1, task_count).mapInArrow(read, schema)

@@ -34,13 +34,13 @@ class AcknowledgementRecorder:
     ) -> None:
         """Write records, given as JSON, with their positions. Raises `StorageFailed`."""
         lines = []
-        for row, where in zip(rows, placed, strict=True):
+        for row, place in zip(rows, placed, strict=True):
             decoded = record_of(_decoder.decode(row), None)
             lines.append(
                 self._file.acknowledgement(
                     topic,
-                    where.partition,
-                    where.offset,
+                    place.partition,
+                    place.offset,
                     value=decoded.value,
                     key=decoded.key,
                     headers=decoded.headers,

@@ -102,11 +102,11 @@ class Appender:
 
     def partition_appends(self, topic: str, partition: int) -> PartitionAppends:
         """Return the appends to a partition."""
-        where = (topic, partition)
-        if (appends := self._partition_appends.get(where)) is None:
+        topic_partition = (topic, partition)
+        if (appends := self._partition_appends.get(topic_partition)) is None:
             with self._lock:
                 appends = self._partition_appends.setdefault(
-                    where, PartitionAppends(topic, partition, self._context.config)
+                    topic_partition, PartitionAppends(topic, partition, self._context.config)
                 )
         return appends
 

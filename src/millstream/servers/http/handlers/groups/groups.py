@@ -83,18 +83,18 @@ async def describe_group(request: HttpRequest) -> Response:
     partitions = await in_thread_if(len(offsets) > OFFSETS_MAX, lambda: sorted({*offsets, *owners}))
     lags = LagReader(broker)
     shapes: list[CommittedShape] = []
-    for where in partitions[:OFFSETS_MAX]:
-        offset = offsets.get(where)
-        end = await lags.end_of(where)
+    for partition in partitions[:OFFSETS_MAX]:
+        offset = offsets.get(partition)
+        end = await lags.end_of(partition)
         lag = None if offset is None or end is None else PartitionLag(offset, end).lag
         shapes.append(
             CommittedShape(
-                topic=where.topic,
-                partition=where.partition,
+                topic=partition.topic,
+                partition=partition.partition,
                 committed=offset,
                 end=end,
                 lag=lag,
-                member=owners.get(where),
+                member=owners.get(partition),
             )
         )
     return json_response(
@@ -123,17 +123,17 @@ class LagReader:
         self._broker = broker
         self._processed = 0
 
-    async def end_of(self, where: TopicPartition) -> int | None:
+    async def end_of(self, partition: TopicPartition) -> int | None:
         """Return the end offset of a partition, if it is known."""
         await self._yield_turn()
-        return known_end_offset(self._broker.topics, self._broker.store, where)
+        return known_end_offset(self._broker.topics, self._broker.store, partition)
 
     async def lag_of(self, group_id: str) -> int:
         """Return the lag of a group over all partitions whose end is known."""
         await self._yield_turn()
         lag = 0
-        for where, committed in list(self._broker.groups.offsets.of_group(group_id).items()):
-            if (end := await self.end_of(where)) is not None:
+        for partition, committed in list(self._broker.groups.offsets.of_group(group_id).items()):
+            if (end := await self.end_of(partition)) is not None:
                 lag += PartitionLag(committed.offset.offset, end).lag
         return lag
 
