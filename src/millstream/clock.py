@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment; never goes back."""
+        """Return seconds since a fixed moment; never decreases."""
         ...
 
     def boot_id(self) -> str:

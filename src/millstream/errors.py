@@ -395,7 +395,7 @@ class Stopping(Unavailable):
 
 
 class DiskFull(Unavailable):
-    """The disk is full. Reads go on; writes resume by themselves when space is free again."""
+    """The disk is full. Reads continue; writes resume when space is free again."""
 
 
 # Raised by clients: the node failed or refused.

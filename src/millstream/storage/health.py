@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LogHealth:
-    """The logs that are offline, or met a full disk. Used on the event loop of the store."""
+    """The logs that are offline, or found the disk full. Used on the event loop of the store."""
 
     def __init__(self) -> None:
         self._logs: dict[LogName, Log] = {}

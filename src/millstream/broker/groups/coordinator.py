@@ -143,7 +143,7 @@ class GroupCoordinator:
         self._start_task(self.delete_offsets_of_deleted_topics())
 
     async def close(self) -> None:
-        """Let all waiting requests fail. The next start loads what was stored."""
+        """Fail all waiting requests. The next start loads the stored state."""
         if self._is_closed:
             return
         self._is_closed = True

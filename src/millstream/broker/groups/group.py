@@ -1,7 +1,7 @@
 """The interface of a group to the coordinator, for both group protocols.
 
-A group is a pure state machine: events and the time go in; answers, changes and a deadline come
-out. It has no socket, no timer and no file.
+A group is a pure state machine: its inputs are events and the time, its outputs are
+answers, changes and a deadline. It has no socket, no timer and no file.
 
     join, sync, leave ...  ─┐                 ┌─► answers: a ticket, and a value or an error
     time passed            ─┼──►  a group  ───┼─► changes: entries of the state log
@@ -95,15 +95,15 @@ class Group(Protocol):
         ...
 
     def stored(self, changes: Sequence[StateEntry]) -> None:
-        """Handle that changes returned by `take_changes` are durable."""
+        """Take note that changes returned by `take_changes` are durable."""
         ...
 
     def store_failed(self, now: float) -> Sequence[TicketAnswer]:
-        """Handle that changes were not stored: they are changes again."""
+        """Take note that changes were not stored: `take_changes` returns them again."""
         ...
 
     def tombstones(self) -> list[StateEntry]:
-        """Return the entries that delete all that is stored of the group."""
+        """Return the entries that delete everything stored about the group."""
         ...
 
     def check_commit(

@@ -1,4 +1,4 @@
-"""The lag of groups: one definition for all that show it."""
+"""The lag of groups: one definition for every place that reports it."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class GroupRegistry:
             raise Stopping("the node is stopping")
 
     def close(self) -> None:
-        """Let all waiting requests fail, and cancel the timers."""
+        """Fail all waiting requests, and cancel the timers."""
         self._is_closed = True
         for _, timer in self._group_timers.values():
             timer.cancel()

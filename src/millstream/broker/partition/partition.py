@@ -106,7 +106,7 @@ class Partition:
 
     @property
     def appender(self) -> PartitionAppender:
-        """The append side. A closed partition has one too: it rejects appends by itself."""
+        """The append side. A closed partition has one too: it rejects all appends."""
         if (opened := self._opened) is None:
             raise self._refusal or LogClosed(f"{self} is not open")
         return opened.appender
@@ -126,7 +126,7 @@ class Partition:
         return self._known()
 
     def _known(self) -> _OpenPartition:
-        """Return the parts, also after the partition was closed."""
+        """Return the parts, even after the partition was closed."""
         if self._opened is None:
             raise self._refusal or LogClosed(f"{self} is not open")
         return self._opened
@@ -341,7 +341,7 @@ class Partition:
         if not 0 <= offset <= self.high_watermark:
             raise OffsetOutOfRange(offset, start=log.start_offset, end=self.high_watermark)
         if offset > max(log.start_offset, saver.saved_offset):
-            # These records may be all that the log knows of a producer.
+            # These records may be the only ones in the log that tell the state of a producer.
             await self._save_before_removal()
         await log.delete_before(offset)
         return log.start_offset

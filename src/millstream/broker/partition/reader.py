@@ -82,7 +82,7 @@ class PartitionReader:
         offset: with `is_early`, a producer may know of records that readers do not see yet.
 
         Raises `OffsetOutOfRange` if retention has deleted the records at `offset`. Records that a
-        client deleted are skipped silently: somebody wanted nobody to see them.
+        client deleted are skipped silently: they were deleted so that nobody sees them.
         """
         log = self._log
         if not log.eviction_floor <= offset <= log.next_offset:

@@ -62,7 +62,7 @@ class _Claimer:
         self.max_jobs = max_jobs
         self.lease_ms = lease_ms
         self.may_wait = may_wait
-        """Whether it goes on waiting if there is no job."""
+        """Whether it keeps waiting if there is no job."""
         self.future: asyncio.Future[_Grant] = asyncio.get_running_loop().create_future()
 
 
@@ -88,7 +88,7 @@ class ClaimService:
     ) -> ClaimResult:
         """Return jobs that are leased to the caller; none if there was none within `wait_ms`.
 
-        The answer is durable, and so is all that it depends on.
+        The answer is durable, and so is everything it depends on.
         """
         await self._store.usable()
         if len(self._claimers) >= CLAIMERS_MAX:
@@ -109,7 +109,7 @@ class ClaimService:
             jobs, ticket = await claimer.future
             return ClaimResult(jobs, await self._store.wait(ticket))
         except asyncio.CancelledError:
-            # The caller is gone. If jobs were chosen for it already, others may have them.
+            # The caller has left. If jobs were chosen for it already, others may have them.
             future = claimer.future
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._return_jobs(future.result()[0])
@@ -126,7 +126,7 @@ class ClaimService:
         return len(self._claimers)
 
     def _return_jobs(self, jobs: Sequence[LeasedJob]) -> None:
-        """Return jobs whose claimer is gone; their delivery still counts."""
+        """Return jobs whose claimer has left; their delivery still counts."""
         state = self._store.current()
         if jobs and state is not None:
             deliveries = [
@@ -159,7 +159,7 @@ class ClaimService:
             self.wake()
 
     def refuse(self, error: BaseException) -> None:
-        """Let all waiting claims fail, and forget what was read ahead."""
+        """Fail all waiting claims, and discard the jobs that were read ahead."""
         while self._claimers:
             claimer = self._claimers.popleft()
             if not claimer.future.done():
@@ -169,7 +169,7 @@ class ClaimService:
             read_ahead.clear()
 
     async def close(self, error: MillstreamError) -> None:
-        """Stop serving, and let all waiting claims fail."""
+        """Stop serving, and fail all waiting claims."""
         if self._window is not None:
             self._window.cancel()
         if self._serving is not None:
@@ -190,7 +190,7 @@ class ClaimService:
     async def _serve_all(self) -> None:
         """Serve the waiting claims until no job or no claim is left."""
         while (claimers := self._next_claimers()) and self._window is None:
-            # Only these may be told that there is no job: there may be one for those that come
+            # Only these may be told that there is no job: there may be one for those that arrive
             # while records are read, as the reading started before.
             present = list(self._claimers)
             wanted = min(CLAIM_MAX, sum(claimer.max_jobs for claimer in claimers))
@@ -221,7 +221,7 @@ class ClaimService:
 
     def _deliver(self, claimers: Sequence[_Claimer], available: AvailableJobs, wanted: int) -> bool:
         """Answer `claimers` with the jobs that they get; returns whether there are jobs."""
-        if not claimers:  # They are gone: go on with the others.
+        if not claimers:  # They have left: serve the others.
             return True
         if len(claimers) == 1:
             shares = [claimers[0].max_jobs]

@@ -1,4 +1,4 @@
-"""Unfinished jobs, and what is known of the partition that they are in."""
+"""Unfinished jobs, and the state of the partitions that contain them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class WorkQueue:
     """A topic whose records are leased to workers. Owned by one event loop.
 
     A job is leased to at most one worker at a time, by the monotonic clock. Every answer waits
-    until all that it depends on is durable in the class of the topic.
+    until everything it depends on is durable in the class of the topic.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class WorkQueue:
         return [read(receipt) for receipt in receipts]
 
     async def _settle(self, receipts: Sequence[str], decided: QueueDecision) -> SettleResult:
-        """Commit a decision, and answer once it is durable, with all that it depends on."""
+        """Commit a decision, and answer once it is durable, with everything it depends on."""
         ticket = self.store.commit(decided.event)
         if decided.event is not None:
             self.store.refresh()

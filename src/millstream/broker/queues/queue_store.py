@@ -80,7 +80,7 @@ class QueueStore:
         self.seals = Receipts(secret, topic.id.bytes, _DEAD_LETTER_GENERATION)
         """Marks records of the dead-letter topic as coming from this queue."""
         self.refusal: MillstreamError | None = None
-        """Why the queue cannot be used, if it cannot."""
+        """The reason why the queue cannot be used; `None` if it can."""
         self.on_wake: Callable[[], None] = lambda: None
         """Called when there may be work: a job arrived, came back, or is exhausted."""
         self.on_failure: Callable[[MillstreamError], None] = lambda _: None
@@ -242,7 +242,7 @@ class QueueStore:
         return AppendTimings(commit_ms=round(commit * 1000, 3), fsync_ms=round(fsync * 1000, 3))
 
     def refuse(self, error: MillstreamError) -> None:
-        """Let all requests fail with `error` from now on, also those that wait."""
+        """Fail all requests with `error` from now on, including those that wait."""
         self.refusal = error
         self.on_failure(error)
 

@@ -25,7 +25,7 @@ HELD_BYTES_MAX = 4 * MIB
 class ReadAhead:
     """Reads the new jobs of one partition ahead, from its frontier on.
 
-    Deleting records from the partition invalidates all that was read.
+    Deleting records from the partition invalidates everything that was read.
     """
 
     def __init__(self, partition: Partition) -> None:

@@ -26,7 +26,7 @@ _STORED_KINDS = {
 
 
 def snapshot_of(state: QueueStateMachine) -> QueueStateSnapshot:
-    """Return all that is durable as one event."""
+    """Return the durable state as one event."""
     partitions = []
     for partition, partition_jobs in state.partitions.items():
         numbers: list[int] = []

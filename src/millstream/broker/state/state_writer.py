@@ -138,7 +138,7 @@ class StateWriter(ABC):
 
     @abstractmethod
     def _on_refused(self, batch: list[Write], error: BaseException) -> None:
-        """Let the futures of a batch that was not written fail."""
+        """Fail the futures of a batch that was not written."""
 
     async def _wait_for_batch(self) -> None:
         """Return when a batch that is in flight now is durable or refused."""

@@ -66,12 +66,12 @@ class InFlight:
             write.ended.set_result(False)
 
     def commit(self, write: InFlightAppend) -> None:
-        """Handle that an append is committed, and so is all before it."""
+        """Take note that an append and all before it are committed."""
         while self._writes and not write.ended.done():
             first = self._writes.popleft()
             self._on_commit(first.mark, first.offset + first.count)
             first.ended.set_result(True)
 
     async def settled(self) -> bool:
-        """Wait for all that is in flight now; return whether it was committed."""
+        """Wait for all appends that are in flight now; return whether it was committed."""
         return await asyncio.shield(self._writes[-1].ended) if self._writes else True

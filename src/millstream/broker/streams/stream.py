@@ -142,7 +142,7 @@ class DurableStream:
         self._save_if_worthwhile()
 
     async def _truncate(self, end_offset: int) -> None:
-        """Handle that a power cut lost records which the checkpoint covers.
+        """Recover from a power cut that lost records which the checkpoint covers.
 
         A topic of a class below `fsync` may lose what it acknowledged. The next records get the
         same offsets, and their marks must be replayed at the next start; so the checkpoint moves

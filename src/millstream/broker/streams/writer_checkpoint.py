@@ -18,7 +18,7 @@ from millstream.broker.streams.writers import NO_MARK, WriteMark, WriterPosition
 
 
 class WriterCheckpoint:
-    """The state of the writers that would be left if all that is not committed were lost."""
+    """The state of the writers that would remain if everything uncommitted were lost."""
 
     def __init__(self, path: str, state: StateLog, stored: StoredStream) -> None:
         self.sequence = stored.writers.sequence
@@ -43,7 +43,7 @@ class WriterCheckpoint:
             self.closure = closure_of(mark, end_offset)
 
     def truncate(self, end_offset: int) -> None:
-        """Let the stream end no later than its log does."""
+        """Truncate the state to the end of the log."""
         if self.closure is not None and self.closure.end_offset > end_offset:
             self.closure = msgspec.structs.replace(self.closure, end_offset=end_offset)
 

@@ -44,7 +44,7 @@ def measure_node(client: Client, bootstrap: str, seconds: float) -> Iterator[Mea
             try:
                 client.topic(topic).delete()
             except UnknownTopic:
-                pass  # It did not come so far.
+                pass  # It was not created.
             except MillstreamError as error:
                 click.echo(printable(f"topic {topic} could not be deleted: {error}"), err=True)
 

@@ -128,7 +128,10 @@ class EventWriter(logging.Handler):
                 self._stream.flush()
             else:
                 _write_all(self._descriptor, data)
-        except (OSError, ValueError):  # The reader is gone, and there is nowhere to report it.
+        except (
+            OSError,
+            ValueError,
+        ):  # The reader has closed the pipe, and there is nowhere to report it.
             self._is_broken = True
 
 

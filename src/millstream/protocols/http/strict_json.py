@@ -44,7 +44,7 @@ def check(data: bytes) -> Any:
         decoded = _decode_any(data)
         # The decoder keeps one of several equal fields. If encoding the result, compact or with
         # Python's spaces, gives the same text, there was no duplicate. If not, the strict decoder
-        # has to look, which takes several times as long.
+        # has to decide, which takes several times as long.
         again = _encode(decoded)
         if again != data and _spaced(again, indent=0) != data:
             _STRICT_DECODER.decode(data.decode())

@@ -76,7 +76,7 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.Busy: ErrorCode.CONCURRENT_TRANSACTIONS,
         errors.QuotaExceeded: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         errors.Stopping: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        # An operator has to act; clients go on asking.
+        # An operator has to act; clients keep retrying.
         errors.DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogClosed: ErrorCode.NOT_LEADER_OR_FOLLOWER,

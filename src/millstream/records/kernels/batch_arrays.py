@@ -42,7 +42,7 @@ def arrays_of_bodies(
 def exclude_broken_batches(source: Octets, batches: Int64s) -> dict[int, CorruptBatch]:
     """Return the errors of malformed batches, by number, and set their record counts to 0.
 
-    A caller that goes on with `batches` then finds no records in them, and need not check the
+    A caller that continues with `batches` then finds no records in them, and need not check the
     others.
     """
     broken = {}

@@ -50,7 +50,7 @@ class HttpCounters:
     held_deliveries: Counter[str] = field(default_factory=Counter)
     """Number of times that live delivery was delayed by a quota, by quota."""
     throttle_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Sum of these delays, and of those that refused clients were asked for."""
+    """Sum of these delays, and of the retry delays in refusals."""
     routes: dict[tuple[str, str], RouteCounter] = field(default_factory=dict)
     """By method and path template: one for each operation, and one for all others."""
     durations: Histogram = field(default_factory=lambda: Histogram(SECONDS))

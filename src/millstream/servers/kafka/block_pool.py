@@ -53,7 +53,7 @@ class BlockPool:
         self.used_bytes = 0
         """Bytes of all blocks in use."""
         self.reading = self.take(BLOCK_SIZE)
-        """Block of the next read, of whatever connection: one read ends before the next."""
+        """Block of the next read on any connection: one read ends before the next starts."""
         self.filled = 0
         """Bytes of it with frames that may still be in use."""
 

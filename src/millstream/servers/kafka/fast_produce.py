@@ -184,4 +184,4 @@ class PendingFastProduce:
         return encode_response(_API, request.version, request.correlation_id, response)
 
     def cancel(self) -> None:
-        """Let the append run to its end: it still needs the request's bytes, and releases them."""
+        """Let the append finish: it still needs the request's bytes, and releases them."""

@@ -101,7 +101,7 @@ def resolve(
 ) -> Offsets:
     """Return the offset of a position in each partition of `partitions`.
 
-    An explicit offset is returned unchanged, also if it is out of bounds. A position that names
+    An explicit offset is returned unchanged, even if it is out of bounds. A position that names
     partitions must name exactly those in `partitions`.
     """
     named = position.offsets if isinstance(position, AtOffsets) else position.times_ms

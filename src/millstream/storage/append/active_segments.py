@@ -170,7 +170,7 @@ class ActiveSegments:
     def _refuse_pending(self, error: OSError) -> None:
         """Refuse everything that is not written, and take back its offsets.
 
-        An error that does not pass by itself takes the log offline instead.
+        An error that is not transient takes the log offline instead.
         """
         context, queue = self._context, self._queue
         refusal = transient_error(context.name, error)

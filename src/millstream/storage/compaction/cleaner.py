@@ -199,7 +199,7 @@ class LogCleaner:
 
 
 async def _clean(run: CleanerRun) -> None:
-    """Do all that is worthwhile."""
+    """Do everything that is worthwhile."""
     exceeded: KeyMemoryExceeded | None = None
     if run.config.is_compacted:
         try:

@@ -24,7 +24,7 @@ start will find. Until the removal succeeds or the log is opened again:
 - Nothing is rewritten. Another output could overlap this one, and recovery could not tell which of
   the two is right.
 - Appends go on: they only concern later segments, and the last one is never reopened.
-- Deletion and eviction go on too, and remove the files of inputs that are completely dead. The
+- Deletion and eviction continue too, and remove the files of inputs that are completely dead. The
   start offset and the rules are durable before that, and hold for either set. If the first input is
   gone and the seal is missing, recovery seals the output: it is complete, because 1 came before.
 """

@@ -1,4 +1,4 @@
-"""Classification of disk errors: which pass by themselves, and which do not."""
+"""Classification of disk errors as transient or permanent."""
 
 from __future__ import annotations
 

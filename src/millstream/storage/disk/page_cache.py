@@ -58,7 +58,7 @@ class MincoreProbe:
         self._pages = ctypes.create_string_buffer(256)
 
     def is_resident(self, view: memoryview) -> bool:
-        """Return whether every page of `view` is in memory; assume so if it cannot be told."""
+        """Return whether every page of `view` is in memory; assume so if it is not known."""
         if not len(view):
             return True
         buffer = _Buffer()

@@ -35,7 +35,7 @@ class SyncFailedEvent:
 
 @dataclass(frozen=True, slots=True)
 class MediumDamage:
-    """The medium changed by itself: a file now has this content, durably."""
+    """The medium was corrupted: a file now has this content, durably."""
 
     inode: Inode
     content: bytes

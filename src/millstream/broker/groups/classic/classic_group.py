@@ -1,4 +1,4 @@
-"""A classic group: its leader assigns partitions to the members, in each generation again.
+"""A classic group: its leader assigns partitions to the members in each generation.
 
 `rebalance.py` draws the states. Rules:
 
@@ -9,7 +9,7 @@
    assignments when the leader has sent them. So a coordinator that restarts knows every generation
    that a member could refer to, and members that send a heartbeat in time stay in theirs.
 4. The session of a member that waits for an answer does not expire. A new member may wait for a
-   limited time only, as it cannot tell that it is gone.
+   limited time only, because a disconnected client would not be noticed.
 
 A static member keeps its membership by its instance id: when it joins under a new member id, the
 old id is fenced and the assignment is kept, without a rebalance.
@@ -50,7 +50,7 @@ from millstream.errors import (
 )
 
 NEW_MEMBER_SECONDS_MAX = 300.0
-"""How long a new member may wait for its first generation. Kafka's own limit."""
+"""How long a new member may wait for its first generation. The limit is Kafka's."""
 
 
 class ClassicGroup:
@@ -79,7 +79,7 @@ class ClassicGroup:
 
     @property
     def protocol_type(self) -> str:
-        """The type of its members, present or last."""
+        """The type of its current or last members."""
         return self._rebalance.protocol_type
 
     @property
@@ -97,7 +97,7 @@ class ClassicGroup:
 
     @property
     def deadline(self) -> float | None:
-        """When `advance_time` has to be called. Maybe too early, as heartbeats only delay it."""
+        """When `advance_time` has to be called. May be too early: heartbeats postpone it."""
         return None if self._rebalance.wake == math.inf else self._rebalance.wake
 
     @property
@@ -304,7 +304,7 @@ class ClassicGroup:
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> None:
-        """Renew a member's session; raises what it has to do instead of continuing."""
+        """Renew a member's session; raises if the member has to join again."""
         member = self._rebalance.members.find(member_id, instance_id)
         self._check_generation(generation)
         self._rebalance.touch(member, now)
@@ -312,7 +312,7 @@ class ClassicGroup:
             raise RebalanceInProgress(f"group {self.group_id!r} is rebalancing")
 
     def touch(self, member_id: str, now: float) -> None:
-        """Renew a member's session after another request of it."""
+        """Renew a member's session after any other request from it."""
         if (member := self._rebalance.members.get(member_id)) is not None:
             self._rebalance.touch(member, now)
 
@@ -340,12 +340,12 @@ class ClassicGroup:
         return None
 
     def advance_time(self, now: float) -> Sequence[TicketAnswer]:
-        """Remove members whose session expired, and end a phase whose time is over."""
+        """Remove members whose session expired, and end a phase that has timed out."""
         self._rebalance.advance_time(now)
         return self._rebalance.take_answers()
 
     def end(self, error: MillstreamError) -> Sequence[TicketAnswer]:
-        """Answer all who wait with `error`: the group ends here, or its node does."""
+        """Fail all waiting requests with `error`: the group is being removed, or the node stops."""
         self._rebalance.end(error)
         return self._rebalance.take_answers()
 

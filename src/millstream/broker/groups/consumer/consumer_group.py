@@ -292,7 +292,7 @@ class ConsumerGroup:
 
     @property
     def deadline(self) -> float | None:
-        """When `advance_time` has to be called. Maybe too early, as heartbeats only delay it."""
+        """When `advance_time` has to be called. May be too early: heartbeats postpone it."""
         return None if self._deadlines.wake_at == math.inf else self._deadlines.wake_at
 
     def advance_time(self, now: float) -> Sequence[TicketAnswer]:
@@ -355,13 +355,13 @@ class ConsumerGroup:
         return list(self._unstored.items())
 
     def stored(self, changes: Sequence[StateEntry]) -> None:
-        """Handle that these changes are durable."""
+        """Take note that these changes are durable."""
         for key, value in changes:
             if key in self._unstored and self._unstored[key] == value:
                 del self._unstored[key]
 
     def store_failed(self, now: float) -> Sequence[TicketAnswer]:  # noqa: ARG002
-        """Handle that changes were not stored: they will be, with the next ones.
+        """Take note that changes were not stored: they are stored with the next ones.
 
         The members that caused them got an error and repeat their heartbeat, as they do when an
         answer is lost.
@@ -370,7 +370,7 @@ class ConsumerGroup:
         return ()
 
     def tombstones(self) -> list[StateEntry]:
-        """Return the entries that delete all that is stored of the group."""
+        """Return the entries that delete everything stored about the group."""
         entries = [GROUP_ENTRY_KEY, *((kind, id_) for id_ in self.members for kind in MEMBER_KINDS)]
         keys = {key_of(self.group_id, entry) for entry in entries} | self._unstored.keys()
         return [(key, None) for key in sorted(keys)]

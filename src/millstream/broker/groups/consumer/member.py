@@ -27,7 +27,7 @@ class MemberState(enum.Enum):
     """It was told to release partitions, and has not confirmed that yet."""
 
     UNRELEASED = "unreleased"
-    """It has all that is free; others have not released the remainder of its target yet."""
+    """It has all free partitions of its target; others have not released the remainder yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

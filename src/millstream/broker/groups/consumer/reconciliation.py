@@ -51,7 +51,7 @@ def reconcile(
     if member.state is MemberState.UNREVOKED:
         if not _has_revoked(member.revoking, owned):
             return member
-        # It is past the epoch in which it was asked to; by how far, the target says.
+        # The member has confirmed the revocation, which ends the epoch that required it.
         epoch += 1
     keeps = intersection(member.assigned, target)
     revoking = difference(member.assigned, target)

@@ -43,7 +43,7 @@ class GroupSubscriptions:
         """Partition counts of the topics that a member subscribes to, as `resolve` found them."""
 
         self.fingerprint = ""
-        """Identifies an outcome of `resolve`, also after a restart."""
+        """Identifies an outcome of `resolve`, even after a restart."""
 
         self._names: Counter[str] = Counter()
         self._regexes: Counter[str] = Counter()

@@ -60,7 +60,7 @@ def recover_producers(
     if snapshot is not None:
         states.restore(snapshot)
     elif log.start_offset > 0:
-        # The log has lost batches, and with them perhaps all that was known of a producer.
+        # The log has lost batches, and perhaps all batches of a producer.
         states.forgotten_max = ALL_PRODUCER_IDS
     snapshot_offset = NO_SNAPSHOT if snapshot is None else snapshot.offset
     known_offset = log.start_offset if snapshot is None else snapshot.offset

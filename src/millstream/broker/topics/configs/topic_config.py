@@ -98,7 +98,7 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str | None], node: LogConfig | None = None) -> Self:
-        """Validate the configs of a topic, each by itself and together, and fill in the defaults.
+        """Validate the configs of a topic, one by one and in combination, and fill in the defaults.
 
         Raises `InvalidConfig` with the name, the value and the allowed values.
         """

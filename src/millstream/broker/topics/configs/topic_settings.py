@@ -114,7 +114,7 @@ _SETTINGS = (
         server_name="log.cleaner.delete.retention.ms",
         log_field="tombstone_ms",
         meaning="How long a tombstone (a record with a key and no value) stays readable in a"
-        " compacted topic. It counts from when compaction first met the record, by the retention"
+        " compacted topic. It counts from when compaction first read the record, by the retention"
         " clock.",
     ),
     TopicSetting(

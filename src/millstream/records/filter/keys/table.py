@@ -19,7 +19,7 @@ InsertKeys: TypeAlias = Callable[[Bytes, Sequence[OpenedBatch], FilterRules, Key
 class KeyTable:
     """The latest offset of every key: exact, since it compares bytes, and bounded in memory.
 
-    `memory_bytes_max` limits all that the table holds, also while it grows; the data that `add`
+    `memory_bytes_max` limits the memory of the table, even while it grows; the data that `add`
     decompresses at a time, a few MB or one batch, is extra. `seed`, up to 128 bits and unknown to
     those who choose the keys, keeps them from choosing keys with the same slot. A table is for one
     thread at a time.

@@ -58,7 +58,7 @@ async def list_pipelines(request: HttpRequest) -> Response:
 async def _newest(
     publications: Publications, after: PageCursor | None, count_max: int
 ) -> list[tuple[PageCursor, Publisher]]:
-    """Return the publishers after a position, and give way to other requests in between."""
+    """Return the publishers after a position, and yield to other requests in between."""
     publishers = publications.all()
     best: list[tuple[PageCursor, Publisher]] = []
     for start in range(0, len(publishers), PUBLISHERS_PER_TURN):

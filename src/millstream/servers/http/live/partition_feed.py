@@ -67,7 +67,7 @@ class PartitionFeed:
         self._woken: asyncio.Future[None] | None = None
         self._is_noted = False
         self.is_ended = False
-        """Whether nothing more comes; the watchers were told."""
+        """Whether the feed has ended; the watchers were notified."""
         partition.watch(self._note)
         counters.feeds += 1
         self._task = asyncio.get_running_loop().create_task(self._run())

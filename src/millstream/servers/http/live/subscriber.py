@@ -279,7 +279,7 @@ class LiveSubscriber:
         if progress.join(feed.next_offset):
             return None
         self._live.counters.catch_ups += 1
-        await asyncio.sleep(0)  # Give way to others, however much there is to catch up.
+        await asyncio.sleep(0)  # Yield to other tasks, however much there is to catch up.
         try:
             found = await read_page(
                 partition, progress.next_offset, limit=READ_RECORDS_MAX, size_max=READ_BYTES_MAX

@@ -112,7 +112,7 @@ class LiveWebSocket:
             pushing = asyncio.get_running_loop().create_task(self._usage.measured(self._push()))
             await self._take_messages()
         except (WebSocketDisconnect, OSError):
-            pass  # The client is gone.
+            pass  # The client has disconnected.
         finally:
             counters.sockets -= 1
             self._shutdown.unwatch(self._subscriber.stop)
@@ -141,7 +141,7 @@ class LiveWebSocket:
                     self._free()
             await self._websocket.close(self._close_code)
         except (WebSocketDisconnect, OSError):
-            pass  # The client is gone; the task that reads messages notices too.
+            pass  # The client has disconnected; the task that reads messages notices too.
         except Exception:
             logger.exception("pushing events to a WebSocket failed")
             await self._websocket.close(INTERNAL_ERROR)

@@ -1,7 +1,7 @@
 """Notices that the client of a long request has disconnected, or that the node stops.
 
-A handler is not told that its client is gone: the server notes it, and the handler goes on. A
-handler that waits long, or would hand something out at the end, watches for it meanwhile:
+A handler does not learn that its client has disconnected: the server notes it, and the handler
+continues. A handler that waits for long, or whose result would be lost, has to watch for it:
 
     async with watch_disconnect(request) as disconnected:
         await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)

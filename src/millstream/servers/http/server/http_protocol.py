@@ -108,7 +108,7 @@ class HttpProtocol(asyncio.Protocol):
         self._deadlines.set_input(self._limits.head_ms_max)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Release everything; the application learns that the client is gone."""
+        """Release everything; the application learns that the client has disconnected."""
         self._is_over = True
         self._deadlines.cancel()
         self._hold(0)
@@ -328,7 +328,7 @@ class HttpProtocol(asyncio.Protocol):
         self.transport.write(data)
 
     async def wait_until_writable(self) -> None:
-        """Return when the client has read enough, or is gone."""
+        """Return when the client has read enough, or has disconnected."""
         if self._writable is None:
             self._writable = asyncio.Event()
         await self._writable.wait()

@@ -29,8 +29,8 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 class RequestCycle:
     """Runs the application for one request.
 
-    The connection adds the body as it arrives and says when the client is gone. The head of a
-    response of known length is held back until its body comes, so that both are one write.
+    The connection adds the body as it arrives and says when the client has disconnected. The head
+    of a response of known length is held back until its body follows, so that both are one write.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class RequestCycle:
         self._event.set()
 
     def disconnect(self) -> None:
-        """Note that the client is gone: nothing more is sent, and `receive` says so."""
+        """Note that the client has disconnected: nothing more is sent, and `receive` says so."""
         if not self.is_complete:
             self.is_disconnected = True
         self._event.set()
@@ -109,7 +109,7 @@ class RequestCycle:
     # The application's side.
 
     async def receive(self) -> Message:
-        """Return the next part of the body, or that the client is gone."""
+        """Return the next part of the body, or that the client has disconnected."""
         connection = self._connection
         if self._expects_continue:
             self._expects_continue = False

@@ -86,7 +86,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._handle_events()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Release everything; the application learns that the client is gone."""
+        """Release everything; the application learns that the client has disconnected."""
         code = NO_STATUS if self._is_open else ABNORMAL_CLOSURE
         self._queue.put_nowait({"type": "websocket.disconnect", "code": code})
         self._state.connections.discard(self)
@@ -180,7 +180,7 @@ class WebSocketProtocol(asyncio.Protocol):
         data = b"".join(self._fragments)
         self._fragments = []
         if self._is_close_sent:
-            return  # The application takes no more; reading goes on for the client's close frame.
+            return  # The application has finished; only the client's close frame matters now.
         self._queue.put_nowait({"type": "websocket.receive", "bytes": data})
         if not self._is_read_paused:
             self._is_read_paused = True
@@ -253,7 +253,7 @@ class WebSocketProtocol(asyncio.Protocol):
         try:
             await self._state.app(self._scope, self._receive, self._send)
         except ConnectionResetError:
-            pass  # The client is gone.
+            pass  # The client has disconnected.
         except Exception:
             logger.exception("the application failed")
         if not self._is_open:
@@ -278,7 +278,7 @@ class WebSocketProtocol(asyncio.Protocol):
     async def _send(self, message: Message) -> None:
         await self._writable.wait()
         if self._is_disconnected:
-            raise ConnectionResetError("the client is gone")
+            raise ConnectionResetError("the client has disconnected")
         kind = message["type"]
         if self._denial is not None and kind == "websocket.http.response.body":
             self._deny(message.get("body", b""), is_last=not message.get("more_body", False))

@@ -200,7 +200,7 @@ async def _grow(
 async def delete_topics(
     request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
-    """Delete topics, each on its own; they are gone when this is answered."""
+    """Delete topics, each on its own. No client sees them after the response."""
     wanted = request.topics
     if context.version < DELETES_BY_ID_SINCE:
         wanted = tuple(

@@ -31,7 +31,7 @@ STOP_POLL_SECONDS = 0.02
 """Interval between polls of queries that are to stop between two batches."""
 
 STARTS_MAX = 4
-"""Starts of a query whose Python process did not come up in time."""
+"""Limit on starts of a query, which is restarted if its Python process did not start in time."""
 
 _SLOW_START = "Python worker failed to connect back"
 """Error of a query whose Python process takes longer than Spark's ten seconds to start, as on an

@@ -30,7 +30,7 @@ SEGMENTS_PER_TURN = 1_000
 async def summaries_of(
     store: Store, topic: Topic, first: int = 0
 ) -> AsyncIterator[tuple[Partition, LogSummary | None]]:
-    """Yield the summaries of the partitions of a topic from `first` on, giving way in between."""
+    """Yield summaries of a topic's partitions from `first` on; other tasks run in between."""
     seen = 0
     for partition in islice(list(topic.partitions), first, None):
         summary = summarize_log(store, LogName(topic.name, partition.index))

@@ -85,7 +85,7 @@ async def describe_topic(request: HttpRequest) -> Response:
 
 
 async def delete_topic(request: HttpRequest) -> Response:
-    """Delete a topic and all its records. They are gone for all clients before the response."""
+    """Delete a topic and all its records. No client sees them after the response."""
     deleted = await request.context.broker.topics.delete(request.path_params["topic"])
     request.usage.charge(QuotaKind.MUTATION, deleted.partition_count)
     return Response(status_code=HTTPStatus.NO_CONTENT)
