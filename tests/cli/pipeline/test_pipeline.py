@@ -92,7 +92,7 @@ def test_a_wrong_pipeline_does_not_hide_the_others(tmp_path: Path):
     assert result.exit_code == 1
     assert [line.split()[2] for line in result.stdout.splitlines()[1:]] == ["archive", "copy"]
     wrong, broken = result.stderr.splitlines()
-    assert "b.toml: pipeline has the key 'nane', allowed are name, " in wrong
+    assert "b.toml: pipeline has no key 'nane', the keys are name, " in wrong
     assert "c.py: line 2: ZeroDivisionError" in broken
 
 
