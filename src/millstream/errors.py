@@ -477,7 +477,7 @@ class CorruptData(MillstreamError):
 
 
 class CorruptBatch(CorruptData):
-    """A batch is cut short, fails its checksum or contradicts its neighbours."""
+    """A batch is truncated, fails its checksum or contradicts its neighbours."""
 
 
 class CorruptFile(CorruptData):

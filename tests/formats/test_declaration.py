@@ -193,7 +193,7 @@ def test_a_schema_as_json_means_what_spark_reads_in_it():
         ("a DECIMAL(39,0)", r"precision must be between 1 and 38 .*, got DECIMAL\(39,0\)"),
         ("a DECIMAL(2,3)", r"DECIMAL\(2,3\)"),
         ("a DECIMAL(x)", "expected a number"),
-        ("a INT; DROP", "expected a name, a type or a sign, got '; DROP'"),
+        ("a INT; DROP", "expected a name, a type or a symbol, got '; DROP'"),
         ("a " + "ARRAY<" * 100, "nested too deeply: more than 64 levels"),
         ('{"type":"struct"}', "not in the form of StructType.json.*`fields`"),
         ('{"type":"struct","fields":[{"name":"a"}]}', "not in the form of StructType.json.*`type`"),

@@ -79,7 +79,7 @@ def test_attributes_mean_codec_time_transaction_and_control(attributes, meaning)
 
 def test_every_cut_of_a_header_is_refused():
     for size in range(61):
-        with pytest.raises(CorruptBatch, match=f"header needs 61 bytes, got {size}"):
+        with pytest.raises(CorruptBatch, match=f"header must have 61 bytes, got {size}"):
             decode_header(GOLDEN[:size])
 
 

@@ -112,10 +112,10 @@ def test_a_packed_marker_is_read_too() -> None:
     [
         (control(COMMIT, EPOCH, is_control=False), "must be a control batch of 1 record"),
         (control(COMMIT, EPOCH, count=2), "got 2 records"),
-        (control(None, EPOCH), "marker key needs at least 4 bytes, got None"),
-        (control(COMMIT[:-1], EPOCH), "marker key needs at least 4 bytes"),
-        (control(COMMIT, None), "marker value needs at least 6 bytes, got None"),
-        (control(COMMIT, EPOCH[:-1]), "marker value needs at least 6 bytes"),
+        (control(None, EPOCH), "marker key must have at least 4 bytes, got None"),
+        (control(COMMIT[:-1], EPOCH), "marker key must have at least 4 bytes"),
+        (control(COMMIT, None), "marker value must have at least 6 bytes, got None"),
+        (control(COMMIT, EPOCH[:-1]), "marker value must have at least 6 bytes"),
         (control(struct.pack(">hh", 0, 2), EPOCH), "marker type must be 0 or 1, got 2"),
         (control(struct.pack(">hh", -1, 1), EPOCH), "marker key version must be 0 or more, got -1"),
         (

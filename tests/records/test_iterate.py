@@ -91,8 +91,8 @@ def test_bytes_after_the_last_record_are_refused(codec):
     [
         ("", "1 records cannot fit into 1 bytes"),
         ("00 00 00 01 01", "1 records cannot fit into 6 bytes"),
-        ("00 00 00 01 01 80", "number at byte 5 is cut short: the data ends at 6"),
-        ("00 80 80 80 80 80", "number at byte 1 is cut short"),
+        ("00 00 00 01 01 80", "number at byte 5 is truncated: the data ends at 6"),
+        ("00 80 80 80 80 80", "number at byte 1 is truncated"),
         ("00 00 00 01 01 00 00", "must end at byte 7, .* got 6"),
         ("00 00 01 01 01 00 00", "offset delta must be between 0 and 0, got -1"),
         ("00 00 02 01 01 00 00", "offset delta must be between 0 and 0, got 1"),

@@ -62,7 +62,7 @@ def test_a_varlong_is_read_back_wherever_it_lies(number, before, after):
 def test_every_cut_of_a_number_is_refused(encode, read):
     encoded = encode(-(2**31))
     for size in range(len(encoded)):
-        with pytest.raises(CorruptBatch, match=f"cut short: the data ends at {size}"):
+        with pytest.raises(CorruptBatch, match=f"truncated: the data ends at {size}"):
             read(encoded[:size], 0)
 
 

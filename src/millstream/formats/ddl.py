@@ -26,7 +26,7 @@ from millstream.formats.column_types import (
 )
 
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<name>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<sign>[<>(),:])"""
+    r"""\s*(?:(?P<name>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<symbol>[<>(),:])"""
     r"""|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))"""
 )
 
@@ -77,7 +77,7 @@ class _Parser:
             return
         match = _TOKEN.match(remaining)
         if match is None:
-            raise self._error("a name, a type or a sign", remaining.strip()[:20])
+            raise self._error("a name, a type or a symbol", remaining.strip()[:20])
         self._kind, self._token = str(match.lastgroup), match[0].strip()
         self._position += match.end()
 
@@ -89,7 +89,7 @@ class _Parser:
 
     def _accept(self, word: str) -> bool:
         """Advance past the token if it is `word`, and return whether it was."""
-        is_word = self._kind in ("word", "sign") and self._token.upper() == word
+        is_word = self._kind in ("word", "symbol") and self._token.upper() == word
         if is_word:
             self._advance()
         return is_word
@@ -99,7 +99,7 @@ class _Parser:
             raise self._error(repr(word))
 
     def columns(self, *, end: str, depth: int) -> list[pa.Field]:
-        """Parse columns up to the sign `end`, or to the end of the text if it is empty."""
+        """Parse columns up to the symbol `end`, or to the end of the text if it is empty."""
         fields = []
         while True:
             fields.append(self._column(depth))

@@ -133,7 +133,9 @@ class BatchHeader(NamedTuple):
 def decode_header(data: Bytes, position: int = 0) -> BatchHeader:
     """Decode and check the header at `position` in `data`."""
     if len(data) - position < HEADER_SIZE:
-        raise CorruptBatch(f"batch header needs {HEADER_SIZE} bytes, got {len(data) - position}")
+        raise CorruptBatch(
+            f"batch header must have {HEADER_SIZE} bytes, got {len(data) - position}"
+        )
     header = BatchHeader._make(_HEADER.unpack_from(data, position))
     if header.magic != MAGIC:
         raise CorruptBatch(f"batch magic must be {MAGIC}, got {header.magic}")
@@ -222,7 +224,7 @@ def split(data: Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
         end = position + header.size
         if end > len(view):
             raise CorruptBatch(
-                f"batch is cut short: it ends at byte {end}, the data at {len(view)}"
+                f"batch is truncated: it ends at byte {end}, the data at {len(view)}"
             )
         yield header, view[position:end]
         position = end

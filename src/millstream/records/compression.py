@@ -123,7 +123,7 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     is_xerial = data[:_XERIAL_MAGIC_SIZE] == _XERIAL_HEADER[:_XERIAL_MAGIC_SIZE]
     size_min = len(_XERIAL_HEADER) if is_xerial else 1
     if len(data) < size_min:
-        raise CorruptBatch(f"snappy body needs at least {size_min} bytes, got {len(data)}")
+        raise CorruptBatch(f"snappy body must have at least {size_min} bytes, got {len(data)}")
     blocks = list(_xerial_blocks(data)) if is_xerial else [data]
     try:
         _check_size(sum(map(cramjam.snappy.decompress_raw_len, blocks)), size_max)
@@ -138,7 +138,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         start = position + _BLOCK_SIZE.size
         if start > len(data):
             raise CorruptBatch(
-                f"snappy body is cut short: a block size ends at byte {start},"
+                f"snappy body is truncated: a block size ends at byte {start},"
                 f" the body at {len(data)}"
             )
         (size,) = _BLOCK_SIZE.unpack_from(data, position)

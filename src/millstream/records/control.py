@@ -80,7 +80,7 @@ def read_marker(batch: Bytes) -> Marker:
 def _decode(layout: struct.Struct, field: str, data: bytes | None) -> tuple[int, int]:
     """Decode the version and one number. Later versions only append fields."""
     if data is None or len(data) < layout.size:
-        raise CorruptBatch(f"marker {field} needs at least {layout.size} bytes, got {data!r}")
+        raise CorruptBatch(f"marker {field} must have at least {layout.size} bytes, got {data!r}")
     version, number = layout.unpack_from(data)
     if version < _VERSION:
         raise CorruptBatch(f"marker {field} version must be {_VERSION} or more, got {version}")

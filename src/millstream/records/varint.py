@@ -33,7 +33,7 @@ def read_varint(data: Bytes, position: int) -> tuple[int, int]:
         if (byte := data[position]) < 0x80:
             return (byte >> 1) ^ -(byte & 1), position + 1
     except IndexError:
-        raise _cut_short(data, position) from None
+        raise _truncated(data, position) from None
     return _read_long(data, position, VARINT_SIZE_MAX, 32)
 
 
@@ -43,7 +43,7 @@ def read_varlong(data: Bytes, position: int) -> tuple[int, int]:
         if (byte := data[position]) < 0x80:
             return (byte >> 1) ^ -(byte & 1), position + 1
     except IndexError:
-        raise _cut_short(data, position) from None
+        raise _truncated(data, position) from None
     return _read_long(data, position, VARLONG_SIZE_MAX, 64)
 
 
@@ -70,12 +70,12 @@ def _read_long(data: Bytes, start: int, size_max: int, bits: int) -> tuple[int, 
                 raise CorruptBatch(f"number at byte {start} does not fit into {bits} bits")
             return (folded >> 1) ^ -(folded & 1), position + 1
     if len(data) - start < size_max:
-        raise _cut_short(data, start)
+        raise _truncated(data, start)
     raise CorruptBatch(f"number at byte {start} has more than {size_max} bytes")
 
 
-def _cut_short(data: Bytes, position: int) -> CorruptBatch:
-    return CorruptBatch(f"number at byte {position} is cut short: the data ends at {len(data)}")
+def _truncated(data: Bytes, position: int) -> CorruptBatch:
+    return CorruptBatch(f"number at byte {position} is truncated: the data ends at {len(data)}")
 
 
 def _encode(number: int, bits: int) -> bytes:

@@ -141,7 +141,7 @@ class Acceptor:
         try:
             await loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:
-            logger.info("%s: connection lost at once: %s", address, error)
+            logger.info("%s: connection lost immediately: %s", address, error)
         finally:
             self._connecting[address] -= 1
             if not self._connecting[address]:

@@ -32,12 +32,12 @@ growing; the other may have been sealed just now.
 """
 
 COLD_RANGE_BYTES_MIN = 4 * 1024 * 1024
-"""Least size of a prefetch: a reader of old data wants what follows next, and should not wait for
+"""Minimum size of a prefetch: a reader of old data will read on, and should not wait for
 each piece.
 """
 
 COLD_RANGE_BYTES_MAX = 64 * 1024 * 1024
-"""Greatest size of a prefetch for one read: more than a fetch may return."""
+"""Maximum size of a prefetch for one read: more than a fetch may return."""
 
 PIECE_BYTES = 1024 * 1024
 """Bytes per read call."""

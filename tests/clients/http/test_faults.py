@@ -296,9 +296,9 @@ GARBAGE = {
         b"HTTP/1.1 101 Switching\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
         "switches to another protocol",
     ),
-    "no JSON": (answer(200, b"<html>"), "answer is b'<html>'"),
+    "no JSON": (answer(200, b"<html>"), "response is b'<html>'"),
     "another message": (answer(200, {"n": 1}), "missing required field"),
-    "not UTF-8": (answer(200, b'{"name": "\xff"}'), "answer is"),
+    "not UTF-8": (answer(200, b'{"name": "\xff"}'), "response is"),
 }
 
 

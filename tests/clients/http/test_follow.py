@@ -240,7 +240,7 @@ WRONG = {
     "an endless line": (HEAD + b"5000\r\n" + b"x" * 0x5000, "at most 10000 bytes"),
     "an endless event": (HEAD + b"9\r\ndata: xx\n\r\n" * 5_000, "at most 10000 bytes"),
     "no stream": (answer(200, {}, content_type="application/json"), "media type"),
-    "no JSON": (HEAD + b"18\r\nevent: records\ndata: {\n\n\r\n", "answer is"),
+    "no JSON": (HEAD + b"18\r\nevent: records\ndata: {\n\n\r\n", "response is"),
     "no cursor": (HEAD + records(1, cursor="nonsense"), "event id: "),
 }
 

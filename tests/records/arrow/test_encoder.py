@@ -255,7 +255,7 @@ def test_many_small_batches_come_out_in_order():
     ("arrays", "message"),
     [
         ({}, "at least one column"),
-        ({"key": ["a"], "value": ["a", "b"]}, r"as many rows, got \{'key': 1, 'value': 2\}"),
+        ({"key": ["a"], "value": ["a", "b"]}, r"same number of rows, got \{'key': 1, 'value': 2\}"),
         ({"value": [1]}, "column value must be binary or string, got int64"),
         ({"value": ["a"], "timestamp": [1.5]}, "column timestamp must be int64, got double"),
         ({"value": ["a"], "headers": [["h"]]}, "column headers must be .*, got list<item: string>"),

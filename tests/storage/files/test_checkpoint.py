@@ -134,7 +134,7 @@ def test_nothing_synced_is_less_than_anything_that_is():
 def test_a_sound_slot_of_another_format_is_refused(place, change):
     slots = [slot(EARLY), slot(LATE)]
     slots[place] = slot(LATE, **change)
-    with pytest.raises(UnknownFormat, match="known is 1"):
+    with pytest.raises(UnknownFormat, match="expected 1"):
         decode_checkpoint(b"".join(slots))
 
 

@@ -92,9 +92,7 @@ def test_every_flipped_bit_of_a_document_is_refused():
 
 @pytest.mark.parametrize("version", [0, 2, 99])
 def test_a_document_of_another_version_is_unknown_and_not_corrupt(version):
-    with pytest.raises(
-        UnknownFormat, match=f"expected {KIND} version 1, found .* version {version}"
-    ):
+    with pytest.raises(UnknownFormat, match=f"expected {KIND} version 1, got .* version {version}"):
         decode(encode_document(KIND, version, OLD))
 
 
@@ -106,13 +104,13 @@ def test_a_document_of_any_version_up_to_the_known_one_is_read(version):
 @pytest.mark.parametrize("version", [0, -1, 4, "1", None])
 def test_a_document_beyond_the_known_versions_is_unknown(version):
     with pytest.raises(
-        UnknownFormat, match=f"expected {KIND} version 1-3, found .* version {version}"
+        UnknownFormat, match=f"expected {KIND} version 1-3, got .* version {version}"
     ):
         decode_document(encode_document(KIND, version, OLD), KIND, 3)
 
 
 def test_a_document_of_another_kind_is_unknown_and_not_corrupt():
-    with pytest.raises(UnknownFormat, match="found millstream-other version 1"):
+    with pytest.raises(UnknownFormat, match="got millstream-other version 1"):
         decode(encode_document("millstream-other", 1, OLD))
 
 

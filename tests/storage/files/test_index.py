@@ -258,7 +258,7 @@ def test_an_index_that_claims_another_number_of_entries_is_refused(count):
 
 
 def test_an_index_of_a_newer_version_is_unknown_and_not_corrupt():
-    with pytest.raises(UnknownFormat, match="version is 2, known is 1"):
+    with pytest.raises(UnknownFormat, match="has version 2, expected 1"):
         decoded(with_fields(encoded(ENTRIES), version=2))
 
 

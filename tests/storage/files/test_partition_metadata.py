@@ -258,7 +258,7 @@ def test_a_partition_that_is_not_there_is_not_found():
 
 def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
     with pytest.raises(
-        UnknownFormat, match=r"expected millstream-partition version 1-3, found .* version 4"
+        UnknownFormat, match=r"expected millstream-partition version 1-3, got .* version 4"
     ):
         read_partition_metadata(disk_with(CONTENT, version=4), "/p")
 

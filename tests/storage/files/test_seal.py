@@ -79,12 +79,12 @@ def test_a_seal_reads_back_as_it_was_written(numbers, digest, epoch):
 def test_every_cut_of_a_seal_is_refused():
     data = encode_seal(SEAL)
     for size in range(len(data)):
-        with pytest.raises(CorruptFile, match=f"needs 104 bytes, found {size}"):
+        with pytest.raises(CorruptFile, match=f"must have 104 bytes, got {size}"):
             decode_seal(data[:size])
 
 
 def test_bytes_behind_a_seal_are_refused():
-    with pytest.raises(CorruptFile, match="needs 104 bytes, found 105"):
+    with pytest.raises(CorruptFile, match="must have 104 bytes, got 105"):
         decode_seal(encode_seal(SEAL) + b"!")
 
 
@@ -98,7 +98,7 @@ def test_every_flipped_bit_of_a_seal_is_refused():
 
 
 def test_a_seal_of_a_newer_version_is_unknown_and_not_corrupt():
-    with pytest.raises(UnknownFormat, match="version is 2, known is 1"):
+    with pytest.raises(UnknownFormat, match="has version 2, expected 1"):
         decode_seal(summed(GOLDEN[:4] + b"\x02\x00" + GOLDEN[6:]))
 
 

@@ -134,7 +134,9 @@ async def test_what_was_cut_off_is_told() -> None:
     store, _ = await opened(disk)
     size = len(disk.content(FIRST))
     [action] = [a for a in next(iter(store.recovered().values())) if "cut off" in a]
-    assert action.startswith(f"cut off: {FIRST}: 4 bytes after {size}: batch header needs 61 bytes")
+    assert action.startswith(
+        f"cut off: {FIRST}: 4 bytes after {size}: batch header must have 61 bytes"
+    )
 
 
 # Corrupt: before what was synced.
@@ -395,7 +397,7 @@ async def test_an_unknown_version_is_refused_and_nothing_is_touched() -> None:
     before = disk.contents()
     store = make_store(disk)
     with pytest.raises(
-        UnknownFormat, match=r"expected millstream-partition version 1-3, found .* version 4"
+        UnknownFormat, match=r"expected millstream-partition version 1-3, got .* version 4"
     ):
         await store.log("a")
     await store.close()

@@ -817,6 +817,6 @@ def test_a_seal_of_another_version_is_refused_in_every_generation() -> None:
     body = b"MSSL\x02" + disk.content(path_of(X, "seal"))[5:-4]
     disk.replace_content(path_of(X, "seal"), body + crc32c(body).to_bytes(4, "little"))
     before = disk.contents()
-    with pytest.raises(UnknownFormat, match=r"00\.1\.seal: seal version is 2"):
+    with pytest.raises(UnknownFormat, match=r"00\.1\.seal: seal has version 2"):
         recovered(disk)
     assert disk.contents() == before

@@ -85,7 +85,7 @@ def _entity(names: dict[str, Any]) -> dict[str, Any]:
     for kind, option in (("user", "user"), ("client_id", "client-id")):
         if names[f"is_default_{kind}"]:
             if names[kind] is not None:
-                raise click.UsageError(f"--{option} and --default-{option} exclude each other")
+                raise click.UsageError(f"--{option} and --default-{option} cannot be combined")
             entity[kind] = {"default": True}
         elif names[kind] is not None:
             entity[kind] = names[kind]

@@ -81,7 +81,7 @@ class _LeaderConnection:
         message = f"{self.connection.address} on producing to {partition}"
         if len(results) != 1 or results[0].index != partition.partition:
             indexes = [part.index for part in results]
-            raise MalformedAnswer(f"{message}: answered for partitions {indexes}")
+            raise MalformedAnswer(f"{message}: the response is for partitions {indexes}")
         code, reason = results[0].error_code, results[0].error_message
         # A duplicate is stored, but too far back for the node to return its offset.
         if code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:

@@ -191,7 +191,7 @@ class PartitionFetcher:
         results = [part for topic in answer.responses for part in topic.partitions]
         if len(results) != 1 or results[0].partition_index != self._partition.partition:
             indexes = [part.partition_index for part in results]
-            raise MalformedAnswer(f"{message}: answered for partitions {indexes}")
+            raise MalformedAnswer(f"{message}: the response is for partitions {indexes}")
         result = results[0]
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start, end = self._bounds()

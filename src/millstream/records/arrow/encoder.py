@@ -69,7 +69,7 @@ class RecordColumns:
         sizes = {name: len(array) for name, array in self._arrays.items()}
         if len(set(sizes.values())) != 1:
             raise RequestError(
-                f"there must be at least one column, and all must have as many rows, got {sizes}"
+                f"there must be at least one column, all with the same number of rows, got {sizes}"
             )
         for name, array in self._arrays.items():
             check_type(name, array.type)

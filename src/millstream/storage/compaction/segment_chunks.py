@@ -60,7 +60,7 @@ def read_chunks(
                     headers, size = _headers(segment, view, offset)
                 if not headers:
                     raise CorruptBatch(
-                        f"batch is cut short: it has {batch_size} bytes, the file {len(view)} more"
+                        f"batch is truncated: it has {batch_size} bytes, the file {len(view)} more"
                     )
             skipped = [header for header in headers if header.next_offset <= start]
             first = sum(header.size for header in skipped)
@@ -87,7 +87,7 @@ def _open_log(segment: SealedSegment) -> Iterator[File]:
 def _read(file: File, position: int, size: int) -> bytes:
     data = file.read_at(position, size)
     if not data:
-        raise CorruptFile("the file is cut short")
+        raise CorruptFile("the file is truncated")
     return data
 
 

@@ -78,5 +78,5 @@ def _decode_slot(slot: bytes) -> SyncPoint:
         return NOTHING_SYNCED
     magic, version, _, base_offset, size = _SLOT.unpack_from(slot)
     if (magic, version) != (_MAGIC, _VERSION):
-        raise UnknownFormat(f"checkpoint version is {version}, known is {_VERSION}")
+        raise UnknownFormat(f"checkpoint has version {version}, expected {_VERSION}")
     return SyncPoint(base_offset, size)

@@ -53,7 +53,7 @@ def decode_document(data: bytes, kind: str, version: int) -> dict[str, Any]:
     if written_as[0] != kind or written_as[1] not in range(1, version + 1):
         known = version if version == 1 else f"1-{version}"
         raise UnknownFormat(
-            f"expected {kind} version {known}, found {written_as[0]} version {written_as[1]}"
+            f"expected {kind} version {known}, got {written_as[0]} version {written_as[1]}"
         )
     if not isinstance(content, dict):
         raise CorruptFile(f"content of {kind} is not an object")

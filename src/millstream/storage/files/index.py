@@ -110,7 +110,7 @@ def encode_index(index: SegmentIndex, *, base_offset: int, log_size: int) -> byt
 def decode_index(data: memoryview, *, base_offset: int, log_size: int) -> SegmentIndex:
     """Decode an index file, and check that it belongs to this state of its `.log`."""
     if len(data) < INDEX_HEADER_SIZE:
-        raise CorruptFile(f"index header needs {INDEX_HEADER_SIZE} bytes, found {len(data)}")
+        raise CorruptFile(f"index header must have {INDEX_HEADER_SIZE} bytes, got {len(data)}")
     magic, version, entry_size, base, size, count, crc, pad = _HEADER.unpack_from(data)
     if magic != _MAGIC or pad != 0:
         raise CorruptFile(f"index starts with {magic!r}, expected {_MAGIC!r}")
@@ -118,7 +118,7 @@ def decode_index(data: memoryview, *, base_offset: int, log_size: int) -> Segmen
     if (number := crc32c(data[INDEX_HEADER_SIZE:], crc32c(blank))) != crc:
         raise CorruptFile(f"index has checksum {number:08x}, its header says {crc:08x}")
     if (version, entry_size) != (_VERSION, ENTRY_SIZE):
-        raise UnknownFormat(f"index version is {version}, known is {_VERSION}")
+        raise UnknownFormat(f"index has version {version}, expected {_VERSION}")
     if (base, size) != (base_offset, log_size):
         raise CorruptFile(
             f"index has base offset {base} and log size {size},"

@@ -165,7 +165,7 @@ def encode_seal(seal: Seal) -> bytes:
 def decode_seal(data: bytes) -> Seal:
     """Decode and check a seal file."""
     if len(data) != SEAL_SIZE:
-        raise CorruptFile(f"seal needs {SEAL_SIZE} bytes, found {len(data)}")
+        raise CorruptFile(f"seal must have {SEAL_SIZE} bytes, got {len(data)}")
     crc = _CRC.unpack_from(data, _SEAL.size)[0]
     if (checksum := crc32c(data[: _SEAL.size])) != crc:
         raise CorruptFile(f"seal has checksum {checksum:08x}, its last bytes say {crc:08x}")
@@ -173,7 +173,7 @@ def decode_seal(data: bytes) -> Seal:
     if magic != _MAGIC or pad != 0:
         raise CorruptFile(f"seal starts with {magic!r}, expected {_MAGIC!r}")
     if version != _VERSION:
-        raise UnknownFormat(f"seal version is {version}, known is {_VERSION}")
+        raise UnknownFormat(f"seal has version {version}, expected {_VERSION}")
     timestamp_min, timestamp_max, created_ms, sealed_ms, digest, leader_epoch = rest
     return Seal(
         base_offset=base,

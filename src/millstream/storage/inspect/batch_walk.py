@@ -107,7 +107,7 @@ class _SegmentWalk:
         data = self._file.read_at(position, header.size)
         if len(data) < header.size:
             raise CorruptBatch(
-                f"batch is cut short: it has {header.size} bytes, the file {len(data)} more"
+                f"batch is truncated: it has {header.size} bytes, the file {len(data)} more"
             )
         try:
             check_batch(header, data)

@@ -112,5 +112,5 @@ def test_it_is_durable_when_it_is_written_and_gone_when_it_is_removed():
 
 def test_a_damaged_one_names_its_path():
     filesystem = SimulatedFilesystem({"/p": None, f"/p/{SNAPSHOT_FILE}": b"nothing"})
-    with pytest.raises(CorruptFile, match=f"/p/{SNAPSHOT_FILE}: snapshot needs"):
+    with pytest.raises(CorruptFile, match=f"/p/{SNAPSHOT_FILE}: snapshot must have"):
         read_snapshot(filesystem, "/p", now_ms=0)

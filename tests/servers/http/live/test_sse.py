@@ -244,7 +244,7 @@ def test_partitions_of_one_connection_are_bounded(node: RunningBroker) -> None:
     topic = LiveTopic(node, partitions=257)
     found = ask(node.url, "GET", f"/v1/events?topic={topic.name}")
     assert (found.status, found.code) == (400, "invalid_request")
-    assert "257 partitions, more than 256" in found.message
+    assert "257 partitions, limit is 256" in found.message
 
 
 def test_a_topic_that_grows_beyond_what_a_connection_can_watch_ends_for_it(

@@ -390,7 +390,7 @@ def test_every_flipped_bit_of_a_file_is_refused():
 def test_bytes_behind_the_last_section_are_refused():
     with pytest.raises(CorruptFile, match="keys have checksum"):
         decode_key_index(build(TINY) + b"!", seal_of(TINY))
-    with pytest.raises(CorruptFile, match="keys end at byte 138, found 139"):
+    with pytest.raises(CorruptFile, match="keys end at byte 138, but the file has 139 bytes"):
         decode_key_index(with_sum(build(TINY) + b"!"), seal_of(TINY))
 
 
@@ -399,12 +399,12 @@ def test_bytes_behind_the_last_section_are_refused():
     [
         ({"magic": b"MSIX"}, CorruptFile, "keys start with b'MSIX', expected b'MSKY'"),
         ({"pad": 1}, CorruptFile, "keys start with"),
-        ({"version": 2}, UnknownFormat, "keys version is 2, known is 1"),
+        ({"version": 2}, UnknownFormat, "keys have version 2, expected 1"),
         ({"base": 7}, CorruptFile, "have base offset 7, .* expected 1000"),
         ({"size": 7}, CorruptFile, "log size 7"),
         ({"digest": bytes(16)}, CorruptFile, "digest 00000000000000000000000000000000, expected"),
-        ({"sections": 2}, CorruptFile, "section of keys needs 12 bytes, found 0"),
-        ({"sections": 0}, CorruptFile, "keys end at byte 48, found 138"),
+        ({"sections": 2}, CorruptFile, "section of keys must have at least 12 bytes, got 0"),
+        ({"sections": 0}, CorruptFile, "keys end at byte 48, but the file has 138 bytes"),
     ],
 )
 def test_a_file_with_another_header_is_refused(changes, error, message):
@@ -415,7 +415,7 @@ def test_a_file_with_another_header_is_refused(changes, error, message):
 def test_a_section_that_claims_more_than_there_is_is_refused():
     data = bytearray(build(TINY))
     data[KEYS_HEADER_SIZE + 7] = 0x7F
-    with pytest.raises(CorruptFile, match=r"section of keys has .* bytes, found 90"):
+    with pytest.raises(CorruptFile, match=r"section of keys must have .* bytes, got 90"):
         decode_key_index(with_sum(bytes(data)), seal_of(TINY))
 
 

@@ -97,7 +97,7 @@ def decode_snapshot(data: bytes, *, now_ms: int) -> tuple[ProducerSnapshot, int]
     """Return the snapshot and its tail crc, after checking all of it."""
     if len(data) < _HEAD.size + _CHECKSUM.size:
         raise CorruptFile(
-            f"snapshot needs at least {_HEAD.size + _CHECKSUM.size} bytes, got {len(data)}"
+            f"snapshot must have at least {_HEAD.size + _CHECKSUM.size} bytes, got {len(data)}"
         )
     magic, version, _, offset, tail_crc, producers, aborted, forgotten = _HEAD.unpack_from(data)
     if magic != _MAGIC:

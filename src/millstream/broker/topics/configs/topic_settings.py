@@ -126,7 +126,7 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.cleaner.min.compaction.lag.ms",
         log_field="compaction_lag_ms_min",
-        meaning="Least time before a record can be compacted, counted from when its segment was"
+        meaning="Minimum time before a record can be compacted, counted from when its segment was"
         " closed.",
     ),
     TopicSetting(
@@ -138,7 +138,7 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.cleaner.max.compaction.lag.ms",
         log_field="compaction_lag_ms_max",
-        meaning="Longest time before a record can be compacted: a segment of a compacted topic is"
+        meaning="Maximum time before a record can be compacted: a segment of a compacted topic is"
         " closed at this age, unless `segment.ms` closes it before, and a segment that has waited"
         " this long is compacted whatever `min.cleanable.dirty.ratio` is.",
     ),

@@ -299,7 +299,7 @@ def decoded(body: bytes | Raw, kind: type[T]) -> T:
         message: T = _DECODERS[kind].decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = bytes(body)[:SHOWN_MAX]
-        raise MalformedAnswer(f"answer is {shown!r}: {str(error)[:300]}") from None
+        raise MalformedAnswer(f"response is {shown!r}: {str(error)[:300]}") from None
     return message
 
 

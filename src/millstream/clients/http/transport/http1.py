@@ -74,7 +74,7 @@ class ResponseReader:
             self._error = self._error or f"has a head of more than {self._head_size_max} bytes"
         if self._error is not None:
             self.is_done = False  # It may have ended before the error.
-            raise MalformedAnswer(f"answer {self._error}")
+            raise MalformedAnswer(f"response {self._error}")
 
     def take(self) -> bytes:
         """Return the part of the body that arrived since the last call."""

@@ -145,7 +145,7 @@ def encode_uvarint(number: int) -> bytes:
 
 def _encode_uvarint(number: int) -> bytes:
     if not 0 <= number <= UVARINT_MAX:
-        raise ValueError(f"{number} is no number of 0 to {UVARINT_MAX}")
+        raise ValueError(f"number must be between 0 and {UVARINT_MAX}, got {number}")
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)

@@ -76,7 +76,7 @@ async def _newest(
 def _read_after(text: str) -> PageCursor:
     match = _AFTER.fullmatch(text)
     if match is None:
-        raise MalformedRequest(f"query has after {text[:100]!r}, must be `next` of a response")
+        raise MalformedRequest(f"after must be `next` of a response, got {text[:100]!r}")
     return PageCursor(-int(match[1]), match[2])
 
 

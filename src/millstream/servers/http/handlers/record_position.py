@@ -14,5 +14,5 @@ def parse_record_position(text: str, *, partition: int = 0) -> RecordPosition:
     """Return the position in a query; an offset alone is one of `partition`."""
     match = _POSITION.fullmatch(text)
     if match is None:
-        raise MalformedRequest(f"query has after {text[:100]!r}, must be partition:offset")
+        raise MalformedRequest(f"after must be partition:offset, got {text[:100]!r}")
     return RecordPosition(partition if match[1] is None else int(match[1]), int(match[2]))

@@ -78,13 +78,13 @@ def check_partition_count(partitions: Iterable[Partition]) -> None:
     listed = list(partitions)
     if len(listed) > PARTITIONS_MAX:
         raise InvalidRequest(
-            f"topics of a connection have {len(listed)} partitions, more than {PARTITIONS_MAX}"
+            f"topics of a connection have {len(listed)} partitions, limit is {PARTITIONS_MAX}"
         )
     length = sum(
         len(f"{partition.topic}:{partition.index}:,") + OFFSET_DIGITS_MAX for partition in listed
     )
     if length > CURSOR_LENGTH_MAX:
         raise InvalidRequest(
-            f"cursor over {len(listed)} partitions may have {length} characters, more than"
+            f"cursor over {len(listed)} partitions may have {length} characters, limit is"
             f" {CURSOR_LENGTH_MAX}: watch fewer topics per connection"
         )

@@ -106,7 +106,7 @@ def encode_key_index(
 def check_key_index(data: Bytes) -> None:
     """Raise unless the file is complete, undamaged and of a known version."""
     if len(data) < KEYS_HEADER_SIZE:
-        raise CorruptFile(f"keys header needs {KEYS_HEADER_SIZE} bytes, found {len(data)}")
+        raise CorruptFile(f"keys header must have {KEYS_HEADER_SIZE} bytes, got {len(data)}")
     magic, version, pad, *fields, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC or pad != 0:
         raise CorruptFile(f"keys start with {magic!r}, expected {_MAGIC!r}")
@@ -115,7 +115,7 @@ def check_key_index(data: Bytes) -> None:
     if checksum != crc:
         raise CorruptFile(f"keys have checksum {checksum:08x}, their header says {crc:08x}")
     if version != _VERSION:
-        raise UnknownFormat(f"keys version is {version}, known is {_VERSION}")
+        raise UnknownFormat(f"keys have version {version}, expected {_VERSION}")
 
 
 class KeyIndex:
@@ -136,7 +136,7 @@ class KeyIndex:
             self._sections.append(section)
             position += section.size
         if position != len(data):
-            raise CorruptFile(f"keys end at byte {position}, found {len(data)}")
+            raise CorruptFile(f"keys end at byte {position}, but the file has {len(data)} bytes")
 
     def find(self, match: KeyMatch) -> list[KeyedBatchPosition]:
         """Return the batches that may have a key that matches, in the order of the log."""
@@ -159,14 +159,16 @@ class _Section:
 
     def __init__(self, data: memoryview) -> None:
         if len(data) < _SECTION.size:
-            raise CorruptFile(f"section of keys needs {_SECTION.size} bytes, found {len(data)}")
+            raise CorruptFile(
+                f"section of keys must have at least {_SECTION.size} bytes, got {len(data)}"
+            )
         entry_count, self._batch_count, entry_size = _SECTION.unpack_from(data)
         self._restart_count = -(-entry_count // BLOCK_ENTRIES)
         self._restarts_start = _SECTION.size + self._batch_count * _BATCH.size
         entries_start = self._restarts_start + self._restart_count * _RESTART.size
         self.size: int = entries_start + entry_size
         if self.size > len(data):
-            raise CorruptFile(f"section of keys has {self.size} bytes, found {len(data)}")
+            raise CorruptFile(f"section of keys must have {self.size} bytes, got {len(data)}")
         self._data = data
         self._entries = data[entries_start : self.size]
 
