@@ -71,7 +71,7 @@ def test_a_quota_that_is_not_there_is_not_removed(node: RunningBroker) -> None:
         (["set", "--client-id", "a"], "a rate is required"),
         (
             ["set", "--client-id", "a", "--default-client-id", "--request-percentage", "1"],
-            "exclude",
+            "cannot be combined",
         ),
         (["set", "--client-id", "a", "--producer-byte-rate", "much"], "must be a number above 0"),
         (["set", "--client-id", "a", "--request-percentage", "0"], "must be a number above 0"),
