@@ -82,7 +82,8 @@ class StaleReceipt(RequestError):
 
     def __init__(self, receipts: Sequence[str], *, done: int = 0) -> None:
         shown = ", ".join(receipts[:3])
-        super().__init__(f"{len(receipts)} receipts are stale: {shown}; {done} others succeeded")
+        stale = "1 receipt is" if len(receipts) == 1 else f"{len(receipts)} receipts are"
+        super().__init__(f"{stale} stale: {shown}; {done} succeeded")
         self.receipts = tuple(receipts)
         self.done = done
         """How many of the other receipts in the request succeeded."""

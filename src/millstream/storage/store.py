@@ -239,7 +239,7 @@ class Store:
             file.close()
             if self.config.replay_priority is ReplayPriority.IDLE and is_granted(IDLE):
                 self.replay_priority = ReplayPriority.IDLE
-        logger.info("%s: commits are synced by %s", self.path, self.sync_backend)
+        logger.info("%s: sync backend: %s", self.path, self.sync_backend)
 
     def _take_priority(self, priority: IoPriority) -> None:
         """Lower the disk priority of the calling thread, if that is configured and allowed."""

@@ -105,12 +105,12 @@ def test_topics_are_listed_with_what_they_hold(node: RunningBroker) -> None:
 
 def test_where_names_are_not_alike_some_that_there_are_are_told(node: RunningBroker) -> None:
     result = run("topic", "describe", "orders", server=node.url)
-    assert result.stderr == "Error: there is no topic 'orders'; there is no topic at all yet\n"
+    assert result.stderr == "Error: there is no topic 'orders'; there are no topics yet\n"
     for name in "abcdefg":
         run("topic", "create", f"{name * 3}", server=node.url)
     result = run("topic", "describe", "orders", server=node.url)
     assert result.stderr.endswith(
-        "there is aaa, bbb, ccc, ddd, eee and others: millstream topic list\n"
+        "existing topics: aaa, bbb, ccc, ddd, eee and others: millstream topic list\n"
     )
 
 

@@ -80,7 +80,7 @@ def test_an_error_says_where_it_is_and_what_is_allowed(body: bytes, said: str) -
 def test_words_that_are_not_allowed_are_told_with_those_that_are() -> None:
     with pytest.raises(MalformedRequest) as error:
         decode(b'{"durability":"tape"}', TopicBody)
-    assert "durability 'tape', must be one of 'disk', 'ephemeral', 'fsync', 'memory'" in str(
+    assert "durability must be one of 'disk', 'ephemeral', 'fsync', 'memory', got 'tape'" in str(
         error.value
     )
 

@@ -79,6 +79,12 @@ def test_the_message_about_a_name_shows_it_and_what_is_allowed():
         check_topic("a/b")
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_the_message_about_a_name_of_dots_says_that_it_is_reserved(name):
+    with pytest.raises(InvalidName, match=rf"must not be '\.' or '\.\.', got '{name}'"):
+        check_topic(name)
+
+
 @given(st.text(max_size=300))
 def test_a_name_that_passes_names_one_directory_below_its_parent(name):
     try:

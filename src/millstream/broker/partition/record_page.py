@@ -36,7 +36,7 @@ INLINE_BYTES_MAX = 64 * 1024
 
 
 class RecordPage(NamedTuple):
-    """The next records from a cursor on."""
+    """The next records from a cursor."""
 
     records: tuple[StoredRecord, ...]
     next_offset: int

@@ -191,10 +191,10 @@ def _advice(node: NodeApi, error: MillstreamError) -> str:
     if close := suggestion(requested, names):
         return f".{close}"
     if not names:
-        return f"; there is no {noun} at all yet"
+        return f"; there are no {field} yet"
     shown = ", ".join(sorted(names)[:SHOWN_MAX])
     more = f" and others: millstream {noun} list" if len(names) > SHOWN_MAX else ""
-    return f"; there is {shown}{more}"
+    return f"; existing {field}: {shown}{more}"
 
 
 def _end(message: str, error: BaseException) -> NoReturn:

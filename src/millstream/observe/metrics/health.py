@@ -52,7 +52,7 @@ HEALTH_METRICS: Sequence[MetricDeclaration[NodeCondition]] = (
     ),
     counter(
         "millstream_node_late_loops_total",
-        "Checks at which it was later than `loop_lag_ms_max`.",
+        "Checks at which the event loop was later than `loop_lag_ms_max`.",
         lambda node: node.watch.late_ticks,
     ),
 )

@@ -26,7 +26,7 @@ def describe_mismatch(data: bytes, decoded: Any, kind: type, error: Exception) -
     """Return what is wrong with a body, as words that follow "body"."""
     for words in _differences(decoded, inspect.type_info(kind), ""):
         return words
-    return f"does not match: {_with_index(data, kind, str(error))[:_WORDS_LENGTH_MAX]}"
+    return f"is invalid: {_with_index(data, kind, str(error))[:_WORDS_LENGTH_MAX]}"
 
 
 def _differences(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:
@@ -43,7 +43,8 @@ def _differences(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:
                 yield from _differences(item, kind.item_type, f"{path}[{row}]")
         case inspect.LiteralType() if value not in kind.values:
             allowed = ", ".join(map(repr, kind.values))
-            yield f"has {path} {str(value)[:NAME_LENGTH_MAX]!r}, must be one of {allowed}"
+            shown = str(value)[:NAME_LENGTH_MAX]
+            yield f"is invalid: {path} must be one of {allowed}, got {shown!r}"
 
 
 def _in_union(value: Any, kind: inspect.UnionType, path: str) -> Iterator[str]:
@@ -63,8 +64,9 @@ def _in_struct(decoded: dict[str, Any], kind: inspect.StructType, path: str) -> 
     if unknown and kind.forbid_unknown_fields:
         names = ", ".join(repr(name[:NAME_LENGTH_MAX]) for name in unknown[:NAMES_SHOWN_MAX])
         allowed = ", ".join(map(repr, fields))
-        place = f" in {path}" if path else ""
-        yield f"has the unknown fields {names}{place}, allowed: {allowed}"
+        where = f" in {path}" if path else ""
+        noun = "field" if len(unknown) == 1 else "fields"
+        yield f"has the unknown {noun} {names}{where}, allowed: {allowed}"
     for name, value in decoded.items():
         if name in fields:
             yield from _differences(value, fields[name], f"{path}.{name}".lstrip("."))

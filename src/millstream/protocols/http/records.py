@@ -152,7 +152,7 @@ class RecordShape(Struct, kw_only=True):
 
 
 class RecordsAnswer(Struct, kw_only=True):
-    """New records from a cursor on."""
+    """New records from a cursor."""
 
     records: list[RecordShape]
     next: int

@@ -161,4 +161,4 @@ def base64_bytes(packed: Base64) -> bytes:
         return msgspec.convert(packed.base64, bytes)
     except msgspec.ValidationError:
         shown = packed.base64[:100]
-        raise MalformedRequest(f"base64 is {shown!r}, must be base64 by RFC 4648") from None
+        raise MalformedRequest(f"base64 must be valid base64 (RFC 4648), got {shown!r}") from None

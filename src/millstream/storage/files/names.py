@@ -40,6 +40,8 @@ def check_topic(name: str) -> str:
     """Return `name` if it is a valid topic name; else raise."""
     if not 1 <= len(name) <= TOPIC_NAME_MAX:
         raise InvalidName(f"topic name must have 1 to {TOPIC_NAME_MAX} characters, got {len(name)}")
+    if name in (".", ".."):
+        raise InvalidName(f"topic name must not be '.' or '..', got {name!r}")
     if not is_topic(name):
         raise InvalidName(f"topic name {name!r} may contain only letters, digits, '.', '_' and '-'")
     return name

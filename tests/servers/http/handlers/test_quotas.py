@@ -80,14 +80,14 @@ WRONG: list[tuple[Any, str]] = [
     ({"client_id": "", "rates": {}}, "client_id"),
     ({"client_id": "x" * 256, "rates": {}}, "client_id"),
     ({"client_id": {"default": False}, "rates": {}}, "default must be true"),
-    ({"client_id": {"default": True, "x": 1}, "rates": {}}, "unknown fields 'x' in client_id"),
+    ({"client_id": {"default": True, "x": 1}, "rates": {}}, "unknown field 'x' in client_id"),
     ({"client_id": None, "rates": {}}, "client_id"),
     ({"client_id": "a"}, "rates"),
     ({"client_id": "a", "rates": {"producer_byte_rate": 0}}, "producer_byte_rate"),
     ({"client_id": "a", "rates": {"producer_byte_rate": -1}}, "producer_byte_rate"),
     ({"client_id": "a", "rates": {"producer_byte_rate": 1.5}}, "a whole number of bytes"),
-    ({"client_id": "a", "rates": {"bytes": 1}}, "unknown fields 'bytes' in rates"),
-    ({"client": "a", "rates": {}}, "unknown fields 'client'"),
+    ({"client_id": "a", "rates": {"bytes": 1}}, "unknown field 'bytes' in rates"),
+    ({"client": "a", "rates": {}}, "unknown field 'client'"),
 ]
 
 

@@ -102,7 +102,7 @@ def append_answer(result: AppendResult, cost: AppendTimings) -> AppendAnswer:
 
 
 async def read_records(request: HttpRequest) -> Response:
-    """Read new records from a cursor on, and wait for them if there are none.
+    """Read new records from a cursor, and wait for them if there are none.
 
     Records come in the order of their offsets. Offsets that retention deleted before the cursor saw
     them are reported as a gap; records that were deleted by a client are skipped silently. Continue
@@ -266,7 +266,7 @@ OPERATIONS = (
         "GET",
         "/v1/topics/{topic}/records",
         read_records,
-        "Read records from a cursor on",
+        "Read records from a cursor",
         {HTTPStatus.OK: RecordsAnswer},
         query=RecordsQuery,
         uses=(QuotaKind.CONSUME,),

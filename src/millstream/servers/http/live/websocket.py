@@ -257,7 +257,7 @@ def _envelope(data: bytes) -> Envelope:
     try:
         return _read_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"message does not match: {str(error)[:300]}") from None
+        raise MalformedRequest(f"message is invalid: {str(error)[:300]}") from None
 
 
 def _decode_message(envelope: Envelope, data: bytes) -> ClientMessage:

@@ -109,7 +109,7 @@ def read_query(request: HttpRequest, kind: type[T]) -> T:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise MalformedRequest(f"query does not match: {str(error)[:300]}") from None
+        raise MalformedRequest(f"query is invalid: {str(error)[:300]}") from None
 
 
 class _QueryField(NamedTuple):

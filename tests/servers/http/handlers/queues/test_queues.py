@@ -107,7 +107,7 @@ def test_a_topic_that_is_no_queue_is_told_how_it_becomes_one(
         ({"dead_letter": ""}, "dead_letter"),
         ({"dead_letter": "a/b"}, "a/b"),
         ({"claim_window_ms": 10_001}, "claim_window_ms"),
-        ({"lease": 1}, "unknown fields 'lease'"),
+        ({"lease": 1}, "unknown field 'lease'"),
     ],
 )
 def test_a_setting_that_is_not_allowed_is_named(
