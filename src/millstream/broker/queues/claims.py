@@ -305,7 +305,7 @@ class ClaimService:
         ]
         store.commit(drop_deleted_jobs(state, deleted))
         for index, jobs in fresh:
-            if not jobs.count and jobs.end > jobs.start:  # There was no job on the way.
+            if not jobs.count and jobs.end > jobs.start:  # There were no jobs in between.
                 skipped = jobs.peek(0)
                 first = FirstDeliveries(index, [], skipped.end, skipped.removed)
                 store.commit(JobsDelivered(0, 0, [first], []))

@@ -55,7 +55,7 @@ class ReadAhead:
     async def read_more(self, frontier: int) -> bool:
         """Read more of a partition that is open; returns whether there was more.
 
-        Afterwards `jobs` may have a higher `end` and no more jobs: there was no job on the way.
+        Afterwards `jobs` may have a higher `end` and no more jobs: there were no jobs in between.
         """
         if not self.is_current(frontier):
             self._start(frontier, self.partition.reader.removals)

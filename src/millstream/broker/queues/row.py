@@ -16,7 +16,7 @@ ROW_VERSION = 1
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a queue besides its events."""
+    """The stored settings and identity of a queue, without its events."""
 
     version: int = ROW_VERSION
     topic_id: uuid.UUID

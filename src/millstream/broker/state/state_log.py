@@ -199,7 +199,7 @@ class StateLog(StateWriter):
         except MillstreamError as error:
             logger.warning("%s: not compacted: %s", self.log.name, error)
         finally:
-            # Where that failed, it is tried again when some more is worth it.
+            # After a failure, wait for more garbage before the next attempt.
             self._logged_bytes_min = self._logged_bytes + self._dead_bytes_min // 4
             self._compaction = self._compacting = None
 

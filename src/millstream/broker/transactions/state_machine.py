@@ -201,7 +201,7 @@ def publish(
 ) -> TransactionMetadata:
     """Commit the transaction together with others, on behalf of no client.
 
-    Its producer is fenced: anything that it still sends, even an end of its own, comes too late. No
+    Its producer is fenced: anything that it still sends, even an EndTxn request, is rejected. No
     client continues from here; to use the id again, a producer is initialised.
     """
     transaction = check(transaction, producer)

@@ -23,7 +23,7 @@ from millstream.records.opened_batch import OpenedBatch, record_count
 
 
 class _Plan(NamedTuple):
-    """What to write of a batch."""
+    """The header fields and the size of a batch to write."""
 
     number: int
     size: int

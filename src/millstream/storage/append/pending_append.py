@@ -108,7 +108,9 @@ def validate_batch(batch: Bytes, *, size_max: int, is_checked: bool) -> BatchHea
     except CorruptBatch as error:
         raise InvalidBatch(str(error)) from error
     if is_checked and len(batch) != header.size:
-        raise InvalidBatch(f"batch header says {header.size} bytes, got {len(batch)}")
+        raise InvalidBatch(
+            f"batch must have {header.size} bytes, as its header says, got {len(batch)}"
+        )
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidBatch(
             f"batch has {header.record_count} records"

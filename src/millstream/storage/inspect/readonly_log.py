@@ -106,10 +106,12 @@ class ReadOnlyLog:
             try:
                 self._state = self._reload()
             except FileNotFoundError as error:
-                gone = error  # Sealed, reopened, removed or replaced since it was listed.
+                missing = error  # Sealed, reopened, removed or replaced since it was listed.
             else:
                 return self._state
-        raise StorageFailed(f"{self._log_directory.directory} cannot be read: {gone}") from gone
+        raise StorageFailed(
+            f"{self._log_directory.directory} cannot be read: {missing}"
+        ) from missing
 
     def _reload(self) -> LogState:
         metadata = self._metadata_file()
@@ -143,16 +145,18 @@ class ReadOnlyLog:
         return self.state if is_current else self.reload()
 
     def query(self, question: Callable[[LogState], T]) -> T:
-        """Call `question` with the state loaded last; reload and repeat if a file is gone."""
+        """Call `question` with the state loaded last; reload and retry if a file was removed."""
         for _ in range(_TRIES_MAX):
             try:
                 return question(self.state)
             except (FileNotFoundError, StorageFailed) as error:
                 if not isinstance(error.__cause__ or error, FileNotFoundError):
                     raise
-                gone = error
+                missing = error
                 self.reload()
-        raise StorageFailed(f"{self._log_directory.directory} cannot be read: {gone}") from gone
+        raise StorageFailed(
+            f"{self._log_directory.directory} cannot be read: {missing}"
+        ) from missing
 
     def forget(self) -> None:
         """Unmap the files, as far as no slice of them is in use."""
@@ -227,7 +231,7 @@ class ReadOnlyLog:
         return segments, None
 
     def _drop_stale(self, live: set[SegmentId]) -> None:
-        """Drop cached segments that are gone."""
+        """Drop cached segments that no longer exist."""
         for segment in self._sealed.keys() - live:
             self._sealed.pop(segment).forget()
         bases = {segment.base_offset for segment in live}

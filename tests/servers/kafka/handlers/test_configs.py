@@ -186,7 +186,7 @@ def test_every_kind_of_value_has_kafkas_number():
         (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, "'a/b'"),
         (BROKER, "8", ErrorCode.INVALID_REQUEST, "node must be 7, got '8'"),
         (BROKER, "x", ErrorCode.INVALID_REQUEST, "node must be 7, got 'x'"),
-        (GROUP, "", ErrorCode.INVALID_REQUEST, "a group needs a name"),
+        (GROUP, "", ErrorCode.INVALID_REQUEST, "a group name is required"),
         (BROKER_LOGGER, "7", ErrorCode.INVALID_REQUEST, "must be one of 2 TOPIC"),
         (CLIENT_METRICS, "x", ErrorCode.INVALID_REQUEST, "got 16 CLIENT_METRICS"),
         (99, "x", ErrorCode.INVALID_REQUEST, "got 99 unknown"),
@@ -303,14 +303,14 @@ def test_a_topic_is_set_to_these_configs_and_no_others(version):
     run()
 
 
-READ_ONLY = "a node is set up by its configuration file"
+READ_ONLY = "configs of a node are read-only"
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "configs", "code", "message"),
     [
         (TOPIC, "x", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
-        (TOPIC, "", {}, ErrorCode.INVALID_REQUEST, "a topic needs a name"),
+        (TOPIC, "", {}, ErrorCode.INVALID_REQUEST, "a topic name is required"),
         (TOPIC, "a", {"flush.ms": "x"}, ErrorCode.INVALID_CONFIG, "flush.ms must be between 0 and"),
         (TOPIC, "a", {"x": "1"}, ErrorCode.INVALID_CONFIG, "'x' is not a topic config"),
         (TOPIC, "a", {"flush.ms": None}, ErrorCode.INVALID_REQUEST, "has no value"),

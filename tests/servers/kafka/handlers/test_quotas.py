@@ -212,9 +212,9 @@ def test_quotas_are_found_by_what_they_are_for(components, is_strict, wanted):
     [
         ((("group", ANY, None),), ErrorCode.UNSUPPORTED_VERSION, "got 'group'"),
         ((("user", 3, None),), ErrorCode.INVALID_REQUEST, "match type must be 0 exact"),
-        ((("user", EXACT, None),), ErrorCode.INVALID_REQUEST, "a name is needed"),
-        ((("user", ANY, "u"),), ErrorCode.INVALID_REQUEST, "a name is needed"),
-        ((("user", DEFAULT_ONLY, "u"),), ErrorCode.INVALID_REQUEST, "a name is needed"),
+        ((("user", EXACT, None),), ErrorCode.INVALID_REQUEST, "a name must be given"),
+        ((("user", ANY, "u"),), ErrorCode.INVALID_REQUEST, "a name must be given"),
+        ((("user", DEFAULT_ONLY, "u"),), ErrorCode.INVALID_REQUEST, "a name must be given"),
         ((("user", ANY, None),) * 2, ErrorCode.INVALID_REQUEST, "'user' is repeated"),
         (
             (("user", ANY, None), ("ip", ANY, None)),

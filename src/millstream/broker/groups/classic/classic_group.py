@@ -232,7 +232,7 @@ class ClassicGroup:
     def _replace(
         self, old: ClassicMember, join: GroupJoinRequest, ticket: int, new_id: str, now: float
     ) -> None:
-        """Replace a static member that came back under another id.
+        """Replace a static member that returned under another id.
 
         The old id is fenced, and the assignment is kept.
         """

@@ -89,11 +89,11 @@ class ConsumerMember:
 
     joined_epoch: int = 0
     """The group epoch that started when it joined. No two members have the same, so it orders
-    them; a static member that comes back keeps it.
+    them; a static member that returns keeps it.
     """
 
     epoch: int = 0
-    """The group epoch whose target it has, or had. -2 if a static member left and may come back."""
+    """The group epoch whose target it has, or had. -2 if a static member left and may return."""
 
     previous_epoch: int = 0
     """The last epoch before this one that the member itself sent. Requests with it are still

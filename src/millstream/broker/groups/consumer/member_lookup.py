@@ -22,7 +22,7 @@ def find_member(
 ) -> ConsumerMember | None:
     """Return the member that sent a heartbeat; `None` if it is new.
 
-    If a static member comes back under another id, that is the one which it replaces.
+    If a static member returns under another id, that is the member it replaces.
     """
     member = members.by_id.get(beat.member_id)
     if beat.instance_id is not None:

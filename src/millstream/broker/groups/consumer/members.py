@@ -55,7 +55,7 @@ class ConsumerMembers:
     def put(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
         """Replace `old` by `new`: `None` to add, `None` to remove.
 
-        A static member that comes back under another id gets the target of the old one.
+        A static member that returns under another id gets the target of the old one.
         """
         if old is new:
             return

@@ -123,7 +123,7 @@ def _parse_fork_source(request: HttpRequest) -> ForkSource | None:
     offset, sub_offset = request.headers.get(FORK_OFFSET), request.headers.get(FORK_SUB_OFFSET)
     if source is None:
         if offset is not None or sub_offset is not None:
-            raise InvalidRequest(f"{FORK_OFFSET} and {FORK_SUB_OFFSET} need {FORKED_FROM}")
+            raise InvalidRequest(f"{FORK_OFFSET} and {FORK_SUB_OFFSET} require {FORKED_FROM}")
         return None
     amount = 0 if sub_offset is None else number_of(FORK_SUB_OFFSET, sub_offset)
     return ForkSource(
@@ -177,7 +177,7 @@ def number_of(name: str, text: str) -> int:
     """Return a number in a header."""
     if not _NUMBER.fullmatch(text) or int(text) > NUMBER_MAX:
         raise MalformedRequest(
-            f"{name} must be an integer of 0 to {NUMBER_MAX}, got {text[:100]!r}"
+            f"{name} must be an integer between 0 and {NUMBER_MAX}, got {text[:100]!r}"
         )
     return int(text)
 
@@ -232,7 +232,7 @@ def parse_read_stream(request: HttpRequest) -> ReadStream:
     if live not in (None, "long-poll", "sse"):
         raise MalformedRequest(f"live must be 'long-poll' or 'sse', got {live[:100]!r}")
     if live is not None and not offsets:
-        raise InvalidRequest(f"live={live} needs the parameter offset")
+        raise InvalidRequest(f"live={live} requires the parameter offset")
     text = offsets[0] if offsets else START
     is_now = text == NOW
     offset = None if is_now or text == START else offset_of(text)

@@ -59,7 +59,7 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
     """Read from an offset of the stream on; raises if nothing can be read there."""
     await stream.open()
     if offset < stream.row.floor:
-        raise StreamGone(f"offset {offset} is before {stream.row.floor}, the first that is kept")
+        raise StreamGone(f"offset {offset} is before {stream.row.floor}, the first offset")
     shift = stream.row.shift
     cursor = max(0, offset - shift)
     if cursor > max(stream.end_offset, stream.partition.high_watermark):
@@ -74,7 +74,7 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
         raise
     if page.gap is not None:
         raise StreamGone(
-            f"offset {offset} is before {page.gap.to_offset + 1 + shift}, the first kept"
+            f"offset {offset} is before {page.gap.to_offset + 1 + shift}, the first offset"
         )
     records, next_offset = page.records, page.next_offset
     closure = stream.closure

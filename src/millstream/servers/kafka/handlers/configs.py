@@ -139,7 +139,7 @@ def _configs_of(
             return _describe_settings(settings, request)
         case ConfigResourceType.GROUP:
             if not name:
-                raise InvalidRequest("a group needs a name")
+                raise InvalidRequest("a group name is required")
             return _describe_settings(group_settings(broker.config), request)
         case _:
             raise _no_configs(resource.resource_type)
@@ -330,7 +330,9 @@ def _check_changes(
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
             if not name:
-                raise InvalidRequest("a topic needs a name: there are no configs for all topics")
+                raise InvalidRequest(
+                    "a topic name is required: there are no configs for all topics"
+                )
             return
         case ConfigResourceType.BROKER:
             if name:
@@ -342,8 +344,8 @@ def _check_changes(
     if resource.configs:
         names = ", ".join(sorted(config.name[:100] for config in resource.configs))
         raise InvalidRequest(
-            f"cannot change {names}: a node is set up by its configuration file, and shows here"
-            " what came of it"
+            f"cannot change {names}: configs of a node are read-only here; change its configuration"
+            " file"
         )
 
 

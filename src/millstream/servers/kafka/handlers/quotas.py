@@ -96,14 +96,14 @@ def _filter(component: DescribeClientQuotasRequestComponent) -> _Filter:
             f"match type must be {EXACT} exact, {DEFAULT_ONLY} default or {ANY} any, got {how}"
         )
     if (name is not None) != (how == EXACT):
-        raise InvalidRequest("a name is needed for an exact match, and for no other")
+        raise InvalidRequest("a name must be given for an exact match, and only then")
     return _Filter(kind, how, name)
 
 
 def _fits(entity: ClientQuotaEntity, filters: Sequence[_Filter], *, is_strict: bool) -> bool:
     """Return whether an entity matches; if strict, it must have no other part.
 
-    No entity has an address: quotas for addresses are not kept.
+    No entity has an address: quotas for addresses are not supported.
     """
     parts = sum(name is not None for name in entity)
     if any(condition.kind == ADDRESS or not condition.fits(entity) for condition in filters):
@@ -177,6 +177,6 @@ def _entity(parts: Sequence[AlterClientQuotasRequestEntity]) -> ClientQuotaEntit
     if unknown := names.keys() - {USER, CLIENT_ID}:
         raise InvalidRequest(
             f"entity type must be {USER} or {CLIENT_ID}, got {min(unknown)[:100]!r}:"
-            " quotas for addresses are not kept"
+            " quotas for addresses are not supported"
         )
     return ClientQuotaEntity(names.get(USER), names.get(CLIENT_ID))

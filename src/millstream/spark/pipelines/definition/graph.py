@@ -149,5 +149,5 @@ def _check_loops(
             ):
                 raise InvalidPipeline(
                     f"targets.{target.name}.topic is {target.topic!r}, which its source"
-                    f" {source.name!r} reads: the records would go around in a loop"
+                    f" {source.name!r} reads: it would read its own output"
                 )
