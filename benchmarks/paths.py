@@ -93,7 +93,7 @@ if path is not None:
     threading.setprofile(note)
     sys.setprofile(note)
 """
-"""A `sitecustomize` that counts calls in all other threads, and reports to each client."""
+"""A `sitecustomize` that counts calls in all threads but its own, and reports over a socket."""
 
 NO_COLLECTION = "import gc; gc.disable()"
 """A `sitecustomize` without garbage collection. A node collects once in 20,000 objects, at the cost

@@ -53,7 +53,7 @@ def _dying(kind):
         def write(self, iterator):
             _die_once("before write", self._fault)
             written = super().write(iterator)
-            if written.share is not None:
+            if written.transaction is not None:
                 _die_once("after write", self._fault)
             return written
 
