@@ -109,6 +109,11 @@ class NodeApi:
 
 def path_of(kind: str, name: str) -> str:
     """Return the path of a topic, group or queue, with its name escaped."""
+    # The server unquotes a path before it splits it, so these names would select another path.
+    # Groups are routed differently: Kafka allows any name for them.
+    if kind != "groups" and (not name or "/" in name):
+        noun = kind.removesuffix("s").upper()
+        raise click.BadParameter(f"must not be empty or contain '/', got {name!r}", param_hint=noun)
     return f"/v1/{kind}/{quote(name, safe='')}"
 
 
