@@ -114,7 +114,7 @@ def test_a_topic_that_is_not_there_cannot_be_watched(
     node: RunningBroker, chromium: Chromium
 ) -> None:
     with console(chromium, node.url, "#/tail?topic=nothing&from=now") as page:
-        page.until_shown("cannot be watched", "there is no topic 'nothing'")
+        page.until_shown("cannot be watched", "topic 'nothing' does not exist")
 
 
 def test_the_page_says_that_the_node_is_gone_and_goes_on_when_it_is_back(

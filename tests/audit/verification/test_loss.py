@@ -146,7 +146,7 @@ def test_a_topic_that_vanished_is_lost_unless_someone_says_that_it_was_deleted(
         assert filled.verify(broker, "--deleted", TOPIC).outcomes == {"deleted": COUNT}
     found = filled.verify(None)
     assert found.outcomes == {"lost": COUNT}
-    assert found.report["misses"][0]["why"] == f"there is no topic '{TOPIC}'"
+    assert found.report["misses"][0]["why"] == f"topic '{TOPIC}' does not exist"
     assert filled.verify(None, "--deleted", TOPIC).outcomes == {"deleted": COUNT}
 
 

@@ -52,10 +52,10 @@ async def test_a_topic_that_was_created_is_found_by_name_id_and_partition():
 async def test_what_is_not_there_is_unknown():
     async with running() as topics:
         await topics.create("a", partitions=2)
-        with pytest.raises(UnknownTopic, match="there is no topic 'b'"):
+        with pytest.raises(UnknownTopic, match="topic 'b' does not exist"):
             topics.get("b")
         assert topics.find("b") is None
-        with pytest.raises(UnknownTopic, match="there is no topic 'b'"):
+        with pytest.raises(UnknownTopic, match="topic 'b' does not exist"):
             topics.partition("b", 0)
         for index in (2, -1, 2**31 - 1):
             with pytest.raises(

@@ -76,7 +76,7 @@ def test_a_topic_that_is_not_there_is_not_made_by_setting_it(node: RunningBroker
     run("topic", "create", "orders", server=node.url)
     result = run("topic", "set", "order", "partitions=4", server=node.url)
     assert result.exit_code == 1
-    assert result.stderr == "Error: there is no topic 'order'. Did you mean orders?\n"
+    assert result.stderr == "Error: topic 'order' does not exist. Did you mean orders?\n"
     assert len(told("topic", "list", server=node.url)["topics"]) == 1
 
 
@@ -113,7 +113,7 @@ def test_a_name_that_would_change_the_path_is_wrong_usage(node: RunningBroker) -
 
 def test_where_names_are_not_alike_some_that_there_are_are_told(node: RunningBroker) -> None:
     result = run("topic", "describe", "orders", server=node.url)
-    assert result.stderr == "Error: there is no topic 'orders'; there are no topics yet\n"
+    assert result.stderr == "Error: topic 'orders' does not exist; there are no topics yet\n"
     for name in "abcdefg":
         run("topic", "create", f"{name * 3}", server=node.url)
     result = run("topic", "describe", "orders", server=node.url)

@@ -60,7 +60,7 @@ class DirectorySource:
         if self._topics is not None:
             row = self._topics.get(partition.topic)
             if row is None:
-                return f"there is no topic {partition.topic!r}"
+                return f"topic {partition.topic!r} does not exist"
         if not is_topic(partition.topic):
             return f"{partition.topic!r} is not a valid topic name"
         files = survey_partition(self._filesystem, self._directory(partition))

@@ -188,7 +188,7 @@ class Topics:
         """Return a topic; raises `UnknownTopic` if it does not exist."""
         topic = self._topics.get(name)
         if topic is None:
-            raise UnknownTopic(f"there is no topic {name[:300]!r}")
+            raise UnknownTopic(f"topic {name[:300]!r} does not exist")
         return topic
 
     def find(self, name: str) -> Topic | None:
@@ -199,7 +199,7 @@ class Topics:
         """Return the topic with this id; raises `UnknownTopicId` if it does not exist."""
         topic = self._by_id.get(topic_id)
         if topic is None:
-            raise UnknownTopicId(f"there is no topic with id {topic_id}")
+            raise UnknownTopicId(f"topic with id {topic_id} does not exist")
         return topic
 
     def partition(self, name: str, index: int) -> Partition:

@@ -116,7 +116,7 @@ class KafkaClient:
         descriptions = self.cluster.call_with_retries(attempt)
         for name in names or ():
             if name not in descriptions:
-                raise UnknownTopic(f"there is no topic {name!r}")
+                raise UnknownTopic(f"topic {name!r} does not exist")
         return descriptions
 
     def ensure_topic(self, name: str) -> TopicDescription:
@@ -303,6 +303,6 @@ class KafkaClient:
 def _describe(topic: MetadataResponseTopic) -> TopicDescription:
     """Return the description in a metadata response, or raise its error."""
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise UnknownTopic(f"there is no topic {topic.name!r}")
+        raise UnknownTopic(f"topic {topic.name!r} does not exist")
     raise_for_code(topic.error_code, f"topic {topic.name!r} cannot be described")
     return TopicDescription(topic.name or "", topic.topic_id, len(topic.partitions))

@@ -220,6 +220,6 @@ def _checked(topic: MetadataResponseTopic, name: str) -> MetadataResponseTopic:
     """Return the topic, or raise its error."""
     code = topic.error_code
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise UnknownTopic(f"there is no topic {name!r}")
+        raise UnknownTopic(f"topic {name!r} does not exist")
     raise_for_code(code, f"topic {name!r} cannot be described")
     return topic

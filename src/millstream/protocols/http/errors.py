@@ -1,6 +1,6 @@
 """Error messages over HTTP, and the mapping between error classes and codes.
 
-    {"error": {"code": "unknown_topic", "message": "there is no topic 'orders'", "detail": null}}
+    {"error": {"code": "unknown_topic", "message": "topic 'orders' does not exist", "detail": null}}
 
 The code is the name of the error class in snake case. A code without a class here, from a newer
 node or from a proxy, becomes `NodeRefused`.

@@ -59,7 +59,7 @@ class Topics:
         for topic in self._topics.values():
             if topic.id == topic_id:
                 return topic
-        raise UnknownTopicId(f"there is no topic with id {topic_id}")
+        raise UnknownTopicId(f"topic with id {topic_id} does not exist")
 
     def all(self) -> list[Any]:
         return list(self._topics.values())

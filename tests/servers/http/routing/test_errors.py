@@ -61,7 +61,7 @@ def test_every_error_has_a_status_and_a_code(kind):
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (UnknownTopic("there is no topic 'a'"), 404, "unknown_topic"),
+        (UnknownTopic("topic 'a' does not exist"), 404, "unknown_topic"),
         (MalformedRequest("body is not JSON"), 400, "malformed_request"),
         (Unavailable("later"), 503, "unavailable"),
         (DeadlineExceeded("too late"), 503, "deadline_exceeded"),

@@ -181,7 +181,7 @@ def test_every_kind_of_value_has_kafkas_number():
 @pytest.mark.parametrize(
     ("kind", "name", "code", "message"),
     [
-        (TOPIC, "x", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
+        (TOPIC, "x", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 'x' does not exist"),
         (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION, "characters, got 0"),
         (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, "'a/b'"),
         (BROKER, "8", ErrorCode.INVALID_REQUEST, "node must be 7, got '8'"),
@@ -309,7 +309,7 @@ READ_ONLY = "configs of a node are read-only"
 @pytest.mark.parametrize(
     ("kind", "name", "configs", "code", "message"),
     [
-        (TOPIC, "x", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
+        (TOPIC, "x", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 'x' does not exist"),
         (TOPIC, "", {}, ErrorCode.INVALID_REQUEST, "a topic name is required"),
         (TOPIC, "a", {"flush.ms": "x"}, ErrorCode.INVALID_CONFIG, "flush.ms must be between 0 and"),
         (TOPIC, "a", {"x": "1"}, ErrorCode.INVALID_CONFIG, "'x' is not a topic config"),

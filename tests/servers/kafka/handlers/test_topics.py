@@ -301,7 +301,7 @@ def test_a_topic_grows(version):
         (("a", 1, None), ErrorCode.INVALID_PARTITIONS, "has 2 partitions, got 1"),
         (("a", 1, ()), ErrorCode.INVALID_PARTITIONS, "has 2 partitions, got 1"),
         (("a", 10**9, None), ErrorCode.INVALID_PARTITIONS, "limit is 100000"),
-        (("x", 2, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 'x'"),
+        (("x", 2, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 'x' does not exist"),
         (("a", 4, ((7,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "1 assignments for 2 new"),
         (("a", 3, ((8,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "must be on nodes [7]"),
         (("a", 3, ((7, 7),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "must be on nodes [7]"),
@@ -352,7 +352,7 @@ def test_topics_are_deleted_by_name(version):
             assert (gone.name, gone.error_code) == ("a", 0)
             assert (unknown.name, unknown.error_code) == ("x", 3)
             if version >= 5:
-                assert unknown.error_message == "there is no topic 'x'"
+                assert unknown.error_message == "topic 'x' does not exist"
             if version >= 6:
                 assert gone.topic_id == topic_id
             assert [topic.name for topic in node.topics.all()] == ["b"]

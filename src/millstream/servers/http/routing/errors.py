@@ -1,6 +1,6 @@
 """Error responses: one table of statuses, one shape.
 
-    {"error": {"code": "unknown_topic", "message": "there is no topic 'orders'", "detail": null}}
+    {"error": {"code": "unknown_topic", "message": "topic 'orders' does not exist", "detail": null}}
 
 The code is the name of the error, as listed in `docs/reference/errors.md`. If the node itself is at
 fault, the message says only that: details such as paths and calls are written to the log.

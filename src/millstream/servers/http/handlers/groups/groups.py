@@ -152,7 +152,7 @@ def _group_of(request: HttpRequest) -> Group:
     name: str = request.path_params["group"]
     group = request.context.broker.groups.registry.find(name)
     if group is None:
-        raise UnknownGroup(f"there is no group {name[:NAME_LENGTH_MAX]!r}")
+        raise UnknownGroup(f"group {name[:NAME_LENGTH_MAX]!r} does not exist")
     return group
 
 
