@@ -76,17 +76,17 @@ def test_a_session_cannot_change_from_names_to_ids():
 def test_changes_are_taken_over_and_the_rest_is_remembered():
     sessions = FetchSessions(10)
     session = begin(sessions, wanted(0), wanted(1), wanted(2))
-    session.wanted[key(1)].sent_high_watermark = 7
+    session.partitions[key(1)].sent_high_watermark = 7
     session.update([wanted(1, offset=5), wanted(3)], [key(0), key(9)])
-    assert [one.key.partition for one in session.wanted.values()] == [1, 2, 3]
-    assert session.wanted[key(1)].offset == 5
-    assert session.wanted[key(1)].sent_high_watermark == 7
+    assert [one.key.partition for one in session.partitions.values()] == [1, 2, 3]
+    assert session.partitions[key(1)].offset == 5
+    assert session.partitions[key(1)].sent_high_watermark == 7
 
 
 def test_who_had_records_goes_last_next_time():
     session = begin(FetchSessions(10), wanted(0), wanted(1), wanted(2))
     session.move_to_end(key(0))
-    assert [one.key.partition for one in session.wanted.values()] == [1, 2, 0]
+    assert [one.key.partition for one in session.partitions.values()] == [1, 2, 0]
 
 
 def test_a_full_house_gives_up_the_session_that_was_idle_for_longest():

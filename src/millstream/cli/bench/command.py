@@ -85,7 +85,7 @@ def bench(
         with tempfile.TemporaryDirectory(prefix=".millstream-bench-", dir=data) as directory:
             for measurement in measure_machine(directory, seconds):
                 measurements.append(_noted(measurement))
-        if is_node is not False and _is_there(server, is_needed=bool(is_node)):
+        if is_node is not False and _is_reachable(server, is_needed=bool(is_node)):
             from millstream.cli.bench.node import measure_node  # noqa: PLC0415
 
             with connected(server) as node:
@@ -108,7 +108,7 @@ def _noted(measured: Measurement) -> Measurement:
     return measured
 
 
-def _is_there(server: str, *, is_needed: bool) -> bool:
+def _is_reachable(server: str, *, is_needed: bool) -> bool:
     try:
         with connected(server):
             return True

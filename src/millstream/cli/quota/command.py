@@ -17,7 +17,7 @@ EVERYONE = "<default>"
 OTHERS = "<others>"
 """Shown for clients without any quota, to which the node's limit applies."""
 
-_NOT_SAID = "-"
+_UNSET = "-"
 
 
 @click.group()
@@ -64,12 +64,12 @@ def list_quotas(server: str, *, as_json: bool) -> None:
 
 
 def _name(rule: dict[str, Any], kind: str) -> str:
-    name = rule.get(kind, _NOT_SAID)
+    name = rule.get(kind, _UNSET)
     return name if isinstance(name, str) else EVERYONE
 
 
 def _rates(rule: dict[str, Any]) -> list[str]:
-    return [f"{rule['rates'][name]:.15g}" if name in rule["rates"] else _NOT_SAID for name in RATES]
+    return [f"{rule['rates'][name]:.15g}" if name in rule["rates"] else _UNSET for name in RATES]
 
 
 quota.add_command(set_quota)

@@ -113,10 +113,10 @@ def create(
         cleanup=cleanup,
     )
     with connected(server) as node:
-        is_there = _is_there(node, name)
-        if is_there and not if_absent:
+        exists = _exists(node, name)
+        if exists and not if_absent:
             raise TopicExists(f"topic {name!r} already exists; `topic set` changes it")
-        answer = None if is_there else node.tell("PUT", path_of("topics", name), body, field="name")
+        answer = None if exists else node.tell("PUT", path_of("topics", name), body, field="name")
         if answer is not None and answer.status != HTTPStatus.CREATED:
             # Someone else was quicker, and the request changed theirs.
             raise TopicExists(
@@ -132,7 +132,7 @@ def create(
         click.echo(f"created {settings_line(shown)}")
 
 
-def _is_there(node: NodeApi, name: str) -> bool:
+def _exists(node: NodeApi, name: str) -> bool:
     try:
         node.ask("GET", path_of("topics", name), field="name")
     except UnknownTopic:

@@ -57,7 +57,7 @@ class CachedPartition:
 class FetchSession:
     """The partitions that one consumer fetches, in the order in which they are served."""
 
-    __slots__ = ("epoch", "id", "principal", "used_at", "uses_topic_ids", "wanted")
+    __slots__ = ("epoch", "id", "partitions", "principal", "used_at", "uses_topic_ids")
 
     def __init__(self, *, number: int, principal: str, uses_topic_ids: bool) -> None:
         self.id = number
@@ -65,22 +65,24 @@ class FetchSession:
         """Epoch that the next fetch must have."""
         self.principal = principal
         self.uses_topic_ids = uses_topic_ids
-        self.wanted: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
+        self.partitions: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
         self.used_at = 0.0
 
-    def update(self, wanted: Iterable[CachedPartition], forgotten: Iterable[PartitionKey]) -> None:
+    def update(
+        self, requested: Iterable[CachedPartition], forgotten: Iterable[PartitionKey]
+    ) -> None:
         """Apply the changes that a fetch names."""
-        for new in wanted:
-            if (old := self.wanted.get(new.key)) is not None:
+        for new in requested:
+            if (old := self.partitions.get(new.key)) is not None:
                 new.sent_high_watermark = old.sent_high_watermark
                 new.sent_log_start = old.sent_log_start
-            self.wanted[new.key] = new
+            self.partitions[new.key] = new
         for key in forgotten:
-            self.wanted.pop(key, None)
+            self.partitions.pop(key, None)
 
     def move_to_end(self, key: PartitionKey) -> None:
         """Serve the other partitions first next time: this one had records."""
-        self.wanted.move_to_end(key)
+        self.partitions.move_to_end(key)
 
 
 class FetchSessions:
@@ -99,13 +101,13 @@ class FetchSessions:
     @property
     def partition_count(self) -> int:
         """Partitions of all sessions together."""
-        return sum(len(session.wanted) for session in self._sessions.values())
+        return sum(len(session.partitions) for session in self._sessions.values())
 
     def begin(
-        self, wanted: list[CachedPartition], *, principal: str, uses_topic_ids: bool, now: float
+        self, requested: list[CachedPartition], *, principal: str, uses_topic_ids: bool, now: float
     ) -> FetchSession | None:
         """Start a session, if the limits allow one."""
-        if self._sessions_max == 0 or self.partition_count + len(wanted) > PARTITIONS_MAX:
+        if self._sessions_max == 0 or self.partition_count + len(requested) > PARTITIONS_MAX:
             return None
         if len(self._sessions) >= self._sessions_max:
             oldest = next(iter(self._sessions.values()))
@@ -116,7 +118,7 @@ class FetchSessions:
         number = _new_id(self._sessions)
         session = FetchSession(number=number, principal=principal, uses_topic_ids=uses_topic_ids)
         session.used_at = now
-        session.update(wanted, ())
+        session.update(requested, ())
         self._sessions[number] = session
         return session
 

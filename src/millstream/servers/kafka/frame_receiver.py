@@ -53,10 +53,10 @@ class FrameReceiver:
         private = self._private
         if private is None or self._filled < private.size:
             return True
-        wanted = self._size_wanted(self._filled)
-        if not self._blocks.has_capacity(wanted, held=private.size):
+        requested = self._size_wanted(self._filled)
+        if not self._blocks.has_capacity(requested, held=private.size):
             return False
-        self._private = self._blocks.take(wanted)
+        self._private = self._blocks.take(requested)
         self._private.view[: self._filled] = private.view[: self._filled]
         private.release()
         return True

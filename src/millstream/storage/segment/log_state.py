@@ -219,7 +219,7 @@ class LogState:
                 )
             except OSError as error:
                 tries += 1
-                self._check_gone(segment, error, tries)
+                self._check_removed(segment, error, tries)
 
     def _segment_of(self, offset: int, snapshot: LogSnapshot) -> Segment:
         index = bisect_right(snapshot.bases, offset) - 1
@@ -303,7 +303,7 @@ class LogState:
                     first = decode_header(batch).next_offset
             except _SegmentGone as gone:
                 tries += 1
-                self._check_gone(gone.segment, gone.error, tries)
+                self._check_removed(gone.segment, gone.error, tries)
             else:
                 return
 
@@ -342,9 +342,9 @@ class LogState:
                 return question(self.snapshot)
             except _SegmentGone as gone:
                 tries += 1
-                self._check_gone(gone.segment, gone.error, tries)
+                self._check_removed(gone.segment, gone.error, tries)
 
-    def _check_gone(self, segment: Segment, error: OSError, tries: int) -> None:
+    def _check_removed(self, segment: Segment, error: OSError, tries: int) -> None:
         """Return if an unreadable segment is no longer part of the log; else raise."""
         if segment in self.snapshot.segments or tries >= _TRIES_MAX:
             raise StorageFailed(f"{segment.path} cannot be read: {error}") from error

@@ -96,7 +96,7 @@ class EventStream(Response):
     async def _serve(self, subscriber: LiveSubscriber, receive: Receive, send: Send) -> None:
         timers = self._broker.timers
         heartbeat = HeartbeatTimer(self._broker.clock, timers, self._seconds, subscriber.beat)
-        listening = asyncio.get_running_loop().create_task(_until_gone(receive, subscriber))
+        listening = asyncio.get_running_loop().create_task(_until_disconnected(receive, subscriber))
         self._shutdown.watch(subscriber.stop)
         counters = self._live.counters
         # The first event has the cursor, so that the watcher misses nothing from here on, even if
@@ -127,7 +127,7 @@ def frame(event: LiveEvent) -> bytes:
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (cursor, kind.encode(), data)
 
 
-async def _until_gone(receive: Receive, subscriber: LiveSubscriber) -> None:
+async def _until_disconnected(receive: Receive, subscriber: LiveSubscriber) -> None:
     """Close the subscriber when its client disconnects. Further input is discarded."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -112,13 +112,13 @@ def _describe(
         configs = _configs_of(resource, request, context)
     except MillstreamError as error:
         code, message = code_of(error), str(error)
-    wanted = resource.configuration_keys
+    requested = resource.configuration_keys
     return DescribeConfigsResponseResult(
         error_code=code,
         error_message=message,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        configs=tuple(config for config in configs if not wanted or config.name in wanted),
+        configs=tuple(config for config in configs if not requested or config.name in requested),
     )
 
 

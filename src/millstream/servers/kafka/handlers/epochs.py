@@ -20,7 +20,7 @@ async def offset_for_leader_epoch(
     """Return, for each partition, the end of the newest epoch that is not after the given one."""
     topics = []
     for topic in request.topics:
-        results = [await _find(topic.topic, wanted, context) for wanted in topic.partitions]
+        results = [await _find(topic.topic, requested, context) for requested in topic.partitions]
         topics.append(
             OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(results))
         )
@@ -28,17 +28,17 @@ async def offset_for_leader_epoch(
 
 
 async def _find(
-    topic: str, wanted: OffsetForLeaderEpochRequestPartition, context: RequestContext
+    topic: str, requested: OffsetForLeaderEpochRequestPartition, context: RequestContext
 ) -> OffsetForLeaderEpochResponsePartition:
     try:
-        partition = context.broker.topics.partition(topic, wanted.partition)
+        partition = context.broker.topics.partition(topic, requested.partition)
         await partition.open()
-        partition.offsets.check_leader_epoch(wanted.current_leader_epoch)
-        epoch, end_offset = partition.offsets.epoch_end(wanted.leader_epoch)
+        partition.offsets.check_leader_epoch(requested.current_leader_epoch)
+        epoch, end_offset = partition.offsets.epoch_end(requested.leader_epoch)
     except MillstreamError as error:
         return OffsetForLeaderEpochResponsePartition(
-            partition=wanted.partition, error_code=code_of(error)
+            partition=requested.partition, error_code=code_of(error)
         )
     return OffsetForLeaderEpochResponsePartition(
-        partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset
+        partition=requested.partition, leader_epoch=epoch, end_offset=end_offset
     )

@@ -57,10 +57,10 @@ WAIT_MS_MAX = 300_000
 def fetch(request: FetchRequest, context: RequestContext) -> object:
     """Answer a fetch at once, or when enough can be read or its wait is over."""
     try:
-        wanted, session = _wanted(request, context)
+        requested, session = _requested(request, context)
     except _Rejected as rejected:
         return FetchResponse(error_code=rejected.code, session_id=NO_SESSION)
-    work = PendingFetch(request, context, wanted, session)
+    work = PendingFetch(request, context, requested, session)
     unopened = work.unopened()
     if unopened or work.cold_ranges():
         return _prepare_and_answer(unopened, work)
@@ -87,7 +87,7 @@ class _Rejected(Exception):
         self.code = code
 
 
-def _wanted(
+def _requested(
     request: FetchRequest, context: RequestContext
 ) -> tuple[Iterable[CachedPartition], FetchSession | None]:
     """Return the partitions of this request, or of its session."""
@@ -129,7 +129,7 @@ def _wanted(
         for index in topic.partitions
     )
     session.update(named, forgotten)
-    return list(session.wanted.values()), session
+    return list(session.partitions.values()), session
 
 
 class PendingFetch:
@@ -139,7 +139,7 @@ class PendingFetch:
         self,
         request: FetchRequest,
         context: RequestContext,
-        wanted: Iterable[CachedPartition],
+        requested: Iterable[CachedPartition],
         session: FetchSession | None,
     ) -> None:
         self._context = context
@@ -149,8 +149,8 @@ class PendingFetch:
         self._size_max = max(0, min(request.max_bytes, context.config.fetch_bytes_max))
         self._wait_ms = min(max(request.max_wait_ms, 0), WAIT_MS_MAX)
         self._is_committed_only = request.isolation_level == READ_COMMITTED
-        self._wanted = list(wanted)
-        self._partitions = [self._resolve(wanted.key) for wanted in self._wanted]
+        self._requested = list(requested)
+        self._partitions = [self._resolve(requested.key) for requested in self._requested]
         self._results: list[FetchResponsePartition | None] = []
         """Results so far. Records are released while the fetch waits, and read again later."""
         self._sizes: list[int] = []
@@ -173,15 +173,15 @@ class PendingFetch:
         """
         ranges_by_partition = []
         remaining = self._size_max
-        for wanted, partition in zip(self._wanted, self._partitions, strict=True):
+        for requested, partition in zip(self._requested, self._partitions, strict=True):
             if remaining <= 0:
                 break
             if not isinstance(partition, Partition) or not partition.is_open:
                 continue  # Reading it reports the error.
-            if wanted.offset < partition.high_watermark:
-                size_max = min(remaining, wanted.size_max)
+            if requested.offset < partition.high_watermark:
+                size_max = min(remaining, requested.size_max)
                 remaining -= size_max
-                if ranges := partition.reader.cold_ranges(wanted.offset, size_max=size_max):
+                if ranges := partition.reader.cold_ranges(requested.offset, size_max=size_max):
                     ranges_by_partition.append((partition, ranges))
         return ranges_by_partition
 
@@ -189,8 +189,8 @@ class PendingFetch:
         """Read once, and answer if that is enough."""
         remaining = self._size_max
         is_first = True
-        for wanted, partition in zip(self._wanted, self._partitions, strict=True):
-            result, size = self._read(wanted, partition, remaining=remaining, is_first=is_first)
+        for requested, partition in zip(self._requested, self._partitions, strict=True):
+            result, size = self._read(requested, partition, remaining=remaining, is_first=is_first)
             self._results.append(result)
             self._sizes.append(size)
             remaining = max(0, remaining - size)
@@ -213,24 +213,24 @@ class PendingFetch:
 
     def _read(
         self,
-        wanted: CachedPartition,
+        requested: CachedPartition,
         partition: Partition | MillstreamError,
         *,
         remaining: int,
         is_first: bool,
     ) -> tuple[FetchResponsePartition, int]:
-        index = wanted.key.partition
+        index = requested.key.partition
         if isinstance(partition, MillstreamError):
             return _failed(index, partition), 0
         try:
-            partition.offsets.check_leader_epoch(wanted.leader_epoch)
-            if (diverging := _diverging(wanted, partition)) is not None:
+            partition.offsets.check_leader_epoch(requested.leader_epoch)
+            if (diverging := _diverging(requested, partition)) is not None:
                 return _nothing(index, partition, diverging), 0
             if remaining <= 0:
                 return _nothing(index, partition, None), 0
             read = partition.reader.read(
-                wanted.offset,
-                size_max=min(remaining, wanted.size_max),
+                requested.offset,
+                size_max=min(remaining, requested.size_max),
                 is_committed_only=self._is_committed_only,
                 is_first=is_first,
             )
@@ -257,7 +257,7 @@ class PendingFetch:
         return result, 0 if read.is_blank else read.size
 
     def _is_enough(self) -> bool:
-        if self._wait_ms == 0 or not self._wanted or sum(self._sizes) >= self._size_min:
+        if self._wait_ms == 0 or not self._requested or sum(self._sizes) >= self._size_min:
             return True
         return any(
             result is not None and (result.error_code or result.diverging_epoch.epoch >= 0)
@@ -318,7 +318,7 @@ class PendingFetch:
     def _read_again(self, number: int) -> None:
         others = sum(self._sizes) - self._sizes[number]
         self._results[number], self._sizes[number] = self._read(
-            self._wanted[number],
+            self._requested[number],
             self._partitions[number],
             remaining=self._size_max - others,
             is_first=others == 0,
@@ -337,15 +337,17 @@ class PendingFetch:
 
     def _answer(self) -> FetchResponse:
         topics: dict[tuple[str, UUID], list[FetchResponsePartition]] = {}
-        for wanted, result, size in zip(self._wanted, self._results, self._sizes, strict=True):
+        for requested, result, size in zip(
+            self._requested, self._results, self._sizes, strict=True
+        ):
             assert result is not None, "released records were read again"
-            if not self._is_full and not _is_news(wanted, result):
+            if not self._is_full and not _is_news(requested, result):
                 continue
-            wanted.sent_high_watermark = result.high_watermark
-            wanted.sent_log_start = result.log_start_offset
-            topics.setdefault((wanted.key.topic, wanted.key.topic_id), []).append(result)
-            if size and self._session is not None and wanted.key in self._session.wanted:
-                self._session.move_to_end(wanted.key)
+            requested.sent_high_watermark = result.high_watermark
+            requested.sent_log_start = result.log_start_offset
+            topics.setdefault((requested.key.topic, requested.key.topic_id), []).append(result)
+            if size and self._session is not None and requested.key in self._session.partitions:
+                self._session.move_to_end(requested.key)
         throttle_ms = self._context.charge(QuotaKind.CONSUME, sum(self._sizes))
         return FetchResponse(
             throttle_time_ms=throttle_ms,
@@ -357,23 +359,23 @@ class PendingFetch:
         )
 
 
-def _is_news(wanted: CachedPartition, result: FetchResponsePartition) -> bool:
+def _is_news(requested: CachedPartition, result: FetchResponsePartition) -> bool:
     """Return whether a resumed session has to include the partition in its response."""
     return bool(
         result.records
         or result.error_code
         or result.diverging_epoch.epoch >= 0
-        or result.high_watermark != wanted.sent_high_watermark
-        or result.log_start_offset != wanted.sent_log_start
+        or result.high_watermark != requested.sent_high_watermark
+        or result.log_start_offset != requested.sent_log_start
     )
 
 
-def _diverging(wanted: CachedPartition, partition: Partition) -> FetchResponseEpochEnd | None:
+def _diverging(requested: CachedPartition, partition: Partition) -> FetchResponseEpochEnd | None:
     """Return where the log diverges from what the consumer has read, if it does."""
-    if wanted.last_fetched_epoch < 0:
+    if requested.last_fetched_epoch < 0:
         return None
-    epoch, end = partition.offsets.epoch_end(wanted.last_fetched_epoch)
-    if epoch >= 0 and (epoch < wanted.last_fetched_epoch or end < wanted.offset):
+    epoch, end = partition.offsets.epoch_end(requested.last_fetched_epoch)
+    if epoch >= 0 and (epoch < requested.last_fetched_epoch or end < requested.offset):
         return FetchResponseEpochEnd(epoch=epoch, end_offset=end)
     return None
 

@@ -49,17 +49,17 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> 
     topics = []
     for topic in request.topics:
         results = []
-        for wanted in topic.partitions:
+        for requested in topic.partitions:
             try:
-                if counts[topic.name, wanted.partition_index] > 1:
-                    raise InvalidRequest(f"partition {wanted.partition_index} is repeated")
-                partition = context.broker.topics.partition(topic.name, wanted.partition_index)
-                position = await _find(partition, wanted, context.version, is_committed_only)
-                results.append(_answer(wanted.partition_index, position))
+                if counts[topic.name, requested.partition_index] > 1:
+                    raise InvalidRequest(f"partition {requested.partition_index} is repeated")
+                partition = context.broker.topics.partition(topic.name, requested.partition_index)
+                position = await _find(partition, requested, context.version, is_committed_only)
+                results.append(_answer(requested.partition_index, position))
             except MillstreamError as error:
                 results.append(
                     ListOffsetsResponsePartition(
-                        partition_index=wanted.partition_index, error_code=code_of(error)
+                        partition_index=requested.partition_index, error_code=code_of(error)
                     )
                 )
         topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=tuple(results)))
@@ -68,15 +68,15 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> 
 
 async def _find(
     partition: Partition,
-    wanted: ListOffsetsRequestPartition,
+    requested: ListOffsetsRequestPartition,
     version: int,
     is_committed_only: bool,  # noqa: FBT001 - passed by name.
 ) -> OffsetAndTimestamp | None:
-    mark = wanted.timestamp
+    mark = requested.timestamp
     if mark < 0 and version < SINCE.get(mark, version + 1):
         raise UnsupportedVersion(f"timestamp {mark} is not supported in version {version}")
     await partition.open()
-    partition.offsets.check_leader_epoch(wanted.current_leader_epoch)
+    partition.offsets.check_leader_epoch(requested.current_leader_epoch)
     await partition.settle()
     if mark >= 0:
         return await partition.offsets.at_timestamp(mark, is_committed_only=is_committed_only)

@@ -54,10 +54,10 @@ async def _topics(
 ) -> tuple[MetadataResponseTopic, ...]:
     if _is_for_all(request, context.version):
         return tuple(_describe(topic, request, context) for topic in context.broker.topics.all())
-    wanted = dict.fromkeys(
+    requested = dict.fromkeys(
         request.topics or ()
     )  # Without repetitions, in the order of the request.
-    return tuple([await _topic(topic, request, context) for topic in wanted])
+    return tuple([await _topic(topic, request, context) for topic in requested])
 
 
 def _is_for_all(request: MetadataRequest, version: int) -> bool:
@@ -65,37 +65,37 @@ def _is_for_all(request: MetadataRequest, version: int) -> bool:
 
 
 async def _topic(
-    wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
+    requested: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponseTopic:
     try:
-        topic = await _find(wanted, request, context)
+        topic = await _find(requested, request, context)
     except MillstreamError as error:
-        is_nameless = wanted.name is None and context.version < TOPIC_ID_SINCE
+        is_nameless = requested.name is None and context.version < TOPIC_ID_SINCE
         return MetadataResponseTopic(
             error_code=code_of(error),
-            name="" if is_nameless else wanted.name,
-            topic_id=wanted.topic_id,
+            name="" if is_nameless else requested.name,
+            topic_id=requested.topic_id,
         )
     return _describe(topic, request, context)
 
 
 async def _find(
-    wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
+    requested: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
 ) -> Topic:
     """Return a topic of the request; create it if that is wanted and allowed."""
     topics = context.broker.topics
-    if wanted.topic_id != NO_ID:
+    if requested.topic_id != NO_ID:
         if context.version < TOPIC_ID_SINCE:
             raise InvalidRequest(f"topic ids need version {TOPIC_ID_SINCE} or newer")
-        return topics.by_id(wanted.topic_id)
-    if wanted.name is None:
+        return topics.by_id(requested.topic_id)
+    if requested.name is None:
         raise InvalidRequest("a topic needs a name or an id")
-    if topic := topics.find(wanted.name):
+    if topic := topics.find(requested.name):
         return topic
-    check_topic(wanted.name)
+    check_topic(requested.name)
     if request.allow_auto_topic_creation and context.broker.config.auto_create_topics:
-        return await topics.ensure(wanted.name)
-    return topics.get(wanted.name)
+        return await topics.ensure(requested.name)
+    return topics.get(requested.name)
 
 
 def _describe(

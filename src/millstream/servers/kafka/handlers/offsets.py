@@ -60,11 +60,11 @@ async def offset_commit(
     codes: dict[tuple[int, int], ErrorCode] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     places: dict[tuple[int, int], TopicPartition] = {}
-    for number, wanted in enumerate(request.topics):
-        for part in wanted.partitions:
+    for number, requested in enumerate(request.topics):
+        for part in requested.partitions:
             place = (number, part.partition_index)
             try:
-                topic = _topic_of(wanted.name, wanted.topic_id, context)
+                topic = _topic_of(requested.name, requested.topic_id, context)
                 partition = _partition_of(topic, part.partition_index)
                 offset = _offset_of(part, topic)
                 context.broker.groups.check_offset(offset)
@@ -78,7 +78,7 @@ async def offset_commit(
         codes.update(dict.fromkeys(places, code))
     return OffsetCommitResponse(
         topics=tuple(
-            _committed(number, wanted, codes) for number, wanted in enumerate(request.topics)
+            _committed(number, requested, codes) for number, requested in enumerate(request.topics)
         )
     )
 
@@ -121,17 +121,17 @@ def _offset_of(part: OffsetCommitRequestPartition, topic: Topic) -> OffsetAndMet
 
 
 def _committed(
-    number: int, wanted: OffsetCommitRequestTopic, codes: Mapping[tuple[int, int], ErrorCode]
+    number: int, requested: OffsetCommitRequestTopic, codes: Mapping[tuple[int, int], ErrorCode]
 ) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
-        name=wanted.name,
-        topic_id=wanted.topic_id,
+        name=requested.name,
+        topic_id=requested.topic_id,
         partitions=tuple(
             OffsetCommitResponsePartition(
                 partition_index=part.partition_index,
                 error_code=codes[number, part.partition_index],
             )
-            for part in wanted.partitions
+            for part in requested.partitions
         ),
     )
 
@@ -172,10 +172,10 @@ def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> Offset
                 for group in request.groups
             )
         )
-    wanted = request.topics
+    requested = request.topics
     topics = None
-    if wanted is not None:
-        topics = [_RequestedTopic(t.name, NO_ID, t.partition_indexes) for t in wanted]
+    if requested is not None:
+        topics = [_RequestedTopic(t.name, NO_ID, t.partition_indexes) for t in requested]
     try:
         offsets = _fetch(
             request.group_id, topics, context, is_stable_required=request.require_stable
@@ -208,10 +208,10 @@ def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> Offset
 def _fetch_group(
     group: OffsetFetchRequestGroup, context: RequestContext, *, is_stable_required: bool
 ) -> OffsetFetchResponseGroup:
-    wanted = group.topics
+    requested = group.topics
     topics = None
-    if wanted is not None:
-        topics = [_RequestedTopic(t.name, t.topic_id, t.partition_indexes) for t in wanted]
+    if requested is not None:
+        topics = [_RequestedTopic(t.name, t.topic_id, t.partition_indexes) for t in requested]
     try:
         offsets = _fetch(
             group.group_id,
@@ -256,7 +256,7 @@ def _fetch(
 ) -> list[_TopicOffsets]:
     """Return the committed offsets of a group by topic; of all topics if none are named."""
     names = [_name_of(topic, context) for topic in topics or ()]
-    wanted = [
+    requested = [
         TopicPartition(name, index)
         for topic, name in zip(topics or (), names, strict=True)
         for index in topic.partitions
@@ -264,7 +264,7 @@ def _fetch(
     ]
     offsets = context.broker.groups.fetch(
         group_id,
-        None if topics is None else wanted,
+        None if topics is None else requested,
         member_id=member_id,
         epoch=epoch,
         is_stable_required=is_stable_required,
@@ -280,12 +280,12 @@ def _fetch(
     ]
 
 
-def _name_of(wanted: _RequestedTopic, context: RequestContext) -> str | None:
+def _name_of(requested: _RequestedTopic, context: RequestContext) -> str | None:
     """Return the name of a topic; `None` if there is none with the given id."""
     if context.version < TOPIC_IDS_SINCE:
-        return wanted.name
+        return requested.name
     try:
-        return context.broker.topics.by_id(wanted.topic_id).name
+        return context.broker.topics.by_id(requested.topic_id).name
     except UnknownTopicId:
         return None
 
@@ -309,19 +309,20 @@ def _all_topics(
 
 
 def _fetched(
-    wanted: _RequestedTopic,
+    requested: _RequestedTopic,
     name: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | MillstreamError | None],
     context: RequestContext,
 ) -> _TopicOffsets:
     topic = context.broker.topics.find(name)
     parts = (
-        _found(index, offsets[TopicPartition(name, index)], topic) for index in wanted.partitions
+        _partition_offset(index, offsets[TopicPartition(name, index)], topic)
+        for index in requested.partitions
     )
-    return _TopicOffsets(wanted.name, wanted.topic_id, tuple(parts))
+    return _TopicOffsets(requested.name, requested.topic_id, tuple(parts))
 
 
-def _found(
+def _partition_offset(
     index: int, value: OffsetAndMetadata | MillstreamError | None, topic: Topic | None
 ) -> _PartitionOffset:
     if isinstance(value, MillstreamError):
@@ -333,9 +334,9 @@ def _found(
     return _PartitionOffset(index, value.offset, value.leader_epoch, value.metadata)
 
 
-def _rejected(wanted: _RequestedTopic, code: ErrorCode) -> _TopicOffsets:
-    parts = tuple(_PartitionOffset(index, error_code=code) for index in wanted.partitions)
-    return _TopicOffsets(wanted.name, wanted.topic_id, parts)
+def _rejected(requested: _RequestedTopic, code: ErrorCode) -> _TopicOffsets:
+    parts = tuple(_PartitionOffset(index, error_code=code) for index in requested.partitions)
+    return _TopicOffsets(requested.name, requested.topic_id, parts)
 
 
 # Deleting.
@@ -347,11 +348,11 @@ async def offset_delete(
     """Delete committed offsets of topics to which the group is not subscribed."""
     codes: dict[TopicPartition, ErrorCode] = {}
     known: list[TopicPartition] = []
-    for wanted in request.topics:
-        for part in wanted.partitions:
-            partition = TopicPartition(wanted.name, part.partition_index)
+    for requested in request.topics:
+        for part in requested.partitions:
+            partition = TopicPartition(requested.name, part.partition_index)
             try:
-                _partition_of(_topic_of(wanted.name, NO_ID, context), part.partition_index)
+                _partition_of(_topic_of(requested.name, NO_ID, context), part.partition_index)
                 known.append(partition)
             except MillstreamError as error:
                 codes[partition] = code_of(error)
@@ -366,16 +367,16 @@ async def offset_delete(
     return OffsetDeleteResponse(
         topics=tuple(
             OffsetDeleteResponseTopic(
-                name=wanted.name,
+                name=requested.name,
                 partitions=tuple(
                     OffsetDeleteResponsePartition(
                         partition_index=part.partition_index,
-                        error_code=codes[TopicPartition(wanted.name, part.partition_index)],
+                        error_code=codes[TopicPartition(requested.name, part.partition_index)],
                     )
-                    for part in wanted.partitions
+                    for part in requested.partitions
                 ),
             )
-            for wanted in request.topics
+            for requested in request.topics
         )
     )
 

@@ -22,15 +22,15 @@ async def delete_records(
     """Delete the records before the given offsets for good, before this is answered."""
     topics = []
     for topic in request.topics:
-        results = [await _delete(topic.name, wanted, context) for wanted in topic.partitions]
+        results = [await _delete(topic.name, requested, context) for requested in topic.partitions]
         topics.append(DeleteRecordsResponseTopic(name=topic.name, partitions=tuple(results)))
     return DeleteRecordsResponse(throttle_time_ms=context.throttle_ms, topics=tuple(topics))
 
 
 async def _delete(
-    topic: str, wanted: DeleteRecordsRequestPartition, context: RequestContext
+    topic: str, requested: DeleteRecordsRequestPartition, context: RequestContext
 ) -> DeleteRecordsResponsePartition:
-    index = wanted.partition_index
+    index = requested.partition_index
     try:
         partition = context.broker.topics.partition(topic, index)
         if DELETE not in partition.config.cleanup_policy:
@@ -39,7 +39,7 @@ async def _delete(
                 partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
             )
         await partition.open()
-        start_offset = await partition.delete_before(wanted.offset)
+        start_offset = await partition.delete_before(requested.offset)
     except MillstreamError as error:
         return DeleteRecordsResponsePartition(partition_index=index, error_code=code_of(error))
     return DeleteRecordsResponsePartition(partition_index=index, low_watermark=start_offset)

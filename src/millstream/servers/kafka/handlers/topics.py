@@ -70,32 +70,32 @@ async def create_topics(
     """Create topics, each on its own."""
     repeated = _repeated(topic.name for topic in request.topics)
     results = []
-    for wanted in request.topics:
+    for requested in request.topics:
         try:
-            if wanted.name in repeated:
-                raise InvalidRequest(f"topic {wanted.name!r} is repeated")
-            topic = await _create(wanted, request, context)
+            if requested.name in repeated:
+                raise InvalidRequest(f"topic {requested.name!r} is repeated")
+            topic = await _create(requested, request, context)
             results.append(_created(topic))
         except MillstreamError as error:
             code, message = _answer(error)
             results.append(
                 CreateTopicsResponseTopic(
-                    name=wanted.name, error_code=code, error_message=message, configs=None
+                    name=requested.name, error_code=code, error_message=message, configs=None
                 )
             )
     return CreateTopicsResponse(throttle_time_ms=context.throttle_ms, topics=tuple(results))
 
 
 async def _create(
-    wanted: CreateTopicsRequestTopic, request: CreateTopicsRequest, context: RequestContext
+    requested: CreateTopicsRequestTopic, request: CreateTopicsRequest, context: RequestContext
 ) -> Topic:
-    configs = {config.name: config.value for config in wanted.configs}
-    if len(configs) < len(wanted.configs):
-        raise InvalidRequest(f"topic {wanted.name!r} sets a config twice")
-    partitions = _partitions_of(wanted, context.broker.node_id)
+    configs = {config.name: config.value for config in requested.configs}
+    if len(configs) < len(requested.configs):
+        raise InvalidRequest(f"topic {requested.name!r} sets a config twice")
+    partitions = _partitions_of(requested, context.broker.node_id)
     _check_mutations(context, strict_since=CREATE_TOPICS_STRICT_SINCE)
     topic = await context.broker.topics.create(
-        wanted.name,
+        requested.name,
         partitions=partitions,
         configs=configs,
         is_validate_only=request.validate_only,
@@ -105,28 +105,28 @@ async def _create(
     return topic
 
 
-def _partitions_of(wanted: CreateTopicsRequestTopic, node_id: int) -> int | None:
+def _partitions_of(requested: CreateTopicsRequestTopic, node_id: int) -> int | None:
     """Return the number of partitions, after checking the replica assignment."""
-    replicas = wanted.replication_factor
-    if wanted.assignments:
-        if (wanted.num_partitions, replicas) != (NOT_SPECIFIED, NOT_SPECIFIED):
+    replicas = requested.replication_factor
+    if requested.assignments:
+        if (requested.num_partitions, replicas) != (NOT_SPECIFIED, NOT_SPECIFIED):
             raise InvalidRequest(
                 f"with assignments, partitions and replicas must be {NOT_SPECIFIED},"
-                f" got {wanted.num_partitions} and {replicas}"
+                f" got {requested.num_partitions} and {replicas}"
             )
-        indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
+        indexes = sorted(assignment.partition_index for assignment in requested.assignments)
         if indexes != list(range(len(indexes))):
             raise _InvalidReplicaAssignment(
                 "assigned partitions must be 0, 1, 2 and so on, each once"
             )
-        _check_nodes([assignment.broker_ids for assignment in wanted.assignments], node_id)
+        _check_nodes([assignment.broker_ids for assignment in requested.assignments], node_id)
         return len(indexes)
     if replicas not in (NOT_SPECIFIED, 1):
         raise InvalidReplication(
             f"replication factor must be 1, or {NOT_SPECIFIED} for the default, got {replicas}:"
             " there is one node"
         )
-    return None if wanted.num_partitions == NOT_SPECIFIED else wanted.num_partitions
+    return None if requested.num_partitions == NOT_SPECIFIED else requested.num_partitions
 
 
 def _check_nodes(assignments: Iterable[Sequence[int]], node_id: int) -> None:
@@ -162,36 +162,39 @@ async def create_partitions(
     """Add partitions to topics, each on its own."""
     repeated = _repeated(topic.name for topic in request.topics)
     results = []
-    for wanted in request.topics:
+    for requested in request.topics:
         code, message = ErrorCode.NONE, None
         try:
-            if wanted.name in repeated:
-                raise InvalidRequest(f"topic {wanted.name!r} is repeated")
-            await _grow(wanted, context, is_validate_only=request.validate_only)
+            if requested.name in repeated:
+                raise InvalidRequest(f"topic {requested.name!r} is repeated")
+            await _grow(requested, context, is_validate_only=request.validate_only)
         except MillstreamError as error:
             code, message = _answer(error)
         results.append(
-            CreatePartitionsResponseTopic(name=wanted.name, error_code=code, error_message=message)
+            CreatePartitionsResponseTopic(
+                name=requested.name, error_code=code, error_message=message
+            )
         )
     return CreatePartitionsResponse(throttle_time_ms=context.throttle_ms, results=tuple(results))
 
 
 async def _grow(
-    wanted: CreatePartitionsRequestTopic, context: RequestContext, *, is_validate_only: bool
+    requested: CreatePartitionsRequestTopic, context: RequestContext, *, is_validate_only: bool
 ) -> None:
     topics = context.broker.topics
-    before = topics.get(wanted.name).partition_count
-    if wanted.assignments is not None and wanted.count > before:
-        if len(wanted.assignments) != wanted.count - before:
+    before = topics.get(requested.name).partition_count
+    if requested.assignments is not None and requested.count > before:
+        if len(requested.assignments) != requested.count - before:
             raise _InvalidReplicaAssignment(
-                f"{len(wanted.assignments)} assignments for {wanted.count - before} new partitions"
+                f"{len(requested.assignments)} assignments for {requested.count - before} new"
+                " partitions"
             )
-        nodes = [assignment.broker_ids for assignment in wanted.assignments]
+        nodes = [assignment.broker_ids for assignment in requested.assignments]
         _check_nodes(nodes, context.broker.node_id)
     _check_mutations(context, strict_since=CREATE_PARTITIONS_STRICT_SINCE)
-    await topics.add_partitions(wanted.name, wanted.count, is_validate_only=is_validate_only)
+    await topics.add_partitions(requested.name, requested.count, is_validate_only=is_validate_only)
     if not is_validate_only:
-        context.charge(QuotaKind.MUTATION, wanted.count - before)
+        context.charge(QuotaKind.MUTATION, requested.count - before)
 
 
 # Deleting.
@@ -201,14 +204,14 @@ async def delete_topics(
     request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Delete topics, each on its own. No client sees them after the response."""
-    wanted = request.topics
+    requested = request.topics
     if context.version < DELETES_BY_ID_SINCE:
-        wanted = tuple(
+        requested = tuple(
             DeleteTopicsRequestTopic(name=name, topic_id=NO_ID) for name in request.topic_names
         )
-    repeated = _repeated((topic.name, topic.topic_id) for topic in wanted)
+    repeated = _repeated((topic.name, topic.topic_id) for topic in requested)
     results = []
-    for topic in wanted:
+    for topic in requested:
         name, topic_id = topic.name, topic.topic_id
         code, message = ErrorCode.NONE, None
         try:
@@ -252,25 +255,25 @@ def elect_leaders(request: ElectLeadersRequest, context: RequestContext) -> Elec
     return ElectLeadersResponse(
         replica_election_results=tuple(
             ElectLeadersResponseTopic(
-                topic=wanted.topic, partition_result=tuple(_elections(wanted, context))
+                topic=requested.topic, partition_result=tuple(_elections(requested, context))
             )
-            for wanted in request.topic_partitions or ()
+            for requested in request.topic_partitions or ()
         )
     )
 
 
 def _elections(
-    wanted: ElectLeadersRequestTopic, context: RequestContext
+    requested: ElectLeadersRequestTopic, context: RequestContext
 ) -> Iterable[ElectLeadersResponsePartition]:
-    for index in wanted.partitions:
+    for index in requested.partitions:
         try:
-            context.broker.topics.partition(wanted.topic, index)
+            context.broker.topics.partition(requested.topic, index)
         except UnknownTopic as error:
             code, message = _answer(error)
         else:
             code = ErrorCode.ELECTION_NOT_NEEDED
             message = (
-                f"{wanted.topic}/{index} is led by node {context.broker.node_id}, as it should"
+                f"{requested.topic}/{index} is led by node {context.broker.node_id}, as it should"
             )
         yield ElectLeadersResponsePartition(
             partition_id=index, error_code=code, error_message=message

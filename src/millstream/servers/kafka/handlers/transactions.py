@@ -120,31 +120,31 @@ async def _add_partitions(
     added: AddPartitionsToTxnRequestTransaction, context: RequestContext
 ) -> tuple[AddPartitionsToTxnResponseTopic, ...]:
     """Add all partitions or none: if one does not exist, the others are not attempted."""
-    wanted = [(topic.name, index) for topic in added.topics for index in topic.partitions]
-    unknown = {partition for partition in wanted if not _exists(partition, context)}
+    requested = [(topic.name, index) for topic in added.topics for index in topic.partitions]
+    unknown = {partition for partition in requested if not _exists(partition, context)}
     codes: Mapping[PartitionTuple, ErrorCode]
     if unknown:
         codes = {
             partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if partition in unknown
             else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for partition in wanted
+            for partition in requested
         }
     elif added.verify_only:
-        codes = await _verify_partitions(added, wanted, context)
+        codes = await _verify_partitions(added, requested, context)
     else:
-        codes = dict.fromkeys(wanted, await _add_known_partitions(added, wanted, context))
+        codes = dict.fromkeys(requested, await _add_known_partitions(added, requested, context))
     return tuple(_added(topic, codes) for topic in added.topics)
 
 
 async def _add_known_partitions(
     added: AddPartitionsToTxnRequestTransaction,
-    wanted: Sequence[PartitionTuple],
+    requested: Sequence[PartitionTuple],
     context: RequestContext,
 ) -> ErrorCode:
     try:
         await context.broker.transactions.add_partitions(
-            added.transactional_id, added.producer_id, added.producer_epoch, wanted
+            added.transactional_id, added.producer_id, added.producer_epoch, requested
         )
     except MillstreamError as error:
         return transaction_code_of(error, knows_fenced=context.version >= FENCED_SINCE)
@@ -153,18 +153,20 @@ async def _add_known_partitions(
 
 async def _verify_partitions(
     added: AddPartitionsToTxnRequestTransaction,
-    wanted: Sequence[PartitionTuple],
+    requested: Sequence[PartitionTuple],
     context: RequestContext,
 ) -> Mapping[PartitionTuple, ErrorCode]:
     try:
         missing = await context.broker.transactions.missing_partitions(
-            added.transactional_id, added.producer_id, added.producer_epoch, wanted
+            added.transactional_id, added.producer_id, added.producer_epoch, requested
         )
     except MillstreamError as error:
-        return dict.fromkeys(wanted, transaction_code_of(error))
+        return dict.fromkeys(requested, transaction_code_of(error))
     is_abortable = context.version >= ADD_ABORTABLE_SINCE
     refusal = ErrorCode.TRANSACTION_ABORTABLE if is_abortable else ErrorCode.INVALID_TXN_STATE
-    return {partition: refusal if partition in missing else ErrorCode.NONE for partition in wanted}
+    return {
+        partition: refusal if partition in missing else ErrorCode.NONE for partition in requested
+    }
 
 
 def _added(
