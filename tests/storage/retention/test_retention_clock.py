@@ -271,7 +271,7 @@ def test_a_damaged_clock_is_reported_and_replaced(damage, caplog):
 def test_the_clock_of_a_newer_release_is_refused_and_left_alone():
     newer = encode_document("millstream-clock", 2, {"steady_ms": 1})
     disk = disk_with({FILE: newer})
-    with pytest.raises(UnknownFormat, match="found millstream-clock version 2"):
+    with pytest.raises(UnknownFormat, match="got millstream-clock version 2"):
         load(disk, ManualClock())
     assert disk.content(FILE) == newer
 

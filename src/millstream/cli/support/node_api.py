@@ -112,8 +112,9 @@ def path_of(kind: str, name: str) -> str:
     # The server unquotes a path before it splits it, so these names would select another path.
     # Groups are routed differently: Kafka allows any name for them.
     if kind != "groups" and (not name or "/" in name):
-        noun = kind.removesuffix("s").upper()
-        raise click.BadParameter(f"must not be empty or contain '/', got {name!r}", param_hint=noun)
+        noun = kind.removesuffix("s")
+        message = f"the name of a {noun} must not be empty or contain '/', got {name!r}"
+        raise click.ClickException(printable(message))
     return f"/v1/{kind}/{quote(name, safe='')}"
 
 
