@@ -17,12 +17,17 @@ SLOW = (
     "compat",
     "crash",
     "deploy",
+    "observe/otel",
     "planted",
+    "servers/http/routing/test_openapi.py",
+    "servers/http/streams/test_conformance.py",
+    "servers/http/test_names.py",
+    "servers/kafka/abuse",
     "spark",
     "test_demo.py",
     "test_docs.py",
 )
-"""Tests that start processes, a JVM or a browser, or that enumerate crash states.
+"""Tests that start processes, a JVM or a browser, enumerate crash states, or abuse a node.
 
 `make test-fast` leaves them out, and whatever else is marked `slow`.
 """
@@ -60,7 +65,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests by their folder."""
+    """Mark slow tests by their paths."""
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] in SLOW:
+        path = item.path.relative_to(TESTS)
+        if any(path.is_relative_to(slow) for slow in SLOW):
             item.add_marker("slow")
