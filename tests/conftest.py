@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 SLOW = (
+    "audit",
     "benchmarks",
     "browser",
     "cli",
+    "clients",
     "compat",
     "crash",
     "deploy",
@@ -24,10 +26,11 @@ SLOW = (
     "servers/http/test_names.py",
     "servers/kafka/abuse",
     "spark",
+    "storage/compaction/test_segment_swap.py",
     "test_demo.py",
     "test_docs.py",
 )
-"""Tests that start processes, a JVM or a browser, enumerate crash states, or abuse a node.
+"""Tests that start nodes, processes, a JVM or a browser, enumerate crash states, or abuse a node.
 
 `make test-fast` leaves them out, and whatever else is marked `slow`.
 """
@@ -68,5 +71,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests by their paths."""
     for item in items:
         path = item.path.relative_to(TESTS)
-        if any(path.is_relative_to(slow) for slow in SLOW):
+        is_campaign = path.stem.endswith(("_crash", "_model"))
+        if is_campaign or any(path.is_relative_to(slow) for slow in SLOW):
             item.add_marker("slow")
