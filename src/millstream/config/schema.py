@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
+from millstream.config.units import GIB as GIB  # noqa: PLC0414 - limits are stated with these.
+from millstream.config.units import KIB as KIB  # noqa: PLC0414
+from millstream.config.units import MIB as MIB  # noqa: PLC0414
 from millstream.errors import InvalidConfig
 
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
 DAY_MS = 24 * 60 * 60 * 1000
 PORT_MAX = 65_535
 

@@ -9,6 +9,10 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
 TEXT_LENGTH_MAX = 40
 """Longer than any quantity that is accepted: 2^63 with an underscore after every digit has 38
 characters.

@@ -13,7 +13,7 @@ from millstream.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
-from millstream.records.arrow.partitioner import murmur2
+from millstream.records.murmur2 import murmur2
 from tests.servers.http.calls import ask
 
 NewRecord = millstream.NewRecord

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from millstream.errors import RequestError
 from millstream.records.arrow import partitioner, partitioner_vectorized
 from millstream.records.arrow.partitioner import (
-    murmur2,
     partitions_of,
     partitions_python,
     rows_by_partition,
     rows_python,
 )
+from millstream.records.murmur2 import murmur2
 
 # From the tests of Apache Kafka (UtilsTest.testMurmur2).
 KNOWN = {

@@ -16,9 +16,9 @@ from millstream.broker.partition.results import Appended
 from millstream.broker.topics.topic import Topic
 from millstream.clock import Clock
 from millstream.errors import InvalidRequest
-from millstream.records.arrow.partitioner import murmur2
 from millstream.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from millstream.records.build import build_batch
+from millstream.records.murmur2 import murmur2
 from millstream.records.record import Record
 
 APPEND_TIMEOUT_MS = 30_000

@@ -1,10 +1,4 @@
-"""Kafka's default partitioner: the partition of a key, and rows grouped by partition.
-
-The hash is 32-bit murmur2 with Kafka's seed; its lower 31 bits modulo the number of partitions are
-the partition, as in Kafka's Java clients. So records with the same key go to the same partition
-regardless of which of these clients writes them. Clients based on librdkafka use another hash
-unless they are configured to use `murmur2`.
-"""
+"""Kafka's default partitioner for Arrow columns, and rows grouped by partition."""
 
 from __future__ import annotations
 
@@ -13,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from millstream.errors import RequestError
 from millstream.records.arrow.encoder import check_type
 from millstream.records.kernels.dispatch import KernelDispatch
+from millstream.records.murmur2 import murmur2
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,10 +22,6 @@ NO_PARTITION = -1
 
 _COUNT_MAX = 2**31 - 1
 
-_SEED = 0x9747B28C
-_FACTOR = 0x5BD1E995
-_UINT32 = 0xFFFFFFFF
-
 
 class RowsByPartition(NamedTuple):
     """Row numbers grouped by partition, ascending within each."""
@@ -42,20 +33,6 @@ class RowsByPartition(NamedTuple):
     def of(self, partition: int) -> Int64s:
         """Return the rows of one partition."""
         return self.rows[self.bounds[partition] : self.bounds[partition + 1]]
-
-
-def murmur2(key: bytes) -> int:
-    """Return Kafka's hash of a key, as an unsigned 32-bit number."""
-    hashed = _SEED ^ len(key)
-    words_end = len(key) & ~3
-    for start in range(0, words_end, 4):
-        word = int.from_bytes(key[start : start + 4], "little") * _FACTOR & _UINT32
-        word = (word ^ word >> 24) * _FACTOR & _UINT32
-        hashed = hashed * _FACTOR & _UINT32 ^ word
-    if words_end < len(key):
-        hashed = (hashed ^ int.from_bytes(key[words_end:], "little")) * _FACTOR & _UINT32
-    hashed = (hashed ^ hashed >> 13) * _FACTOR & _UINT32
-    return hashed ^ hashed >> 15
 
 
 def partitions_of(keys: pa.Array, count: int) -> Int32s:

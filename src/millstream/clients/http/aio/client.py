@@ -17,19 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from millstream.audit.acknowledgements.file import AcknowledgementFile
 from millstream.clients.http.aio.append_sender import AsyncAppendSender
 from millstream.clients.http.aio.queue import AsyncQueue
 from millstream.clients.http.aio.readers import AsyncFollower, AsyncReader
 from millstream.clients.http.aio.topic import AsyncTopic
 from millstream.clients.http.core import operations
 from millstream.clients.http.core.address import parse_node_url
-from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
 from millstream.clients.http.core.append.appender import Appender, checked_records
 from millstream.clients.http.core.append.new_record import NewRecord
 from millstream.clients.http.core.config import ClientConfig
@@ -39,6 +36,12 @@ from millstream.clients.http.core.values import Headers, Key, Placed, QueueState
 from millstream.clients.http.transport.async_connection_pool import AsyncConnectionPool
 from millstream.clock import Clock, SystemClock
 from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from millstream.audit.acknowledgements.file import AcknowledgementFile
+    from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
 
 T = TypeVar("T")
 
@@ -71,8 +74,7 @@ class AsyncClient:
         self._connections = AsyncConnectionPool(
             self.address, self.config, clock=self._context.clock, tls=tls
         )
-        recorder = None if acknowledgements is None else AcknowledgementRecorder(acknowledgements)
-        self._appender = Appender(self._context, recorder)
+        self._appender = Appender(self._context, _recorder(acknowledgements))
         self._sender = AsyncAppendSender(self._appender, self.run)
 
     async def __aenter__(self) -> Self:
@@ -290,3 +292,14 @@ class AsyncClient:
         if isinstance(step, SendRequest):
             return await self._connections.send(step.request, step.timeout_s)
         return await self._pause(step.seconds)
+
+
+def _recorder(file: AcknowledgementFile | None) -> AcknowledgementRecorder | None:
+    """Return what writes acknowledgements to `file`; it is imported only if there is one."""
+    if file is None:
+        return None
+    from millstream.clients.http.core.append.acknowledgement_recorder import (  # noqa: PLC0415
+        AcknowledgementRecorder,
+    )
+
+    return AcknowledgementRecorder(file)

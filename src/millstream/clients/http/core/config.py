@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.config.schema import KIB, MIB
+from millstream.config.units import KIB, MIB
 from millstream.errors import InvalidConfig
 
 CLIENT_ID_LENGTH_MAX = 255

@@ -14,16 +14,13 @@ An iterator (`read`, `follow`, `ClientQueue.work`) is for one thread.
 from __future__ import annotations
 
 import random
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from millstream.audit.acknowledgements.file import AcknowledgementFile
 from millstream.clients.http.core import operations
 from millstream.clients.http.core.address import parse_node_url
-from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
 from millstream.clients.http.core.append.appender import Appender, checked_records
 from millstream.clients.http.core.append.new_record import NewRecord
 from millstream.clients.http.core.config import ClientConfig
@@ -37,6 +34,12 @@ from millstream.clients.http.sync.topic import ClientTopic
 from millstream.clients.http.transport.connection_pool import ConnectionPool
 from millstream.clock import Clock, SystemClock
 from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from millstream.audit.acknowledgements.file import AcknowledgementFile
+    from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
 
 T = TypeVar("T")
 
@@ -69,8 +72,7 @@ class Client:
         self._connections = ConnectionPool(
             self.address, self.config, clock=self._context.clock, tls=tls
         )
-        recorder = None if acknowledgements is None else AcknowledgementRecorder(acknowledgements)
-        self._appender = Appender(self._context, recorder)
+        self._appender = Appender(self._context, _recorder(acknowledgements))
         self._sender = AppendSender(self._appender, self.run)
 
     def __enter__(self) -> Self:
@@ -288,3 +290,14 @@ class Client:
         if isinstance(step, SendRequest):
             return self._connections.send(step.request, step.timeout_s)
         return self._pause(step.seconds)
+
+
+def _recorder(file: AcknowledgementFile | None) -> AcknowledgementRecorder | None:
+    """Return what writes acknowledgements to `file`; it is imported only if there is one."""
+    if file is None:
+        return None
+    from millstream.clients.http.core.append.acknowledgement_recorder import (  # noqa: PLC0415
+        AcknowledgementRecorder,
+    )
+
+    return AcknowledgementRecorder(file)

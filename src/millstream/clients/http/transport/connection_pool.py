@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import ssl
 import threading
 from collections import deque
+from typing import TYPE_CHECKING
 
 from millstream.clients.http.core.address import NodeUrl
 from millstream.clients.http.core.config import ClientConfig
@@ -20,6 +20,9 @@ from millstream.clients.http.core.responses import ClientResponse
 from millstream.clients.http.transport.http1 import STREAM_PIECE_MAX, ResponseReader, head_of
 from millstream.clock import Clock
 from millstream.errors import InvalidRequest, MalformedAnswer, NodeUnreachable
+
+if TYPE_CHECKING:
+    import ssl
 
 _PIECE = 256 * 1024
 
@@ -98,7 +101,7 @@ class ConnectionPool:
         self._address = address
         self._config = config
         self.clock = clock
-        self._tls = tls or (ssl.create_default_context() if address.is_tls else None)
+        self._tls = tls or (_default_tls() if address.is_tls else None)
         self._idle: deque[HttpConnection] = deque()
         self._open: set[HttpConnection] = set()
         self._slots = threading.BoundedSemaphore(config.connections_max)
@@ -243,6 +246,12 @@ class ConnectionPool:
     def lost(self, reason: str, *, may_be_done: bool) -> NodeUnreachable:
         """Return the error for a missing response."""
         return NodeUnreachable(str(self._address), reason, may_be_done=may_be_done)
+
+
+def _default_tls() -> ssl.SSLContext:
+    import ssl  # noqa: PLC0415 - OpenSSL takes ten milliseconds to load, and most nodes need none.
+
+    return ssl.create_default_context()
 
 
 def _wrapped(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:

@@ -17,10 +17,9 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from millstream.clients.http.core import requests
-from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
 from millstream.clients.http.core.append.new_record import NewRecord, key_bytes, row_of
 from millstream.clients.http.core.append.partition_appends import PartitionAppends, RecordGroup
 from millstream.clients.http.core.config import ClientConfig
@@ -52,7 +51,10 @@ from millstream.errors import (
     UnknownTopic,
 )
 from millstream.protocols.http.records import RECORDS_MAX
-from millstream.records.arrow.partitioner import murmur2
+from millstream.records.murmur2 import murmur2
+
+if TYPE_CHECKING:
+    from millstream.clients.http.core.append.acknowledgement_recorder import AcknowledgementRecorder
 
 COUNT_AGE_S_MAX = 60.0
 """How long the partition count of a topic is cached."""
