@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 # Tests wait for disks, clients and a JVM half of the time: one more of them than processors.
 WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 
-.PHONY: help setup java clients browser demo test test-fast test-long planted check format bench docs docs-site clean
+.PHONY: help setup java clients browser demo test test-fast test-long planted check format bench docs docs-site wheel clean
 
 help: ## Show what there is to do.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,9 @@ docs: setup ## Regenerate what is made from code: pages of docs/reference, the b
 
 docs-site: setup ## Build the documentation site into build/site; a warning is an error.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+wheel: setup ## Build the wheel and the sdist into dist.
+	@$(BIN)/python -m build --no-isolation --outdir dist
 
 clean: ## Remove what the other commands made.
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -267,7 +267,7 @@ class EmbeddedLog:
         until: int | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the committed records as Arrow batches; needs `pip install millstream[arrow]`.
+        """Yield the committed records as Arrow batches; needs the extra `arrow`.
 
         A table cannot have a gap: if records were evicted before they could be read, it ends with
         `OffsetOutOfRange`, which names them.

@@ -277,7 +277,7 @@ def open_export(config: NodeConfig, counters: TelemetryCounters) -> TelemetryExp
         from millstream.observe.otel.export import TelemetryExport  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidConfig(
-            f"telemetry is on, but {error.name} is not installed: pip install 'millstream[otel]'"
+            f"telemetry is on, but {error.name} is not installed: install 'millstream[otel]'"
         ) from error
     return TelemetryExport(config, counters)
 

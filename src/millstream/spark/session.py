@@ -49,7 +49,7 @@ def spark_session(
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise SparkMissing(
-            f"PySpark is not installed (no module {error.name!r}): pip install millstream[spark]"
+            f"PySpark is not installed (no module {error.name!r}): install millstream[spark]"
         ) from error
     is_local = master.startswith("local")
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -441,7 +441,7 @@ main()
     )
     assert done.returncode == 1
     assert "Error: telemetry is on" in done.stderr
-    assert "pip install 'millstream[otel]'" in done.stderr
+    assert "install 'millstream[otel]'" in done.stderr
     assert not (tmp_path / "data").exists(), "nothing was touched"
 
 

@@ -258,7 +258,7 @@ def test_columns_that_do_not_exist_are_refused_at_once(asked):
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
     hide(monkeypatch, "pyarrow")
-    with pytest.raises(RequestError, match=r"pip install millstream\[arrow\]"):
+    with pytest.raises(RequestError, match=r"install millstream\[arrow\]"):
         arrow_batches(GOLDEN)
 
 

@@ -65,7 +65,7 @@ def test_without_pyspark_a_command_says_what_to_install(monkeypatch, data):
         monkeypatch.setitem(sys.modules, name, None)
     done = millstream("jobs", "verify", "--data", data, status=1)
     assert done.stderr.startswith("Error: PySpark is not installed")
-    assert "pip install millstream[spark]" in done.stderr
+    assert "install millstream[spark]" in done.stderr
 
 
 def test_a_session_that_was_there_before_is_not_stopped(spark):

@@ -164,7 +164,7 @@ def _arrow() -> Any:
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra: the log itself does without.
     except ImportError as error:
-        raise RequestError("Arrow columns need pyarrow: pip install millstream[arrow]") from error
+        raise RequestError("Arrow columns need pyarrow: install millstream[arrow]") from error
     return pa
 
 
