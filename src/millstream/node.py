@@ -174,6 +174,7 @@ class Node:
         state = HttpServerState(self.config.http_server, self._clock, LoopTimers())
         app = make_starting_app(
             self.health,
+            self.config.http_server,
             clock=self._clock,
             counters=state.counters,
             tracer=tracer,

@@ -390,6 +390,10 @@ def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
             text = st.characters(categories=["L", "N", "P", "S"])
             found = st.text(text, min_size=1, max_size=LABEL_LENGTH_MAX)
             found = found.filter(lambda label: label.lower() != "none")
+        case ConfigKeyType.HOSTS:
+            found = st.sampled_from([(), ("*",), ("log.example", "::1", "localhost")])
+        case ConfigKeyType.ORIGINS:
+            found = st.sampled_from([(), ("*",), ("https://app.example", "http://a.example:81")])
         case _:
             assert key.limits is not None
             found = st.integers(*key.limits)
@@ -413,6 +417,17 @@ def test_what_is_written_is_read_as_what_it_was(values: dict[str, Any]):
         for table, below in document.items()
         for name, value in below.items()
     } == values
+
+
+@pytest.mark.parametrize("written", [["Log.example", "b.example"], "log.example, b.example"])
+def test_a_list_is_an_array_of_a_file_or_text_with_commas(written):
+    assert parse_value(KEYS["http.allowed_hosts"], written) == ("log.example", "b.example")
+
+
+@pytest.mark.parametrize("written", [[1], {"a": 1}, "a,,b", ["a b"], 7, True])
+def test_what_is_no_list_of_hosts_is_refused(written):
+    with pytest.raises(ValueError, match="not"):
+        parse_value(KEYS["http.allowed_hosts"], written)
 
 
 @given(st.text(st.characters(codec="utf-8")))

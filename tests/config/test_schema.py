@@ -41,7 +41,7 @@ NO_NUMBERS = {
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
     StoreConfig: {"replay_priority"},
     BrokerConfig: {"auto_create_topics"},
-    HttpConfig: {"console"},
+    HttpConfig: {"access_log", "allowed_hosts", "allowed_origins", "console"},
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",
         "http_server", "log",

@@ -1,4 +1,4 @@
-"""`make wheel`: one wheel with everything that a node serves, and an sdist that builds the same wheel."""
+"""`make wheel`: a wheel with everything that a node serves, and an sdist that builds it again."""
 
 from __future__ import annotations
 

@@ -48,6 +48,8 @@ class ConfigKeyType(enum.Enum):
     PATH = "path"
     URL = "url"
     LABEL = "label"
+    HOSTS = "hosts"
+    ORIGINS = "origins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +149,12 @@ TOPIC_ONLY_FIELDS: Mapping[tuple[str, str], str] = {
 """Fields that have no key, because every topic has a value of its own."""
 
 _TEXTS: Mapping[tuple[str, str], ConfigKeyType] = {
+    ("http_server", "allowed_hosts"): ConfigKeyType.HOSTS,
+    ("http_server", "allowed_origins"): ConfigKeyType.ORIGINS,
     ("telemetry", "endpoint"): ConfigKeyType.URL,
     ("telemetry", "service_name"): ConfigKeyType.LABEL,
 }
-"""Text fields that are not paths, by part and field."""
+"""Text fields that are not paths, and lists of texts, by part and field."""
 
 _FLAGS: Mapping[str, str] = {
     "node.data": "--data",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
@@ -141,6 +142,11 @@ def _check_member(name: str, value: Any, kind: type[enum.Enum]) -> None:
 def _check_switch(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise InvalidField("{} must be True or False, got {value!r}", name, value=value)
+
+
+def _check_texts(name: str, value: Any, is_allowed: Callable[[Any], bool], words: str) -> None:
+    if not isinstance(value, tuple) or not all(map(is_allowed, value)):
+        raise InvalidField(f"{{}} must be {words}, got {{value!r}}", name, value=value)
 
 
 def _check_ratio(name: str, value: Any) -> None:
@@ -540,6 +546,20 @@ class HttpConfig(_Limited):
     one costs next to nothing; the public conformance suite gives a poll five seconds.
     """
 
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in `Host` that the server answers to, besides names of this machine: those that clients
+    of a reverse proxy use. `*` allows any name. If it is empty, a server on a loopback address
+    answers to names of this machine only, and any other server to all names.
+    """
+
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the server from a browser (CORS), such as
+    `https://app.example`. `*` allows every page of every site.
+    """
+
+    access_log: bool = False
+    """Whether each request is logged when its response begins, as an event at level info."""
+
     console: bool = True
     """Whether the console is served at `/`. It changes nothing, and shows what every client may
     read.
@@ -563,7 +583,10 @@ class HttpConfig(_Limited):
 
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
+        _check_switch("access_log", self.access_log)
         _check_switch("console", self.console)
+        _check_texts("allowed_hosts", self.allowed_hosts, is_host_pattern, HOSTS_WORDS)
+        _check_texts("allowed_origins", self.allowed_origins, is_origin_pattern, ORIGINS_WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -669,6 +692,40 @@ def is_url(text: Any) -> bool:
 def is_label(text: Any) -> bool:
     """Return whether `text` is a short printable string."""
     return isinstance(text, str) and 1 <= len(text) <= LABEL_LENGTH_MAX and text.isprintable()
+
+
+HOSTS_WORDS = "host names without a port, or *"
+ORIGINS_WORDS = "origins such as https://app.example, or *"
+
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*"
+)
+
+
+def is_host_pattern(text: Any) -> bool:
+    """Return whether `text` is a host name or address in lower case, or `*` for all."""
+    if not isinstance(text, str):
+        return False
+    if ":" in text:
+        try:
+            return str(ipaddress.IPv6Address(text)) == text
+        except ValueError:
+            return False
+    return text == "*" or _HOST_NAME.fullmatch(text) is not None
+
+
+def is_origin_pattern(text: Any) -> bool:
+    """Return whether `text` is an origin in lower case, or `*` for all.
+
+    An origin is scheme, host and a port that is not the scheme's default, as browsers send it.
+    """
+    if text == "*":
+        return True
+    if not is_url(text):
+        return False
+    url = urlsplit(text)
+    default_port = {"http": 80, "https": 443}[url.scheme]
+    return text == f"{url.scheme}://{url.netloc}" == text.lower() and url.port != default_port
 
 
 class Endpoint(NamedTuple):

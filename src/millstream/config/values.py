@@ -12,9 +12,14 @@ from typing import Any
 from millstream.config.keys import ConfigKey, ConfigKeyType
 from millstream.config.schema import (
     ENDPOINT_WORDS,
+    HOSTS_WORDS,
     LABEL_WORDS,
+    ORIGINS_WORDS,
     URL_WORDS,
+    Endpoint,
+    is_host_pattern,
     is_label,
+    is_origin_pattern,
     is_url,
     parse_endpoint,
 )
@@ -117,6 +122,30 @@ def _read_label(_: ConfigKey, given: Any) -> str:
     return str(given)
 
 
+def _read_hosts(_: ConfigKey, given: Any) -> tuple[str, ...]:
+    hosts = _texts(given)
+    if not all(map(is_host_pattern, hosts)):
+        raise ValueError("not host names")
+    return hosts
+
+
+def _read_origins(_: ConfigKey, given: Any) -> tuple[str, ...]:
+    origins = _texts(given)
+    if not all(map(is_origin_pattern, origins)):
+        raise ValueError("not origins")
+    return origins
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """Return a list of texts, from an array of a file or from text with commas."""
+    if isinstance(given, str):
+        text = given.strip()
+        given = [] if text.lower() == NONE or not text else text.split(",")
+    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+        raise ValueError("not a list of texts")
+    return tuple(text.strip().lower() for text in given)
+
+
 _READERS = {
     ConfigKeyType.COUNT: _read_number,
     ConfigKeyType.BYTES: _read_number,
@@ -128,6 +157,8 @@ _READERS = {
     ConfigKeyType.PATH: _read_path,
     ConfigKeyType.URL: _read_url,
     ConfigKeyType.LABEL: _read_label,
+    ConfigKeyType.HOSTS: _read_hosts,
+    ConfigKeyType.ORIGINS: _read_origins,
 }
 
 
@@ -148,6 +179,10 @@ def describe_allowed(key: ConfigKey) -> str:
             words = URL_WORDS
         case ConfigKeyType.LABEL:
             words = LABEL_WORDS
+        case ConfigKeyType.HOSTS:
+            words = HOSTS_WORDS
+        case ConfigKeyType.ORIGINS:
+            words = ORIGINS_WORDS
         case _:
             words = _range(key)
     return words + f", or {NONE}" * key.is_optional
@@ -162,7 +197,9 @@ def _range(key: ConfigKey) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON: a number, a boolean, text or null."""
+    """Return a value as JSON: a number, a boolean, text, a list of texts or null."""
+    if isinstance(value, tuple) and not isinstance(value, Endpoint):
+        return list(value)
     if isinstance(value, enum.Enum):
         return value.value
     return value if value is None or isinstance(value, int | float | str) else str(value)
@@ -176,6 +213,8 @@ def display_value(key: ConfigKey, value: Any) -> str:
         return with_unit(value, _SHOWN_UNITS[key.kind])
     if isinstance(value, bool):
         return str(value).lower()
+    if key.kind in (ConfigKeyType.HOSTS, ConfigKeyType.ORIGINS):
+        return ", ".join(value) or NONE
     return str(json_value(value))
 
 

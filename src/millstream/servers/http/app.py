@@ -32,6 +32,7 @@ from millstream.servers.http.routing.openapi import document
 from millstream.servers.http.routing.operations import HttpOperation, Media
 from millstream.servers.http.routing.request import HttpContext, HttpRequest
 from millstream.servers.http.routing.responses import json_response
+from millstream.servers.http.routing.site_rules import SiteRules
 from millstream.servers.http.routing.usage import QuotaMeter
 from millstream.servers.http.shutdown_signal import ShutdownSignal
 from millstream.servers.http.streams import operations as stream_operations
@@ -73,14 +74,22 @@ def make_app(
 ) -> HttpApp:
     """Return the application; without a broker, it serves health and metrics only.
 
-    `is_local` has the server answer to names of this machine only.
+    `is_local` says that only this machine can reach the server.
     """
     config = config or HttpConfig()
+    sites = site_rules(config, is_local=is_local)
     counters = counters or HttpCounters()
     operations = health_operations(health, scrape)
     if broker is None:
         operations.append(_description(operations))
-        return HttpApp(operations, SystemClock(), counters, tracer=tracer, is_local=is_local)
+        return HttpApp(
+            operations,
+            SystemClock(),
+            counters,
+            tracer=tracer,
+            sites=sites,
+            has_access_log=config.access_log,
+        )
     operations += OPERATIONS
     operations.append(_description(operations))
     if config.console:
@@ -101,12 +110,19 @@ def make_app(
         context=context,
         websockets={websocket.PATH: websocket.serve_socket},
         tracer=tracer,
-        is_local=is_local,
+        sites=sites,
+        has_access_log=config.access_log,
     )
+
+
+def site_rules(config: HttpConfig, *, is_local: bool) -> SiteRules:
+    """Return the rules that the settings describe."""
+    return SiteRules(is_local=is_local, hosts=config.allowed_hosts, origins=config.allowed_origins)
 
 
 def make_starting_app(
     health: Callable[[], Health],
+    config: HttpConfig,
     *,
     clock: Clock,
     counters: HttpCounters,
@@ -122,7 +138,16 @@ def make_starting_app(
         for operation in health_operations(health, tuple)
         if operation.path.startswith("/health/")
     ]
-    return HttpApp(operations, clock, counters, tracer=tracer, is_local=is_local, is_starting=True)
+    sites = site_rules(config, is_local=is_local)
+    return HttpApp(
+        operations,
+        clock,
+        counters,
+        tracer=tracer,
+        sites=sites,
+        has_access_log=config.access_log,
+        is_starting=True,
+    )
 
 
 def _description(operations: list[HttpOperation]) -> HttpOperation:

@@ -3,7 +3,7 @@
 Each request passes the same steps in this order, whatever it asks for:
 
     1. trace      begin a span, if a tracer is set and samples the request
-    2. host       421 if the node is local and `Host` names another machine
+    2. host       421 if `Host` has a name that the server does not answer to
     3. browser    403 if a page of another site had a browser send the request
     4. route      404 or 405 if no operation has the path and method
     5. quota      429 if the client owes time or bytes; then measure the handler
@@ -30,9 +30,9 @@ from millstream.broker.topics.record_appender import AppendTimings
 from millstream.clock import Clock
 from millstream.errors import Unavailable
 from millstream.servers.http.counters import OTHER, HttpCounters, RouteCounter
-from millstream.servers.http.routing.browser_safety import is_cross_site, with_safe_headers
+from millstream.servers.http.routing.access_log import log_response
+from millstream.servers.http.routing.browser_safety import with_safe_headers
 from millstream.servers.http.routing.errors import exception_response
-from millstream.servers.http.routing.local_hosts import is_local_request
 from millstream.servers.http.routing.operations import (
     LIMITED_PREFIX,
     UNTHROTTLED_PATHS,
@@ -41,10 +41,17 @@ from millstream.servers.http.routing.operations import (
 )
 from millstream.servers.http.routing.request import HttpContext, HttpRequest, with_throttle
 from millstream.servers.http.routing.router import Router
+from millstream.servers.http.routing.site_rules import SiteRules
 from millstream.tracing import Span, Tracer
 
 TEXT_LENGTH_MAX = 256
 """Characters of a text chosen by the client, such as a path, that are copied to a span."""
+
+_WEBSOCKET_STATUS = {
+    "websocket.accept": HTTPStatus.SWITCHING_PROTOCOLS,
+    "websocket.http.response.start": HTTPStatus.FORBIDDEN,
+}
+"""Messages that answer the handshake of a WebSocket, with the status if they name none."""
 
 WebSocketHandler = Callable[[WebSocket, HttpContext], Awaitable[None]]
 
@@ -61,13 +68,13 @@ class HttpApp:
         context: HttpContext | None = None,
         websockets: Mapping[str, WebSocketHandler] | None = None,
         tracer: Tracer | None = None,
-        is_local: bool = False,
+        sites: SiteRules | None = None,
+        has_access_log: bool = False,
         is_starting: bool = False,
     ) -> None:
         """Create the application.
 
-        `is_local` refuses requests for other hosts than this machine. `is_starting` answers 503
-        instead of 404 for everything that is not among the operations.
+        `is_starting` answers 503 instead of 404 for everything that is not among the operations.
         """
         self.router = Router(operations)
         self._clock = clock
@@ -75,7 +82,8 @@ class HttpApp:
         self._context = context
         self._websockets = websockets or {}
         self._tracer = tracer
-        self._is_local = is_local
+        self._sites = sites or SiteRules()
+        self._has_access_log = has_access_log
         self._is_starting = is_starting
         # Every operation is counted from 0, so that it is visible before its first request.
         for path in self.router.paths.values():
@@ -105,7 +113,11 @@ class HttpApp:
         if self._tracer is not None:
             request.span = self._tracer.begin("HTTP", traceparent_in(scope["headers"]))
         try:
-            self._check_origin(scope)
+            is_preflight = scope["method"] == "OPTIONS"
+            self._sites.check(scope["headers"], is_preflight=is_preflight)
+            if is_preflight and (response := self._preflight_response(scope)) is not None:
+                await response(scope, receive, send_response)
+                return
             operation = self._route(scope)
             await self._handle(request, operation, send_response)
         except Exception as raised:
@@ -119,15 +131,12 @@ class HttpApp:
 
     # The steps.
 
-    def _check_origin(self, scope: Scope) -> None:
-        """Raise if the request is for another host, or comes from a page of another site."""
-        if self._is_local and not is_local_request(scope["headers"]):
-            message = "Host is not a name of this machine, such as localhost"
-            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, message)
-        # A preflight request is answered; nothing in the response lets another site in.
-        if scope.get("method") != "OPTIONS" and is_cross_site(scope["headers"]):
-            message = "requests from pages of other sites are not allowed"
-            raise HTTPException(HTTPStatus.FORBIDDEN, message)
+    def _preflight_response(self, scope: Scope) -> Response | None:
+        """Return the answer to a browser that asks whether a page may send a request."""
+        match = self.router.match(scope["path"])
+        methods = () if match is None else match.path.methods
+        headers = self._sites.preflight_headers(scope["headers"], methods)
+        return None if headers is None else Response(status_code=204, headers=headers)
 
     def _route(self, scope: Scope) -> HttpOperation:
         """Return the operation of a request, and set `path_params`."""
@@ -183,9 +192,12 @@ class HttpApp:
         # As many keys as operations: requests that were not routed share one.
         method, path = (OTHER, OTHER) if operation is None else operation[:2]
         self._counters.note_answer(method, path, status, seconds, is_long_poll=request.is_long_poll)
+        if self._has_access_log:
+            log_response(request.scope, path, status, seconds)
         usage = request.charged
         throttle_ms = 0 if usage is None else usage.throttle_ms
         headers = with_safe_headers(message.get("headers", ()))
+        headers += self._sites.cors_headers(request.scope["headers"])
         timing = server_timing(request.timings, throttle_ms, seconds * 1000)
         headers.append((b"server-timing", timing))
         message["headers"] = headers
@@ -197,14 +209,20 @@ class HttpApp:
         return error
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = self._clock.monotonic()
+
         def send_response(message: Message) -> Awaitable[None]:
-            if message["type"] == "websocket.http.response.start":
+            kind = message["type"]
+            if kind == "websocket.http.response.start":
                 message["headers"] = with_safe_headers(message.get("headers", ()))
+            if self._has_access_log and kind in _WEBSOCKET_STATUS:
+                status = message.get("status") or _WEBSOCKET_STATUS[kind]
+                log_response(scope, scope["path"], status, self._clock.monotonic() - began)
             return send(message)
 
         websocket = WebSocket(scope, receive, send_response)
         try:
-            self._check_origin(scope)
+            self._sites.check(scope["headers"])
         except HTTPException as error:
             await websocket.send_denial_response(exception_response(error, scope))
             return
