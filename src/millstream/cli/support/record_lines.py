@@ -23,6 +23,7 @@ from millstream.cli.support.output import printable, time_text, to_json
 from millstream.clients.http.core.append.new_record import NewRecord
 from millstream.clients.http.core.values import HeaderItem, Headers, Key, TopicRecord
 from millstream.errors import InvalidRecord, MalformedRequest
+from millstream.protocols.http.mismatch import describe_mismatch, describe_syntax
 from millstream.protocols.http.values import Base64, Text, base64_bytes, value_bytes
 
 
@@ -40,6 +41,8 @@ class RecordLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     node: msgspec.Raw = msgspec.Raw()
 
 
+_TOO_DEEP = "it is nested too deeply"
+
 _decode = msgspec.json.Decoder(RecordLine).decode
 
 
@@ -53,8 +56,22 @@ def read_line(line: bytes) -> NewRecord:
             {name: _header(value) for name, value in fields.headers.items()},
             timestamp_ms=fields.timestamp,
         )
-    except (msgspec.DecodeError, UnicodeDecodeError, MalformedRequest, RecursionError) as error:
+    except msgspec.ValidationError:
+        raise InvalidRecord(_mismatch(line)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRecord(f"it is not JSON in UTF-8: {describe_syntax(error)}") from None
+    except RecursionError:
+        raise InvalidRecord(_TOO_DEEP) from None
+    except MalformedRequest as error:
         raise InvalidRecord(str(error)) from None
+
+
+def _mismatch(line: bytes) -> str:
+    """Return why a line, which is JSON, is no record."""
+    try:
+        return f"it {describe_mismatch(msgspec.json.decode(line), RecordLine)}"
+    except RecursionError:
+        return _TOO_DEEP
 
 
 def _value_of(fields: RecordLine) -> bytes | None:

@@ -32,8 +32,11 @@ LeaseMs: TypeAlias = Annotated[
         description="How long a job belongs to its worker; after that, others may claim it.",
     ),
 ]
+_RECEIPT_FORM = {"pattern": "^[A-Za-z0-9_-]{44}$"}
+"""Form of the receipts that are issued now; anything else is answered as a stale receipt."""
+
 Receipts: TypeAlias = Annotated[
-    list[Annotated[str, Meta(max_length=RECEIPT_LENGTH_MAX)]],
+    list[Annotated[str, Meta(max_length=RECEIPT_LENGTH_MAX, extra_json_schema=_RECEIPT_FORM)],],
     Meta(min_length=1, max_length=CLAIM_MAX),
 ]
 WorkerName: TypeAlias = Annotated[
@@ -100,7 +103,7 @@ class ClaimBody(Struct, kw_only=True, forbid_unknown_fields=True):
 class JobShape(Struct, kw_only=True):
     """A job with the receipt that its worker uses to acknowledge it."""
 
-    receipt: str
+    receipt: Annotated[str, Meta(extra_json_schema=_RECEIPT_FORM)]
     offset: int
     partition: int
     timestamp: int

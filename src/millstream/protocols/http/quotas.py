@@ -23,7 +23,7 @@ QuotaName = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 class DefaultQuotaEntity(Struct, frozen=True, forbid_unknown_fields=True):
     """In place of a name: all that have no quota of their own."""
 
-    default: bool
+    default: Annotated[bool, Meta(extra_json_schema={"const": True})]
     """Always true."""
 
 

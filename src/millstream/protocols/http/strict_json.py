@@ -15,7 +15,12 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from millstream.errors import MalformedRequest
-from millstream.protocols.http.mismatch import NAME_LENGTH_MAX, describe_mismatch
+from millstream.protocols.http.integral_numbers import with_integers
+from millstream.protocols.http.mismatch import (
+    NAME_LENGTH_MAX,
+    describe_mismatch,
+    describe_syntax,
+)
 
 T = TypeVar("T")
 
@@ -29,10 +34,14 @@ def decode(data: bytes, kind: type[T]) -> T:
     decoded = check(data)
     if not isinstance(decoded, dict):
         raise MalformedRequest("body must be a JSON object")
+    decoder = _DECODERS[kind]
     try:
-        message: T = _DECODERS[kind].decode(data)
-    except msgspec.ValidationError as error:
-        raise MalformedRequest(f"body {describe_mismatch(data, decoded, kind, error)}") from None
+        message: T = decoder.decode(data)
+    except msgspec.ValidationError:
+        try:
+            message = decoder.decode(with_integers(data.strip(), kind))
+        except msgspec.ValidationError:
+            raise MalformedRequest(f"body {describe_mismatch(decoded, kind)}") from None
     except RecursionError:
         raise _too_deep() from None
     return message
@@ -51,12 +60,8 @@ def check(data: bytes) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise MalformedRequest(f"body is not JSON in UTF-8: {_words(error)}") from None
+        raise MalformedRequest(f"body is not JSON in UTF-8: {describe_syntax(error)}") from None
     return decoded
-
-
-def _words(error: Exception) -> str:
-    return error.reason if isinstance(error, UnicodeDecodeError) else str(error)[:300]
 
 
 def _too_deep() -> MalformedRequest:

@@ -34,3 +34,9 @@ def test_an_address_is_read(url, address, shown):
 def test_what_is_no_address_is_refused(wrong):
     with pytest.raises(InvalidConfig):
         parse_node_url(wrong)
+
+
+@pytest.mark.parametrize("url", ["http://host/v1", "http://host:8080/v1/", "http://host/mill/v1"])
+def test_an_address_with_the_path_of_the_api_is_refused_at_once(url):
+    with pytest.raises(InvalidConfig, match="address must be without /v1, got"):
+        parse_node_url(url)

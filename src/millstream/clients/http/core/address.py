@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 
 from millstream.errors import InvalidConfig
 
+API_PATH = "/v1"
+"""Where the API begins below the address of a node; the client adds it."""
+
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -40,6 +43,8 @@ def parse_node_url(url: str) -> NodeUrl:
         raise _invalid(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise InvalidConfig(f"address {url!r} must not have a user name, query or fragment")
+    if parts.path.rstrip("/").endswith(API_PATH):
+        raise InvalidConfig(f"address must be without {API_PATH}, got {url!r}")
     return NodeUrl(
         parts.hostname,
         port or _PORTS[parts.scheme],

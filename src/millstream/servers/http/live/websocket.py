@@ -34,9 +34,10 @@ from millstream.protocols.http.live import (
     UnsubscribeMessage,
     UnsubscribeResult,
 )
+from millstream.protocols.http.mismatch import describe_mismatch, describe_syntax
 from millstream.protocols.http.queues import AckAnswer
 from millstream.protocols.http.records import RequestCost
-from millstream.protocols.http.strict_json import decode
+from millstream.protocols.http.strict_json import check, decode
 from millstream.servers.http.handlers.records import append, append_answer, ensured_topic
 from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
 from millstream.servers.http.live.start_position import StartPosition
@@ -256,8 +257,11 @@ def frame(event: LiveEvent) -> str:
 def _envelope(data: bytes) -> Envelope:
     try:
         return _read_envelope(data)
+    except msgspec.ValidationError:
+        words = describe_mismatch(check(data), Envelope)
+        raise MalformedRequest(f"message {words}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"message is invalid: {str(error)[:300]}") from None
+        raise MalformedRequest(f"message is not JSON in UTF-8: {describe_syntax(error)}") from None
 
 
 def _decode_message(envelope: Envelope, data: bytes) -> ClientMessage:

@@ -20,14 +20,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from millstream.errors import MalformedRequest
-from millstream.protocols.http.mismatch import NAME_LENGTH_MAX
+from millstream.protocols.http.mismatch import NAME_LENGTH_MAX, describe_mismatch
 from millstream.protocols.http.strict_json import decode
 from millstream.servers.http.routing.request import HttpRequest
 
 R = TypeVar("R")
 T = TypeVar("T", bound=msgspec.Struct)
 
-_NUMBER = re.compile("-?[0-9]{1,20}")
+_NUMBER = re.compile(r"-?[0-9]{1,20}(\.0{1,20})?")
 
 INLINE_BYTES_MAX = 512 * 1024
 """Bodies up to this size are decoded on the event loop, in a few milliseconds at most; larger ones
@@ -88,15 +88,18 @@ def read_query(request: HttpRequest, kind: type[T]) -> T:
     """Return the query of a request as a `kind`; raises `MalformedRequest` if it is not one."""
     fields = _query_fields(kind)
     values: dict[str, Any] = {}
-    for name, text in request.query_params.multi_items():
+    for name, given in request.query_params.multi_items():
+        text = given
         if name not in fields:
             allowed = ", ".join(repr(known) for known in fields) or "none"
             shown = name[:NAME_LENGTH_MAX]
             raise MalformedRequest(f"unknown query parameter {shown!r}, allowed: {allowed}")
         field = fields[name]
-        if field.is_number and not _NUMBER.fullmatch(text):
-            shown = text[:NAME_LENGTH_MAX]
-            raise MalformedRequest(f"{name} must be an integer, got {shown!r}")
+        if field.is_number:
+            if not _NUMBER.fullmatch(text):
+                shown = text[:NAME_LENGTH_MAX]
+                raise MalformedRequest(f"{name} must be an integer, got {shown!r}")
+            text = text.partition(".")[0]
         if field.is_bool and text not in ("true", "false"):
             shown = text[:NAME_LENGTH_MAX]
             raise MalformedRequest(f"{name} must be true or false, got {shown!r}")
@@ -108,8 +111,9 @@ def read_query(request: HttpRequest, kind: type[T]) -> T:
             values[name] = text
     try:
         return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise MalformedRequest(f"query is invalid: {str(error)[:300]}") from None
+    except msgspec.ValidationError:
+        numbers = {name: int(text) for name, text in values.items() if fields[name].is_number}
+        raise MalformedRequest(f"query {describe_mismatch(values | numbers, kind)}") from None
 
 
 class _QueryField(NamedTuple):

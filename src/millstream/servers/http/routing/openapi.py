@@ -14,6 +14,7 @@ import msgspec
 
 import millstream
 from millstream.broker.quota_rules import NAME_SIZE_MAX
+from millstream.broker.streams.paths import PATH_SIZE_MAX
 from millstream.protocols.http.errors import ErrorAnswer
 from millstream.servers.http.routing.operations import (
     LIMITED_PREFIX,
@@ -51,6 +52,14 @@ _REFERENCE = "#/components/schemas/{name}"
 TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
 
 _TIMING = {"Server-Timing": {"$ref": "#/components/headers/Server-Timing"}}
+
+
+_STREAM_PATH = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": PATH_SIZE_MAX,
+    "pattern": r"^[^\u0000-\u001f\u007f]+$",
+}
 
 
 def document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
@@ -139,7 +148,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
             "name": name.removesuffix(":path"),
             "in": "path",
             "required": True,
-            "schema": {"type": "string"}
+            "schema": _STREAM_PATH
             if name.endswith(":path")
             else {"type": "string", "pattern": TOPIC_PATTERN},
             "example": "orders",

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from millstream.broker.streams.create_stream import is_json
 from millstream.errors import MalformedRequest
+from millstream.protocols.http.mismatch import describe_syntax
 from millstream.protocols.http.strict_json import check
 from millstream.protocols.http.values import base64_json
 from millstream.records.record import StoredRecord
@@ -51,7 +52,7 @@ def json_messages(body: bytes) -> list[bytes]:
     try:
         return [bytes(message).strip() for message in _split_array(body)]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"body is not JSON in UTF-8: {error}") from None
+        raise MalformedRequest(f"body is not JSON in UTF-8: {describe_syntax(error)}") from None
 
 
 def body_of(content_type: str, records: Sequence[StoredRecord]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from millstream.broker.quotas import QuotaKind
+from millstream.broker.streams.paths import PATH_SIZE_MAX
 from millstream.servers.http.routing.operations import HttpOperation, Media, Parameter
 from millstream.servers.http.streams.handlers import (
     append_to_stream,
@@ -21,6 +22,7 @@ from millstream.servers.http.streams.responses import with_stream_headers
 PATH = "/v1/streams/{path:path}"
 
 _TEXT = {"type": "string"}
+_PATH = {"type": "string", "minLength": 1, "maxLength": PATH_SIZE_MAX}
 _KEPT = {"type": "string", "minLength": 1, "maxLength": TEXT_SIZE_MAX}
 _NUMBER = {"type": "string", "pattern": "^(0|[1-9][0-9]{0,14})$"}
 _DATE = {"type": "string", "format": "date-time"}
@@ -37,7 +39,7 @@ _CREATE = (
     Parameter("Stream-TTL", "Seconds without use after which the stream expires", _NUMBER),
     Parameter("Stream-Expires-At", "Time at which the stream expires, by RFC 3339", _DATE),
     Parameter("Stream-Closed", "`true` to create a closed stream", _TEXT),
-    Parameter("Stream-Forked-From", "Path of the stream to fork", _TEXT),
+    Parameter("Stream-Forked-From", "Path of the stream to fork", _PATH),
     Parameter("Stream-Fork-Offset", "End of the inherited part", _OFFSET),
     Parameter("Stream-Fork-Sub-Offset", "Messages or bytes that are inherited beyond it", _NUMBER),
 )
