@@ -12,18 +12,20 @@ LATENCY_BUCKETS = (
 
 
 class Histogram:
-    """Counts of values per bucket. Counting a value allocates nothing and takes no lock."""
+    """Counts of values per bucket, and their sum. Counting a value takes no lock."""
 
-    __slots__ = ("bounds", "counts")
+    __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...] = LATENCY_BUCKETS) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         """Number of values in each bucket; the last is for values above all bounds."""
+        self.sum = 0.0
 
     def observe(self, value: float) -> None:
         """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
 
     def count_within(self, bucket: int) -> int:
         """Return the number of values in this bucket and all lower ones."""

@@ -14,9 +14,10 @@ from tests.deploy.files import ROOT, dashboard, documents
 from tests.servers.http.calls import ask
 
 LABELS = {
-    metric.name: {*section.labels, *metric.labels}
+    name: {*section.labels, *metric.labels_of(samples[0])}
     for section in SECTIONS
     for metric in section.metrics
+    for name, _, samples in metric.parts()
 }
 THEIRS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 """What Prometheus itself and its client library tell."""

@@ -63,9 +63,10 @@ def test_time_falls_into_buckets_that_contain_each_other(broker: RunningBroker) 
     for _ in range(5):
         ask(broker.url, "GET", "/health/live")
     found = told(broker)
-    counts = [
-        found["millstream_http_requests_within_total", str(limit)] for limit in (*SECONDS, "+Inf")
-    ]
+    name = "millstream_http_request_duration_seconds"
+    counts = [found[f"{name}_bucket", str(limit)] for limit in (*SECONDS, "+Inf")]
+    assert found[f"{name}_count",] == counts[-1]
+    assert found[f"{name}_sum",] > 0
     assert counts == sorted(counts)
     assert counts[-1] == 5
 

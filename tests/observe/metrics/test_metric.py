@@ -89,8 +89,13 @@ def test_a_metric_says_what_it_means_in_sentences_on_one_line(metric):
 @pytest.mark.parametrize("metric", DECLARED, ids=lambda metric: metric.name)
 def test_every_sample_has_a_value_for_every_label_and_labels_of_its_own(metric):
     assert metric.samples
-    assert {len(sample.labels) for sample in metric.samples} == {len(metric.labels)}
-    assert len({sample.labels for sample in metric.samples}) == len(metric.samples)
+    for name, _, samples in metric.parts():
+        assert name.startswith(metric.name)
+        has_bound = metric.kind is not MetricKind.HISTOGRAM or name.endswith("_bucket")
+        assert {len(sample.labels) for sample in samples} == {
+            len(metric.labels) if has_bound else 0
+        }
+        assert len({sample.labels for sample in samples}) == len(samples)
 
 
 def test_no_name_is_declared_twice():

@@ -80,7 +80,7 @@ async def test_what_is_scraped_is_what_is_declared():
     families = list(StoreCollector(store).collect())
     described = list(StoreCollector(store).describe())
     scraped = {sample.name for family in families for sample in family.samples}
-    assert scraped == {metric.name for metric in DECLARED}
+    assert scraped == {name for metric in DECLARED for name, _, _ in metric.parts()}
     assert [family.documentation for family in families] == [metric.help for metric in DECLARED]
     assert [family.name for family in families] == [family.name for family in described]
     assert not any(family.samples for family in described)

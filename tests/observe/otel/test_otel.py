@@ -249,7 +249,7 @@ def test_metrics_arrive_as_a_scrape_tells_them(tmp_path: Path, collector: Collec
     assert collector.metrics["millstream_node_ready_flag",] == 0.0, "its last word: it stops"
     route = ("millstream_http_requests_total", "POST", "/v1/topics/{topic}/records", "2xx")
     assert collector.metrics[route] == 3.0
-    assert collector.metrics["millstream_http_requests_within_total", "+Inf"] >= 3.0
+    assert collector.metrics["millstream_http_request_duration_seconds_bucket", "+Inf"] >= 3.0
     assert 'millstream_log_appends_total{topic="mail",partition="0"} 3.0' in scraped
     assert collector.units["millstream_log_appended_bytes_total"] == "By"
     assert collector.units["millstream_log_sync_seconds_total"] == "s"

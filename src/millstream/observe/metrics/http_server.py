@@ -11,9 +11,9 @@ from millstream.observe.metrics.metric import (
     MetricKind,
     MetricSample,
     MetricSection,
-    bucket_counter,
     counter,
     gauge,
+    histogram,
 )
 from millstream.servers.http.counters import CLOSE_REASONS, REFUSALS, SECONDS, RouteCounter
 from millstream.servers.http.server.server_state import HttpServerState
@@ -114,10 +114,9 @@ HTTP_SERVER_METRICS: Sequence[MetricDeclaration[HttpServerState]] = (
         labels=("quota",),
         samples=tuple(_throttle_seconds(kind.value) for kind in QuotaKind),
     ),
-    bucket_counter(
-        "millstream_http_requests_within_total",
-        "Requests whose response began within this many seconds (le), cumulative; a long poll may"
-        " wait on purpose.",
+    histogram(
+        "millstream_http_request_duration_seconds",
+        "Time until the response to a request began; a long poll may wait on purpose.",
         SECONDS,
         lambda server: server.counters.durations,
     ),

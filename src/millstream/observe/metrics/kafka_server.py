@@ -11,9 +11,9 @@ from millstream.observe.metrics.metric import (
     MetricKind,
     MetricSample,
     MetricSection,
-    bucket_counter,
     counter,
     gauge,
+    histogram,
 )
 from millstream.servers.kafka.counters import RequestCounter
 from millstream.servers.kafka.listener import KafkaListener
@@ -111,10 +111,9 @@ REQUEST_METRICS: Sequence[MetricDeclaration[RequestCounter]] = (
 )
 
 DURATION_METRICS: Sequence[MetricDeclaration[RequestCounter]] = (
-    bucket_counter(
-        "millstream_kafka_requests_within_total",
-        "Produce and fetch requests answered within this many seconds (le), cumulative; a fetch may"
-        " wait on purpose.",
+    histogram(
+        "millstream_kafka_request_duration_seconds",
+        "Time until a produce or fetch request was answered; a fetch may wait on purpose.",
         LATENCY_BUCKETS,
         lambda requests: requests.durations,
     ),

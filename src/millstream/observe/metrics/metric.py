@@ -18,9 +18,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from millstream.histogram import Histogram
 
@@ -44,6 +50,9 @@ class MetricKind(enum.Enum):
     GAUGE = "gauge"
     """Can increase and decrease."""
 
+    HISTOGRAM = "histogram"
+    """Counts of values up to each of some bounds, with their sum. The name ends in the unit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSample(Generic[S]):
@@ -51,6 +60,8 @@ class MetricSample(Generic[S]):
 
     read: Callable[[S], float]
     labels: tuple[str, ...] = ()
+    suffix: str = ""
+    """What the number is called after the metric's name: a part of a histogram."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +73,19 @@ class MetricDeclaration(Generic[S]):
     help: str
     samples: tuple[MetricSample[S], ...]
     labels: tuple[str, ...] = ()
-    """Labels in addition to those of the section."""
+    """Labels in addition to those of the section. Of a histogram, only buckets have one: `le`."""
+
+    def labels_of(self, sample: MetricSample[S]) -> tuple[str, ...]:
+        """Return the labels of one number."""
+        return self.labels[: len(sample.labels)]
+
+    def parts(self) -> Iterator[tuple[str, MetricKind, tuple[MetricSample[S], ...]]]:
+        """Yield name, type and samples of each series: a histogram is three counters."""
+        if self.kind is not MetricKind.HISTOGRAM:
+            yield self.name, self.kind, self.samples
+            return
+        for suffix, samples in groupby(self.samples, key=lambda sample: sample.suffix):
+            yield self.name + suffix, MetricKind.COUNTER, tuple(samples)
 
 
 class MetricReading(NamedTuple):
@@ -108,17 +131,18 @@ class MetricSection(Generic[S]):
         """Yield the metrics as plain values, one at a time, for other formats."""
         things = list(listed)
         for metric in self.metrics:
-            yield MetricReading(
-                metric.name,
-                metric.kind,
-                metric.help,
-                (*self.labels, *metric.labels),
-                [
-                    ((*values, *sample.labels), float(sample.read(thing)))
-                    for sample in metric.samples
-                    for values, thing in things
-                ],
-            )
+            for name, kind, samples in metric.parts():
+                yield MetricReading(
+                    name,
+                    kind,
+                    metric.help,
+                    (*self.labels, *metric.labels_of(samples[0])),
+                    [
+                        ((*values, *sample.labels), float(sample.read(thing)))
+                        for sample in samples
+                        for values, thing in things
+                    ],
+                )
 
     def families(self, listed: LabelledSources[S]) -> Iterator[Metric]:
         """Yield the metrics as families of prometheus_client."""
@@ -127,7 +151,10 @@ class MetricSection(Generic[S]):
             family = _family(metric, self.labels)
             for values, thing in things:
                 for sample in metric.samples:
-                    family.add_metric([*values, *sample.labels], float(sample.read(thing)))
+                    names = (*self.labels, *metric.labels_of(sample))
+                    labels = dict(zip(names, (*values, *sample.labels), strict=True))
+                    number = float(sample.read(thing))
+                    family.add_sample(metric.name + sample.suffix, labels, number)
             yield family
 
     def empty_families(self) -> Iterator[Metric]:
@@ -135,32 +162,41 @@ class MetricSection(Generic[S]):
         return self.families(())
 
 
-def bucket_counter(
+def histogram(
     name: str, text: str, bounds: Sequence[float], read: Callable[[S], Histogram]
 ) -> MetricDeclaration[S]:
-    """Declare cumulative counts of values up to each of some bounds (label `le`)."""
+    """Declare a histogram: the buckets up to each of some bounds (label `le`), sum and count."""
 
-    def sample(bucket: int) -> MetricSample[S]:
+    def bucket_sample(bucket: int) -> MetricSample[S]:
         bound = str(bounds[bucket]) if bucket < len(bounds) else "+Inf"
-        return MetricSample(labels=(bound,), read=lambda thing: read(thing).count_within(bucket))
+        return MetricSample(
+            labels=(bound,), suffix="_bucket", read=lambda thing: read(thing).count_within(bucket)
+        )
 
     return MetricDeclaration(
         name=name,
-        kind=MetricKind.COUNTER,
+        kind=MetricKind.HISTOGRAM,
         help=text,
         labels=("le",),
-        samples=tuple(map(sample, range(len(bounds) + 1))),
+        samples=(
+            *map(bucket_sample, range(len(bounds) + 1)),
+            MetricSample(suffix="_sum", read=lambda thing: read(thing).sum),
+            MetricSample(suffix="_count", read=lambda thing: read(thing).count_within(len(bounds))),
+        ),
     )
 
 
 def _metric_text(metric: MetricDeclaration[S], things: Sequence[tuple[tuple[str, ...], S]]) -> str:
     lines = [f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind.value}\n"]
-    for sample in metric.samples:
-        own = _label_pairs(metric.labels, sample.labels)
-        read = sample.read
-        for pairs, thing in things:
+    series = [
+        (metric.name + sample.suffix, _label_pairs(metric.labels_of(sample), sample.labels), sample)
+        for sample in metric.samples
+    ]
+    # The numbers of one thing stay together, as OpenMetrics demands for histograms.
+    for pairs, thing in things:
+        for name, own, sample in series:
             labels = f"{{{','.join(pairs + own)}}}" if pairs or own else ""
-            lines.append(f"{metric.name}{labels} {float(read(thing))!r}\n")
+            lines.append(f"{name}{labels} {float(sample.read(thing))!r}\n")
     return "".join(lines)
 
 
@@ -173,8 +209,9 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def _family(
-    declared: MetricDeclaration[S], label_names: tuple[str, ...]
-) -> CounterMetricFamily | GaugeMetricFamily:
+def _family(declared: MetricDeclaration[S], label_names: tuple[str, ...]) -> Metric:
+    """Return a family without samples; one of a counter is named without `_total`."""
+    if declared.kind is MetricKind.HISTOGRAM:
+        return HistogramMetricFamily(declared.name, declared.help, labels=label_names)
     family = CounterMetricFamily if declared.kind is MetricKind.COUNTER else GaugeMetricFamily
     return family(declared.name, declared.help, labels=[*label_names, *declared.labels])

@@ -23,9 +23,9 @@ from millstream.observe.metrics.metric import (
     MetricKind,
     MetricSample,
     MetricSection,
-    bucket_counter,
     counter,
     gauge,
+    histogram,
 )
 from millstream.storage.log import Log
 from millstream.storage.store import Store
@@ -228,16 +228,15 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         "Records of open logs, listed or not, deleted by key that are not reclaimed yet.",
         lambda store: sum(log.deleted_records for log in store.open_logs),
     ),
-    bucket_counter(
-        "millstream_store_commits_within_total",
-        "Commits of class `fsync` that took up to this many seconds (le), cumulative, from the"
-        " write of the first batch that they made durable.",
+    histogram(
+        "millstream_store_commit_duration_seconds",
+        "Time of a commit of class `fsync`, from the write of the first batch in it.",
         LATENCY_BUCKETS,
         lambda store: store.totals.commits,
     ),
-    bucket_counter(
-        "millstream_store_syncs_within_total",
-        "Syncs within these commits that took up to this many seconds (le), cumulative.",
+    histogram(
+        "millstream_store_sync_duration_seconds",
+        "Time of the syncs of these commits.",
         LATENCY_BUCKETS,
         lambda store: store.totals.syncs,
     ),

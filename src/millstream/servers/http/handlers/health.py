@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
@@ -14,6 +15,10 @@ from millstream.broker.problems import Problem
 from millstream.servers.http.routing.operations import Answer, HttpOperation, Media
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
+
+OPEN_METRICS = "application/openmetrics-text"
+OPEN_METRICS_TEXT = f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
+_COUNTER_DECLARATION = re.compile(r"# HELP (\w+)_total (.*\n)# TYPE \1_total counter")
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """The format that every version of Prometheus reads."""
@@ -67,13 +72,18 @@ def health_operations(
         current = health()
         return _status(current.is_ready, "ready", "not ready", current.problems)
 
-    async def metrics(_: HttpRequest) -> Response:
-        """Return all metrics in the Prometheus text format."""
+    async def metrics(request: HttpRequest) -> Response:
+        """Return all metrics in the Prometheus text format, or in OpenMetrics if it is accepted."""
+        is_open = OPEN_METRICS in request.headers.get("accept", "")
         pieces = []
         for piece in scrape():
-            pieces.append(piece)
+            pieces.append(_open_metrics(piece) if is_open else piece)
             await asyncio.sleep(0)
-        return Response("".join(pieces), media_type=PROMETHEUS_TEXT)
+        if is_open:
+            pieces.append("# EOF\n")
+        return Response(
+            "".join(pieces), media_type=OPEN_METRICS_TEXT if is_open else PROMETHEUS_TEXT
+        )
 
     ok: dict[HTTPStatus, Answer] = {HTTPStatus.OK: HealthAnswer}
     ok_or_unavailable = {**ok, HTTPStatus.SERVICE_UNAVAILABLE: HealthAnswer}
@@ -104,6 +114,11 @@ def health_operations(
         ),
         HttpOperation("GET", "/metrics", metrics, "Get metrics", text, tag="node"),
     ]
+
+
+def _open_metrics(piece: str) -> str:
+    """Return metrics as OpenMetrics writes them: a counter is declared without `_total`."""
+    return _COUNTER_DECLARATION.sub(r"# HELP \1 \2# TYPE \1 counter", piece)
 
 
 def _status(is_good: bool, good: str, bad: str, problems: Sequence[Problem]) -> Response:  # noqa: FBT001
