@@ -721,7 +721,7 @@ def is_origin_pattern(text: Any) -> bool:
     """
     if text == "*":
         return True
-    if not is_url(text):
+    if not isinstance(text, str) or not is_url(text):
         return False
     url = urlsplit(text)
     default_port = {"http": 80, "https": 443}[url.scheme]

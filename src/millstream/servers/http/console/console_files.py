@@ -49,6 +49,7 @@ MEDIA_TYPES = {
 """Types of the files; other files in the folder are not served."""
 
 FIRST = "index.html"
+API_PAGE = "docs.html"
 
 _FOLDER = "static"
 _ETAG_BYTES = 12
@@ -95,6 +96,10 @@ def console_pages() -> list[HttpOperation]:
         """Return the page."""
         return _answer(request, console[FIRST])
 
+    async def show_api(request: HttpRequest) -> Response:
+        """Return the page that shows `/openapi.json`."""
+        return _answer(request, console[API_PAGE])
+
     async def send_file(request: HttpRequest) -> Response:
         """Return a file of the page."""
         file = console.get(request.path_params["file"])
@@ -106,6 +111,7 @@ def console_pages() -> list[HttpOperation]:
     files_by_status = {HTTPStatus.OK: Media("text/javascript", "A file of the console")}
     return [
         HttpOperation("GET", "/", show_console, "Get the console", page, tag="console"),
+        HttpOperation("GET", "/docs", show_api, "Get the page of the API", page, tag="console"),
         HttpOperation(
             "GET",
             "/console/{file:path}",
