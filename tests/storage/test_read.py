@@ -9,7 +9,7 @@ import pytest
 from millstream.config.schema import LogConfig
 from millstream.errors import (
     CorruptBatch,
-    CorruptFile,
+    DamagedRecords,
     InvalidAddress,
     LogClosed,
     LogOffline,
@@ -251,7 +251,7 @@ async def test_a_missing_segment_is_a_hole_with_an_error_in_it() -> None:
     store = make_store(broken, config=SMALL)
     log = await store.log("a")
     assert "have no segment" in str(store.damage())
-    with pytest.raises(CorruptFile, match="has no segment"):
+    with pytest.raises(DamagedRecords, match="a segment is missing; offsets 10 to 19 are lost"):
         log.read(second.base_offset)
     assert log.read(second.next_offset).data
 

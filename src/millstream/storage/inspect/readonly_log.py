@@ -369,7 +369,7 @@ def _lost(
     has_tail = any(
         segment_files.has_log and not segment_files.is_sealed for segment_files in files.segments
     )
-    base, size = files.synced
+    base, size, _ = files.synced
     last_offset = max((s.next_offset - 1 for s in segments), default=-1)
     if size > 0 and not has_tail and last_offset < base:
         path = segment_path(files.directory, SegmentId(base, 0), "log")
