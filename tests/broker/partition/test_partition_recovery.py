@@ -9,7 +9,7 @@ import pytest
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.states import ALL_PRODUCER_IDS
 from millstream.config.schema import Durability, LogConfig
-from millstream.errors import CorruptBatch, DamagedRecords, InvalidProducerEpoch, UnknownProducer
+from millstream.errors import DamagedRecords, InvalidProducerEpoch, UnknownProducer
 from tests.broker.partitions import (
     DIRECTORY,
     SMALL_SEGMENTS,
@@ -199,7 +199,7 @@ class TestComingBack:
             disk.flip_bit(path, 8 * (size + 65))
             bench = Bench(disk.copy())
             await bench.partition.open()
-            with pytest.raises(CorruptBatch):
+            with pytest.raises(DamagedRecords):
                 append(bench.partition, batch(b"x"))
             reader = bench.partition.reader
             assert bench.partition.high_watermark == 3

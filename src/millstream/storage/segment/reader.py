@@ -172,8 +172,17 @@ def find_timestamp(
     limit: int,
     masked: DeletedRecordFilter | None = None,
 ) -> TimestampedOffset | None:
-    """Return the first record of the segment whose timestamp is `timestamp_ms` or later."""
-    for batch in batches_since(segment, timestamp_ms, start=start, limit=limit, masked=masked):
+    """Return the first record of the segment whose timestamp is `timestamp_ms` or later.
+
+    Batches that are passed over are checked too, or a flipped bit could hide the record. The index
+    leads to within some kilobytes of it, so they are few.
+    """
+    first = max(segment.index().for_timestamp(timestamp_ms).offset, start)
+    for window, position, header in _headers(segment, start=first, limit=limit):
+        if header.max_timestamp < timestamp_ms:
+            window.checked(position, header)
+            continue
+        batch = _visible_batch(window, position, header, masked)
         if record := _first_at(batch, timestamp_ms, start):
             return record
     return None
