@@ -276,7 +276,7 @@ class EmbeddedLog:
         end = self.end_offset if until is None else until
         while position < end:
             try:
-                chunk = self.inner.read(position, is_checked=False)
+                chunk = self.inner.read(position)
             except OffsetOutOfRange as error:
                 gap, after = self.inner.overtaken(position)
                 if gap is not None:
@@ -286,7 +286,9 @@ class EmbeddedLog:
                 continue
             if not chunk.data:
                 return
-            yield from arrow_batches(chunk.data, columns=columns, start=position, end=end)
+            yield from arrow_batches(
+                chunk.data, columns=columns, check=False, start=position, end=end
+            )
             position = chunk.next_offset
 
 

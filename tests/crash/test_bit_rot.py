@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
@@ -12,7 +12,6 @@ from millstream.config.schema import LogConfig
 from millstream.errors import MillstreamError
 from millstream.records.record import Record
 from millstream.storage.files.names import CHECKPOINT_FILE, LOCK_FILE
-from millstream.storage.log import Log
 from millstream.testing import SimulatedFilesystem
 from tests.crash.workload import damage_found, make_store
 
@@ -43,34 +42,48 @@ CLEAN = make_disk(is_closed=True)
 KILLED = make_disk(is_closed=False)
 
 
-def read(disk: SimulatedFilesystem) -> tuple[dict[int, bytes | None], MillstreamError | None]:
-    """Read record after record up to the end; return them, and the error that ended it."""
+class ReadResult(NamedTuple):
+    """What a reader got, offset by offset."""
+
+    found: dict[int, bytes | None]
+    errors: dict[int, MillstreamError]
+    """By offset. An error at the end, or instead of the whole log, is at the offset there."""
+
+    @property
+    def error(self) -> MillstreamError | None:
+        return next(iter(self.errors.values()), None)
+
+
+def read(disk: SimulatedFilesystem) -> ReadResult:
+    """Read record after record up to the end, and go on behind errors."""
     return asyncio.run(_read(disk))
 
 
-async def _read(
-    disk: SimulatedFilesystem,
-) -> tuple[dict[int, bytes | None], MillstreamError | None]:
-    found: dict[int, bytes | None] = {}
+async def _read(disk: SimulatedFilesystem) -> ReadResult:
+    result = ReadResult({}, {})
     try:
         store = make_store(disk, config=TINY)
         store.open()
         log = await store.log("a")
-        for offset in _offsets(log):
+    except MillstreamError as error:
+        result.errors[0] = error
+        return result
+    for offset in range(log.start_offset, log.end_offset):
+        try:
             record = next(log.records(offset))
+        except MillstreamError as error:
+            result.errors[offset] = error
+        else:
             assert record.offset == offset
-            found[offset] = record.value
+            result.found[offset] = record.value
+    try:
         log.read(log.end_offset)
     except MillstreamError as error:
-        return found, error
-    return found, None
+        result.errors[log.end_offset] = error
+    return result
 
 
-def _offsets(log: Log) -> Iterator[int]:
-    yield from range(log.start_offset, log.end_offset)
-
-
-INTACT, _ = read(CLEAN.copy())
+INTACT = read(CLEAN.copy()).found
 assert len(INTACT) == 7
 
 
@@ -79,11 +92,19 @@ def damaged_paths(disk: SimulatedFilesystem) -> list[str]:
 
 
 def check_read(disk: SimulatedFilesystem, what: str) -> None:
-    """Check that every returned record is exact, and that a missing one comes with an error."""
-    found, error = read(disk)
+    """Check that every returned record is exact, and that a missing one comes with an error.
+
+    The error is at the record, unless all that follows is lost with the knowledge of the end.
+    """
+    found, errors = result = read(disk)
+    error = result.error
     wrong = {offset: value for offset, value in found.items() if INTACT.get(offset) != value}
     assert not wrong, f"{what}: other bytes came back: {wrong}"
     assert error is not None or found == INTACT, f"{what}: a shorter log taken for whole"
+    last_error = max(errors, default=-1)
+    silent = {offset for offset in INTACT if offset not in found and offset not in errors}
+    assert all(offset > last_error for offset in silent), f"{what}: {silent} are missing"
+    assert not silent or last_error >= 0, f"{what}: {silent} are missing"
     assert error is None or str(error)
 
 
@@ -134,13 +155,13 @@ def test_an_old_version_of_a_file_is_noticed_or_does_no_harm() -> None:
             check_read(broken, f"{path} of another time")
 
 
-def test_a_log_that_lost_synced_bytes_is_read_up_to_there_and_takes_no_appends() -> None:
+def test_a_log_that_lost_synced_bytes_is_read_around_them_and_takes_no_appends() -> None:
     disk = KILLED.copy()
     last = max(path for path in disk.paths() if path.endswith(".log"))
     disk.flip_bit(last, 8 * 100)
-    found, error = read(disk)
-    assert error is not None
-    assert "synced up to byte" in str(error)
-    assert found == {offset: INTACT[offset] for offset in found}
+    found, errors = read(disk)
+    [(lost, error)] = errors.items()
+    assert f"{last}: byte 0: batch checksum is" in str(error)
+    assert found == {offset: INTACT[offset] for offset in INTACT if offset != lost}
     assert disk.content(last) != KILLED.content(last), "nothing was cut or mended"
     assert len(disk.content(last)) == len(KILLED.content(last))

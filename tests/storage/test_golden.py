@@ -22,8 +22,16 @@ from .golden.disk import golden_disk, golden_files, open_store
 from .golden.make import AFTER_EPOCH, BATCHES, FOLDER, NOW_MS, PACKED, ROOT, make
 
 FILES = golden_files(FOLDER)
-WRITTEN_ALIKE = [name for name in FILES if not name.startswith("topics/packed/")]
-"""Compressed bytes may differ between versions of a codec's library, so those are only read."""
+WRITTEN_ALIKE = [
+    name
+    for name in FILES
+    if not name.startswith("topics/packed/") and not name.endswith("checkpoint")
+]
+"""Compressed bytes may differ between versions of a codec's library, so those are only read.
+
+So is the checkpoint: that of today has version 2 (`GOLDEN_CHECKPOINT`)."""
+
+GOLDEN_CHECKPOINT = (FOLDER.parent / "v4" / "checkpoint").read_bytes()
 
 
 def stored(batches: Sequence[Sequence[Record]]) -> list[StoredRecord]:
@@ -136,12 +144,18 @@ def test_the_same_records_make_the_same_files(written_today):
     assert made - {"lock", "clock.json"} == set(FILES)
 
 
+def test_the_same_records_make_the_same_checkpoint(written_today):
+    assert written_today.content(f"{ROOT}/topics/growing/0/checkpoint") == GOLDEN_CHECKPOINT
+
+
 # What the golden files say, so that they are known to be more than what they are compared with.
 
 
 def test_the_golden_checkpoint_attests_the_whole_golden_log():
     size = len(FILES["topics/growing/0/00000000000000000000.log"])
     assert decode_checkpoint(FILES["topics/growing/0/checkpoint"]) == SyncPoint(0, size)
+    end = len(EXPECTED["growing"])
+    assert decode_checkpoint(GOLDEN_CHECKPOINT) == SyncPoint(0, size, end)
 
 
 def test_the_golden_seals_cover_their_logs_without_a_gap():

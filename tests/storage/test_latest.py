@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.config.schema import LogConfig
-from millstream.errors import CorruptBatch, OffsetOutOfRange
+from millstream.errors import DamagedRecords, OffsetOutOfRange
 from millstream.records.batch import check_batch, decode_header, with_append_time
 from millstream.records.build import build_batch
 from millstream.records.control import build_marker
@@ -142,7 +142,7 @@ async def test_a_damaged_batch_is_not_passed_over():
     await log.append(dated(5))
     path = "/data/topics/a/0/00000000000000000000.log"
     disk.flip_bit(path, 8 * 65)
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedRecords):
         log.find_latest()
 
 
@@ -217,5 +217,5 @@ async def test_a_damaged_batch_ends_the_headers_with_an_error():
     log = await make_store(disk).log("a")
     await log.append(batch_of(b"a"))
     disk.flip_bit("/data/topics/a/0/00000000000000000000.log", 8 * 65)
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedRecords):
         list(log.headers(0))

@@ -8,8 +8,7 @@ import pytest
 
 from millstream.config.schema import LogConfig
 from millstream.errors import (
-    CorruptBatch,
-    CorruptFile,
+    DamagedRecords,
     InvalidAddress,
     LogClosed,
     LogOffline,
@@ -193,7 +192,7 @@ async def test_a_read_that_meets_damage_names_file_and_position() -> None:
     broken.flip_bit(FIRST, 8 * 300)
     log = await make_store(broken, config=SMALL).log("a")
     position = len(log.read(0, size_max=1).data)
-    with pytest.raises(CorruptBatch, match=f"{FIRST}: byte {position}: batch checksum is"):
+    with pytest.raises(DamagedRecords, match=f"{FIRST}: byte {position}: batch checksum is"):
         log.read(2)
 
 
@@ -205,7 +204,7 @@ async def test_damage_in_the_middle_does_not_hide_what_follows() -> None:
     broken.flip_bit(FIRST, 8 * 300)
     log = await make_store(broken, config=SMALL).log("a")
     assert log.read(0, size_max=1).next_offset == 2
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedRecords):
         log.read(2)
     assert [r.offset for r in log.records(4)] == list(range(4, 40))
     assert (await log.append(batch_of(b"on"))).offset == 40
@@ -219,7 +218,7 @@ async def test_an_unchecked_read_still_refuses_what_does_not_belong_there() -> N
         broken = disk.copy()
         broken.flip_bit(FIRST, 8 * byte)
         log = await make_store(broken, config=SMALL).log("a")
-        with pytest.raises(CorruptBatch):
+        with pytest.raises(DamagedRecords):
             log.read(0, is_checked=False)
 
 
@@ -235,7 +234,7 @@ async def test_a_segment_that_lost_its_end_is_read_up_to_there() -> None:
     assert f"has {size - 1} bytes, its seal says {size}" in str(store.damage())
     last = log.segments[0].next_offset - 1
     assert log.read(0, size_max=1).next_offset == 2
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedRecords):
         log.read(last)
     assert next(log.records(last + 1)).offset == last + 1
 
@@ -251,7 +250,7 @@ async def test_a_missing_segment_is_a_hole_with_an_error_in_it() -> None:
     store = make_store(broken, config=SMALL)
     log = await store.log("a")
     assert "have no segment" in str(store.damage())
-    with pytest.raises(CorruptFile, match="has no segment"):
+    with pytest.raises(DamagedRecords, match="a segment is missing; offsets 10 to 19 are lost"):
         log.read(second.base_offset)
     assert log.read(second.next_offset).data
 

@@ -15,8 +15,8 @@ import pytest
 
 from millstream.config.schema import Durability, LogConfig, StoreConfig
 from millstream.errors import (
-    CorruptBatch,
     CorruptFile,
+    DamagedRecords,
     DiskFull,
     InvalidConfig,
     InvalidName,
@@ -789,7 +789,7 @@ async def test_reopening_sees_what_was_mended_on_the_disk():
     disk.flip_bit(path, 8 * 65)
     async with make_store(disk) as store:
         log = await store.log("a")
-        with pytest.raises(CorruptBatch):
+        with pytest.raises(DamagedRecords):
             values(log)
         disk.replace_content(path, sound)
         assert values(await store.reopen("a")) == [b"0", b"1", b"2"]

@@ -101,7 +101,7 @@ class NodeInfo:
             opened=OpenedShape(
                 logs=sum(opening.logs for opening in openings),
                 scanned_bytes=sum(opening.scanned_bytes for opening in openings),
-                damaged_logs=sum(opening.damaged_logs for opening in openings),
+                damaged_logs=len(broker.store.damage()) + len(broker.state.damage()),
             ),
             topics=broker.topics.count,
             partitions=broker.topics.partition_count,

@@ -34,6 +34,8 @@ from functools import partial
 from millstream.clock import Clock
 from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
+    CorruptData,
+    DamagedRecords,
     InvalidConfig,
     LogClosed,
     LogOffline,
@@ -117,6 +119,7 @@ class Log:
         deletions_max: int = DELETIONS_MAX,
         on_open: Callable[[Log], None] = lambda _: None,
         on_unhealthy: Callable[[Log], None] = lambda _: None,
+        on_damage: Callable[[Log], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.log_directory = log_directory
@@ -136,6 +139,7 @@ class Log:
         self._clock = clock
         self._retention_now_ms = retention_now_ms or clock.wall_ms
         self._on_unhealthy = partial(on_unhealthy, self)
+        self._on_damage = partial(on_damage, self)
         self._new_records: asyncio.Future[None] | None = None
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_closing = False
@@ -149,7 +153,8 @@ class Log:
             eviction_floor=partition.eviction_floor,
             masks=resolve_deleted_offsets(recovered.segments, partition, end.offset),
         )
-        self._state.lost = recovered.offline
+        self._state.lost = recovered.lost
+        self._state.on_damage = self._note_damage
         self._context = context = self._make_context(background, partition)
         self._queue = AppendQueue(
             context,
@@ -714,6 +719,29 @@ class Log:
 
     # Failure.
 
+    @property
+    def damage(self) -> list[CorruptData]:
+        """The damage that recovery found, and what readers have met since."""
+        found = {(d.from_offset, d.to_offset): d for d in self._state.damage}
+        known = [d for d in self.recovered.damage if not self._is_deleted(d)]
+        for damage in known:
+            if isinstance(damage, DamagedRecords):
+                found.pop((damage.from_offset, damage.to_offset), None)
+        return [*known, *found.values()]
+
+    @property
+    def lost(self) -> MillstreamError | None:
+        """Why there may have been records behind the end of the log, if that is so."""
+        return self._state.lost
+
+    def _is_deleted(self, damage: CorruptData) -> bool:
+        return isinstance(damage, DamagedRecords) and damage.to_offset < self.start_offset
+
+    def _note_damage(self, damage: DamagedRecords) -> None:
+        """Report damage when a reader first meets it, in the thread of that reader."""
+        logger.error("%s: damaged: %s", self.name, damage)
+        self._on_damage()
+
     def _check_writable(self) -> None:
         self._queue.check_writable()
 
@@ -820,8 +848,9 @@ def _end_of(recovered: RecoveredLog) -> LogPosition:
     start = recovered.partition.start_offset
     last = recovered.segments[-1] if recovered.segments else None
     if last is None or last.next_offset < start:
-        return LogPosition(start, -1, 0)
-    return LogPosition(last.next_offset, last.base_offset, last.size)
+        return LogPosition(max(start, recovered.end_offset), -1, 0)
+    end_offset = max(last.next_offset, recovered.end_offset)
+    return LogPosition(end_offset, last.base_offset, last.size)
 
 
 def _gap(offset: int, snapshot: LogSnapshot) -> Gap | None:

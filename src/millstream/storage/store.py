@@ -165,7 +165,7 @@ class Store:
         self._recovered: dict[LogName, RecoveredLog] = {}
         self._failed: dict[LogName, MillstreamError] = {}
         self._damaged: dict[LogName, None] = {}
-        """Logs in which recovery found damage, a subset of the two above."""
+        """Logs in which recovery or a reader found damage."""
         self.health = LogHealth()
         """Logs that cannot be written at present."""
         self._logs: dict[LogName, Log] = {}
@@ -428,13 +428,22 @@ class Store:
         return list(self._logs.values())
 
     def damage(self) -> dict[LogName, list[MillstreamError]]:
-        """Return the damage found by recovery, by log; empty if there is none."""
+        """Return the damage found by recovery and by readers, by log; empty if there is none."""
         damage: dict[LogName, list[MillstreamError]] = {}
-        for name in self._damaged:
+        for name in tuple(self._damaged):
             if name in self._failed:
                 damage[name] = [self._failed[name]]
-            elif (log := self._recovered.get(name)) is not None:
-                damage[name] = [*log.damage, *([log.offline] if log.offline else [])]
+                continue
+            recovered, log = self._recovered.get(name), self._logs.get(name)
+            found: list[MillstreamError] = []
+            if log is not None:
+                found += log.damage
+            elif recovered is not None:
+                found += recovered.damage
+            if recovered is not None and recovered.offline and recovered.offline not in found:
+                found.append(recovered.offline)
+            if found:
+                damage[name] = found
         return damage
 
     def recovered(self) -> dict[LogName, list[str]]:
@@ -589,7 +598,12 @@ class Store:
             deletions_max=self.config.deletions_max,
             on_open=self._limit_open_files,
             on_unhealthy=partial(self.health.add, name),
+            on_damage=partial(self._note_damage, name),
         )
+
+    def _note_damage(self, name: LogName, _: Log) -> None:
+        """Note that a reader found damage; called in the thread of the reader."""
+        self._damaged[name] = None
 
     def _limit_open_files(self, log: Log) -> None:
         """Record that a log opened a file, and close idle logs beyond the limit, oldest first."""

@@ -13,7 +13,7 @@ from millstream.broker.partition.results import FetchResult, append_time_of
 from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     BatchTooLarge,
-    CorruptBatch,
+    DamagedRecords,
     DeadlineExceeded,
     InvalidBatch,
     LogClosed,
@@ -329,7 +329,7 @@ class TestReading:
             first = bench.store.get("t").segments[1].base_offset
             bench.filesystem.flip_bit(path, 8 * 100)
             bench = await bench.again(is_clean=True)
-            with pytest.raises(CorruptBatch):
+            with pytest.raises(DamagedRecords):
                 bench.partition.reader.read(first, size_max=100)
             assert bench.partition.reader.read(0, size_max=100).next_offset == 1
             assert bench.partition.reader.read(first + 1, size_max=100).next_offset == first + 2

@@ -9,7 +9,7 @@ import pytest
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.states import ALL_PRODUCER_IDS
 from millstream.config.schema import Durability, LogConfig
-from millstream.errors import CorruptBatch, InvalidProducerEpoch, UnknownProducer
+from millstream.errors import DamagedRecords, InvalidProducerEpoch, UnknownProducer
 from tests.broker.partitions import (
     DIRECTORY,
     SMALL_SEGMENTS,
@@ -199,13 +199,18 @@ class TestComingBack:
             disk.flip_bit(path, 8 * (size + 65))
             bench = Bench(disk.copy())
             await bench.partition.open()
-            with pytest.raises(CorruptBatch):
+            with pytest.raises(DamagedRecords):
                 append(bench.partition, batch(b"x"))
-            assert bench.partition.last_stable_offset == 0
+            reader = bench.partition.reader
             assert bench.partition.high_watermark == 3
-            assert bench.partition.reader.read(0, size_max=1).next_offset == 1
-            with pytest.raises(CorruptBatch):
-                bench.partition.reader.read(1, size_max=1)
+            assert bench.partition.last_stable_offset == 2, "a transaction is open there"
+            assert reader.read(0, size_max=1).next_offset == 1
+            with pytest.raises(DamagedRecords, match="the outcome of a transaction may be in"):
+                reader.read(0, size_max=1, is_committed_only=True)
+            for is_committed_only in (False, True):
+                with pytest.raises(DamagedRecords, match="offset 1 is lost"):
+                    reader.read(1, size_max=1, is_committed_only=is_committed_only)
+            assert reader.read(2, size_max=1).next_offset == 3
             await bench.partition.delete_before(0)
             await bench.close()
             assert SNAPSHOT not in bench.filesystem.paths()

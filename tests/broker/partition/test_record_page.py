@@ -11,11 +11,12 @@ import pytest
 from millstream.broker.partition import record_page as difference
 from millstream.broker.partition.record_page import NewRecordsWaiter, RecordPage, read_page
 from millstream.broker.partition.results import FetchResult
-from millstream.errors import OffsetOutOfRange
+from millstream.errors import DamagedRecords, OffsetOutOfRange
+from millstream.records.batch import decode_header, seal, split
 from millstream.records.compression import Codec
 from millstream.testing import ManualClock
 from millstream.testing.clocks.manual_timers import ManualTimers
-from tests.broker.partitions import SMALL_SEGMENTS, Bench, append, batch, run
+from tests.broker.partitions import DIRECTORY, SMALL_SEGMENTS, SNAPSHOT, Bench, append, batch, run
 from tests.storage.logs import turns
 
 
@@ -222,3 +223,75 @@ def test_a_wait_that_is_called_off_leaves_nothing_behind() -> None:
 def test_the_size_of_a_record_counts_all_that_its_writer_chose() -> None:
     record: Any = SimpleNamespace(value=b"1234", key=b"123", headers=(("ab", b"1"), ("c", None)))
     assert difference.size_of(record) == 11
+
+
+# Damage.
+
+
+async def damaged(bench: Bench, offset: int, *, has_snapshot: bool = True) -> Bench:
+    """Close the partition, damage the batch at `offset`, and open it again."""
+    await bench.close()
+    disk = bench.filesystem
+    if not has_snapshot:
+        disk.remove(SNAPSHOT)
+    path = f"{DIRECTORY}/{0:020d}.log"
+    position = 0
+    for header, stored in split(disk.content(path)):
+        if header.base_offset == offset:
+            break
+        position += len(stored)
+    disk.flip_bit(path, 8 * (position + 65))
+    bench = Bench(disk.copy())
+    await bench.partition.open()
+    return bench
+
+
+@pytest.mark.parametrize("offset", [2, 4], ids=["in the middle", "at the end"])
+def test_records_before_damage_come_first_and_then_an_error_and_never_nothing(offset) -> None:
+    async def scenario(bench: Bench) -> None:
+        for number in range(5):
+            await append(bench.partition, batch(b"%d" % number))
+        bench = await damaged(bench, offset)
+        found = await read(bench, 0)
+        assert (offsets(found), found.next_offset) == (list(range(offset)), offset)
+        assert found.head == 5
+        with pytest.raises(DamagedRecords) as raised:
+            await read(bench, found.next_offset)
+        assert (raised.value.from_offset, raised.value.to_offset) == (offset, offset)
+        found = await read(bench, offset + 1)
+        assert (offsets(found), found.next_offset) == (list(range(offset + 1, 5)), 5)
+
+    run(scenario)
+
+
+def test_records_of_a_transaction_that_may_have_ended_in_lost_batches_are_an_error() -> None:
+    async def scenario(bench: Bench) -> None:
+        await append(bench.partition, batch(b"0"))
+        await transact(bench, b"1", is_commit=True)
+        await append(bench.partition, batch(b"3"))
+        bench = await damaged(bench, 2, has_snapshot=False)
+        assert offsets(await read(bench, 0)) == [0]
+        for offset in (1, 2):
+            with pytest.raises(DamagedRecords):
+                await read(bench, offset)
+        assert offsets(await read(bench, 3)) == [3]
+        assert bench.partition.last_stable_offset == 4
+
+    run(scenario)
+
+
+def test_a_batch_that_cannot_be_opened_costs_its_own_records() -> None:
+    async def scenario(bench: Bench) -> None:
+        await append(bench.partition, batch(b"0"))
+        header = decode_header(batch(b"1"))
+        junk = header._replace(attributes=Codec.GZIP.value)
+        await append(bench.partition, seal(junk, b"not gzip"))
+        await append(bench.partition, batch(b"2"))
+        found = await read(bench, 0)
+        assert (offsets(found), found.next_offset) == ([0], 1)
+        with pytest.raises(DamagedRecords) as raised:
+            await read(bench, 1)
+        assert (raised.value.from_offset, raised.value.to_offset) == (1, 1)
+        assert offsets(await read(bench, 2)) == [2]
+
+    run(scenario)

@@ -18,6 +18,7 @@ from millstream.broker.streams.writers import StreamClosure, WriteMark, WriterPo
 from millstream.config.schema import MIB
 from millstream.errors import (
     BatchTooLarge,
+    DamagedRecords,
     InvalidRequest,
     MillstreamError,
     StreamClosed,
@@ -30,6 +31,7 @@ from millstream.errors import (
 from millstream.records.build import build_batch
 from millstream.records.iterate import read_all
 from millstream.records.record import Record
+from millstream.servers.http.streams.stream_chunk import read_chunk
 from tests.broker.partitions import append
 from tests.broker.streams.node import JSON, TEXT, Node, turns
 
@@ -72,6 +74,29 @@ def test_what_was_told_of_a_stream_holds_over_another_start(again: Any) -> None:
             await node.append("a", b"z", mark=WriteMark(sequence="s0"))
         assert await node.values("a") == [b"first", b"x", b"y"]
         assert stream.row.ttl_seconds == 50
+
+    on_a_node(work)
+
+
+def test_a_stream_with_a_lost_mark_can_be_read_around_it_and_takes_no_appends() -> None:
+    async def work(node: Node) -> None:
+        await node.create("a", TEXT, b"first")
+        await node.append("a", b"x" * 300, mark=by(0))
+        await node.append("a", b"y", mark=by(1))
+        disk = node.disk.copy()
+        path = next(p for p in disk.paths() if p.startswith("/data/") and p.endswith(".log"))
+        disk.flip_bit(path, 8 * (disk.content(path).index(b"xxx") + 10))
+        node.streams.end_waits()
+        node.disk = node.filesystem = disk
+        node.metadata = node.metadata.reopened()
+        await node.start()
+        stream = node.streams.get("a")
+        assert [r.value for r in (await read_chunk(stream, 0)).records] == [b"first"]
+        with pytest.raises(DamagedRecords):
+            await read_chunk(stream, 1)
+        assert [r.value for r in (await read_chunk(stream, 2)).records] == [b"y"]
+        with pytest.raises(DamagedRecords):
+            await stream.append([b"x" * 300], by(0))
 
     on_a_node(work)
 

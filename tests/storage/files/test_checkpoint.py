@@ -15,6 +15,7 @@ from millstream.storage.files.checkpoint import (
     CHECKPOINT_SIZE,
     NOTHING_SYNCED,
     SLOT_SIZE,
+    UNKNOWN_END,
     Checkpoint,
     SyncPoint,
     decode_checkpoint,
@@ -26,11 +27,12 @@ from millstream.testing.disk.crash_states import crash_states
 EARLY = SyncPoint(0, 700)
 LATE = SyncPoint(0, 900)
 NEXT_SEGMENT = SyncPoint(40, 100)
+WITH_END = SyncPoint(40, 100, 47)
 BLANK = bytes(SLOT_SIZE)
 
 
 def slot(synced: SyncPoint, *, turn: int = 0, magic: bytes = b"MSCP", version: int = 1) -> bytes:
-    body = struct.pack("<4sHHqq", magic, version, turn, *synced)
+    body = struct.pack("<4sHHqq", magic, version, turn, *synced[:2])
     return body + struct.pack("<II", crc32c(body), 0)
 
 
@@ -73,6 +75,11 @@ DAMAGE = [
 
 
 def test_a_slot_lies_as_it_is_drawn():
+    drawn = bytes.fromhex("4d534350 0200 0100 2800000000000000 6400000000000000 07000000")
+    assert encode_slot(WITH_END, 1) == drawn + struct.pack("<I", crc32c(drawn))
+
+
+def test_a_slot_of_version_1_says_nothing_about_the_end():
     drawn = bytes.fromhex("4d534350 0100 0100 2800000000000000 6400000000000000")
     assert encode_slot(NEXT_SEGMENT, 1) == drawn + struct.pack("<II", crc32c(drawn), 0)
     assert (SLOT_SIZE, CHECKPOINT_SIZE) == (32, 64)
@@ -92,10 +99,25 @@ def test_the_later_of_two_slots_wins(first, second, found):
     assert decode_checkpoint(slot(first) + slot(second, turn=1)) == found
 
 
-@given(*[st.builds(SyncPoint, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))] * 2)
+POINTS = st.builds(
+    SyncPoint,
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+    st.just(UNKNOWN_END),
+)
+
+
+@given(POINTS, POINTS)
 def test_a_checkpoint_reads_back_as_it_was_written(first, second):
     data = encode_slot(first, 0) + encode_slot(second, 1)
     assert decode_checkpoint(data) == max(first, second)
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**63 - 1), st.integers(0, 2**33))
+def test_the_end_reads_back_unless_the_segment_has_too_many_offsets(base, size, offsets):
+    read_back = decode_checkpoint(encode_slot(SyncPoint(base, size, base + offsets), 0) + BLANK)
+    end = base + offsets if offsets < 2**32 else UNKNOWN_END
+    assert read_back == SyncPoint(base, size, end)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -111,6 +133,11 @@ def test_two_torn_slots_say_nothing(damage: Callable[[bytes], bytes]):
 
 def test_every_flipped_bit_silences_its_slot():
     data = slot(LATE) + BLANK
+    for bit in range(8 * SLOT_SIZE):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert decode_checkpoint(bytes(damaged)) == NOTHING_SYNCED
+    data = encode_slot(WITH_END, 1) + BLANK
     for bit in range(8 * SLOT_SIZE):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8

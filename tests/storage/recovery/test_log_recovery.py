@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from millstream.config.schema import Durability, LogConfig
-from millstream.errors import CorruptBatch, CorruptFile, LogOffline, UnknownFormat
+from millstream.errors import DamagedRecords, LogOffline, UnknownFormat
 from millstream.records.batch import BatchHeader, split
 from millstream.storage.files.document import encode_document
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment
@@ -159,9 +159,11 @@ async def test_damage_before_the_checkpoint_is_reported_and_not_cut_off(
     assert f"{FIRST}: valid up to byte {last}, synced up to byte {size}" in str(store.damage())
     with pytest.raises(LogOffline):
         await log.append(batch_of(b"on"))
-    assert [r.offset for r in log.records()] == [0, 1]
-    with pytest.raises(CorruptFile, match="synced up to byte"):
-        log.read(2)
+    assert [r.offset for r in log.records(until=2)] == [0, 1]
+    with pytest.raises(DamagedRecords, match=f"{FIRST}: byte {last}: .*offset 2 is lost"):
+        list(log.records())
+    assert log.end_offset == 3, "the log is damaged, not shorter"
+    assert not log.read(3).data
     await store.close()
     assert disk.contents() == before, "nothing is touched"
 
@@ -277,7 +279,7 @@ async def test_a_damaged_segment_without_a_seal_does_not_hide_what_follows() -> 
     disk.flip_bit(FIRST, 8 * 100)
     store, log = await opened(disk, SMALL)
     assert f"{FIRST}: byte 0: batch checksum is" in str(store.damage())
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedRecords):
         log.read(0)
     following = log.segments[1].base_offset
     assert [r.offset for r in log.records(following)] == list(range(following, 6))
@@ -291,7 +293,7 @@ async def test_a_seal_without_its_log_in_the_middle_is_a_hole() -> None:
     disk.remove(DIRECTORY + second)
     store, log = await opened(disk, SMALL)
     assert "the log that it seals is missing" in str(store.damage())
-    with pytest.raises(CorruptFile, match="has no segment"):
+    with pytest.raises(DamagedRecords, match="a segment is missing"):
         log.read(int(second[:20]))
     assert (await log.append(batch_of(b"on"))).offset == 6
 

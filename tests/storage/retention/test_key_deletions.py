@@ -11,7 +11,7 @@ from crc32c import crc32c
 from millstream.config.schema import Durability, LogConfig, StoreConfig
 from millstream.errors import (
     CorruptBatch,
-    CorruptFile,
+    DamagedRecords,
     DiskFull,
     LogClosed,
     LogOffline,
@@ -438,11 +438,11 @@ async def test_what_was_deleted_does_not_come_back_because_something_is_damaged(
     assert offsets(log, 18) == [offset for offset in WITHOUT_K1 if offset >= 18]
     assert [r.offset for r in log.records(0, until=9)] == [o for o in WITHOUT_K1 if o < 9]
     for offset in range(9, 18):
-        with pytest.raises(CorruptFile, match="the deleted records are not known"):
+        with pytest.raises(DamagedRecords, match="the deleted records are not known"):
             log.read(offset)
-    with pytest.raises(CorruptFile):
+    with pytest.raises(DamagedRecords):
         log.find_timestamp(3_000)
-    with pytest.raises(CorruptFile):
+    with pytest.raises(DamagedRecords):
         list(log.records_between(0, 10**6))
     with pytest.raises(CorruptBatch):
         await log.delete_keys(key=b"k2")
@@ -460,7 +460,7 @@ async def test_with_its_index_of_keys_only_a_damaged_batch_cannot_be_read():
     spoil(disk, 13)
     log = await reopened(disk)
     assert [r.offset for r in log.records(9, until=12)] == [9, 10]
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedRecords):
         log.read(12)
     assert log.read(15).next_offset == 18
 

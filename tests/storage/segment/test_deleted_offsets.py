@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.errors import CorruptBatch, InvalidAddress, StorageFailed
+from millstream.errors import DamagedRecords, InvalidAddress, StorageFailed
 from millstream.records.batch import HEADER_SIZE, decode_header
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
@@ -240,9 +240,9 @@ async def test_damage_is_not_made_to_look_sound_by_leaving_records_out():
     disk.flip_bit(path, at * 8)
     hide(log, [12])
     for is_checked in (True, False):
-        with pytest.raises(CorruptBatch, match=f"byte {address.position}: batch checksum is"):
+        with pytest.raises(DamagedRecords, match=f"byte {address.position}: batch checksum is"):
             log.read(12, is_checked=is_checked)
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedRecords):
         log.find_timestamp(stamp_of(12))
 
 

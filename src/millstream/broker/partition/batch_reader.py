@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left, bisect_right
 
 from millstream.broker.partition.results import FetchResult
+from millstream.errors import DamagedRecords
 from millstream.records.batch import HEADER_SIZE, LENGTH_END, decode_header, split
 from millstream.records.filter.batch_filter import FilterRules, filler_batches, filter_batches
 from millstream.storage.log import Log
@@ -30,6 +31,8 @@ def read_batches(
     Together they have at most `size_max` bytes; with `is_first`, a single larger batch is returned.
     An offset before the start of the log means the start. The batch in which the log starts is then
     returned without its records before the start, because no reader would know to skip them.
+
+    Raises `DamagedRecords` if the first batch is damaged; a damaged one behind it is the end.
     """
     parts: list[memoryview] = []
     blank: memoryview | None = None
@@ -38,7 +41,13 @@ def read_batches(
     while position < end_offset and (size < size_max or (is_first and not parts)):
         if log.masks:
             position = min(_after_deleted(log, position), end_offset - 1)
-        chunk = log.read(position, size_max=max(0, size_max - size))
+        try:
+            chunk = log.read(position, size_max=max(0, size_max - size))
+        except DamagedRecords:
+            if not parts and blank is None:
+                raise
+            end_offset = position  # A read from there reports it.
+            break
         data, next_offset = chunk.data, chunk.next_offset
         if next_offset > end_offset:
             data, next_offset = cut_at(data, end_offset)

@@ -190,7 +190,7 @@ class Partition:
         reader = PartitionReader(
             log,
             states,
-            known_offset=recovered.known_offset if damage else None,
+            undecided=recovered.undecided,
             prefetcher=self._store.prefetcher,
         )
         self._opened = _OpenPartition(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from millstream.broker.partition.batch_reader import read_batches
 from millstream.broker.partition.producers.states import ProducerStates
 from millstream.broker.partition.results import FetchResult, PartitionDescription
-from millstream.errors import OffsetOutOfRange
+from millstream.errors import DamagedRecords, OffsetOutOfRange
 from millstream.records.record import Gap
 from millstream.storage.log import Log
 from millstream.storage.prefetch import ColdRange, Prefetcher
@@ -22,13 +22,13 @@ class PartitionReader:
         log: Log,
         states: ProducerStates,
         *,
-        known_offset: int | None,
+        undecided: Sequence[DamagedRecords] = (),
         prefetcher: Prefetcher,
     ) -> None:
         self._log = log
         self._states = states
-        self._known_offset = known_offset
-        """The log is damaged here: from this offset on the producers of batches are unknown."""
+        self._undecided = undecided
+        """Ranges before damage in which it is unknown which records are committed."""
         self._prefetcher = prefetcher
 
     # Offsets.
@@ -46,12 +46,10 @@ class PartitionReader:
     @property
     def last_stable_offset(self) -> int:
         """The end of the records that readers of committed transactions may see."""
-        log, known_offset = self._log, self._known_offset
         first_unstable = self._states.first_unstable_offset
-        if first_unstable is None and known_offset is None:
+        if first_unstable is None:
             return self.high_watermark
-        ends = [offset for offset in (first_unstable, known_offset) if offset is not None]
-        return min(self.high_watermark, max(log.start_offset, min(ends)))
+        return min(self.high_watermark, max(self._log.start_offset, first_unstable))
 
     def end_offset(self, *, is_committed_only: bool) -> int:
         """Return the offset after the last record that a reader of this kind may see."""
@@ -81,23 +79,44 @@ class PartitionReader:
         committed transactions is the last stable offset, nor between the end and the log's next
         offset: with `is_early`, a producer may know of records that readers do not see yet.
 
-        Raises `OffsetOutOfRange` if retention has deleted the records at `offset`. Records that a
-        client deleted are skipped silently: they were deleted so that nobody sees them.
+        Raises `OffsetOutOfRange` if retention has deleted the records at `offset`, and
+        `DamagedRecords` if they are damaged. Records that a client deleted are skipped silently:
+        they were deleted so that nobody sees them.
         """
         log = self._log
+        end_offset = self.end_offset(is_committed_only=is_committed_only)
+        if log.lost is not None and offset >= log.end_offset:
+            raise log.lost  # There may have been more: nobody may take this for the end.
         if not log.eviction_floor <= offset <= log.next_offset:
             raise OffsetOutOfRange(offset, start=log.start_offset, end=self.high_watermark)
+        if is_committed_only and self._undecided:
+            end_offset = min(end_offset, self._decided_end(offset))
         result = read_batches(
-            log,
-            offset,
-            end_offset=self.end_offset(is_committed_only=is_committed_only),
-            size_max=size_max,
-            is_first=is_first,
+            log, offset, end_offset=end_offset, size_max=size_max, is_first=is_first
         )
         if is_committed_only and result.parts:
             aborted = self._states.aborted.between(offset, result.next_offset)
             return result._replace(aborted=aborted)
         return result
+
+    def check_damage(self, offset: int) -> None:
+        """Raise `DamagedRecords` if the record at `offset` is known to be damaged."""
+        for damage in self._log.damage:
+            is_range = isinstance(damage, DamagedRecords)
+            if is_range and damage.from_offset <= offset <= damage.to_offset:
+                raise damage
+
+    def _decided_end(self, offset: int) -> int:
+        """Return the offset up to which the outcomes of transactions are known, from `offset` on.
+
+        Raises `DamagedRecords` if they are not known there.
+        """
+        for damage in self._undecided:
+            if damage.from_offset <= offset <= damage.to_offset:
+                raise damage
+            if offset < damage.from_offset:
+                return damage.from_offset
+        return self.high_watermark
 
     # Removed records.
 

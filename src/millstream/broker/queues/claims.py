@@ -40,7 +40,7 @@ from millstream.broker.queues.read_ahead import ReadAhead, read_offsets
 from millstream.broker.queues.receipts import Delivery
 from millstream.broker.queues.values import CLAIM_MAX, ClaimResult, LeasedJob
 from millstream.clock import Timer, Timers
-from millstream.errors import Busy, MillstreamError
+from millstream.errors import Busy, DamagedRecords, MillstreamError
 from millstream.records.record import StoredRecord
 
 logger = logging.getLogger(__name__)
@@ -350,7 +350,12 @@ class ClaimService:
                 count = read_ahead.jobs.count
                 if count >= wanted or read_ahead.is_full or not has_more:
                     return count
-            has_more = await read_ahead.read_more(frontier)
+            try:
+                has_more = await read_ahead.read_more(frontier)
+            except DamagedRecords:
+                if not read_ahead.is_current(frontier) or not read_ahead.jobs.count:
+                    raise
+                return read_ahead.jobs.count  # These are delivered first.
         return 0
 
     def _partition_order(self) -> Sequence[int]:

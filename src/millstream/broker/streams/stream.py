@@ -37,7 +37,13 @@ from millstream.broker.topics.record_appender import (
     append_timings,
 )
 from millstream.clock import Clock
-from millstream.errors import MillstreamError, RequestError, StreamClosed, UnknownStream
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    RequestError,
+    StreamClosed,
+    UnknownStream,
+)
 from millstream.records.build import build_batch
 from millstream.records.record import Record
 
@@ -94,6 +100,8 @@ class DurableStream:
         self._closing: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
+        self._damage: DamagedRecords | None = None
+        """Marks are lost, so the stream takes no appends; what is valid can be read."""
         self._watchers: dict[Callable[[], None], None] = {}
         partition.on_rewind = self._in_flight.rewind
         partition.before_removal = self._save_before_removal
@@ -129,7 +137,12 @@ class DurableStream:
             await self._truncate(end_offset)
         cursor = max(self._writer_checkpoint.saved_offset, partition.log_start_offset)
         while cursor < end_offset:
-            fetched = partition.reader.read(cursor, size_max=REPLAY_BYTES_MAX)
+            try:
+                fetched = partition.reader.read(cursor, size_max=REPLAY_BYTES_MAX)
+            except DamagedRecords as damage:
+                self._damage = damage
+                cursor = damage.to_offset + 1
+                continue
             if not fetched.parts:
                 break
             work = partial(lambda result: list(marks_in(result, partition.topic_id)), fetched)
@@ -208,12 +221,18 @@ class DurableStream:
 
     def _submit(self, batch: bytes, write: InFlightAppend) -> asyncio.Future[Appended]:
         self._check_exists()
+        self._check_marks()
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self.partition.appender.append(
             batch, future, timeout_ms=APPEND_TIMEOUT_MS, on_admit=partial(self._admit, write)
         )
         future.add_done_callback(partial(self._settle, write))
         return future
+
+    def _check_marks(self) -> None:
+        """Raise if it is not known what was written: a retried append would be stored twice."""
+        if self._damage is not None:
+            raise self._damage
 
     def _check_exists(self) -> None:
         if self.is_deleted:
@@ -280,6 +299,7 @@ class DurableStream:
     async def _close(self, mark: WriteMark) -> StreamAppendResult:
         """Close the stream, while nothing new is admitted."""
         await self._in_flight.settled()
+        self._check_marks()
         try:
             self.writers.check(mark, has_data=False)
         except DuplicateWrite as refusal:
@@ -302,7 +322,7 @@ class DurableStream:
         await self.open()
         while self._closing is not None:
             await asyncio.shield(self._closing)
-        if not self.is_deleted:
+        if not self.is_deleted and self._damage is None:
             await self._writer_checkpoint.put(self._checkpoint_offset())
 
     async def _save_before_removal(self) -> None:
@@ -324,6 +344,7 @@ class DurableStream:
         return (
             self._is_open
             and not self.is_deleted
+            and self._damage is None
             and self._checkpoint_offset() > self._writer_checkpoint.saved_offset
         )
 
@@ -335,7 +356,7 @@ class DurableStream:
 
     def _save_if_worthwhile(self) -> None:
         unsaved = self._checkpoint_offset() - self._writer_checkpoint.saved_offset
-        if not self.is_deleted and unsaved >= CHECKPOINT_RECORDS:
+        if not self.is_deleted and self._damage is None and unsaved >= CHECKPOINT_RECORDS:
             self._writer_checkpoint.put(self._checkpoint_offset()).add_done_callback(_ignore)
 
     # Watching.

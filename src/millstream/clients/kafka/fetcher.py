@@ -22,6 +22,7 @@ from millstream.clients.kafka.retry import RetriableError, raise_for_code
 from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds
 from millstream.errors import (
     CorruptBatch,
+    DamagedRecords,
     MalformedAnswer,
     NodeUnreachable,
     OffsetOutOfRange,
@@ -196,6 +197,9 @@ class PartitionFetcher:
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start, end = self._bounds()
             raise OffsetOutOfRange(self._position, start=start, end=end)
+        if result.error_code == ErrorCode.CORRUPT_MESSAGE:
+            at = self._position
+            raise DamagedRecords(message, "the node cannot read it", from_offset=at, to_offset=at)
         raise_for_code(result.error_code, message)
         is_committed = self._isolation is Isolation.READ_COMMITTED
         limit = result.last_stable_offset if is_committed else result.high_watermark

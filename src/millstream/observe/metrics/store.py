@@ -252,8 +252,8 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
     ),
     gauge(
         "millstream_store_damaged_logs",
-        "Logs found damaged when the data was opened.",
-        lambda store: store.opening.damaged_logs,
+        "Logs in which damage was found, when the data was opened or by a reader.",
+        lambda store: len(store.damage()),
     ),
     counter(
         "millstream_store_upkeep_runs_total",

@@ -35,6 +35,7 @@ class OpenedShape(Struct, kw_only=True):
     scanned_bytes: int
     """Bytes that had to be scanned; 0 after a clean stop."""
     damaged_logs: int
+    """Logs in which damage was found, then or by a reader since."""
 
 
 class NodeAnswer(Struct, kw_only=True):

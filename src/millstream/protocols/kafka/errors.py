@@ -82,6 +82,8 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.LogClosed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.CorruptData: ErrorCode.KAFKA_STORAGE_ERROR,
+        # Clients tell their user, instead of trying again forever.
+        errors.DamagedRecords: ErrorCode.CORRUPT_MESSAGE,
     }
 )
 
@@ -92,6 +94,7 @@ def code_of(error: errors.MillstreamError) -> ErrorCode:
 
 
 _PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
+    ErrorCode.CORRUPT_MESSAGE: errors.InvalidBatch,
     ErrorCode.INVALID_REQUEST: errors.InvalidRequest,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
     ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,

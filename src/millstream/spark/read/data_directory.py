@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds, TopicDescription
-from millstream.errors import OffsetOutOfRange, UnknownLog, UnknownTopic
+from millstream.errors import DamagedRecords, OffsetOutOfRange, UnknownLog, UnknownTopic
 from millstream.records.batch import Bytes, split
 from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
@@ -235,7 +235,14 @@ def _gather(state: LogState, offset: int, end: int) -> tuple[Bytes, int]:
     parts: list[memoryview] = []
     size = 0
     while offset < end and size < CHUNK_BYTES // 4:
-        result = state.read(offset, size_max=CHUNK_BYTES - size, records_max=None, is_checked=True)
+        try:
+            result = state.read(
+                offset, size_max=CHUNK_BYTES - size, records_max=None, is_checked=True
+            )
+        except DamagedRecords:
+            if not parts:
+                raise
+            break  # The next chunk reports it.
         data, offset = result.data, result.next_offset
         if offset > end:
             data, offset = _before(data, end)

@@ -386,6 +386,8 @@ class ActiveSegments:
         last = segments[-1] if segments else None
         if not self._can_reopen or not isinstance(last, SealedSegment):
             return None
+        if self._context.state.damage:
+            return None  # Its seal tells where it ends if its last batches are lost.
         if last.generation > 0 or last.base_offset <= self._retired:
             return None
         return last if self._fits(stats_from_seal(last.seal), header) else None

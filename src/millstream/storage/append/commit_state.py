@@ -228,7 +228,8 @@ class CommitState:
         if self.checkpoint is None or position.position == 0:
             return  # An empty segment may be removed again, so nothing may refer to it.
         try:
-            self.checkpoint.write(SyncPoint(position.segment, position.position))
+            offset, base_offset, size = position
+            self.checkpoint.write(SyncPoint(base_offset, size, offset))
         except OSError as error:
             logger.warning("%s: checkpoint cannot be written: %s", self._context.name, error)
             self.checkpoint = None

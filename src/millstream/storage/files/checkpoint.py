@@ -1,17 +1,21 @@
 r"""Checkpoint of a partition: how far its log is known to be durable.
 
-     0      4         6      8             16       24       28  32
-    +------+---------+------+-------------+--------+--------+---+
-    | MSCP | version | turn | base offset | synced | crc32c | 0 |   twice, one after the other
-    +------+---------+------+-------------+--------+--------+---+
+     0      4         6      8             16       24        28       32
+    +------+---------+------+-------------+--------+---------+--------+
+    | MSCP | version | turn | base offset | synced | offsets | crc32c |   twice, one after the other
+    +------+---------+------+-------------+--------+---------+--------+
 
-Little-endian; the checksum covers the 24 bytes before it. A slot says: all segments before `base
-offset`, and the first `synced` bytes of that one, were synced. It is written after the sync
-returned, so it is true whenever it reaches the disk, and it may be late. The two slots are written
-in turn, so that an interrupted write leaves the other one.
+Little-endian; the checksum covers the 28 bytes before it. A slot says: all segments before `base
+offset`, and the first `synced` bytes of that one, were synced; these bytes hold `offsets` offsets.
+It is written after the sync returned, so it is true whenever it reaches the disk, and it may be
+late. The two slots are written in turn, so that an interrupted write leaves the other one.
+
+Version 1 has no `offsets`: the checksum is in its place, and covers the 24 bytes before it. It is
+still read, and written if there are more offsets than the field can hold.
 
 After a crash it distinguishes an unfinished write, which may be cut off, from a lost one, which
-must be reported. The file exists only while a segment has no seal, and losing it costs no data.
+must be reported; and it tells where the log ended if its last batches are lost. The file exists
+only while a segment has no seal, and losing it costs no data.
 """
 
 from __future__ import annotations
@@ -24,12 +28,19 @@ from crc32c import crc32c
 from millstream.errors import UnknownFormat
 from millstream.storage.disk.filesystem import File, write_all
 
-_SLOT = struct.Struct("<4sHHqq")
-_CRC = struct.Struct("<II")
+_SLOT = struct.Struct("<4sHHqqI")
+_CRC = struct.Struct("<I")
+_SLOT_1 = struct.Struct("<4sHHqq")
+_CRC_1 = struct.Struct("<II")
 _MAGIC = b"MSCP"
-_VERSION = 1
+_VERSION = 2
+_VERSION_WITHOUT_END = 1
+_OFFSETS_MAX = 2**32 - 1
 SLOT_SIZE = _SLOT.size + _CRC.size
 CHECKPOINT_SIZE = 2 * SLOT_SIZE
+
+
+UNKNOWN_END = -1
 
 
 class SyncPoint(NamedTuple):
@@ -37,6 +48,8 @@ class SyncPoint(NamedTuple):
 
     base_offset: int
     size: int
+    end_offset: int = UNKNOWN_END
+    """The offset after the last batch in the synced bytes."""
 
 
 NOTHING_SYNCED = SyncPoint(-1, 0)
@@ -63,8 +76,13 @@ class Checkpoint:
 
 
 def encode_slot(synced: SyncPoint, turn: int) -> bytes:
-    body = _SLOT.pack(_MAGIC, _VERSION, turn, synced.base_offset, synced.size)
-    return body + _CRC.pack(crc32c(body), 0)
+    base_offset, size, end_offset = synced
+    offsets = end_offset - base_offset
+    if end_offset == UNKNOWN_END or offsets > _OFFSETS_MAX:
+        body = _SLOT_1.pack(_MAGIC, _VERSION_WITHOUT_END, turn, base_offset, size)
+        return body + _CRC_1.pack(crc32c(body), 0)
+    body = _SLOT.pack(_MAGIC, _VERSION, turn, base_offset, size, offsets)
+    return body + _CRC.pack(crc32c(body))
 
 
 def decode_checkpoint(data: bytes) -> SyncPoint:
@@ -74,9 +92,18 @@ def decode_checkpoint(data: bytes) -> SyncPoint:
 
 
 def _decode_slot(slot: bytes) -> SyncPoint:
-    if len(slot) != SLOT_SIZE or _CRC.unpack_from(slot, _SLOT.size) != (crc32c(slot[:24]), 0):
+    if len(slot) != SLOT_SIZE:
         return NOTHING_SYNCED
-    magic, version, _, base_offset, size = _SLOT.unpack_from(slot)
-    if (magic, version) != (_MAGIC, _VERSION):
-        raise UnknownFormat(f"checkpoint has version {version}, expected {_VERSION}")
-    return SyncPoint(base_offset, size)
+    magic, version, _, base_offset, size, offsets = _SLOT.unpack_from(slot)
+    if _CRC.unpack_from(slot, _SLOT.size)[0] == crc32c(slot[: _SLOT.size]):
+        _check_version(magic, version, _VERSION)
+        return SyncPoint(base_offset, size, base_offset + offsets)
+    if _CRC_1.unpack_from(slot, _SLOT_1.size) == (crc32c(slot[: _SLOT_1.size]), 0):
+        _check_version(magic, version, _VERSION_WITHOUT_END)
+        return SyncPoint(base_offset, size)
+    return NOTHING_SYNCED
+
+
+def _check_version(magic: bytes, version: int, expected: int) -> None:
+    if (magic, version) != (_MAGIC, expected):
+        raise UnknownFormat(f"checkpoint has version {version}, expected {expected}")

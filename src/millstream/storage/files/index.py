@@ -87,6 +87,12 @@ class SegmentIndex:
         number = bisect_right(range(len(self)), position, key=lambda n: numbers[n * _COLUMNS + 1])
         return self[max(number - 1, 0)]
 
+    def after_position(self, position: int) -> IndexEntry | None:
+        """Return the first entry after a position in the log, if there is one."""
+        numbers = self._numbers
+        number = bisect_right(range(len(self)), position, key=lambda n: numbers[n * _COLUMNS + 1])
+        return self[number] if number < len(self) else None
+
     def growing(self) -> SegmentIndex:
         """Return a copy to which entries can be added."""
         return SegmentIndex(array("q", self._numbers))

@@ -92,7 +92,7 @@ def summarize_log(store: Store, name: LogName) -> LogSummary | None:
     if recovered is None:
         return None if store.is_failed(name) else EMPTY_SUMMARY
     segments, start = recovered.segments, recovered.partition.start_offset
-    end = segments[-1].next_offset if segments else start
+    end = max(segments[-1].next_offset if segments else start, recovered.end_offset)
     is_unknown = recovered.partition.deletions or recovered.damage or recovered.offline
     return LogSummary(segments, max(start, end), None if is_unknown else {})
 

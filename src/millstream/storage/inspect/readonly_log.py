@@ -16,8 +16,8 @@ that are the same before and after everything else was read belong together; if 
 everything is read again. Offsets are dense in every generation of a segment, so a reader continues
 in another one where it was in the first, without a gap and without duplicates.
 
-**Damage** is reported, never skipped: when a reader reaches it, or, at the end of the log, when it
-asks for the end.
+**Damage** is reported, never skipped, when a reader reaches it. If it is not known where the log
+ended, it is reported to who asks for the end.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from millstream.errors import (
 from millstream.storage.disk.file_cache import FileCache
 from millstream.storage.disk.filesystem import Filesystem, join, parent
 from millstream.storage.disk.readonly_filesystem import ReadOnlyFilesystem
+from millstream.storage.files.checkpoint import UNKNOWN_END, SyncPoint
 from millstream.storage.files.document import DOCUMENT_SIZE_MAX
 from millstream.storage.files.index import SegmentIndex
 from millstream.storage.files.names import PARTITION_FILE, SegmentId, parse_segment_file
@@ -54,8 +55,9 @@ from millstream.storage.inspect.catalog import (
 )
 from millstream.storage.inspect.unsealed_tail import UnsealedTail
 from millstream.storage.retention.key_deletions import resolve_deleted_offsets
+from millstream.storage.segment.damage import ANY_TIME, BatchPosition, scan_past_damage
 from millstream.storage.segment.log_state import DeletedOffsets, LogPosition, LogState
-from millstream.storage.segment.scan import scan
+from millstream.storage.segment.scan import SegmentScan, scan
 from millstream.storage.segment.segment import LogDirectory, SealedSegment, Segment
 
 T = TypeVar("T")
@@ -68,9 +70,6 @@ _MAPS_MAX = 16
 
 _TRIES_MAX = 100
 """How often files may change while they are read: far more than can happen."""
-
-_ANY_TIME = 2**63 - 1
-"""Later than every record: the greatest timestamp of a segment that cannot be read completely."""
 
 
 class ReadOnlyLog:
@@ -85,6 +84,7 @@ class ReadOnlyLog:
         )
         self._sealed: dict[SegmentId, SealedSegment] = {}
         self._tails: dict[int, UnsealedTail] = {}
+        self._damaged: dict[SegmentId, SealedSegment] = {}
         self._masks: dict[Segment, DeletedOffsets | None] = {}
         self._rules: Sequence[DeletionRule] = ()
         self._state: LogState | None = None
@@ -224,6 +224,12 @@ class ReadOnlyLog:
                     return segments, error
                 continue
             tail, damage = self._tail(segment_files, partition)
+            if damage is not None:
+                following = live[number + 1].base_offset if number + 1 < len(live) else None
+                damaged = self._damaged_segment(segment_files, following, files.synced)
+                if damaged is not None:
+                    segments.append(damaged)
+                    continue
             if tail.size:
                 segments.append(tail.segment)
             if damage is not None:
@@ -237,6 +243,8 @@ class ReadOnlyLog:
         bases = {segment.base_offset for segment in live}
         for base in self._tails.keys() - bases:
             del self._tails[base]
+        for segment in self._damaged.keys() - live:
+            self._damaged.pop(segment).forget()
 
     def _sealed_segment(self, segment_files: SegmentFiles, following: int | None) -> SealedSegment:
         known = self._sealed.get(segment_files.id)
@@ -268,20 +276,14 @@ class ReadOnlyLog:
         """
         file = self._log_directory.filesystem.open_readonly(segment_files.path("log"))
         view = file.map(file.size())
-        log_scan = scan(
-            view,
-            base_offset=segment_files.base_offset,
-            created_ms=0,
-            index_interval_bytes=len(view) + 1,
-            leader_epoch=segment_files.leader_epoch,
-        )
+        log_scan = self._scan(segment_files, view)
         seal = log_scan.stats.seal(0)
         if log_scan.damage is None:
             return seal
         if following is None:
             path, damage = segment_files.path("log"), log_scan.damage
             raise CorruptFile(f"{path}: byte {damage.position}: {damage.reason}")
-        return replace(seal, next_offset=following, size=len(view), timestamp_max=_ANY_TIME)
+        return replace(seal, next_offset=following, size=len(view), timestamp_max=ANY_TIME)
 
     def _tail(
         self, segment_files: SegmentFiles, partition: PartitionMetadata
@@ -304,6 +306,50 @@ class ReadOnlyLog:
         return tail, CorruptFile(
             f"{segment_files.path('log')}: valid up to byte {damage.position},"
             f" synced up to byte {attested}: {damage.reason}"
+        )
+
+    def _damaged_segment(
+        self, segment_files: SegmentFiles, following: int | None, synced: SyncPoint
+    ) -> SealedSegment | None:
+        """Return a segment with damage in synced bytes; `None` if it is not known where it ended.
+
+        As in recovery: everything valid in it can be read, and reading the rest fails. Nobody
+        writes to such a log, so the file can be mapped.
+        """
+        attested = segment_files.size if segment_files.is_whole else segment_files.synced
+        known = self._damaged.get(segment_files.id)
+        if known is not None and known.size >= attested:
+            return known
+        is_last = following is None and synced.base_offset == segment_files.base_offset
+        end_offset = synced.end_offset if is_last else following
+        if end_offset in (None, UNKNOWN_END):
+            return None
+        file = self._log_directory.filesystem.open_readonly(segment_files.path("log"))
+        view = file.map(file.size())
+        log_scan = self._scan(segment_files, view)
+        found = scan_past_damage(
+            view,
+            log_scan,
+            end=BatchPosition(attested, end_offset),
+            index_interval_bytes=len(view) + 1,
+        )
+        assert found.end.offset is not None, "the end is known"
+        seal = replace(
+            log_scan.stats.seal(0),
+            next_offset=found.end.offset,
+            size=found.end.position,
+            timestamp_max=ANY_TIME,
+        )
+        self._damaged[segment_files.id] = SealedSegment(self._log_directory, seal)
+        return self._damaged[segment_files.id]
+
+    def _scan(self, segment_files: SegmentFiles, view: memoryview) -> SegmentScan:
+        return scan(
+            view,
+            base_offset=segment_files.base_offset,
+            created_ms=0,
+            index_interval_bytes=len(view) + 1,
+            leader_epoch=segment_files.leader_epoch,
         )
 
     def _masks_of(
@@ -369,7 +415,7 @@ def _lost(
     has_tail = any(
         segment_files.has_log and not segment_files.is_sealed for segment_files in files.segments
     )
-    base, size = files.synced
+    base, size, _ = files.synced
     last_offset = max((s.next_offset - 1 for s in segments), default=-1)
     if size > 0 and not has_tail and last_offset < base:
         path = segment_path(files.directory, SegmentId(base, 0), "log")

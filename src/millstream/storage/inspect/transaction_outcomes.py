@@ -36,6 +36,8 @@ class StableOffsetTracker:
     def _begin(self, start: int, rewritten: frozenset[SegmentId]) -> None:
         self._open = OpenTransactions()
         self._next = start
+        self._checked = start
+        """Up to this offset, the batches of open transactions were checked."""
         self._rewritten = rewritten
 
     def update(self, snapshot: LogSnapshot) -> int:
@@ -56,7 +58,25 @@ class StableOffsetTracker:
             self._next = header.next_offset
         self._next = end
         first = self._open.first_offset
-        return end if first is None else max(snapshot.start, first)
+        if first is None:
+            return end
+        self._check_open(snapshot, max(first, self._checked))
+        return max(snapshot.start, first)
+
+    def _check_open(self, snapshot: LogSnapshot, offset: int) -> None:
+        """Raise `DamagedRecords` if a transaction may only seem to be open.
+
+        A flipped bit can begin one, or hide the marker that ends it: the log would seem to end
+        there. Only then are records read, and only of transactions.
+        """
+        for segment in visible_segments(snapshot):
+            if segment.next_offset > offset:
+                reader.check_transactional(
+                    segment,
+                    start=max(offset, snapshot.start),
+                    limit=committed_size(snapshot, segment),
+                )
+        self._checked = snapshot.committed.offset
 
 
 class TransactionOutcomes:

@@ -3,7 +3,8 @@
 Torn is not corrupt. Bytes that were never known to be durable may be an unfinished write, and are
 cut off at the first invalid batch. Bytes that were synced, as proved by a seal, the checkpoint or a
 later sealed segment, must all be there: if one is not, that is data loss, which is reported and
-never cut.
+never cut. The valid batches before and behind it stay readable, and the log ends where it ended
+before, by its seal or the checkpoint: readers must not take a damaged log for a shorter one.
 
     sealed            sealed            no seal: scanned
     +---------------+ +---------------+ +-----------------+-----------+~~~~~~~~~
@@ -34,11 +35,13 @@ from dataclasses import dataclass, field, replace
 
 from millstream.clock import Clock
 from millstream.config.schema import Durability
-from millstream.errors import CorruptData, CorruptFile
+from millstream.errors import CorruptData, CorruptFile, DamagedRecords
+from millstream.storage.disk.file_cache import map_file
 from millstream.storage.disk.filesystem import File, Filesystem, join, write_all
 from millstream.storage.files.checkpoint import (
     CHECKPOINT_SIZE,
     NOTHING_SYNCED,
+    UNKNOWN_END,
     SyncPoint,
     decode_checkpoint,
 )
@@ -53,7 +56,7 @@ from millstream.storage.files.seal import Seal
 from millstream.storage.recovery.generations import choose_generations
 from millstream.storage.recovery.inventory import LogInventory, ScannedSegment
 from millstream.storage.recovery.orphans import Orphans
-from millstream.storage.segment.scan import ScanDamage, SegmentScan
+from millstream.storage.segment.damage import ANY_TIME, BatchPosition, scan_past_damage
 from millstream.storage.segment.segment import (
     GrowingSegment,
     LogDirectory,
@@ -63,9 +66,6 @@ from millstream.storage.segment.segment import (
 )
 
 REWRITE_CHUNK = 4 * 1024 * 1024
-
-_ANY_TIME = 2**63 - 1
-"""Later than every record: the greatest timestamp of a segment that cannot be read completely."""
 
 
 @dataclass(slots=True)
@@ -79,6 +79,10 @@ class RecoveredLog:
     """Whether nothing exists yet, not even its `partition.json`."""
     offline: CorruptData | None = None
     """Why the log can be read but not written: bytes at its end are damaged."""
+    lost: CorruptData | None = None
+    """The same, if it is not known where the log ended: it may have had more than `end_offset`."""
+    end_offset: int = UNKNOWN_END
+    """Where the log ended, if that is known and its last segment is lost."""
     damage: list[CorruptData] = field(default_factory=list)
     """Damage in sealed segments: reads of it fail, everything else works."""
     actions: list[str] = field(default_factory=list)
@@ -123,7 +127,7 @@ class _LogRecovery:
         self._bases = list(self._live)
         self._unacknowledged: list[SegmentId] = []
         self._synced = self._read_checkpoint()
-        self._outgrown: dict[int, int] = {}
+        self._outgrown: dict[int, Seal] = {}
 
     def run(self) -> RecoveredLog:
         """Run all steps."""
@@ -153,8 +157,6 @@ class _LogRecovery:
         )
         unsealed: list[ScannedSegment] = []
         for base in self._bases:
-            if self._result.offline:
-                break
             expected = self._next_offset(unsealed)
             if expected is not None and base != expected:
                 if unsealed or base > max(last_sealed, self._synced.base_offset):
@@ -168,7 +170,7 @@ class _LogRecovery:
             elif base < last_sealed or self._is_rewritten(base):
                 self._seal_again(base)
             else:
-                unsealed.append(self._scan(base, self._attested(base)))
+                self._add_unsealed(base, unsealed)
         return unsealed
 
     # Finding files.
@@ -218,7 +220,8 @@ class _LogRecovery:
             if self._bases and segment.base_offset < self._bases[-1]:
                 self._result.damage.append(missing)
             else:
-                self._result.offline = missing
+                seal = self._inventory.candidates[segment].seal
+                self._lose_end(missing, seal.next_offset if seal else UNKNOWN_END)
 
     def _read_checkpoint(self) -> SyncPoint:
         if CHECKPOINT_FILE not in self._inventory.names:
@@ -240,7 +243,7 @@ class _LogRecovery:
             elif seal is None:
                 continue
             elif candidate.sealed_end is None:
-                self._outgrown[base] = seal.size
+                self._outgrown[base] = seal
                 path = self._path(segment, "seal")
                 self._result.actions.append(
                     f"rebuilt: {path}: seals {seal.size} bytes, the log has {size}"
@@ -273,7 +276,16 @@ class _LogRecovery:
         if base < self._synced.base_offset or self._is_rewritten(base):
             return self._inventory.size(self._live[base])
         checkpoint = self._synced.size if base == self._synced.base_offset else 0
-        return max(checkpoint, self._outgrown.get(base, 0))
+        outgrown = self._outgrown.get(base)
+        return max(checkpoint, outgrown.size if outgrown else 0)
+
+    def _attested_end(self, base: int, attested: int) -> int | None:
+        """Return the offset after the attested bytes of a segment, if it is known."""
+        ends = [self._synced] if self._synced.base_offset == base else []
+        if (seal := self._outgrown.get(base)) is not None:
+            ends.append(SyncPoint(base, seal.size, seal.next_offset))
+        known = (end.end_offset for end in ends if end.size == attested)
+        return next((offset for offset in known if offset != UNKNOWN_END), None)
 
     def _path(self, segment: SegmentId, suffix: str = "log") -> str:
         return self._inventory.path(segment, suffix)
@@ -281,24 +293,27 @@ class _LogRecovery:
     def _is_rewritten(self, base: int) -> bool:
         return self._live[base].generation > 0
 
-    def _scan(self, base: int, attested: int) -> ScannedSegment:
-        """Scan a segment of the log, of which `attested` bytes must be valid."""
-        scanned = self._inventory.read(self._live[base])
-        size, damage = scanned.scan.stats.size, scanned.scan.damage
-        if size < attested:
-            reason = damage.reason if damage else "the file ends there"
-            self._result.offline = CorruptFile(
-                f"{self._path(scanned.id)}: valid up to byte {size},"
-                f" synced up to byte {attested}: {reason}"
-            )
-            self._keep_readable(scanned.scan)
-        return scanned
+    def _add_unsealed(self, base: int, unsealed: list[ScannedSegment]) -> None:
+        """Scan a segment without a seal, of which some bytes must be valid."""
+        scanned, attested = self._inventory.read(self._live[base]), self._attested(base)
+        if scanned.scan.stats.size >= attested:
+            unsealed.append(scanned)
+            return
+        self._keep_readable(unsealed)
+        unsealed.clear()
+        self._add_damaged(scanned, attested)
 
-    def _keep_readable(self, scanned: SegmentScan) -> None:
-        """Make the valid part of a segment readable; nothing on the disk is touched."""
-        self._result.growing = GrowingSegment(
-            self._log_directory, scanned.stats, scanned.index, None
-        )
+    def _keep_readable(self, unsealed: list[ScannedSegment]) -> None:
+        """Make the valid part of segments readable; nothing on the disk is touched."""
+        for scanned in unsealed:
+            self._add_sealed(scanned.scan.stats.seal(self._now_ms()), scanned.id)
+
+    def _lose_end(self, error: CorruptData, end_offset: int) -> None:
+        """Keep the log from being written: its end is lost."""
+        self._result.offline = error
+        self._result.end_offset = max(self._result.end_offset, end_offset)
+        if end_offset == UNKNOWN_END:
+            self._result.lost = error
 
     def _seal_again(self, base: int) -> None:
         """Rebuild the seal of a segment that must have had one.
@@ -306,24 +321,48 @@ class _LogRecovery:
         A later sealed segment proves that, or the fact that it was rewritten. If the segment is
         damaged, it gets no seal, and is read up to the damage.
         """
-        scanned = self._scan(base, 0)
+        scanned = self._inventory.read(self._live[base])
         if scanned.scan.damage:
-            self._add_damaged(scanned, scanned.scan.damage)
+            self._add_damaged(scanned, scanned.file_size)
         elif self._orphans.is_uncertain(scanned.id):
             self._add_sealed(scanned.scan.stats.seal(self._now_ms()), scanned.id)
         else:
             self._seal(scanned)
 
-    def _add_damaged(self, scanned: ScannedSegment, damage: ScanDamage) -> None:
-        error = CorruptFile(f"{self._path(scanned.id)}: byte {damage.position}: {damage.reason}")
+    def _add_damaged(self, scanned: ScannedSegment, attested: int) -> None:
+        """Add a segment of which the first `attested` bytes should be valid, but are not.
+
+        It gets no seal on the disk, and everything valid in it can be read. If it is the last, it
+        ends where a seal or the checkpoint says; if they do not say it, the end of the log is not
+        known.
+        """
+        scan, path = scanned.scan, self._path(scanned.id)
         following = next((later for later in self._bases if later > scanned.base_offset), None)
-        seal = scanned.scan.stats.seal(0)
+        end_offset = following or self._attested_end(scanned.base_offset, attested)
+        seal = scan.stats.seal(0)
+        found = scan_past_damage(
+            map_file(self._filesystem, path),
+            scan,
+            end=BatchPosition(attested, end_offset),
+            index_interval_bytes=attested,
+        )
+        end, errors = found.end, list[CorruptData]()
+        for damage in found.ranges:
+            position = f"byte {damage.start.position}"
+            if following is None:
+                position = f"valid up to {position}, synced up to byte {attested}"
+            reason = f"{position}: {damage.reason}"
+            if damage.end.offset is None:
+                end = damage.start
+                errors.append(CorruptFile(f"{path}: {reason}"))
+            else:
+                first, last = damage.start.offset or 0, damage.end.offset - 1
+                errors.append(DamagedRecords(path, reason, from_offset=first, to_offset=last))
+        self._result.damage += errors
         if following is None:
-            self._result.offline = error
-        else:
-            self._result.damage.append(error)
-            size = scanned.file_size
-            seal = replace(seal, next_offset=following, size=size, timestamp_max=_ANY_TIME)
+            known = found.end.offset
+            self._lose_end(errors[0], UNKNOWN_END if known is None else known)
+        seal = replace(seal, next_offset=end.offset or 0, size=end.position, timestamp_max=ANY_TIME)
         self._add_sealed(seal, scanned.id)
 
     def _add_sealed(self, seal: Seal, segment: SegmentId) -> None:
@@ -344,12 +383,12 @@ class _LogRecovery:
         if not self._choice.overlapping:
             return
         segment, other = min(self._choice.overlapping.items())
-        self._result.offline = CorruptFile(
+        overlap = CorruptFile(
             f"{self._path(segment)}: shares offsets with {self._path(other)}, and"
             " neither holds all of the other"
         )
-        if unsealed:
-            self._keep_readable(unsealed[-1].scan)
+        self._lose_end(overlap, UNKNOWN_END)
+        self._keep_readable(unsealed)
 
     def _check_checkpoint(self, unsealed: list[ScannedSegment]) -> None:
         """Check that the segment in the checkpoint, or a later one, exists.
@@ -362,15 +401,18 @@ class _LogRecovery:
         last_base = self._bases[-1] if self._bases else -1
         if max(last_base, sealed_end - 1) < self._synced.base_offset:
             path = self._log_directory.path(self._synced.base_offset, "log")
-            self._result.offline = CorruptFile(f"{path}: is missing, but was synced")
+            missing = CorruptFile(f"{path}: is missing, but was synced")
+            self._lose_end(missing, self._synced.end_offset)
+            self._keep_readable(unsealed)
         elif unsealed and unsealed[-1].base_offset < self._synced.base_offset:
             last = unsealed[-1]
             path = self._path(last.id)
-            self._result.offline = CorruptFile(
+            missing = CorruptFile(
                 f"{path}: ends at offset {last.scan.stats.next_offset}, but the segment"
                 f" that starts at {self._synced.base_offset} was synced"
             )
-            self._keep_readable(last.scan)
+            self._lose_end(missing, self._synced.end_offset)
+            self._keep_readable(unsealed)
 
     def _check_start(self, unsealed: list[ScannedSegment]) -> None:
         """Check that the log reaches its start offset.
@@ -379,12 +421,12 @@ class _LogRecovery:
         """
         if self._ends_early(unsealed) and self._result.partition.durability is Durability.FSYNC:
             start = self._result.partition.start_offset
-            self._result.offline = CorruptFile(
+            missing = CorruptFile(
                 f"{self._log_directory.directory}: ends at offset {self._end(unsealed)}, before its"
                 f" start offset {start}: records are lost"
             )
-            if unsealed:
-                self._keep_readable(unsealed[-1].scan)
+            self._lose_end(missing, UNKNOWN_END)
+            self._keep_readable(unsealed)
 
     def _ends_early(self, unsealed: list[ScannedSegment]) -> bool:
         """Return whether the last segment ends before the start offset of the log."""
@@ -466,7 +508,8 @@ class _LogRecovery:
         if self._result.partition.durability is Durability.FSYNC:
             self._make_durable(scanned)
             self._filesystem.sync_directory(self._log_directory.directory)
-        self._keep_readable(scanned.scan)
+        scan = scanned.scan
+        self._result.growing = GrowingSegment(self._log_directory, scan.stats, scan.index, None)
 
     def _make_durable(self, scanned: ScannedSegment) -> None:
         file = self._filesystem.open(self._path(scanned.id))

@@ -72,7 +72,7 @@ def unseal_segment(
     assert sealed.generation == 0, f"{sealed.path} was rewritten and does not grow"
     index = sealed.index().growing()
     checkpoint, _ = open_checkpoint(log_directory)
-    checkpoint.write(SyncPoint(sealed.base_offset, sealed.size))
+    checkpoint.write(SyncPoint(sealed.base_offset, sealed.size, sealed.next_offset))
     checkpoint.sync()
     file = log_directory.filesystem.open(sealed.path)
     if (size := file.size()) != sealed.size:

@@ -6,6 +6,9 @@ rewriting publish a new snapshot first and remove files afterwards; a reader tha
 takes the newer snapshot and tries again.
 
 Records that were deleted by key are masked: they are still in a file, but no reader sees them.
+
+Damage is local. A read that begins with records that are lost raises `DamagedRecords`; all others
+return what they find. Damage changes neither start nor end of the log.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from millstream.errors import (
-    CorruptFile,
+    DamagedRecords,
     InvalidAddress,
     MillstreamError,
     OffsetOutOfRange,
@@ -43,6 +46,9 @@ _TRIES_MAX = 100
 """How often a reader retries because its file was replaced: far more often than that can
 happen.
 """
+
+_DAMAGE_MAX = 100
+"""Damaged ranges of a log that are kept for reports."""
 
 
 class LogPosition(NamedTuple):
@@ -103,7 +109,10 @@ class LogState:
         self.replace_segments(segments)
         self.mask_deleted(masks or {})
         self.lost: MillstreamError | None = None
-        """Why the end of the log, or all of it, cannot be read: bytes are damaged or missing."""
+        """Why there may have been records behind the end of the log, or why it is gone."""
+        self.on_damage: Callable[[DamagedRecords], None] = lambda _: None
+        """Called once for each damaged range that a reader meets, in the thread of the reader."""
+        self._damage: dict[tuple[int, int], DamagedRecords] = {}
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Publish another list of segments: one was started, sealed, reopened or removed."""
@@ -191,23 +200,41 @@ class LogState:
         """Records before this offset were evicted by retention."""
         return self.snapshot.eviction_floor
 
+    @property
+    def damage(self) -> list[DamagedRecords]:
+        """The damaged ranges that readers have met, without those that were deleted since."""
+        start = self.start_offset
+        return [damage for damage in tuple(self._damage.values()) if damage.to_offset >= start]
+
+    def note_damage(self, damage: DamagedRecords) -> None:
+        """Keep a damaged range for reports."""
+        key = damage.from_offset, damage.to_offset
+        if key not in self._damage and len(self._damage) < _DAMAGE_MAX:
+            self._damage[key] = damage
+            self.on_damage(damage)
+
     def read(
         self, offset: int, *, size_max: int, records_max: int | None, is_checked: bool
     ) -> Slice:
-        """Return committed batches from the one that contains `offset` on; none at the end."""
+        """Return committed batches from the one that contains `offset` on; none at the end.
+
+        Raises `DamagedRecords` if that batch is damaged or missing.
+        """
         tries = 0
         while True:
             snapshot = self.snapshot
             if not snapshot.start <= offset <= snapshot.committed.offset:
+                if self.lost is not None and offset > snapshot.committed.offset:
+                    raise self.lost
                 raise _out_of_range(offset, snapshot)
             if offset == snapshot.committed.offset:
                 if self.lost is not None:
                     raise self.lost
                 address = Address(snapshot.committed.segment, snapshot.committed.position)
                 return Slice(memoryview(b""), offset, address)
-            segment = self._segment_of(offset, snapshot)
-            masked = self._deleted_filter(snapshot, segment) if snapshot.masks else None
             try:
+                segment = self._segment_of(offset, snapshot)
+                masked = self._deleted_filter(snapshot, segment) if snapshot.masks else None
                 return read_slice(
                     segment,
                     offset,
@@ -217,6 +244,9 @@ class LogState:
                     is_checked=is_checked,
                     masked=masked,
                 )
+            except DamagedRecords as damage:
+                self.note_damage(damage)
+                raise
             except OSError as error:
                 tries += 1
                 self._check_removed(segment, error, tries)
@@ -226,8 +256,19 @@ class LogState:
         if not snapshot.segments and self.lost is not None:
             raise self.lost
         if index < 0 or offset >= snapshot.segments[index].next_offset:
-            raise CorruptFile(f"{self._directory}: offset {offset} has no segment")
+            raise self._hole(index, snapshot)
         return snapshot.segments[index]
+
+    def _hole(self, index: int, snapshot: LogSnapshot) -> DamagedRecords:
+        """Return the error for the offsets behind a segment that are in no other."""
+        first, end = snapshot.start, snapshot.committed.offset
+        if index >= 0:
+            first = max(first, snapshot.segments[index].next_offset)
+        if index + 1 < len(snapshot.bases):
+            end = snapshot.bases[index + 1]
+        return DamagedRecords(
+            self._directory, "a segment is missing", from_offset=first, to_offset=end - 1
+        )
 
     def read_at(self, address: Address) -> Slice:
         """Return the committed batch at a physical address."""
@@ -255,7 +296,7 @@ class LogState:
         return self._query(lambda snapshot: self._find_timestamp(timestamp_ms, snapshot))
 
     def _find_timestamp(self, timestamp_ms: int, snapshot: LogSnapshot) -> TimestampedOffset | None:
-        for segment in visible_segments(snapshot):
+        for segment in self._whole_segments(snapshot):
             if segment.timestamp_max < timestamp_ms:
                 continue
             with _naming_segment(segment):
@@ -277,7 +318,7 @@ class LogState:
     def _find_latest(self, snapshot: LogSnapshot) -> TimestampedOffset | None:
         latest: TimestampedOffset | None = None
         for segment in sorted(
-            visible_segments(snapshot), key=lambda s: (-s.timestamp_max, s.base_offset)
+            self._whole_segments(snapshot), key=lambda s: (-s.timestamp_max, s.base_offset)
         ):
             if latest and segment.timestamp_max < latest.timestamp_ms:
                 break
@@ -301,6 +342,9 @@ class LogState:
                 for batch in self._batches_since(timestamp_ms, first, self.snapshot):
                     yield batch
                     first = decode_header(batch).next_offset
+            except DamagedRecords as damage:
+                self.note_damage(damage)
+                raise
             except _SegmentGone as gone:
                 tries += 1
                 self._check_removed(gone.segment, gone.error, tries)
@@ -310,7 +354,7 @@ class LogState:
     def _batches_since(
         self, timestamp_ms: int, first: int, snapshot: LogSnapshot
     ) -> Iterator[memoryview]:
-        for segment in visible_segments(snapshot):
+        for segment in self._whole_segments(snapshot):
             if segment.next_offset > first and segment.timestamp_max >= timestamp_ms:
                 with _naming_segment(segment):
                     yield from batches_since(
@@ -321,6 +365,24 @@ class LogState:
                         masked=self._deleted_filter(snapshot, segment),
                     )
 
+    def _whole_segments(self, snapshot: LogSnapshot) -> Iterator[Segment]:
+        """Iterate over the visible segments, in order; raise where one is missing.
+
+        A search must not skip records that it should have looked at.
+        """
+        if not snapshot.segments and self.lost is not None:
+            raise self.lost
+        expected = snapshot.start
+        for segment in visible_segments(snapshot):
+            if segment.base_offset > expected:
+                raise self._hole(bisect_right(snapshot.bases, expected) - 1, snapshot)
+            yield segment
+            expected = segment.next_offset
+        if expected < snapshot.committed.offset:
+            raise self._hole(len(snapshot.segments) - 1, snapshot)
+        if self.lost is not None:
+            raise self.lost
+
     def _deleted_filter(
         self, snapshot: LogSnapshot, segment: Segment
     ) -> DeletedRecordFilter | None:
@@ -329,8 +391,11 @@ class LogState:
         if mask is None:
             return None
         if mask.damage is not None:
-            raise CorruptFile(
-                f"{segment.path}: the deleted records are not known: {mask.damage}"
+            raise DamagedRecords(
+                segment.path,
+                f"the deleted records are not known: {mask.damage}",
+                from_offset=max(segment.base_offset, snapshot.start),
+                to_offset=segment.next_offset - 1,
             ) from mask.damage
         return DeletedRecordFilter(mask.offsets, self._stripped)
 
@@ -340,6 +405,9 @@ class LogState:
         while True:
             try:
                 return question(self.snapshot)
+            except DamagedRecords as damage:
+                self.note_damage(damage)
+                raise
             except _SegmentGone as gone:
                 tries += 1
                 self._check_removed(gone.segment, gone.error, tries)

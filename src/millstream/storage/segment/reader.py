@@ -6,6 +6,10 @@ the log. Functions that search for records also take `start`, the first offset t
 which may be inside the segment or inside a batch, and find nothing before it. If records of the
 segment were deleted by key, `masked` filters them out. There is no state, so threads may share a
 segment.
+
+A damaged batch does not hide others: a read returns the valid batches before it, and a read behind
+it succeeds. Only a read that would have to begin with it raises `DamagedRecords`, as do searches
+that would have to look into it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from millstream.errors import CorruptBatch, InvalidAddress
+from millstream.errors import CorruptBatch, DamagedRecords, InvalidAddress
 from millstream.records.batch import (
     BATCH_SIZE_MAX,
     CONTROL_BIT,
@@ -32,6 +36,7 @@ from millstream.records.batch import (
 )
 from millstream.records.control import Marker, read_marker
 from millstream.records.iterate import first_offset_at, read_records
+from millstream.storage.segment.damage import BatchPosition, find_next_batch
 from millstream.storage.segment.scan import check_stamped_fields
 from millstream.storage.segment.segment import Segment
 from millstream.storage.segment.stripped_batches import DeletedRecordFilter
@@ -99,11 +104,12 @@ def read_slice(
     """Return batches from the one that contains `offset` on.
 
     Returns one batch even if it alone exceeds a limit, so that a consumer with small limits makes
-    progress. A batch with masked records is returned alone.
+    progress. A batch with masked records is returned alone. Raises `DamagedRecords` if that batch
+    is damaged; a damaged one behind it ends the slice.
     """
     entry = segment.index().for_offset(offset)
     window = _Window(segment, limit, entry.position, _WALK_BYTES + size_max)
-    position, header = window.find(entry.position, entry.offset, offset)
+    position, header = window.find(entry.position, entry.offset, offset, is_checked=is_checked)
     start = position
     if masked is not None:
         hidden = masked.next_at(header.base_offset)
@@ -113,8 +119,6 @@ def read_slice(
             size_max = min(size_max, _distance(window, position, header, hidden, size_max))
     records = 0
     while True:
-        if is_checked:
-            window.check(position, header)
         records += header.record_count
         position, next_offset = position + header.size, header.next_offset
         if records_max is None:
@@ -124,11 +128,16 @@ def read_slice(
         bytes_left = size_max - (position - start)
         if position >= limit or bytes_left < HEADER_SIZE:
             break
-        header = window.header(position, next_offset)
-        if header.size > bytes_left:
-            break
-        if records_max is not None and records + header.record_count > records_max:
-            break
+        try:
+            header = window.header(position, next_offset)
+            if header.size > bytes_left:
+                break
+            if records_max is not None and records + header.record_count > records_max:
+                break
+            if is_checked:
+                window.check(position, header)
+        except CorruptBatch:
+            break  # A read from there reports it.
     address = Address(segment.base_offset, start)
     return Slice(window.bytes(start, position), next_offset, address)
 
@@ -163,8 +172,17 @@ def find_timestamp(
     limit: int,
     masked: DeletedRecordFilter | None = None,
 ) -> TimestampedOffset | None:
-    """Return the first record of the segment whose timestamp is `timestamp_ms` or later."""
-    for batch in batches_since(segment, timestamp_ms, start=start, limit=limit, masked=masked):
+    """Return the first record of the segment whose timestamp is `timestamp_ms` or later.
+
+    Batches that are passed over are checked too, or a flipped bit could hide the record. The index
+    leads to within some kilobytes of it, so they are few.
+    """
+    first = max(segment.index().for_timestamp(timestamp_ms).offset, start)
+    for window, position, header in _headers(segment, start=first, limit=limit):
+        if header.max_timestamp < timestamp_ms:
+            window.checked(position, header)
+            continue
+        batch = _visible_batch(window, position, header, masked)
         if record := _first_at(batch, timestamp_ms, start):
             return record
     return None
@@ -220,20 +238,32 @@ def transactional_batches(
     """
     entry = segment.index().for_offset(start)
     window = _Window(segment, limit, entry.position, _WALK_BYTES)
-    position, offset = window.skip(entry.position, entry.offset)
+    anchor = entry.position, entry.offset
+    position, offset = window.skip(*anchor)
     while position < limit:
-        header = window.header(position, offset)
+        try:
+            header = window.header(position, offset)
+        except CorruptBatch:
+            anchor = position, offset = window.pass_damage(*anchor, start)
+            continue
         if header.attributes & _TRANSACTION_BITS and header.last_offset >= start:
             yield header, _marker(window, position, header) if header.is_control else None
         position, offset = window.skip(position + header.size, header.next_offset)
 
 
+def check_transactional(segment: Segment, *, start: int, limit: int) -> None:
+    """Raise `DamagedRecords` if a batch of a transaction, from `start` on, is damaged."""
+    for window, position, header in _headers(segment, start=start, limit=limit):
+        if header.attributes & _TRANSACTION_BITS:
+            window.checked(position, header)
+
+
 def _marker(window: _Window, position: int, header: BatchHeader) -> Marker:
-    window.check(position, header)
+    batch = window.checked(position, header)
     try:
-        return read_marker(window.bytes(position, position + header.size))
+        return read_marker(batch)
     except CorruptBatch as error:
-        raise CorruptBatch(f"{window.segment.path}: byte {position}: {error}") from error
+        raise window.damage(position, header.base_offset, error) from error
 
 
 def _visible_batch(
@@ -242,8 +272,7 @@ def _visible_batch(
     """Check the batch at `position`, and return it without its masked records."""
     if masked is not None and masked.within(header):
         return _strip(window, position, header, masked).data
-    window.check(position, header)
-    return window.bytes(position, position + header.size)
+    return window.checked(position, header)
 
 
 def _strip(
@@ -253,8 +282,7 @@ def _strip(
 
     It is always checked: the result gets a new checksum, which would hide damage.
     """
-    window.check(position, header)
-    batch = window.bytes(position, position + header.size)
+    batch = window.checked(position, header)
     segment = window.segment
     shown = masked.stripped.get(segment.path, position, batch, masked.within(header))
     address = Address(segment.base_offset, position)
@@ -271,9 +299,12 @@ def _distance(
     entry = window.segment.index().for_offset(offset)
     if entry.position - position >= size_max:
         return size_max
-    if entry.position <= position:
-        return window.find(position, header.base_offset, offset)[0] - position
-    return window.find(entry.position, entry.offset, offset)[0] - position
+    try:
+        if entry.position <= position:
+            return window.find(position, header.base_offset, offset)[0] - position
+        return window.find(entry.position, entry.offset, offset)[0] - position
+    except DamagedRecords:
+        return header.size  # What is behind the damage cannot be in this slice anyway.
 
 
 def _headers(
@@ -282,9 +313,13 @@ def _headers(
     """Iterate over the batches from the one that contains `start`; checksums are not verified."""
     entry = segment.index().for_offset(start)
     window = _Window(segment, limit, entry.position, _WALK_BYTES)
-    position, offset = entry.position, entry.offset
+    anchor = position, offset = entry.position, entry.offset
     while position < limit:
-        header = window.header(position, offset)
+        try:
+            header = window.header(position, offset)
+        except CorruptBatch:
+            anchor = position, offset = window.pass_damage(*anchor, start)
+            continue
         if header.last_offset >= start:
             yield window, position, header
         position += header.size
@@ -345,21 +380,24 @@ class _Window:
 
     def header(self, position: int, offset: int) -> BatchHeader:
         """Return the header at `position`, whose batch must start with `offset`."""
-        try:
-            header = decode_header(self.bytes(position, position + HEADER_SIZE))
-            check_stamped_fields(header, offset, self.segment.leader_epoch)
-            if (end := position + header.size) > self._limit:
-                raise CorruptBatch(f"batch ends at byte {end}, only {self._limit} are committed")
-        except CorruptBatch as error:
-            raise self._located(position, error) from error
+        header = decode_header(self.bytes(position, position + HEADER_SIZE))
+        check_stamped_fields(header, offset, self.segment.leader_epoch)
+        if (end := position + header.size) > self._limit:
+            raise CorruptBatch(f"batch ends at byte {end}, only {self._limit} are committed")
         return header
 
     def check(self, position: int, header: BatchHeader) -> None:
         """Raise `CorruptBatch` unless the batch at `position` is valid."""
+        check_batch(header, self.bytes(position, position + header.size))
+
+    def checked(self, position: int, header: BatchHeader) -> memoryview:
+        """Return the batch at `position`; raise `DamagedRecords` unless it is valid."""
+        batch = self.bytes(position, position + header.size)
         try:
-            check_batch(header, self.bytes(position, position + header.size))
+            check_batch(header, batch)
         except CorruptBatch as error:
-            raise self._located(position, error) from error
+            raise self.damage(position, header.base_offset, error) from error
+        return batch
 
     def run(self, position: int, offset: int, *, end: int, is_checked: bool) -> tuple[int, int]:
         """Skip over valid batches in the window that end by `end`; return where it stopped.
@@ -401,13 +439,91 @@ class _Window:
             offset += delta + 1
         return at + self._start, offset
 
-    def find(self, position: int, base_offset: int, offset: int) -> tuple[int, BatchHeader]:
-        """Return position and header of the batch that contains `offset`."""
-        header = self.header(position, base_offset)
-        while header.last_offset < offset:
-            position += header.size
-            header = self.header(position, header.next_offset)
-        return position, header
+    def find(
+        self, position: int, base_offset: int, offset: int, *, is_checked: bool = False
+    ) -> tuple[int, BatchHeader]:
+        """Return position and header of the batch that contains `offset`, checked if required.
 
-    def _located(self, position: int, error: CorruptBatch) -> CorruptBatch:
-        return CorruptBatch(f"{self.segment.path}: byte {position}: {error}")
+        `position` is that of a batch that starts with `base_offset`, by the index.
+        """
+        at = position
+        try:
+            header = self.header(at, base_offset)
+            while header.last_offset < offset:
+                at += header.size
+                header = self.header(at, header.next_offset)
+            if is_checked:
+                self.check(at, header)
+        except CorruptBatch:
+            return self._find_past_damage(position, base_offset, offset)
+        return at, header
+
+    def _find_past_damage(
+        self, position: int, base_offset: int, offset: int
+    ) -> tuple[int, BatchHeader]:
+        """Return position and header of the batch that contains `offset`, which is behind damage.
+
+        Every batch on the way is checked: a damaged header may have led the walk astray. Raises
+        `DamagedRecords` if the offset itself is lost.
+        """
+        while True:
+            try:
+                header = self.header(position, base_offset)
+                self.check(position, header)
+            except CorruptBatch as error:
+                position, base_offset = self._pass(position, base_offset, error, offset)
+                continue
+            if header.last_offset >= offset:
+                return position, header
+            position, base_offset = position + header.size, header.next_offset
+
+    def pass_damage(self, position: int, base_offset: int, start: int) -> tuple[int, int]:
+        """Return position and offset behind the first damage, for a walk that it has stopped.
+
+        Raises `DamagedRecords` if offsets from `start` on are lost.
+        """
+        while True:
+            try:
+                header = self.header(position, base_offset)
+                self.check(position, header)
+            except CorruptBatch as error:
+                return self._pass(position, base_offset, error, start)
+            position, base_offset = position + header.size, header.next_offset
+
+    def _pass(
+        self, position: int, base_offset: int, reason: CorruptBatch, start: int
+    ) -> tuple[int, int]:
+        """Return position and offset behind a damaged batch, if the damage is before `start`."""
+        damage = self.damage(position, base_offset, reason)
+        if start <= damage.to_offset or position >= self._limit:
+            raise damage from reason
+        return self._behind(position, base_offset)
+
+    def damage(self, position: int, base_offset: int, reason: CorruptBatch) -> DamagedRecords:
+        """Return the error for the damaged batch at `position`, which starts with `base_offset`."""
+        _, next_offset = self._behind(position, base_offset)
+        return DamagedRecords(
+            f"{self.segment.path}: byte {position}",
+            str(reason),
+            from_offset=base_offset,
+            to_offset=max(base_offset, next_offset - 1),
+        )
+
+    def _behind(self, position: int, base_offset: int) -> tuple[int, int]:
+        """Return position and offset of the first valid batch behind the damaged one, or the end.
+
+        The index knows a position every few kilobytes, so that is not far away.
+        """
+        segment, limit = self.segment, self._limit
+        end = BatchPosition(limit, segment.next_offset if limit == segment.size else None)
+        entry = segment.index().after_position(position)
+        if entry is not None and entry.position < limit:
+            end = BatchPosition(entry.position, entry.offset)
+        if position < limit:
+            end = find_next_batch(
+                segment.view,
+                BatchPosition(position, base_offset),
+                end=end,
+                leader_epoch=segment.leader_epoch,
+            )
+        return end.position, segment.next_offset if end.offset is None else end.offset

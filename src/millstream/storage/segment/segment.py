@@ -21,6 +21,7 @@ from millstream.storage.files.document import replace_file
 from millstream.storage.files.index import SegmentIndex, decode_index, encode_index
 from millstream.storage.files.names import SEGMENT_SUFFIXES, segment_file
 from millstream.storage.files.seal import SEAL_SIZE, Seal, SegmentStats, decode_seal, encode_seal
+from millstream.storage.segment.damage import BatchPosition, scan_past_damage
 from millstream.storage.segment.scan import scan
 
 logger = logging.getLogger(__name__)
@@ -158,8 +159,16 @@ class SealedSegment:
             index_interval_bytes=self.log_directory.index_interval_bytes,
             leader_epoch=self.leader_epoch,
         )
-        if result.damage is None:
+        if result.stats.size == self.size:
             self._keep_index(result.index)
+        else:
+            # What is behind the damage must be found without reading all of it each time.
+            scan_past_damage(
+                self._map()[: self.size],
+                result,
+                end=BatchPosition(self.size, self.next_offset),
+                index_interval_bytes=self.log_directory.index_interval_bytes,
+            )
         return result.index
 
     def _keep_index(self, index: SegmentIndex) -> None:

@@ -1,5 +1,9 @@
 """Recovery of a partition's producers when it is opened.
 
+Damaged batches are passed over. What they said about producers is lost, so the partition takes no
+appends then; and they may have ended the transactions that were open, so it is not known whether
+the records of these are committed.
+
 All functions here block, and run in a thread.
 """
 
@@ -18,7 +22,13 @@ from millstream.broker.partition.producers.states import (
     ProducerSnapshot,
     ProducerStates,
 )
-from millstream.errors import CorruptData, CorruptFile, StorageFailed
+from millstream.errors import (
+    CorruptBatch,
+    CorruptData,
+    CorruptFile,
+    DamagedRecords,
+    StorageFailed,
+)
 from millstream.records.batch import decode_header
 from millstream.records.control import read_marker
 from millstream.storage.disk.filesystem import Filesystem
@@ -41,10 +51,10 @@ class RecoveredProducers(NamedTuple):
     states: ProducerStates
     snapshot_offset: int
     """The offset of the snapshot, or `NO_SNAPSHOT`."""
-    known_offset: int
-    """How far the log could be read: to its end, unless it is damaged."""
     damage: CorruptData | None = None
-    """The reason why the log could not be read to its end."""
+    """The first damage after the snapshot: the producers of lost batches are unknown."""
+    undecided: tuple[DamagedRecords, ...] = ()
+    """Ranges in which it is unknown which records are committed."""
 
 
 def recover_producers(
@@ -63,22 +73,48 @@ def recover_producers(
         # The log has lost batches, and perhaps all batches of a producer.
         states.forgotten_max = ALL_PRODUCER_IDS
     snapshot_offset = NO_SNAPSHOT if snapshot is None else snapshot.offset
-    known_offset = log.start_offset if snapshot is None else snapshot.offset
-    damage: CorruptData | None = None
-    try:
-        for header, batch in log.headers(known_offset):
-            if header.producer_id >= 0:
-                marker = read_marker(batch) if header.is_control else None
-                states.replay(header, marker, now_ms=now_ms)
-            known_offset = header.next_offset
-    except CorruptData as error:
-        damage = error
+    position = log.start_offset if snapshot is None else snapshot.offset
+    damage: CorruptData | None = log.lost if isinstance(log.lost, CorruptData) else None
+    undecided: list[DamagedRecords] = []
+    while True:
+        try:
+            _replay(log, position, states, now_ms)
+            break
+        except DamagedRecords as error:
+            damage = damage or error
+            first = states.drop_open()
+            if first is not None:
+                undecided.append(_undecided(first, error))
+            position = error.to_offset + 1
     if damage is not None:
-        logger.error(
-            "%s: producers are unknown from offset %d on: %s", log.name, known_offset, damage
-        )
+        logger.error("%s: producers of lost batches are unknown: %s", log.name, damage)
     states.trim(log.start_offset)
-    return RecoveredProducers(states, snapshot_offset, known_offset, damage)
+    return RecoveredProducers(states, snapshot_offset, damage, tuple(undecided))
+
+
+def _replay(log: Log, position: int, states: ProducerStates, now_ms: int) -> None:
+    for header, batch in log.headers(position):
+        if header.producer_id >= 0:
+            try:
+                marker = read_marker(batch) if header.is_control else None
+            except CorruptBatch as error:
+                raise DamagedRecords(
+                    log.name,
+                    str(error),
+                    from_offset=header.base_offset,
+                    to_offset=header.last_offset,
+                ) from error
+            states.replay(header, marker, now_ms=now_ms)
+
+
+def _undecided(first: int, damage: DamagedRecords) -> DamagedRecords:
+    """Return the error for reading records whose transaction may have ended in lost batches."""
+    return DamagedRecords(
+        damage.place,
+        f"the outcome of a transaction may be in the lost batches: {damage.reason}",
+        from_offset=first,
+        to_offset=damage.from_offset - 1,
+    )
 
 
 def save_producers(
@@ -104,8 +140,8 @@ def _find_snapshot(
     else:
         if not log.start_offset <= snapshot.offset <= log.end_offset:
             reason = f"its offset {snapshot.offset} is outside the log"
-        elif _has_tail(log, snapshot.offset) and _tail_crc(log, snapshot.offset) != tail_crc:
-            reason = f"the batch before its offset {snapshot.offset} is a different one, or damaged"
+        elif not _is_after(log, snapshot.offset, tail_crc):
+            reason = f"the batch before its offset {snapshot.offset} is a different one"
         else:
             return snapshot
     logger.warning(
@@ -130,6 +166,22 @@ def _has_tail(log: Log, offset: int) -> bool:
     return offset > log.start_offset and not is_rewritten
 
 
+def _is_after(log: Log, offset: int, tail_crc: int) -> bool:
+    """Return whether a snapshot at `offset` was made of this log.
+
+    If the batch before it is damaged, its header may still tell. If that is damaged too, nothing
+    does, and the snapshot is used: without it, less would be known about the producers.
+    """
+    if not _has_tail(log, offset):
+        return True
+    try:
+        log.read(offset - 1, size_max=0)
+    except DamagedRecords as damage:
+        logger.warning("%s: the batch before the producer snapshot: %s", log.name, damage)
+        return _tail_crc(log, offset) in (tail_crc, _NO_TAIL)
+    return _tail_crc(log, offset) == tail_crc
+
+
 def _tail_crc(log: Log, offset: int) -> int:
     """Return the checksum of the batch that ends right before `offset`, as it was written."""
     segment = _segment_before(log, offset)
@@ -142,7 +194,7 @@ def _tail_crc(log: Log, offset: int) -> int:
             limit=segment.size,
             size_max=0,
             records_max=None,
-            is_checked=True,
+            is_checked=False,
         )
     except (OSError, CorruptData):  # Replaced or removed at this moment, or unreadable.
         return _NO_TAIL

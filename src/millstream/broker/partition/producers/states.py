@@ -182,6 +182,16 @@ class ProducerStates:
         entry = self._entries.get(header.producer_id)
         self._put(header.producer_id, with_batch(entry, header, header.base_offset, now_ms))
 
+    def drop_open(self) -> int | None:
+        """Drop the open transactions, and return the first offset of the oldest, if there is one.
+
+        For a replay that comes to damaged batches: one of them may have ended any of these.
+        """
+        first = next(iter(self._open), None)
+        for producer_id in tuple(self._open.values()):
+            self._put(producer_id, self._entries[producer_id]._replace(first_offset=NOTHING))
+        return first
+
     def _end(self, header: BatchHeader, marker: Marker, offset: int, now_ms: int) -> None:
         """End a producer's transaction, if one is open."""
         entry = self._entries.get(header.producer_id)

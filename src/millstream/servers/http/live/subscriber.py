@@ -21,7 +21,13 @@ from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.record_page import read_page
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.topic import Topic
-from millstream.errors import MillstreamError, OffsetOutOfRange, Stopping, UnknownTopic
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    OffsetOutOfRange,
+    Stopping,
+    UnknownTopic,
+)
 from millstream.protocols.http.live import EndData, GapData, LagData
 from millstream.records.record import Gap
 from millstream.servers.http.live.encoded_batch import EncodedBatch, coalesce
@@ -38,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 RECORDS = "records"
 DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
+DAMAGED = "damaged"
 
 
 class LiveEvent(NamedTuple):
@@ -132,11 +139,12 @@ class LiveSubscriber:
 
     def end_topic(self, topic: Topic, reason: str) -> None:
         """Stop following a topic, and send the reason."""
+        self._end_topic(topic, EndData(topic=topic.name, reason=reason))
+
+    def _end_topic(self, topic: Topic, data: EndData) -> None:
         if self._topics.get(topic.name) is topic:
             self.unfollow(topic.name)
-            self._notices.append(
-                LiveEvent("end", _encode(EndData(topic=topic.name, reason=reason)))
-            )
+            self._notices.append(LiveEvent("end", _encode(data)))
             self.is_over |= not (self._is_lasting or self._topics)
             self._wake()
 
@@ -149,6 +157,15 @@ class LiveSubscriber:
             self.end_topic(topic, DELETED)
         elif isinstance(error, Stopping):
             self.end_topic(topic, STOPPING)
+        elif isinstance(error, DamagedRecords):
+            data = EndData(
+                topic=topic.name,
+                reason=DAMAGED,
+                partition=subscription.partition.index,
+                from_=error.from_offset,
+                to=error.to_offset,
+            )
+            self._end_topic(topic, data)
         else:
             logger.error("%s cannot be watched any more: %s", subscription.partition, error)
             self.end_topic(topic, FAILED)

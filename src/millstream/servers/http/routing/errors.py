@@ -21,7 +21,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from millstream import errors
-from millstream.errors import MillstreamError, OffsetOutOfRange, QuotaExceeded, StaleReceipt
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    OffsetOutOfRange,
+    QuotaExceeded,
+    StaleReceipt,
+)
 from millstream.protocols.http.errors import code_of
 
 logger = logging.getLogger(__name__)
@@ -94,7 +100,7 @@ def error_body(error: Exception) -> dict[str, Any]:
     is_ours = status_of(type(error)) is HTTPStatus.INTERNAL_SERVER_ERROR
     return {
         "code": code_of(type(error)),
-        "message": _INTERNAL_MESSAGE if is_ours else str(error),
+        "message": _message_for_client(error) if is_ours else str(error),
         "detail": _detail(error),
     }
 
@@ -135,8 +141,21 @@ def error_response(
     return JSONResponse(body, status_code=status, headers=headers)
 
 
+def _message_for_client(error: MillstreamError) -> str:
+    """Return the message of an error of the node: without paths, which are in its log."""
+    if isinstance(error, DamagedRecords):
+        first, last = error.from_offset, error.to_offset
+        return (
+            f"the records from offset {first} to {last} are damaged and cannot be read;"
+            f" those from offset {last + 1} on may be"
+        )
+    return _INTERNAL_MESSAGE
+
+
 def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
     """Return the details for programs, if the error has some."""
+    if isinstance(error, DamagedRecords):
+        return {"from": error.from_offset, "to": error.to_offset}
     if isinstance(error, OffsetOutOfRange):
         return {"offset": error.offset, "start": error.start, "end": error.end}
     if isinstance(error, StaleReceipt):

@@ -103,5 +103,7 @@ async def wait_for_chunk(
             remaining = deadline - broker.clock.monotonic()
             if chunk.records or chunk.is_end or remaining <= 0 or broker.streams.is_stopping:
                 return chunk
+            is_at_end = chunk.next_offset == offset
             offset = chunk.next_offset
-            await waiter.wait(remaining)
+            if is_at_end:
+                await waiter.wait(remaining)
