@@ -481,5 +481,29 @@ class CorruptBatch(CorruptData):
     """A batch is truncated, fails its checksum or contradicts its neighbours."""
 
 
+class DamagedRecords(CorruptBatch):
+    """Some records of a log are damaged or missing. Those before and after them can be read."""
+
+    def __init__(self, place: str, reason: str, *, from_offset: int, to_offset: int) -> None:
+        lost = f"offset {from_offset} is" if from_offset == to_offset else ""
+        lost = lost or f"offsets {from_offset} to {to_offset} are"
+        super().__init__(f"{place}: {reason}; {lost} lost")
+        self.place = place
+        """The file, and the position in it."""
+        self.reason = reason
+        self.from_offset = from_offset
+        """The first offset that cannot be read."""
+        self.to_offset = to_offset
+        """The last one."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _damaged_records, (self.place, self.reason, self.from_offset, self.to_offset)
+
+
+def _damaged_records(place: str, reason: str, from_offset: int, to_offset: int) -> DamagedRecords:
+    """Recreate the error in the process that unpickles it."""
+    return DamagedRecords(place, reason, from_offset=from_offset, to_offset=to_offset)
+
+
 class CorruptFile(CorruptData):
     """An index, seal or metadata file is damaged, or a segment is shorter than it must be."""

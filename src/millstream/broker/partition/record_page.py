@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
+from millstream.errors import CorruptBatch, DamagedRecords
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX
@@ -54,7 +55,8 @@ async def read_page(
 
     The partition has to be open. One record is returned even if it alone is larger. If the cursor
     does not advance, there is nothing up to the end. Raises `OffsetOutOfRange` if the cursor is
-    past the head.
+    past the head, and `DamagedRecords` if the records at the cursor cannot be decoded; those
+    before them are returned first.
     """
     gap: Gap | None = None
     page = _PageBuilder(limit=limit, size_max=size_max)
@@ -68,10 +70,19 @@ async def read_page(
                 break  # The next page starts with this gap.
             gap = missed if gap is None else gap._replace(to_offset=missed.to_offset)
             cursor = missed.to_offset + 1
-        fetched = partition.reader.read(cursor, size_max=BATCHES_BYTES_MAX, is_committed_only=True)
-        if not fetched.parts:
-            break
-        cursor = await inline_or_in_thread(fetched, partial(page.take, fetched, cursor))
+        try:
+            fetched = partition.reader.read(
+                cursor, size_max=BATCHES_BYTES_MAX, is_committed_only=True
+            )
+            if not fetched.parts:
+                break
+            cursor = await inline_or_in_thread(fetched, partial(page.take, fetched, cursor))
+        except DamagedRecords as damage:
+            ends = [record.offset + 1 for record in page.records[-1:]]
+            cursor = max(cursor, damage.from_offset, *ends)
+            if cursor == from_offset and gap is None:
+                raise
+            break  # The next page starts with the damage.
         if page.is_full:
             break
     return RecordPage(tuple(page.records), cursor, partition.high_watermark, gap)
@@ -121,7 +132,23 @@ def committed_records(fetched: FetchResult) -> Iterator[StoredRecord]:
     """Yield the records of batches that were read with `is_committed_only`, in order."""
     for header, batch, is_visible in committed_batches(fetched):
         if is_visible:
-            yield from records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+            yield from decoded_records(header, batch)
+
+
+def decoded_records(header: BatchHeader, batch: memoryview) -> Iterator[StoredRecord]:
+    """Yield the records of a stored batch; raise `DamagedRecords` if they cannot be decoded.
+
+    The checksum of such a batch is correct: a client sent it so.
+    """
+    try:
+        yield from records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+    except CorruptBatch as error:
+        raise DamagedRecords(
+            f"batch at offset {header.base_offset}",
+            f"records cannot be decoded: {error}",
+            from_offset=header.base_offset,
+            to_offset=header.last_offset,
+        ) from error
 
 
 def committed_batches(fetched: FetchResult) -> Iterator[tuple[BatchHeader, memoryview, bool]]:

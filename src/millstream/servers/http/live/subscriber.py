@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from millstream.broker.partition.partition import Partition
-from millstream.broker.partition.record_page import read_page
+from millstream.broker.partition.record_page import RecordPage, read_page
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.topic import Topic
-from millstream.errors import MillstreamError, OffsetOutOfRange, Stopping, UnknownTopic
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    OffsetOutOfRange,
+    Stopping,
+    UnknownTopic,
+)
 from millstream.protocols.http.live import EndData, GapData, LagData
 from millstream.records.record import Gap
 from millstream.servers.http.live.encoded_batch import EncodedBatch, coalesce
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECORDS = "records"
+DAMAGED = "damaged"
+"""The reason of a gap whose records cannot be decoded."""
 DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
 
 
@@ -288,6 +296,10 @@ class LiveSubscriber:
             if progress.next_offset > partition.high_watermark:
                 raise
             return None  # Retention deleted it between two reads: the next page begins with a gap.
+        except DamagedRecords as damage:
+            # An error would end the stream, and its client would come back to the same place.
+            gap = Gap(progress.next_offset, damage.to_offset, DAMAGED)
+            found = RecordPage((), damage.to_offset + 1, partition.high_watermark, gap)
         if self._subscriptions.get(partition) is not subscription:
             return None
         first_offset = progress.next_offset

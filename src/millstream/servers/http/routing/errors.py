@@ -21,7 +21,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from millstream import errors
-from millstream.errors import MillstreamError, OffsetOutOfRange, QuotaExceeded, StaleReceipt
+from millstream.errors import (
+    DamagedRecords,
+    MillstreamError,
+    OffsetOutOfRange,
+    QuotaExceeded,
+    StaleReceipt,
+)
 from millstream.protocols.http.errors import code_of
 
 logger = logging.getLogger(__name__)
@@ -139,6 +145,8 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
     """Return the details for programs, if the error has some."""
     if isinstance(error, OffsetOutOfRange):
         return {"offset": error.offset, "start": error.start, "end": error.end}
+    if isinstance(error, DamagedRecords):
+        return {"from": error.from_offset, "to": error.to_offset}
     if isinstance(error, StaleReceipt):
         return {"stale": list(error.receipts), "done": error.done}
     if isinstance(error, QuotaExceeded):
