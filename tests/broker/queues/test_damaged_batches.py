@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 
 import pytest
 
@@ -240,6 +241,51 @@ async def test_a_damaged_batch_is_kept_from_retention_until_it_is_a_dead_letter(
     await queue.ack(receipts_of((await queue.claim(max_jobs=9)).jobs))
     await moved(queue, 1)
     assert partition.retention_hold.needed_offset() == 2 + RECORDS
+    await node.stop()
+
+
+@pytest.mark.parametrize("seed", range(20))
+@in_loop
+async def test_each_job_is_done_once_and_each_damaged_batch_is_one_letter(seed: int) -> None:
+    """Jobs and damage in any order, and workers that ack, return and release what they claim."""
+    rng = random.Random(seed)
+    node = await started(seed=seed, limits=QueueLimits(events_bytes_min=300))
+    await node.topics.create("q", partitions=2)
+    jobs, junk = 0, set()
+    for _ in range(rng.randrange(5, 25)):
+        partition = node.topics.get("q").partitions[rng.randrange(2)]
+        await partition.open()
+        if rng.random() < 0.5:
+            junk.add((partition.index, partition.high_watermark))
+            await append(partition, rng.choice(list(JUNK.values()))())
+        else:
+            count = rng.randrange(1, 4)
+            await node.put(*[b"job"] * count, partitions=[partition.index] * count)
+            jobs += count
+    queue = await node.queue(deliveries_max=1_000)
+    done: set[tuple[int, int]] = set()
+    while len(done) < jobs or queue.counts().dead < len(junk):
+        claimed = (await queue.claim(max_jobs=rng.randrange(1, 6))).jobs
+        if claimed and rng.random() < 0.3:
+            await rng.choice([queue.nack, queue.release])(receipts_of(claimed))
+        elif claimed:
+            await queue.ack(receipts_of(claimed))
+            positions = {(job.partition, job.record.offset) for job in claimed}
+            assert not positions & done
+            done |= positions
+        counts = queue.counts()
+        assert counts.acked == len(done)
+        assert counts.dead <= counts.damaged <= len(junk)
+    counts = queue.counts()
+    enqueued = jobs + len(junk)
+    assert counts == QueueCounts(
+        enqueued, 0, 0, 0, jobs, len(junk), counts.delivered, 0, damaged=len(junk)
+    )
+    headers = [dict(letter.headers) for letter in await node.records("q-dead")]
+    assert sorted(
+        (int(letter[PARTITION_HEADER] or b""), int(letter[OFFSET_HEADER] or b""))
+        for letter in headers
+    ) == sorted(junk), "each is there once"
     await node.stop()
 
 

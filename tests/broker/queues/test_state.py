@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ from millstream.broker.queues.events import (
     PartitionAdded,
     PartitionTruncated,
     QueueEvent,
+    QueueStateSnapshot,
     ReceiptsInvalidated,
     decode_event,
     encode_event,
@@ -279,6 +281,18 @@ def test_a_log_without_new_events_can_be_read_by_earlier_releases() -> None:
     released = snapshot_of(state_of(delivered(0, 3), JobsReleased(0, [(0, [1])])))
     damaged = snapshot_of(state_of(BatchDamaged(0, 0, 0, 4)))
     assert [encode_event(event)[0] for event in (released, damaged)] == [2, 2]
+
+
+def test_events_of_earlier_releases_are_read() -> None:
+    """They had neither releases nor damaged batches."""
+    stored = ["boot-1", 7, [3, 1, 9, 0], [[0, 5, 0, [2, 3, 0, 1000, 500]]], [0, 1, 2], None]
+    snapshot = decode_event(b"\1" + msgspec.msgpack.encode([10, *stored]))
+    assert isinstance(snapshot, QueueStateSnapshot)
+    state = restore_state(snapshot, ended_max=9)
+    job = state.partitions[0].jobs[2]
+    assert (job.number, job.deliveries, job.is_damaged, state.damaged) == (3, 3, False, 0)
+    intent = decode_event(b"\1" + msgspec.msgpack.encode([6, b"\0" * 16, [1], [[0, [2]]], []]))
+    assert intent == DeadLettersIntended(b"\0" * 16, [1], [(0, [2])], [])
 
 
 def test_a_release_undoes_one_delivery_and_the_number_never_falls() -> None:
