@@ -1,7 +1,7 @@
 """What workers and producers were told about jobs, and whether all of it can be true.
 
-A job is known by the offset of its record. Every delivery has a number, which the node counts. From
-these the rules follow without looking at any clock:
+A job is known by the offset of its record. Every delivery has a number, which its receipt contains.
+From these the rules follow without looking at any clock:
 
     a number is handed out once                     so no two workers have a job at the same time
     an ack that was answered 200 was of the newest  so no delivery of a higher number exists
@@ -11,7 +11,9 @@ these the rules follow without looking at any clock:
 
 from __future__ import annotations
 
+import base64
 import itertools
+import struct
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -26,6 +28,12 @@ class Delivery(NamedTuple):
     """When it was requested, and when it arrived, counted by the history itself."""
     came: int
     worker: str
+
+
+def number_of(job: dict[str, Any]) -> int:
+    """Return the number of a delivery. `deliveries` does not count those that were released."""
+    _, _, _, number = struct.unpack_from(">BIQI", base64.urlsafe_b64decode(job["receipt"]))
+    return number
 
 
 @dataclass
@@ -55,14 +63,14 @@ class QueueHistory:
         came = self.moment()
         with self._lock:
             for job in jobs:
-                found = Delivery(job["deliveries"], asked, came, worker)
+                found = Delivery(number_of(job), asked, came, worker)
                 self.deliveries[job["offset"]].append(found)
 
     def note_acks(self, jobs: list[dict[str, Any]]) -> None:
         """Record jobs whose ack was answered 200."""
         with self._lock:
             for job in jobs:
-                self.acked[job["offset"]].add(job["deliveries"])
+                self.acked[job["offset"]].add(number_of(job))
 
     def note_appended(self, names: list[str]) -> None:
         """Record jobs whose append was acknowledged."""

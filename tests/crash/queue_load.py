@@ -173,7 +173,8 @@ class Worker(Load):
         if not rest:
             return
         kind = self._chance.choices(
-            ("ack", "nack", "extend", "crash", "stall", "twice"), (60, 8, 8, 8, 6, 10)
+            ("ack", "nack", "release", "extend", "crash", "stall", "twice"),
+            (60, 8, 8, 8, 8, 6, 10),
         )[0]
         self._books.note(kind)
         getattr(self, f"_{kind}")(rest)
@@ -183,6 +184,9 @@ class Worker(Load):
 
     def _nack(self, jobs: list[Job]) -> None:
         self._settle("nack", jobs, delay_ms=self._chance.choice((0, 20, 200)))
+
+    def _release(self, jobs: list[Job]) -> None:
+        self._settle("release", jobs)
 
     def _extend(self, jobs: list[Job]) -> None:
         kept = self._settle("extend", jobs, lease_ms=2 * LEASE_MS)

@@ -157,7 +157,7 @@ def name_of(value: str) -> str:
 
 def check_all_was_tried(books: QueueHistory) -> None:
     """Fail where a run shows nothing, because something that it is about did not happen."""
-    kinds = ("ack", "nack", "extend", "crash", "stall", "twice", "pushed", "stale ack")
+    kinds = ("ack", "nack", "release", "extend", "crash", "stall", "twice", "pushed", "stale ack")
     assert all(books.done[kind] for kind in kinds), books.done
     assert len(books.appended) > 20 * ROUNDS
     assert len(books.acked) > 10 * ROUNDS

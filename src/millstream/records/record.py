@@ -34,10 +34,10 @@ class StoredRecord(Struct, frozen=True):
 
 
 class Gap(NamedTuple):
-    """A range of offsets that a reader missed because the records were deleted first."""
+    """A range of offsets that a reader missed: the records were deleted first, or are damaged."""
 
     from_offset: int
     to_offset: int
     """The last missing offset."""
     reason: str
-    """Why they were deleted: "retention"."""
+    """Why they are missing: "retention" or "damaged"."""

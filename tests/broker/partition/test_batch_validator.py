@@ -224,12 +224,12 @@ def test_what_becomes_too_large_by_unpacking_is_refused():
 @pytest.mark.parametrize("config", [COMPACTED, Config(compression_type="gzip")])
 def test_records_that_cannot_be_unpacked_are_refused(config):
     batch = build_batch(RECORDS, now_ms=NOW_MS, codec=Codec.ZSTD)
-    with pytest.raises(InvalidBatch, match="cannot read the records"):
+    with pytest.raises(InvalidRecord, match="cannot read the records"):
         inspect(changed(batch, 61, ">q", 0), config)
 
 
 def test_records_that_are_not_what_they_claim_are_refused_where_they_are_looked_at():
-    with pytest.raises(InvalidBatch, match="cannot read the records"):
+    with pytest.raises(InvalidRecord, match="cannot read the records"):
         inspect(changed(SOUND, 61, ">b", 1), COMPACTED)
 
 

@@ -53,7 +53,7 @@ def decide(
 
 
 def positions(decided: ClaimDecision) -> list[tuple[int, int, int]]:
-    return [(index, job.offset, number) for index, job, number in decided.jobs]
+    return [(index, job.offset, number) for index, job, number, _ in decided.jobs]
 
 
 def test_returned_jobs_come_before_new_ones() -> None:

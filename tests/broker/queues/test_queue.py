@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millstream.broker.queues.dead_letter_mover import DELIVERIES_HEADER
 from millstream.broker.queues.values import QueueChanges, QueueCounts, QueueLimits
 from millstream.config.schema import BrokerConfig, LogConfig
 from millstream.errors import (
@@ -450,6 +451,71 @@ async def test_a_job_that_was_given_back_has_no_receipt_that_counts() -> None:
         with pytest.raises(StaleReceipt):
             await call(receipts)
     assert queue.counts().ready == 1
+    await node.stop()
+
+
+@in_loop
+async def test_a_released_job_was_not_delivered_and_its_receipt_is_never_valid_again() -> None:
+    node = await started()
+    queue = await node.queue(deliveries_max=2)
+    await node.put(b"1")
+    old: list[str] = []
+    for _ in range(5):
+        [job] = (await queue.claim()).jobs
+        assert job.deliveries == 1, "a delivery that was released does not count"
+        assert (await queue.release([job.receipt])).count == 1
+        old.append(job.receipt)
+        await node.restart()
+        queue = node.queues.get("q")
+    assert len(set(old)) == 5
+    [job] = (await queue.claim()).jobs
+    for receipt in old:
+        for settle in (queue.ack, queue.nack, queue.release, queue.extend):
+            with pytest.raises(StaleReceipt):
+                await settle([receipt])
+    await queue.nack([job.receipt])
+    [job] = (await queue.claim()).jobs
+    assert job.deliveries == 2
+    await queue.nack([job.receipt])
+    await node.quiet()
+    [letter] = await node.records("q-dead")
+    assert dict(letter.headers)[DELIVERIES_HEADER] == b"2"
+    assert queue.counts() == QueueCounts(1, 0, 0, 0, 0, 1, 7, 0)
+    assert queue.counters.released == 0, "it counts from when the queue was opened"
+    await node.stop()
+
+
+@in_loop
+async def test_a_late_release_saves_a_job_that_would_be_a_dead_letter() -> None:
+    """The lease of the last permitted delivery has ended, and nothing was moved yet."""
+    node = await started()
+    queue = await node.queue(deliveries_max=1, lease_ms=1_000)
+    await node.put(b"1")
+    [job] = (await queue.claim()).jobs
+    node.clock.advance(2.0)
+    await queue.release([job.receipt])
+    await node.quiet()
+    assert queue.counts() == QueueCounts(1, 1, 0, 0, 0, 0, 1, 0)
+    [job] = (await queue.claim()).jobs
+    assert job.deliveries == 1
+    await node.stop()
+
+
+@in_loop
+async def test_a_claim_that_is_cancelled_after_jobs_were_chosen_delivers_nothing() -> None:
+    """The jobs are chosen and the disk has not answered yet when the claimer leaves."""
+    node = await started()
+    queue = await node.queue(deliveries_max=1)
+    await node.put(b"1")
+    for _ in range(3):
+        claiming = asyncio.ensure_future(queue.claim())
+        while not queue.counts().leased:  # noqa: ASYNC110 - Nobody is told when jobs are chosen.
+            await asyncio.sleep(0)
+        claiming.cancel()
+        await node.quiet()
+        assert (queue.counts().ready, queue.counts().dead) == (1, 0)
+    [job] = (await queue.claim()).jobs
+    assert job.deliveries == 1
     await node.stop()
 
 

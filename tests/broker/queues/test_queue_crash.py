@@ -1,8 +1,8 @@
-"""Power cuts: acked jobs stay finished, counts never fall, and dead letters are moved once.
+"""Power cuts: acked jobs stay finished, only a release lowers a count, dead letters are moved once.
 
-Workers claim, ack, return jobs and let leases run out; exhausted jobs become dead letters; the log
-of the queue is compacted often. Then the power is cut at any moment, everything is opened again
-from the disk, and workers continue until nothing is left to do.
+Workers claim, ack, return and release jobs and let leases run out; exhausted jobs become dead
+letters; the log of the queue is compacted often. Then the power is cut at any moment, everything is
+opened again from the disk, and workers continue until nothing is left to do.
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ class JobAcked:
 
 
 @dataclass(frozen=True)
+class JobReleased:
+    """A release was answered, or is about to be sent: then its delivery may count or not."""
+
+    position: Position
+    receipt: str
+    is_answered: bool
+
+
+@dataclass(frozen=True)
 class DeadCounted:
     """The counts showed this many dead jobs."""
 
@@ -83,6 +92,13 @@ async def ack(node: Node, queue: WorkQueue, delivered: list[JobDelivered]) -> No
         node.disk.note(JobAcked(job.position, job.receipt))
 
 
+async def release(node: Node, queue: WorkQueue, delivered: list[JobDelivered]) -> None:
+    for job in delivered:
+        node.disk.note(JobReleased(job.position, job.receipt, is_answered=False))
+        await queue.release([job.receipt])
+        node.disk.note(JobReleased(job.position, job.receipt, is_answered=True))
+
+
 async def workload(node: Node, rng: random.Random) -> None:
     queue = await node.queue(lease_ms=1000, deliveries_max=2)
     for _ in range(5):
@@ -92,6 +108,7 @@ async def workload(node: Node, rng: random.Random) -> None:
         await ack(node, queue, delivered[:2])
         if delivered[2:4]:
             await queue.nack([job.receipt for job in delivered[2:4]])
+        await release(node, queue, delivered[4:5])
         await node.advance(1000)
         node.disk.note(DeadCounted(queue.counts().dead))
 
@@ -103,6 +120,8 @@ def seen(state: CrashState) -> tuple[set[Position], dict[Position, int], dict[Po
     for note in state.notes:
         if isinstance(note, JobDelivered):
             deliveries[note.position] = note.deliveries
+        elif isinstance(note, JobReleased) and not note.is_answered:
+            deliveries[note.position] -= 1
     acked = {note.position: note.receipt for note in state.notes if isinstance(note, JobAcked)}
     dead = max((note.count for note in state.notes if isinstance(note, DeadCounted)), default=0)
     return jobs, deliveries, acked, dead
@@ -150,6 +169,10 @@ async def check(node: Node, state: CrashState) -> None:
                 f"{state}: {position}: the count fell"
             )
             done[position] += 1
+        for note in state.notes:
+            if isinstance(note, JobReleased) and note.is_answered:
+                with pytest.raises(StaleReceipt):
+                    await queue.ack([note.receipt])
         if claimed:
             await queue.ack(receipts_of(claimed))
         await node.advance(5000)

@@ -249,8 +249,8 @@ async def with_events(node: Node, *events: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("event", "error", "match"),
     [
-        (b"", UnknownFormat, "version none, expected 1"),
-        (b"\x02\x91\x00", UnknownFormat, "version 2, expected 1"),
+        (b"", UnknownFormat, "version none, expected 1 to 2"),
+        (b"\x03\x91\x00", UnknownFormat, "version 3, expected 1 to 2"),
         (b"\x01\xff", CorruptData, "invalid queue event"),
         (b"\x01\x92\x03\xa1x", CorruptData, "invalid queue event"),
         (None, CorruptData, "expected"),

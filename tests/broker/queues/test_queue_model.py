@@ -49,6 +49,8 @@ class ModelJob:
     holder: str | None = None
     """The receipt that counts, if any does: also late, as long as nobody else has the job."""
     acked_by: str | None = None
+    number: int = 0
+    """Number of its newest delivery, with those that were released."""
     receipts: list[str] = field(default_factory=list)
 
     @property
@@ -81,7 +83,7 @@ class Model:
     def end(self, job: ModelJob, how: str) -> None:
         job.state = how
         job.holder = None
-        self.ends_otherwise += not (how == ACKED and job.deliveries == 1)
+        self.ends_otherwise += not (how == ACKED and job.number == 1)
 
     def count(self, *states: str) -> int:
         return sum(job.state in states for job in self.jobs.values())
@@ -148,12 +150,10 @@ class QueueModel(RuleBasedStateMachine):
     @rule(max_jobs=st.integers(1, 6), lease_ms=st.sampled_from([100, LEASE_MS, 5000]))
     def claim(self, max_jobs: int, lease_ms: int) -> None:
         model = self.model
-        came_back = [job for job in model.jobs.values() if job.state == READY and job.deliveries]
+        came_back = [job for job in model.jobs.values() if job.state == READY and job.number]
         dues = sorted(job.due_ms for job in came_back)
         fresh = {
-            place: job
-            for place, job in model.jobs.items()
-            if job.state == READY and not job.deliveries
+            place: job for place, job in model.jobs.items() if job.state == READY and not job.number
         }
         claimed = self.do(self.queue.claim(max_jobs=max_jobs, lease_ms=lease_ms)).jobs
         assert len(claimed) == min(max_jobs, len(came_back) + len(fresh)), "all there is goes out"
@@ -164,10 +164,10 @@ class QueueModel(RuleBasedStateMachine):
             seen.add(place)
             job = model.jobs[place]
             assert job.state == READY, f"{place} is {job.state}: it is not leased (P18)"
-            assert handed.deliveries == job.deliveries + 1, "the count never falls (P21)"
+            assert handed.deliveries == job.deliveries + 1, "only a release undoes one (P21)"
             assert handed.record.key == job.key
             if row < len(dues):
-                assert job.deliveries, "returned jobs come first"
+                assert job.number, "returned jobs come first"
                 assert job.due_ms == dues[row], "by when they did"
             else:
                 first = min(o for (p, o) in fresh if p == place[0])
@@ -177,6 +177,7 @@ class QueueModel(RuleBasedStateMachine):
         for handed in claimed:
             job = model.jobs[handed.partition, handed.record.offset]
             job.state, job.deliveries = LEASED, handed.deliveries
+            job.number += 1
             job.due_ms, job.length_ms = model.now_ms + lease_ms, lease_ms
             job.holder = handed.receipt
             job.receipts.append(handed.receipt)
@@ -213,6 +214,22 @@ class QueueModel(RuleBasedStateMachine):
             if job.holder == receipt:
                 job.state, job.holder = DELAYED, None
                 job.due_ms, job.length_ms = self.model.now_ms + delay_ms, delay_ms
+        self.do(self.node.quiet())
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        chosen = self.choose(data)
+        stale = self.ask(self.queue.release([one for _, one in chosen]))
+        for place, receipt in chosen:
+            job = self.model.jobs[place]
+            assert (receipt in stale) == (job.holder != receipt)
+        for place, receipt in chosen:
+            job = self.model.jobs[place]
+            if job.holder == receipt:
+                job.state, job.holder = DELAYED, None
+                job.deliveries -= 1
+                job.due_ms, job.length_ms = self.model.now_ms, 0
         self.do(self.node.quiet())
 
     @precondition(lambda self: self.issued)
@@ -283,7 +300,7 @@ class QueueModel(RuleBasedStateMachine):
         self.queue = self.node.queues.get("q")
         self.model.now_ms = 0
         for job in self.model.jobs.values():
-            if not job.ends and job.deliveries:
+            if not job.ends and job.number:
                 # Jobs that had expired and were not claimed again start again, too.
                 job.state = LEASED if job.holder else DELAYED
                 job.due_ms = job.length_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,15 +13,18 @@ from millstream.broker.queues.decisions import (
     exhausted_jobs,
     extend,
     nack,
+    release,
     returned_jobs,
     was_acked,
 )
 from millstream.broker.queues.events import (
+    BatchDamaged,
     DeadLettersIntended,
     DeadLettersMoved,
     FirstDeliveries,
     JobsAcked,
     JobsDelivered,
+    JobsReleased,
     JobsRemoved,
     JobsReturned,
     LeasesExtended,
@@ -28,6 +32,7 @@ from millstream.broker.queues.events import (
     PartitionAdded,
     PartitionTruncated,
     QueueEvent,
+    QueueStateSnapshot,
     ReceiptsInvalidated,
     decode_event,
     encode_event,
@@ -69,7 +74,12 @@ EVENTS: list[QueueEvent] = [
     JobsRemoved([(0, [1])]),
     PartitionTruncated(0, 4),
     ReceiptsInvalidated(2**63 + 1),
+    JobsReleased(9, [(0, [1])]),
+    BatchDamaged(9, 0, 3, 12),
+    DeadLettersIntended(b"\0" * 16, [0], [], [], [(0, [1])]),
     snapshot_of(state_of(delivered(0, 3), JobsAcked([(0, [1])]), JobsRemoved([(0, [2])]))),
+    snapshot_of(state_of(delivered(0, 3), JobsReleased(0, [(0, [1])]))),
+    snapshot_of(state_of(BatchDamaged(0, 0, 0, 4))),
 ]
 
 
@@ -239,13 +249,76 @@ def test_a_snapshot_is_the_state() -> None:
         JobsReturned(700, 10, [(0, [2])]),
         DeadLettersIntended(b"\1" * 16, [3], group_jobs([(0, 3)]), group_jobs([(0, 4)])),
         ReceiptsInvalidated(77),
+        JobsReleased(700, [(0, [8])]),
+        BatchDamaged(700, 0, 9, 12),
         ended_max=3,
     )
     twin = restore_state(snapshot_of(state), ended_max=3)
     assert snapshot_of(twin) == snapshot_of(state)
     assert (twin.kinds, twin.next_due_ms) == (state.kinds, 700)
     for each in (state, twin):
+        assert [(job.number, job.deliveries) for job in each.partitions[0].jobs.values()] == [
+            (2, 2),
+            *[(1, 1)] * 5,
+            (1, 0),
+            (0, 0),
+        ]
+        each.advance(700, 1)
+        assert [due.offset for due in returned_jobs(each, 9)] == [8], "a release counts nothing"
+        assert [due.offset for due in exhausted_jobs(each, 9)] == [2, 9], "nor does damage"
+    for each in (state, twin):
         each.apply(DeadLettersMoved(group_jobs([(0, 3)]), group_jobs([(0, 4)])))
         each.apply(JobsRemoved([(0, [6, 7])]))
     assert snapshot_of(twin) == snapshot_of(state)
     assert state.partitions[0].forgotten > 0
+
+
+def test_a_log_without_new_events_can_be_read_by_earlier_releases() -> None:
+    known = [delivered(0, 3), JobsAcked([(0, [1])]), JobsReturned(9, 0, [(0, [2])])]
+    snapshot = snapshot_of(state_of(*known))
+    assert [encode_event(event)[0] for event in (*known, snapshot)] == [1, 1, 1, 1]
+    assert len(snapshot.counters) == 4
+    released = snapshot_of(state_of(delivered(0, 3), JobsReleased(0, [(0, [1])])))
+    damaged = snapshot_of(state_of(BatchDamaged(0, 0, 0, 4)))
+    assert [encode_event(event)[0] for event in (released, damaged)] == [2, 2]
+
+
+def test_events_of_earlier_releases_are_read() -> None:
+    """They had neither releases nor damaged batches."""
+    stored = ["boot-1", 7, [3, 1, 9, 0], [[0, 5, 0, [2, 3, 0, 1000, 500]]], [0, 1, 2], None]
+    snapshot = decode_event(b"\1" + msgspec.msgpack.encode([10, *stored]))
+    assert isinstance(snapshot, QueueStateSnapshot)
+    state = restore_state(snapshot, ended_max=9)
+    job = state.partitions[0].jobs[2]
+    assert (job.number, job.deliveries, job.is_damaged, state.damaged) == (3, 3, False, 0)
+    intent = decode_event(b"\1" + msgspec.msgpack.encode([6, b"\0" * 16, [1], [[0, [2]]], []]))
+    assert intent == DeadLettersIntended(b"\0" * 16, [1], [(0, [2])], [])
+
+
+def test_a_release_undoes_one_delivery_and_the_number_never_falls() -> None:
+    state = state_of(delivered(0, 1), again(0))
+    decided = release(state, [Delivery(0, 0, 2), Delivery(0, 0, 1)], now_ms=50)
+    assert (decided.event, decided.stale) == (JobsReleased(50, [(0, [0])]), [1])
+    assert decided.event is not None
+    state.apply(decided.event)
+    state.advance(50, 2)
+    assert [due.offset for due in returned_jobs(state, 9)] == [0]
+    state.apply(again(0))
+    job = state.partitions[0].jobs[0]
+    assert (job.number, job.deliveries) == (3, 2)
+    assert release(state, [Delivery(0, 0, 2)], now_ms=60).stale == [0]
+    state.apply(JobsAcked([(0, [0])]))
+    assert was_acked(state, Delivery(0, 0, 3))
+    assert not was_acked(state, Delivery(0, 0, 2))
+
+
+def test_a_damaged_batch_is_one_job_that_is_exhausted_whatever_the_limit() -> None:
+    state = state_of(delivered(0, 2), BatchDamaged(10, 0, 2, 7))
+    assert (state.partitions[0].frontier, state.damaged, sum(state.kinds)) == (7, 1, 3)
+    state.advance(10, 1_000_000)
+    assert [due.offset for due in exhausted_jobs(state, 9)] == [2]
+    state.limit(1_000_000)
+    assert [due.offset for due in exhausted_jobs(state, 9)] == [2]
+    for impossible in (BatchDamaged(10, 0, 6, 9), BatchDamaged(10, 0, 7, 7)):
+        with pytest.raises(CorruptData, match="impossible"):
+            state.apply(impossible)

@@ -183,9 +183,10 @@ def test_a_claim_that_was_refused_for_now_is_repeated(patient):
     assert len(node.seen) == 2
 
 
-@pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "extend"])
 def test_what_is_said_of_jobs_is_repeated(patient, verb):
-    done = answer(200, {"acked": 1, "nacked": 1, "extended": 1, "deadline_ms": 1_000, "cost": {}})
+    settled = {"acked": 1, "nacked": 1, "released": 1, "extended": 1}
+    done = answer(200, {**settled, "deadline_ms": 1_000, "cost": {}})
     claimed = {
         "receipt": "r", "offset": 1, "partition": 0, "timestamp": 1, "key": None, "value": 1,
         "headers": {}, "deliveries": 1, "deadline_ms": 1_000,

@@ -58,6 +58,20 @@ def test_a_job_that_is_given_back_comes_again(queue):
     assert queue.counts().delayed == 1
 
 
+def test_a_job_that_is_released_was_not_delivered(queue):
+    queue.put(1)
+    [job] = queue.claim()
+    job.release()
+    assert job.is_settled
+    [again] = queue.claim(wait_ms=5_000)
+    assert (again.value, again.deliveries) == (1, 1)
+    with pytest.raises(StaleReceipt):
+        job.ack()
+    queue.release([again])
+    queue.release([])
+    assert counts(queue) == (1, 0, 0)
+
+
 def test_many_jobs_are_settled_in_one_go(queue):
     for n in range(5):
         queue.put(n)
@@ -98,6 +112,68 @@ def test_a_job_whose_work_failed_is_given_back_with_those_claimed_ahead(queue):
     with pytest.raises(Trouble):
         fail_at(1)
     assert counts(queue) == (4, 0, 1)
+
+
+def test_a_poison_job_and_many_restarts_bury_only_the_poison_job(client, name):
+    queue = client.create_queue(name, deliveries_max=5)
+    for n in range(10):
+        queue.put(n)
+
+    def work_once():
+        with queue.work(ahead=10) as jobs:
+            for job in jobs:
+                if job.value == 0:
+                    raise Trouble
+
+    for _ in range(5):
+        with pytest.raises(Trouble):
+            work_once()
+    left = queue.claim(10)
+    assert sorted(job.value for job in left) == list(range(1, 10)), "they were never tried"
+    assert {job.deliveries for job in left} == {1}
+    queue.ack(left)
+    [letter] = client.create_queue(f"{name}-dead").claim(10, wait_ms=20_000)
+    assert letter.value == 0
+
+
+def test_workers_that_stop_again_and_again_bury_nothing(client, name):
+    queue = client.create_queue(name, deliveries_max=1)
+    for n in range(10):
+        queue.put(n)
+    for done in range(5):
+        with queue.work(ahead=10) as jobs:
+            for _ in jobs:
+                jobs.stop()
+        assert counts(queue) == (9 - done, 0, done + 1)
+    assert queue.counts().dead == 0
+
+
+def test_workers_share_slow_jobs_evenly_by_default(connect, broker, client, queue):
+    """Five workers each begin a job before any of them ends one, twice."""
+    for n in range(10):
+        queue.put(n)
+    together = threading.Barrier(5)
+    done = []
+
+    def run():
+        worker = connect(broker.url).queue(queue.name)
+        seen = []
+        with worker.work(wait_ms=20_000) as jobs:
+            for job in jobs:
+                together.wait(PATIENCE_S)
+                seen.append(job.value)
+                if len(seen) == 2:
+                    jobs.stop()
+        done.append(seen)
+
+    workers = [threading.Thread(target=run) for _ in range(5)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(2 * PATIENCE_S)
+    assert sorted(value for seen in done for value in seen) == list(range(10))
+    assert [len(seen) for seen in done] == [2] * 5
+    assert counts(queue) == (0, 0, 10)
 
 
 def test_who_leaves_the_loop_gives_the_job_back_unless_it_was_acked(queue):

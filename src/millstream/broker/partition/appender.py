@@ -180,6 +180,7 @@ class PartitionAppender:
         is_early: bool = False,
         expected_marker_offset: int | None = None,
         on_admit: OnAdmit | None = None,
+        is_built: bool = False,
     ) -> None:
         """Append a client's batch and notify `waiter`, which may be a future.
 
@@ -194,7 +195,8 @@ class PartitionAppender:
 
         `expected_marker_offset` is the value of `marker_offset_of` from before the coordinator was
         asked about the batch's transaction: if that was ended since, the batch is rejected.
-        `on_admit` is called with the offset at the moment the batch gets it.
+        `on_admit` is called with the offset at the moment the batch gets it. With `is_built`, this
+        node built the batch from single records.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -211,7 +213,7 @@ class PartitionAppender:
         client_batch = _ClientBatch(
             self, header, waiter, now_ms, timeout, is_early, expected_marker_offset, on_admit
         )
-        must_inspect = validator.must_inspect(header)
+        must_inspect = validator.must_inspect(header, is_built=is_built)
         if self._queue or (must_inspect and len(batch) > INLINE_SIZE_MAX):
             self._enqueue(client_batch, batch, must_inspect=must_inspect)
         elif must_inspect:

@@ -2,7 +2,8 @@
 
 The order of the checks and their errors are Kafka's. Every check looks at the header and the
 checksum. Records are inspected only if the topic requires it: on a compacted topic every record
-needs a key, and a topic with a codec of its own stores no other.
+needs a key, a topic with a codec of its own stores no other, and the jobs of a queue are delivered
+one by one. Then a batch is refused if its records cannot be decoded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from millstream.records.batch import (
 )
 from millstream.records.body import RECORD_SIZE_MIN, open_body
 from millstream.records.compression import BODY_SIZE_MAX, Codec, OversizedBody, compress
-from millstream.records.filter.keys.keyless import first_keyless
+from millstream.records.filter.keys.keyless import check_records, first_keyless
 
 DECOMPRESSION_RATIO_MAX = 64
 """The decompressed size of a batch may be this many times the largest batch of its topic. Text
@@ -123,22 +124,27 @@ class BatchValidator:
         "_codec",
         "_decompressed_max",
         "_is_compacted",
+        "_is_queue",
         "_size_max",
         "is_append_time",
         "is_header_enough",
     )
 
-    def __init__(self, config: PartitionConfig) -> None:
+    def __init__(self, config: PartitionConfig, *, is_queue: bool = False) -> None:
         self._size_max = config.message_bytes_max
         self._decompressed_max = min(BODY_SIZE_MAX, DECOMPRESSION_RATIO_MAX * self._size_max)
         self._before_ms = config.timestamp_before_max_ms
         self._after_ms = config.timestamp_after_max_ms
         self._is_compacted = "compact" in config.cleanup_policy
+        self._is_queue = is_queue
         self._codec = _CODECS.get(config.compression_type)
         self.is_append_time = config.timestamp_type == "LogAppendTime"
         """Whether the broker sets the timestamps of records."""
         self.is_header_enough = (
-            not self.is_append_time and not self._is_compacted and self._codec is None
+            not self.is_append_time
+            and not self._is_compacted
+            and not self._is_queue
+            and self._codec is None
         )
         """Whether a batch that passed `check` is stored as it is."""
 
@@ -183,10 +189,15 @@ class BatchValidator:
                 self._check_timestamp(base_ms, now_ms)
         return BatchHeader._make(fields)
 
-    def must_inspect(self, header: BatchHeader) -> bool:
-        """Return whether the records themselves have to be inspected."""
-        return self._is_compacted or (
-            self._codec is not None and header.attributes & CODEC_MASK != self._codec
+    def must_inspect(self, header: BatchHeader, *, is_built: bool = False) -> bool:
+        """Return whether the records themselves have to be inspected.
+
+        With `is_built`, this node built the batch, so that they can be decoded.
+        """
+        return (
+            self._is_compacted
+            or (self._is_queue and not is_built)
+            or (self._codec is not None and header.attributes & CODEC_MASK != self._codec)
         )
 
     def inspect(self, header: BatchHeader, batch: Bytes) -> tuple[BatchHeader, Bytes]:
@@ -194,13 +205,16 @@ class BatchValidator:
         try:
             if self._is_compacted:
                 self._check_keys(batch)
+            else:
+                check_records(batch, size_max=self._decompressed_max)
             if self._codec is not None and header.codec != self._codec:
                 batch = recompress(header, batch, self._codec, size_max=self._decompressed_max)
                 header = decode_header(batch)
         except OversizedBody as error:
             raise BatchTooLarge(str(error)) from error
         except CorruptBatch as error:
-            raise InvalidBatch(f"cannot read the records: {error}") from error
+            # Not `InvalidBatch`, upon which Kafka's clients try again: the checksum is correct.
+            raise InvalidRecord(f"cannot read the records: {error}") from error
         if len(batch) > self._size_max:
             raise BatchTooLarge(
                 f"batch has {len(batch)} bytes once recompressed, limit is {self._size_max}"

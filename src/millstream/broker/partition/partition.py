@@ -88,6 +88,7 @@ class Partition:
         self._expiration_ms = producer_id_expiration_ms
         self._background = background or LoopThreads()
         self._watchers: dict[Callable[[], None], None] = {}
+        self._is_queue = False
         self.retention_hold: RetentionHold | None = None
         """Keeps records that are still needed from being deleted by retention."""
         self.on_rewind: Callable[[int], None] | None = None
@@ -199,7 +200,7 @@ class Partition:
             PartitionAppender(
                 log,
                 states,
-                BatchValidator(self.config),
+                self._validator(),
                 clock=self._clock,
                 background=self._background,
                 refusal=damage,
@@ -272,8 +273,22 @@ class Partition:
         if self._opening is not None:
             await asyncio.wait([self._opening])
         if self._opened is not None and self._refusal is None:
-            self._opened.appender.validator = BatchValidator(config)
+            self._opened.appender.validator = self._validator()
             await self._opened.log.reconfigure(config.log_config())
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether a queue delivers its records one by one, so that each must be decodable."""
+        return self._is_queue
+
+    @is_queue.setter
+    def is_queue(self, is_queue: bool) -> None:
+        self._is_queue = is_queue
+        if self._opened is not None:
+            self._opened.appender.validator = self._validator()
+
+    def _validator(self) -> BatchValidator:
+        return BatchValidator(self.config, is_queue=self._is_queue)
 
     # Watching.
 

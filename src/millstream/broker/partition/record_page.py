@@ -55,8 +55,8 @@ async def read_page(
 
     The partition has to be open. One record is returned even if it alone is larger. If the cursor
     does not advance, there is nothing up to the end. Raises `OffsetOutOfRange` if the cursor is
-    past the head, and `DamagedRecords` if it is at damaged records: those before them are returned
-    first.
+    past the head, and `DamagedRecords` if the records at the cursor cannot be decoded; those
+    before them are returned first.
     """
     gap: Gap | None = None
     page = _PageBuilder(limit=limit, size_max=size_max)
@@ -78,8 +78,9 @@ async def read_page(
                 break
             cursor = await inline_or_in_thread(fetched, partial(page.take, fetched, cursor))
         except DamagedRecords as damage:
-            cursor = max(cursor, damage.from_offset)  # The batches before it were taken.
-            if cursor == from_offset:
+            ends = [record.offset + 1 for record in page.records[-1:]]
+            cursor = max(cursor, damage.from_offset, *ends)
+            if cursor == from_offset and gap is None:
                 raise
             break  # The next page starts with the damage.
         if page.is_full:
@@ -131,15 +132,23 @@ def committed_records(fetched: FetchResult) -> Iterator[StoredRecord]:
     """Yield the records of batches that were read with `is_committed_only`, in order."""
     for header, batch, is_visible in committed_batches(fetched):
         if is_visible:
-            try:
-                yield from records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
-            except CorruptBatch as error:  # Its checksum is right: it was produced like this.
-                raise DamagedRecords(
-                    f"batch at offset {header.base_offset}",
-                    str(error),
-                    from_offset=header.base_offset,
-                    to_offset=header.last_offset,
-                ) from error
+            yield from decoded_records(header, batch)
+
+
+def decoded_records(header: BatchHeader, batch: memoryview) -> Iterator[StoredRecord]:
+    """Yield the records of a stored batch; raise `DamagedRecords` if they cannot be decoded.
+
+    The checksum of such a batch is correct: a client sent it so.
+    """
+    try:
+        yield from records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+    except CorruptBatch as error:
+        raise DamagedRecords(
+            f"batch at offset {header.base_offset}",
+            f"records cannot be decoded: {error}",
+            from_offset=header.base_offset,
+            to_offset=header.last_offset,
+        ) from error
 
 
 def committed_batches(fetched: FetchResult) -> Iterator[tuple[BatchHeader, memoryview, bool]]:

@@ -9,6 +9,9 @@ offset, one partition after the other. Records are read before the decision, and
 made on the state as it is after the reading, without waiting for anything in between: a job that
 was acked, deleted or delivered while its record was read is not delivered.
 
+A batch that cannot be decoded is skipped once the jobs before it are delivered: together its
+records become one dead letter. So do returned jobs whose records cannot be decoded any more.
+
 While a claimer waits, the state is usable: a claim begins by waiting for that, and when the state
 stops being usable, all waiting claimers are refused.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from millstream.broker.queues.decisions import (
     AvailableJobs,
@@ -26,15 +29,17 @@ from millstream.broker.queues.decisions import (
     decide_claim,
     drop_deleted_jobs,
     even_shares,
-    nack,
+    release,
     returned_jobs,
 )
 from millstream.broker.queues.events import (
+    BatchDamaged,
     FirstDeliveries,
     JobPosition,
     JobsDelivered,
     group_jobs,
 )
+from millstream.broker.queues.fresh_jobs import FreshJobs
 from millstream.broker.queues.queue_store import QueueStore
 from millstream.broker.queues.read_ahead import ReadAhead, read_offsets
 from millstream.broker.queues.receipts import Delivery
@@ -112,7 +117,7 @@ class ClaimService:
             # The caller has left. If jobs were chosen for it already, others may have them.
             future = claimer.future
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._return_jobs(future.result()[0])
+                self._release(future.result()[0])
             raise
         finally:
             if timer is not None:
@@ -125,14 +130,12 @@ class ClaimService:
         """Number of claims that wait."""
         return len(self._claimers)
 
-    def _return_jobs(self, jobs: Sequence[LeasedJob]) -> None:
-        """Return jobs whose claimer has left; their delivery still counts."""
+    def _release(self, jobs: Sequence[LeasedJob]) -> None:
+        """Release jobs whose claimer has left: nobody has seen them."""
         state = self._store.current()
         if jobs and state is not None:
-            deliveries = [
-                Delivery(job.partition, job.record.offset, job.deliveries) for job in jobs
-            ]
-            decided = nack(state, deliveries, now_ms=self._store.now_ms(), delay_ms=0)
+            deliveries = [Delivery(job.partition, job.record.offset, job.number) for job in jobs]
+            decided = release(state, deliveries, now_ms=self._store.now_ms())
             self._store.commit(decided.event)
             self._store.refresh()
             self._store.on_wake()
@@ -192,7 +195,7 @@ class ClaimService:
         while (claimers := self._next_claimers()) and self._window is None:
             # Only these may be told that there is no job: there may be one for those that arrive
             # while records are read, as the reading started before.
-            present = list(self._claimers)
+            present, changes = list(self._claimers), self._store.changes
             wanted = min(CLAIM_MAX, sum(claimer.max_jobs for claimer in claimers))
             available = await self._read(wanted)
             if available is None:
@@ -202,6 +205,8 @@ class ClaimService:
             if not self._deliver(claimers, available, wanted):
                 if available.unreadable:
                     raise next(iter(available.unreadable.values()))
+                if self._store.changes != changes:
+                    continue  # Jobs that were counted on were deleted, or there are new ones.
                 for claimer in present:
                     if not claimer.may_wait:
                         self._answer_none(claimer)
@@ -260,12 +265,19 @@ class ClaimService:
             del self._returned_records[position]
         make_receipt, lease_ms, worker = store.receipts.make, claimer.lease_ms, claimer.worker
         jobs = [
-            LeasedJob(make_receipt(index, record.offset, number), index, record, number, lease_ms)
-            for index, record, number in decided.jobs
+            LeasedJob(
+                make_receipt(index, record.offset, number),
+                index,
+                record,
+                number,
+                deliveries,
+                lease_ms,
+            )
+            for index, record, number, deliveries in decided.jobs
         ]
         partitions = store.state.partitions
         for job in jobs:
-            if worker or job.deliveries > 1:  # Another worker may have had it before.
+            if worker or job.number > 1:  # Another worker may have had it before.
                 partitions[job.partition].jobs[job.record.offset].worker = worker
         return jobs, ticket
 
@@ -281,8 +293,13 @@ class ClaimService:
         if (state := store.current()) is None:
             return None
         unreadable: dict[int, MillstreamError] = {}
-        due = [(job.partition, job.offset) for job in returned_jobs(state, wanted)]
-        deleted = await self._read_returned(due, unreadable) if due else {}
+        is_complete = False
+        while not is_complete:
+            returned = returned_jobs(state, wanted, unreadable)
+            due = [(job.partition, job.offset) for job in returned]
+            is_complete = not due or await self._read_returned(due, unreadable)
+            if (state := store.current()) is None:
+                return None
         count = len(due)
         order = self._partition_order()
         for index in order:
@@ -303,23 +320,31 @@ class ClaimService:
             and (known := state.partitions.get(index)) is not None
             and read_ahead.is_current(known.frontier)
         ]
-        store.commit(drop_deleted_jobs(state, deleted))
         for index, jobs in fresh:
-            if not jobs.count and jobs.end > jobs.start:  # There were no jobs in between.
-                skipped = jobs.peek(0)
-                first = FirstDeliveries(index, [], skipped.end, skipped.removed)
-                store.commit(JobsDelivered(0, 0, [first], []))
-                jobs.drop(skipped)
+            self._skip_empty(index, jobs)
         return AvailableJobs(self._returned_records, fresh, unreadable)
+
+    def _skip_empty(self, index: int, jobs: FreshJobs) -> None:
+        """Move the frontier over offsets that hold no job, if no job was read before them."""
+        if not jobs.count and jobs.end > jobs.start:
+            skipped = jobs.peek(0)
+            first = FirstDeliveries(index, [], skipped.end, skipped.removed)
+            self._store.commit(JobsDelivered(0, 0, [first], []))
+            jobs.drop(skipped)
 
     async def _read_returned(
         self, positions: list[JobPosition], unreadable: dict[int, MillstreamError]
-    ) -> dict[int, list[int]]:
-        """Read the records of returned jobs; returns the offsets of those that were deleted."""
+    ) -> bool:
+        """Read the records of returned jobs.
+
+        Removes jobs that were deleted, and those that cannot be decoded; returns false if there
+        were any, or if a partition turned out to be unreadable: other jobs are next then.
+        """
         records = self._returned_records
         missing = [position for position in positions if position not in records]
         self._returned_records = records = {p: records[p] for p in positions if p in records}
         deleted: dict[int, list[int]] = {}
+        is_complete = True
         for index, offsets in group_jobs(missing):
             partition = self._store.topic.partitions[index]
             try:
@@ -327,11 +352,29 @@ class ClaimService:
                 read = await read_offsets(partition, offsets)
             except MillstreamError as error:
                 unreadable[index] = error
+                is_complete = False
                 continue
             for offset, record in read.records.items():
                 records[index, offset] = record
             deleted[index] = read.missing
-        return deleted
+            if read.damaged:
+                self._exhaust_damaged(index, read.damaged)
+                is_complete = False
+        if (state := self._store.current()) is not None:
+            event = drop_deleted_jobs(state, deleted)
+            self._store.commit(event)
+            is_complete = is_complete and event is None
+        return is_complete
+
+    def _exhaust_damaged(self, index: int, damaged: Mapping[int, DamagedRecords]) -> None:
+        """Let returned jobs whose records cannot be decoded become dead letters."""
+        if (state := self._store.current()) is None:
+            return
+        for offset in damaged:
+            if (job := state.job(index, offset)) is not None:
+                job.is_damaged = True
+        state.limit(self._store.config.deliveries_max)
+        self._report(index, next(iter(damaged.values())))
 
     async def _fill(self, index: int, wanted: int) -> int:
         """Read new jobs of a partition ahead, if it has any; returns how many there are."""
@@ -350,13 +393,32 @@ class ClaimService:
                 count = read_ahead.jobs.count
                 if count >= wanted or read_ahead.is_full or not has_more:
                     return count
-            try:
-                has_more = await read_ahead.read_more(frontier)
-            except DamagedRecords:
-                if not read_ahead.is_current(frontier) or not read_ahead.jobs.count:
-                    raise
-                return read_ahead.jobs.count  # These are delivered first.
+                if read_ahead.damage is not None:
+                    if count or state.unfinished >= self._store.limits.unfinished_max:
+                        return count  # Deliver these first, or wait until some jobs are finished.
+                    self._skip_damage(read_ahead, read_ahead.damage)
+                    await asyncio.sleep(0)  # There may be many; let others run.
+                    continue
+            has_more = await read_ahead.read_more(frontier)
         return 0
+
+    def _skip_damage(self, read_ahead: ReadAhead, damage: DamagedRecords) -> None:
+        """Move the frontier over records that cannot be decoded. They become one dead letter."""
+        store, index, offset = self._store, read_ahead.partition.index, read_ahead.jobs.end
+        self._skip_empty(index, read_ahead.jobs)
+        store.commit(BatchDamaged(store.now_ms(), index, offset, damage.to_offset + 1))
+        self._report(index, damage)
+
+    def _report(self, index: int, damage: DamagedRecords) -> None:
+        logger.error(
+            "queue %s: records of partition %d cannot be delivered, and are moved to the"
+            " dead-letter topic: %s",
+            self._store.topic.name,
+            index,
+            damage,
+        )
+        self._store.refresh()
+        self._store.on_wake()
 
     def _partition_order(self) -> Sequence[int]:
         """Return the partitions, starting with another one each time."""

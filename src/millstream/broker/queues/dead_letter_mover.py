@@ -7,7 +7,8 @@
 
 A dead letter keeps key, value, headers and timestamp of its job, and has additional headers that
 tell where it came from. One of them is sealed with the secret of the queue, so that nobody else can
-write a record that is taken for it.
+write a record that is taken for it. The value of a letter for a batch that cannot be decoded is
+that batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from millstream.broker.partition.partition import Partition
-from millstream.broker.queues.decisions import exhausted_jobs, is_returned_by_worker
+from millstream.broker.queues.decisions import (
+    exhausted_jobs,
+    is_expired,
+    is_returned_by_worker,
+)
 from millstream.broker.queues.events import (
     DeadLettersIntended,
     DeadLettersMoved,
@@ -36,15 +41,17 @@ from millstream.broker.topics.topics import Topics
 from millstream.clock import Timer, Timers
 from millstream.config.schema import KIB
 from millstream.errors import (
+    CorruptBatch,
+    DamagedRecords,
     InvalidTimestamp,
     MillstreamError,
     RequestError,
     TopicExists,
     UnknownTopic,
 )
-from millstream.records.batch import split
+from millstream.records.batch import decode_header, split
 from millstream.records.iterate import read_records
-from millstream.records.record import Record, StoredRecord
+from millstream.records.record import Header, Record, StoredRecord
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +75,11 @@ DELIVERIES_HEADER = "millstream-deliveries"
 REASON_HEADER = "millstream-reason"
 TIMESTAMP_HEADER = "millstream-timestamp"
 SEAL_HEADER = "millstream-seal"
+LAST_OFFSET_HEADER = "millstream-last-offset"
+ERROR_HEADER = "millstream-error"
+
+DAMAGED = "damaged"
+"""The reason of a letter for records that cannot be decoded."""
 
 _READ_BYTES_MAX = 1024 * KIB
 
@@ -152,9 +164,12 @@ class DeadLetterMover:
         jobs = exhausted_jobs(state, JOBS_MAX)
         if not jobs:
             return
-        expired = [(due.partition, due.offset) for due in jobs if not is_returned_by_worker(due)]
+        expired = [(due.partition, due.offset) for due in jobs if is_expired(due)]
         nacked = [(due.partition, due.offset) for due in jobs if is_returned_by_worker(due)]
-        event = DeadLettersIntended(topic.id.bytes, ends, group_jobs(expired), group_jobs(nacked))
+        damaged = [(due.partition, due.offset) for due in jobs if due.job.is_damaged]
+        event = DeadLettersIntended(
+            topic.id.bytes, ends, group_jobs(expired), group_jobs(nacked), group_jobs(damaged)
+        )
         ticket = self._store.commit(event)
         self._fresh = None
         await self._store.wait(ticket)
@@ -194,8 +209,17 @@ class DeadLetterMover:
             partition = self._store.topic.partition(index)
             await partition.open()
             read = await read_offsets(partition, offsets, size_max=_ALL)
+            jobs = self._store.state.partitions[index].jobs
             for offset, record in read.records.items():
-                letters[index, offset] = self._letter(index, record, reasons[index, offset])
+                reason = reasons[index, offset]
+                if jobs[offset].number:
+                    letters[index, offset] = self._letter(index, record, reason)
+                else:  # A whole batch: this is only its first record, though it can be decoded now.
+                    letters[index, offset] = self._damage_letter(partition, offset, reason, offset)
+            for offset, damage in read.damaged.items():
+                letters[index, offset] = self._damage_letter(
+                    partition, offset, damage.reason, damage.to_offset
+                )
             missing.update((index, offset) for offset in read.missing)
         kept: set[JobPosition] = set()
         for batch in _batches(letters):
@@ -237,6 +261,10 @@ class DeadLetterMover:
             raise
         except RequestError as error:
             if len(letters) == 1:
+                [(position, letter)] = letters.items()
+                if letter.value is not None and _is_damage(letter):
+                    # The batch is too large for the topic; the headers say where it is.
+                    return await self._append(topic, {position: replace(letter, value=None)})
                 name = self._store.topic.name
                 logger.warning(
                     "queue %s: topic %s refused a dead letter: %s", name, topic.name, error
@@ -250,9 +278,33 @@ class DeadLetterMover:
         return set()
 
     def _letter(self, index: int, record: StoredRecord, reason: str) -> Record:
-        store, offset = self._store, record.offset
-        deliveries = store.state.partitions[index].jobs[offset].deliveries
+        headers = record.headers + self._headers(index, record.offset, reason)
+        return Record(record.value, record.key, headers, record.timestamp_ms)
+
+    def _damage_letter(
+        self, partition: Partition, offset: int, error: str, last_offset: int
+    ) -> Record:
+        """Return the letter for records from `offset` to `last_offset` that cannot be decoded.
+
+        A batch of which no job was delivered becomes one letter, with the stored bytes as its value
+        if they can be read. A job that was delivered is a letter of its own.
+        """
+        value = None
+        if self._store.state.partitions[partition.index].jobs[offset].number:
+            last_offset = offset
+        elif (value := _stored_batch(partition, offset)) is not None:
+            last_offset = decode_header(value).last_offset
         headers = (
+            *self._headers(partition.index, offset, DAMAGED),
+            (LAST_OFFSET_HEADER, b"%d" % last_offset),
+            (ERROR_HEADER, error.encode()),
+        )
+        return Record(value, None, headers)
+
+    def _headers(self, index: int, offset: int, reason: str) -> tuple[Header, ...]:
+        store = self._store
+        deliveries = store.state.partitions[index].jobs[offset].deliveries
+        return (
             (QUEUE_HEADER, store.topic.name.encode()),
             (PARTITION_HEADER, b"%d" % index),
             (OFFSET_HEADER, b"%d" % offset),
@@ -260,7 +312,6 @@ class DeadLetterMover:
             (REASON_HEADER, reason.encode()),
             (SEAL_HEADER, store.seals.make(index, offset, 0).encode()),
         )
-        return Record(record.value, record.key, record.headers + headers, record.timestamp_ms)
 
     async def _find(self, topic: Topic, intent: DeadLettersIntended) -> set[JobPosition]:
         """Return the jobs of an intent that are in the dead-letter topic already."""
@@ -283,7 +334,7 @@ class DeadLetterMover:
             for part in fetched.parts:
                 for header, batch in split(part):
                     if not header.is_control:
-                        records = read_records(batch)
+                        records = _decoded(batch)
                         positions.update(position for r in records if (position := self._origin(r)))
             cursor = fetched.next_offset
             await asyncio.sleep(0)
@@ -296,10 +347,35 @@ class DeadLetterMover:
 
 
 def _reasons(intent: DeadLettersIntended) -> Iterator[tuple[JobPosition, str]]:
-    for reason, jobs in (("expired", intent.expired), ("nacked", intent.nacked)):
+    for reason, jobs in (
+        ("expired", intent.expired),
+        ("nacked", intent.nacked),
+        (DAMAGED, intent.damaged),
+    ):
         for partition, offsets in jobs:
             for offset in offsets:
                 yield (partition, offset), reason
+
+
+def _stored_batch(partition: Partition, offset: int) -> bytes | None:
+    """Return the batch at an offset as it is stored; `None` if it cannot be read."""
+    try:
+        fetched = partition.reader.read(offset, size_max=1)
+    except DamagedRecords:
+        return None
+    return bytes(fetched.parts[0]) if fetched.parts else None
+
+
+def _decoded(batch: memoryview) -> list[StoredRecord]:
+    """Return the records of a batch; none if they cannot be decoded, as others wrote it then."""
+    try:
+        return read_records(batch)
+    except CorruptBatch:
+        return []
+
+
+def _is_damage(letter: Record) -> bool:
+    return dict(letter.headers).get(REASON_HEADER) == DAMAGED.encode()
 
 
 def _with_original_timestamp(letter: Record) -> Record:

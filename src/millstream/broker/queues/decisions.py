@@ -15,6 +15,7 @@ from millstream.broker.queues.events import (
     JobPosition,
     JobsAcked,
     JobsDelivered,
+    JobsReleased,
     JobsRemoved,
     JobsReturned,
     LeasesExtended,
@@ -23,7 +24,13 @@ from millstream.broker.queues.events import (
     runs_of,
 )
 from millstream.broker.queues.fresh_jobs import FreshJobs, TakenJobs
-from millstream.broker.queues.jobs import DEAD_LETTERING, RECEIPT_VALID, RETURNED, DueJob
+from millstream.broker.queues.jobs import (
+    DEAD_LETTERING,
+    EXPIRED,
+    RECEIPT_VALID,
+    RETURNED,
+    DueJob,
+)
 from millstream.broker.queues.receipts import Delivery
 from millstream.broker.queues.state import QueueStateMachine
 from millstream.errors import MillstreamError
@@ -53,6 +60,15 @@ def nack(
     """Return jobs, claimable again after `delay_ms`."""
     jobs, stale = _sort(state, deliveries)
     event = JobsReturned(now_ms + delay_ms, delay_ms, jobs) if jobs else None
+    return QueueDecision(event, len(deliveries) - len(stale), stale)
+
+
+def release(
+    state: QueueStateMachine, deliveries: Sequence[Delivery | None], *, now_ms: int
+) -> QueueDecision:
+    """Return jobs that were not tried: they are claimable, and the delivery does not count."""
+    jobs, stale = _sort(state, deliveries)
+    event = JobsReleased(now_ms, jobs) if jobs else None
     return QueueDecision(event, len(deliveries) - len(stale), stale)
 
 
@@ -95,7 +111,7 @@ def _sort(
             partition, offset, number = delivery
             job = state.job(partition, offset)
             if job is not None:
-                if job.deliveries == number and job.kind in RECEIPT_VALID:
+                if job.number == number and job.kind in RECEIPT_VALID:
                     jobs.setdefault(partition, {})[offset] = None
                     continue
             elif may_be_acked and was_acked(state, delivery):
@@ -117,8 +133,8 @@ class AvailableJobs(NamedTuple):
 class ClaimDecision(NamedTuple):
     """The jobs that a claim gets."""
 
-    jobs: list[tuple[int, StoredRecord, int]]
-    """Partition, record and number of the delivery."""
+    jobs: list[tuple[int, StoredRecord, int, int]]
+    """Partition, record, number of the delivery, and how many deliveries count with it."""
     event: JobsDelivered | None
     """`None` if there are no jobs."""
     returned: list[JobPosition]
@@ -137,13 +153,13 @@ def decide_claim(
     unfinished_max: int,
 ) -> ClaimDecision:
     """Choose up to `n` jobs for a claim: returned jobs first, then new ones."""
-    jobs: list[tuple[int, StoredRecord, int]] = []
+    jobs: list[tuple[int, StoredRecord, int, int]] = []
     returned: list[JobPosition] = []
     for due in returned_jobs(state, n, available.unreadable):
         position = due.partition, due.offset
         # A job that came back after the reading has no record yet; the next pass reads it.
         if (record := available.returned.get(position)) is not None:
-            jobs.append((due.partition, record, due.job.deliveries + 1))
+            jobs.append((due.partition, record, due.job.number + 1, due.job.deliveries + 1))
             returned.append(position)
     # A returned job is unfinished already. Only a new one adds to the unfinished jobs.
     room = min(n - len(jobs), unfinished_max - state.unfinished)
@@ -158,7 +174,7 @@ def decide_claim(
             runs = runs_of([record.offset for record in taken.records])
             deliveries.append(FirstDeliveries(index, runs, taken.end, taken.removed))
             fresh.append((fresh_jobs, taken))
-            jobs += [(index, record, 1) for record in taken.records]
+            jobs += [(index, record, 1, 1) for record in taken.records]
     event = None
     if jobs:
         event = JobsDelivered(now_ms + lease_ms, lease_ms, deliveries, group_jobs(returned))
@@ -195,7 +211,7 @@ def returned_jobs(
 
 
 def exhausted_jobs(state: QueueStateMachine, limit: int) -> list[DueJob]:
-    """Return jobs that came back after their last permitted delivery, oldest first."""
+    """Return jobs that came back after their last permitted delivery or are damaged."""
     while state.exhausted and not state.is_due(state.exhausted[0]):
         state.exhausted.popleft()
     return [due for due in islice(state.exhausted, limit) if state.is_due(due)]
@@ -219,4 +235,9 @@ def drop_deleted_jobs(
 
 def is_returned_by_worker(due: DueJob) -> bool:
     """Return whether a worker returned the job, rather than letting its lease run out."""
-    return due.job.kind == RETURNED
+    return due.job.kind == RETURNED and not due.job.is_damaged
+
+
+def is_expired(due: DueJob) -> bool:
+    """Return whether the lease of a job ran out."""
+    return due.job.kind == EXPIRED and not due.job.is_damaged

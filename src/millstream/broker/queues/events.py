@@ -19,10 +19,15 @@
     [9, partition, end]                          PartitionTruncated    it lost its end in a crash
     [10, ...]                                    QueueStateSnapshot    replaces all events before
     [11, generation]                             ReceiptsInvalidated   those issued before
+    [12, now, jobs]                              JobsReleased          by a worker: not tried
+    [13, now, partition, offset, end]            BatchDamaged          skipped, a dead letter next
 
     jobs = [[partition, [offset...]]...]         times are milliseconds of the monotonic clock
 
 An event is the outcome of a decision: replaying needs no clock and no topic.
+
+Events have version 1, except those that earlier releases do not know: `JobsReleased`,
+`BatchDamaged`, and intents and snapshots that contain their effects have version 2.
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ import msgspec
 
 from millstream.errors import CorruptData, UnknownFormat
 
-EVENT_VERSION = 1
+EVENT_VERSION = 2
+"""The newest version; all older ones can be read too."""
 
 JobPosition: TypeAlias = tuple[int, int]
 """Partition and offset of a job."""
@@ -102,6 +108,7 @@ class DeadLettersIntended(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """End offsets of the topic's partitions: the letters of these jobs are at or after them."""
     expired: JobOffsets
     nacked: JobOffsets
+    damaged: JobOffsets = []
 
 
 class DeadLettersMoved(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -134,12 +141,14 @@ class QueueStateSnapshot(msgspec.Struct, frozen=True, array_like=True, tag=10):
     boot_id: str
     generation: int
     counters: list[int]
-    """acked, dead, delivered, removed"""
+    """acked, dead, delivered, removed, and damaged unless it is 0"""
     partitions: list[tuple[int, int, int, list[int]]]
     """Partition, frontier, forgotten, and its unfinished jobs: five numbers each."""
     ended: list[int]
     """Partition, offset and final delivery of jobs that were not acked at their first delivery."""
     intent: DeadLettersIntended | None
+    released: list[int] = []
+    """Partition, offset and number of releases of unfinished jobs that were released."""
 
 
 class ReceiptsInvalidated(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -149,6 +158,25 @@ class ReceiptsInvalidated(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """
 
     generation: int
+
+
+class JobsReleased(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """A worker returned jobs that it had not tried: the delivery does not count."""
+
+    now_ms: int
+    jobs: JobOffsets
+
+
+class BatchDamaged(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """The records from `offset` up to `end` cannot be decoded.
+
+    Nobody can tell how many jobs they were. They count as one, which becomes a dead letter.
+    """
+
+    now_ms: int
+    partition: int
+    offset: int
+    end: int
 
 
 QueueEvent: TypeAlias = (
@@ -164,22 +192,37 @@ QueueEvent: TypeAlias = (
     | PartitionTruncated
     | QueueStateSnapshot
     | ReceiptsInvalidated
+    | JobsReleased
+    | BatchDamaged
 )
 
-_VERSION = bytes([EVENT_VERSION])
+_VERSIONS = [bytes([version]) for version in range(1, EVENT_VERSION + 1)]
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[QueueEvent] = msgspec.msgpack.Decoder(QueueEvent)
 
 
 def encode_event(event: QueueEvent) -> bytes:
-    return _VERSION + _encoder.encode(event)
+    return _VERSIONS[_is_new(event)] + _encoder.encode(event)
+
+
+def _is_new(event: QueueEvent) -> bool:
+    """Return whether releases that know only version 1 would misread an event."""
+    match event:
+        case JobsReleased() | BatchDamaged():
+            return True
+        case DeadLettersIntended():
+            return bool(event.damaged)
+        case QueueStateSnapshot():
+            is_intent_new = event.intent is not None and _is_new(event.intent)
+            return bool(event.counters[4:] or event.released) or is_intent_new
+    return False
 
 
 def decode_event(data: bytes) -> QueueEvent:
     """Decode an event; raises `UnknownFormat` or `CorruptData`."""
-    if data[:1] != _VERSION:
+    if data[:1] not in _VERSIONS:
         version = data[0] if data else "none"
-        raise UnknownFormat(f"queue event has version {version}, expected {EVENT_VERSION}")
+        raise UnknownFormat(f"queue event has version {version}, expected 1 to {EVENT_VERSION}")
     try:
         return _decoder.decode(memoryview(data)[1:])
     except (msgspec.DecodeError, RecursionError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.errors import DamagedRecords
 from millstream.records.record import StoredRecord
 
 
@@ -24,6 +25,8 @@ class JobChunk(NamedTuple):
     removed: dict[int, int]
     """Number of jobs deleted before a record, by the record's index; few have an entry."""
     end: int
+    damage: DamagedRecords | None = None
+    """Why the read ended there, if the records that follow cannot be decoded."""
 
 
 class FreshJobs:

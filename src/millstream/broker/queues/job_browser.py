@@ -21,6 +21,7 @@ from millstream.broker.queues.jobs import DELAYED, LEASED, UnfinishedJob
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.queues.read_ahead import read_offsets
 from millstream.config.schema import MIB
+from millstream.errors import DamagedRecords
 from millstream.records.record import StoredRecord
 
 JobStateName: TypeAlias = Literal["ready", "leased", "delayed"]
@@ -150,7 +151,7 @@ class _JobBrowser:
             partition, [job.offset for job in unfinished], size_max=self._size_left
         )
         self._size_left -= read.size
-        missing = set(read.missing)
+        missing = {*read.missing, *read.damaged}
         last = None
         now_ms = self._queue.store.now_ms()
         for job in unfinished:
@@ -170,12 +171,16 @@ class _JobBrowser:
     async def _add_new(self, partition: Partition, first: int) -> None:
         cursor = max(first, partition.log_start_offset)
         while cursor < partition.last_stable_offset and self.stopped_at is None:
-            read = await read_page(
-                partition,
-                cursor,
-                limit=self._count_max - len(self.jobs),
-                size_max=self._size_left,
-            )
+            try:
+                read = await read_page(
+                    partition,
+                    cursor,
+                    limit=self._count_max - len(self.jobs),
+                    size_max=self._size_left,
+                )
+            except DamagedRecords as damage:  # Not a job, as a claim will find out.
+                cursor = damage.to_offset + 1
+                continue
             self._size_left -= sum(map(size_of, read.records))
             self.jobs += [
                 QueuedJob(partition.index, record, "ready", 0, None, "") for record in read.records

@@ -21,12 +21,28 @@ REDELIVERABLE = (EXPIRED, RETURNED)
 
 
 class UnfinishedJob:
-    """A job that was delivered and is not finished."""
+    """A job that was delivered and is not finished, or a damaged batch."""
 
-    __slots__ = ("came_back", "deliveries", "due_ms", "kind", "length_ms", "worker")
+    __slots__ = (
+        "came_back",
+        "deliveries",
+        "due_ms",
+        "is_damaged",
+        "kind",
+        "length_ms",
+        "number",
+        "worker",
+    )
 
-    def __init__(self, deliveries: int, kind: int, due_ms: int, length_ms: int) -> None:
-        self.deliveries = deliveries
+    def __init__(self, number: int, kind: int, due_ms: int, length_ms: int) -> None:
+        self.number = number
+        """Number of its newest delivery, which its receipt names. It never falls, so no receipt
+        becomes valid again. 0 for a damaged batch, which is never delivered.
+        """
+        self.deliveries = number
+        """Deliveries that count: all but those that were undone by a release."""
+        self.is_damaged = not number
+        """Whether its record cannot be decoded: it is not delivered, but becomes a dead letter."""
         self.kind = kind
         self.due_ms = due_ms
         """End of its lease or delay."""

@@ -41,6 +41,7 @@ class QueueCounters:
     delivered: int = 0
     acked: int = 0
     nacked: int = 0
+    released: int = 0
     extended: int = 0
     stale: int = 0
     """Receipts refused because they were not valid any more."""
@@ -112,7 +113,7 @@ class WorkQueue:
     def is_leased(self, job: LeasedJob) -> bool:
         """Return whether this delivery of a job is still the one that holds the lease."""
         leased = self.store.state.job(job.partition, job.record.offset)
-        return leased is not None and leased.kind == LEASED and leased.deliveries == job.deliveries
+        return leased is not None and leased.kind == LEASED and leased.number == job.number
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop when a job may have become claimable, or a lease ended.
@@ -145,8 +146,8 @@ class WorkQueue:
         """Lease up to `max_jobs` jobs to the caller for `lease_ms`.
 
         If there is none, wait for one, at most `wait_ms`. If the call is cancelled before jobs were
-        chosen, it has no effect; afterwards the jobs are returned to the queue, and the delivery
-        counts. `worker` is shown by `browse_jobs` until the node restarts.
+        chosen, it has no effect; afterwards the jobs are released. `worker` is shown by
+        `browse_jobs` until the node restarts.
         """
         check_count("max", max_jobs)
         check_wait(wait_ms)
@@ -175,6 +176,17 @@ class WorkQueue:
         decided = decisions.nack(self.store.state, deliveries, now_ms=now_ms, delay_ms=delay_ms)
         settled = await self._settle(receipts, decided)
         self.counters.nacked += settled.count
+        return settled
+
+    async def release(self, receipts: Sequence[str]) -> SettleResult:
+        """Return jobs that were not tried: the delivery does not count, and the receipt is stale.
+
+        Treats stale receipts as `ack` does.
+        """
+        deliveries = await self._read(receipts)
+        decided = decisions.release(self.store.state, deliveries, now_ms=self.store.now_ms())
+        settled = await self._settle(receipts, decided)
+        self.counters.released += settled.count
         return settled
 
     async def extend(self, receipts: Sequence[str], *, lease_ms: int | None = None) -> SettleResult:

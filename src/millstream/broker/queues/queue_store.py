@@ -103,6 +103,8 @@ class QueueStore:
         again.
         """
         self._is_new_state = True
+        self.changes = 0
+        """How often the readable records of a partition changed."""
         self._changed: set[int] = set()
         """Partitions whose readable records changed since they were checked."""
         self._watches: dict[int, Callable[[], None]] = {}
@@ -135,6 +137,7 @@ class QueueStore:
         for partition in self.topic.partitions:
             if partition.retention_hold is None:
                 partition.retention_hold = UnfinishedJobsHold(self, partition.index)
+                partition.is_queue = True
             if partition.index not in self._watches:
                 watch = partial(self._note_change, partition.index)
                 self._watches[partition.index] = watch
@@ -149,6 +152,7 @@ class QueueStore:
             if (watch := self._watches.get(partition.index)) is not None:
                 partition.unwatch(watch)
             partition.retention_hold = None
+            partition.is_queue = False
         await self._events.close()
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
@@ -342,6 +346,7 @@ class QueueStore:
 
     def _note_change(self, index: int) -> None:
         """Remember that the records of a partition changed. Called in the middle of its commit."""
+        self.changes += 1
         self._changed.add(index)
         if not self._is_change_scheduled and not self._is_closed:
             self._is_change_scheduled = True
@@ -388,6 +393,7 @@ class QueueStore:
             dead=state.dead,
             delivered=state.delivered,
             removed=state.removed,
+            damaged=state.damaged,
         )
 
     def _fresh(self, partition: Partition) -> int:

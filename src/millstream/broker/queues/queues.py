@@ -140,6 +140,7 @@ class WorkQueues:
                 await queue.close(error)
             for partition in topic.partitions:
                 partition.retention_hold = HoldEverything()
+                partition.is_queue = True
             logger.error("queue %s cannot be opened: %s", row.name, error)  # noqa: TRY400
 
     async def _make(self, topic: Topic, row: QueueRow) -> WorkQueue:
@@ -301,6 +302,7 @@ class WorkQueues:
         elif (topic := self._topics.find(name)) is not None:
             for partition in topic.partitions:
                 partition.retention_hold = None
+                partition.is_queue = False
         await self._store.delete(log_name(topic_id))
 
     # Changes of topics.

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
-from millstream.broker.partition.record_page import committed_batches, inline_or_in_thread
+from millstream.broker.partition.record_page import (
+    committed_batches,
+    decoded_records,
+    inline_or_in_thread,
+)
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.fresh_jobs import FreshJobs, JobChunk
 from millstream.config.schema import KIB, MIB
-from millstream.records.body import open_body
-from millstream.records.compression import BODY_SIZE_MAX
-from millstream.records.iterate import records_of
+from millstream.errors import DamagedRecords
 from millstream.records.record import StoredRecord
 
 READ_BYTES_MAX = 64 * KIB
@@ -41,6 +43,8 @@ class ReadAhead:
         self._removals = removals
         """Changes whenever records of the partition are deleted."""
         self._bytes = 0
+        self.damage: DamagedRecords | None = None
+        """Why nothing can be read behind the jobs, if the records there cannot be decoded."""
 
     @property
     def is_full(self) -> bool:
@@ -56,21 +60,27 @@ class ReadAhead:
         """Read more of a partition that is open; returns whether there was more.
 
         Afterwards `jobs` may have a higher `end` and no more jobs: there were no jobs in between.
+        If `damage` is set, it has to be skipped before more can be read.
         """
         if not self.is_current(frontier):
             self._start(frontier, self.partition.reader.removals)
         jobs, end = self.jobs, self.jobs.end
         cursor = max(end, self.partition.log_start_offset)
-        if cursor >= self.partition.last_stable_offset:
+        if cursor >= self.partition.last_stable_offset or self.damage is not None:
             return False
-        fetched = self.partition.reader.read(
-            cursor, size_max=READ_BYTES_MAX, is_committed_only=True
-        )
+        try:
+            fetched = self.partition.reader.read(
+                cursor, size_max=READ_BYTES_MAX, is_committed_only=True
+            )
+        except DamagedRecords as damage:
+            self.damage = damage
+            return True
         if not fetched.parts:
             return False
         chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, cursor, end))
         if self.jobs is jobs and jobs.end == end:  # Else it was cleared meanwhile.
             self._bytes = fetched.size if not jobs.count else self._bytes + fetched.size
+            self.damage = chunk.damage
             jobs.add(chunk)
         return True
 
@@ -86,7 +96,10 @@ def _batch_opener(fetched: FetchResult, cursor: int, begin: int) -> Callable[[],
 
 
 def _open(fetched: FetchResult, cursor: int, begin: int) -> JobChunk:
-    """Decode batches from `cursor` on; offsets from `begin` up to it were deleted."""
+    """Decode batches from `cursor` on; offsets from `begin` up to it were deleted.
+
+    Ends before the first batch that cannot be decoded.
+    """
     records: list[StoredRecord] = []
     removed: dict[int, int] = {}
     position = begin
@@ -100,7 +113,10 @@ def _open(fetched: FetchResult, cursor: int, begin: int) -> JobChunk:
     for header, batch, is_shown in committed_batches(fetched):
         skip_to(header.base_offset)
         if is_shown:
-            stored = records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+            try:
+                stored = list(decoded_records(header, batch))
+            except DamagedRecords as damage:
+                return JobChunk(records, removed, max(position, cursor), damage)
             is_dense = header.record_count == header.last_offset_delta + 1
             if is_dense and header.base_offset >= cursor:
                 records += stored
@@ -121,7 +137,9 @@ class FoundRecords(NamedTuple):
 
     records: dict[int, StoredRecord]
     missing: list[int]
-    """Offsets that hold no record any more. Offsets in neither were not looked up."""
+    """Offsets that hold no record any more. Offsets in none of the three were not looked up."""
+    damaged: dict[int, DamagedRecords]
+    """Offsets whose records cannot be decoded."""
     size: int
     """Bytes read of the log."""
 
@@ -135,6 +153,7 @@ async def read_offsets(
     """
     records: dict[int, StoredRecord] = {}
     missing: list[int] = []
+    damaged: dict[int, DamagedRecords] = {}
     wanted = sorted(offsets)
     index = size = 0
     while index < len(wanted) and size < size_max:
@@ -143,17 +162,22 @@ async def read_offsets(
             missing.append(offset)
             index += 1
             continue
-        fetched = partition.reader.read(offset, size_max=1, is_committed_only=True)
-        if not fetched.parts:
-            break
-        chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, offset, offset))
-        by_offset = {record.offset: record for record in chunk.records}
-        size += fetched.size
-        end = max(fetched.next_offset, offset + 1)
+        try:
+            fetched = partition.reader.read(offset, size_max=1, is_committed_only=True)
+            if not fetched.parts:
+                break
+            size += fetched.size
+            chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, offset, offset))
+            by_offset = {record.offset: record for record in chunk.records}
+            end, damage = max(fetched.next_offset, offset + 1), chunk.damage
+        except DamagedRecords as error:
+            by_offset, end, damage = {}, error.to_offset + 1, error
         while index < len(wanted) and wanted[index] < end:
             if (record := by_offset.get(wanted[index])) is not None:
                 records[wanted[index]] = record
+            elif damage is not None and wanted[index] >= damage.from_offset:
+                damaged[wanted[index]] = damage
             else:
                 missing.append(wanted[index])
             index += 1
-    return FoundRecords(records, missing, size)
+    return FoundRecords(records, missing, damaged, size)

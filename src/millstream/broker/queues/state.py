@@ -18,11 +18,16 @@ r"""The state of a queue: a state machine that is changed by events only.
                       \------ delivered too often --> DEAD_LETTERING <-/
                                                        \--> finished, as a dead letter
 
+    A release is a nack that undoes the delivery. A damaged batch is a job that is RETURNED without
+    a delivery, and becomes a dead letter.
+
 1. `apply` alone changes what is durable, and does the same live and in replay. An event that cannot
    be applied in a replay is damage.
 2. Time changes nothing durable. `advance` sorts jobs by whether their deadline has passed, and may
    be called at any time: a lease that runs out needs no event.
-3. The number of deliveries of a job never falls. Only the receipt of the last delivery is valid.
+3. The number of a job's newest delivery never falls, and only the receipt of that delivery is
+   valid. The count of its deliveries falls by one with each release of a valid receipt, and
+   in no other way.
 """
 
 from __future__ import annotations
@@ -33,12 +38,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from millstream.broker.queues.events import (
+    BatchDamaged,
     DeadLettersIntended,
     DeadLettersMoved,
     FirstDeliveries,
     JobOffsets,
     JobsAcked,
     JobsDelivered,
+    JobsReleased,
     JobsRemoved,
     JobsReturned,
     LeasesExtended,
@@ -66,6 +73,9 @@ from millstream.errors import CorruptData
 DEADLINES_SLACK = 1_000
 """Deadlines of finished jobs are removed when there are more than this, and twice the jobs."""
 
+RELEASES_MAX = 1_000_000_000
+"""Further releases of a job count as deliveries: the number of a delivery has 32 bits."""
+
 ENDED_OTHERWISE = 0
 """Stands for the acked delivery of a job that ended without an ack."""
 
@@ -79,7 +89,7 @@ class QueueStateMachine:
         """The boot whose monotonic clock the deadlines refer to."""
         self.generation = 0
         """Part of the receipts: those of another generation are not valid."""
-        self.acked = self.dead = self.delivered = self.removed = 0
+        self.acked = self.dead = self.delivered = self.removed = self.damaged = 0
         self.kinds = [0, 0, 0, 0, 0]
         """Number of jobs of each kind."""
         self.ended: dict[tuple[int, int], int] = {}
@@ -93,8 +103,8 @@ class QueueStateMachine:
         outdated: see `is_due`.
         """
         self.exhausted: deque[DueJob] = deque()
-        """Jobs that came back after their last permitted delivery. Some may be outdated: see
-        `is_due`.
+        """Jobs that came back after their last permitted delivery, or are damaged. Some may be
+        outdated: see `is_due`.
         """
         self.expired = 0
         """Leases that ran out since the state was created; not durable, counted by `advance`
@@ -115,6 +125,8 @@ class QueueStateMachine:
             JobsRemoved: self._remove,
             PartitionTruncated: self._truncate,
             ReceiptsInvalidated: self._invalidate_receipts,
+            JobsReleased: self._release,
+            BatchDamaged: self._skip_damaged,
         }
 
     # Durable state.
@@ -171,6 +183,7 @@ class QueueStateMachine:
             self.delivered += len(offsets)
             for offset in offsets:
                 job = jobs[offset]
+                job.number += 1
                 job.deliveries += 1
                 self._set(job, LEASED, due_ms, lease_ms)
         if event.again or any(fresh.runs for fresh in event.fresh):
@@ -183,14 +196,29 @@ class QueueStateMachine:
             for offset in offsets:
                 job = jobs.pop(offset)
                 kinds[job.kind] -= 1
-                if job.deliveries > 1:
-                    self._remember(partition, offset, job.deliveries)
+                if job.number > 1:
+                    self._remember(partition, offset, job.number)
             self.acked += len(offsets)
 
     def _return(self, event: JobsReturned) -> None:
         for _, job in self._each(event.jobs):
             self._set(job, DELAYED, event.due_ms, event.delay_ms)
         self._add_deadline(event.due_ms, [], event.jobs)
+
+    def _release(self, event: JobsReleased) -> None:
+        for _, job in self._each(event.jobs):
+            job.deliveries -= job.number - job.deliveries < RELEASES_MAX
+        self._return(JobsReturned(event.now_ms, 0, event.jobs))
+
+    def _skip_damaged(self, event: BatchDamaged) -> None:
+        partition_jobs = self.partitions[event.partition]
+        if not partition_jobs.frontier <= event.offset < event.end:
+            raise ValueError(f"frontier {partition_jobs.frontier} cannot move over {event}")
+        partition_jobs.jobs[event.offset] = UnfinishedJob(0, DELAYED, event.now_ms, 0)
+        partition_jobs.frontier = event.end
+        self.kinds[DELAYED] += 1
+        self.damaged += 1
+        self._add_deadline(event.now_ms, [], [(event.partition, [event.offset])])
 
     def _extend(self, event: LeasesExtended) -> None:
         for _, job in self._each(event.jobs):
@@ -201,7 +229,7 @@ class QueueStateMachine:
         if self.intent is not None:
             raise ValueError("jobs are being moved to the dead-letter topic already")
         self.intent = event
-        for jobs in (event.expired, event.nacked):
+        for jobs in (event.expired, event.nacked, event.damaged):
             for _, job in self._each(jobs):
                 self._set(job, DEAD_LETTERING, job.due_ms, job.length_ms)
 
@@ -280,14 +308,17 @@ class QueueStateMachine:
             self.expired += job.kind == LEASED
             self._set(job, EXPIRED if job.kind == LEASED else RETURNED, due_ms, job.length_ms)
             job.came_back = due = DueJob(partition, offset, job, due_ms)
-            (self.exhausted if job.deliveries >= deliveries_max else self.returned).append(due)
+            is_exhausted = job.is_damaged or job.deliveries >= deliveries_max
+            (self.exhausted if is_exhausted else self.returned).append(due)
 
     def limit(self, deliveries_max: int) -> None:
-        """Apply another limit of deliveries to the jobs that came back."""
+        """Sort the jobs that came back again: the limit changed, or some turned out damaged."""
         both = [due for due in (*self.returned, *self.exhausted) if self.is_due(due)]
         both.sort(key=lambda due: due.due_ms)
-        self.returned = deque(due for due in both if due.job.deliveries < deliveries_max)
-        self.exhausted = deque(due for due in both if due.job.deliveries >= deliveries_max)
+        self.returned, self.exhausted = deque(), deque()
+        for due in both:
+            is_exhausted = due.job.is_damaged or due.job.deliveries >= deliveries_max
+            (self.exhausted if is_exhausted else self.returned).append(due)
 
     @property
     def next_due_ms(self) -> int | None:

@@ -81,9 +81,11 @@ class QueueCounts(NamedTuple):
     acked: int
     dead: int
     delivered: int
-    """Deliveries of all jobs together."""
+    """Deliveries of all jobs together, with those that were released."""
     removed: int
     """Jobs deleted from the topic before they were finished."""
+    damaged: int = 0
+    """Batches that cannot be decoded. Each counts as one job, and becomes one dead letter."""
 
 
 class LeasedJob(NamedTuple):
@@ -92,8 +94,10 @@ class LeasedJob(NamedTuple):
     receipt: str
     partition: int
     record: StoredRecord
+    number: int
+    """Number of this delivery of the job, which no other delivery has."""
     deliveries: int
-    """Number of deliveries, including this one."""
+    """Deliveries that count, including this one."""
     deadline_ms: int
     """Remaining time of the lease."""
 

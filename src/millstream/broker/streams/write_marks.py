@@ -15,6 +15,7 @@ import msgspec
 
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.streams.writers import WriteMark
+from millstream.errors import CorruptBatch
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX
@@ -59,7 +60,10 @@ def marks_in(fetched: FetchResult, topic_id: uuid.UUID) -> Iterator[tuple[WriteM
 
 
 def _mark_of(header: BatchHeader, batch: memoryview, topic_id: uuid.UUID) -> WriteMark | None:
-    first = next(records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX)), None)
+    try:
+        first = next(records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX)), None)
+    except CorruptBatch:
+        return None  # A batch with a mark is ours, and can be decoded.
     for name, value in first.headers if first is not None else ():
         if name == MARK_HEADER and value is not None:
             return _read(value, topic_id)

@@ -165,7 +165,7 @@ class RecordAppender:
 
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         partition.appender.append(
-            batch, future, timeout_ms=APPEND_TIMEOUT_MS, on_admit=note_admission
+            batch, future, timeout_ms=APPEND_TIMEOUT_MS, on_admit=note_admission, is_built=True
         )
         appended = await future
         return appended, append_timings(partition, started, admitted, clock.monotonic())

@@ -10,7 +10,7 @@ from millstream.cli.support.node_api import connected, path_of, server_option
 from millstream.cli.support.options import json_option
 from millstream.cli.support.output import print_table, to_json
 
-_COUNTS = ("enqueued", *COUNTS, "delivered", "removed")
+_COUNTS = ("enqueued", *COUNTS, "delivered", "removed", "damaged")
 
 
 @click.command()

@@ -70,6 +70,16 @@ QUEUE_METRICS: Sequence[MetricDeclaration[QueueReading]] = (
         lambda reading: reading.queue.counters.nacked,
     ),
     counter(
+        "millstream_queue_released_jobs_total",
+        "Jobs returned untried, so that the delivery does not count.",
+        lambda reading: reading.queue.counters.released,
+    ),
+    counter(
+        "millstream_queue_damaged_batches_total",
+        "Batches that cannot be decoded and were skipped, since the queue was created.",
+        lambda reading: reading.counts.damaged,
+    ),
+    counter(
         "millstream_queue_extended_leases_total",
         "Leases that workers extended.",
         lambda reading: reading.queue.counters.extended,

@@ -80,6 +80,8 @@ def error_of(status: int, shape: ErrorShape) -> MillstreamError:
         return NodeRefused(status, shape.code, shape.message)
     if kind is OffsetOutOfRange:
         return _out_of_range(status, shape, detail)
+    if kind is DamagedRecords:
+        return _damaged_records(status, shape, detail)
     if kind is StaleReceipt:
         return _stale_receipt(status, shape, detail)
     if kind is QuotaExceeded:
@@ -101,6 +103,15 @@ def _out_of_range(status: int, shape: ErrorShape, detail: dict[str, Any]) -> Mil
     match values:
         case [int(offset), int(start), int(end)]:
             return OffsetOutOfRange(offset, start=start, end=end)
+    return NodeRefused(status, shape.code, shape.message)
+
+
+def _damaged_records(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
+    match detail:
+        case {"from": int(from_offset), "to": int(to_offset)}:
+            return DamagedRecords(
+                "node", shape.message, from_offset=from_offset, to_offset=to_offset
+            )
     return NodeRefused(status, shape.code, shape.message)
 
 

@@ -60,13 +60,13 @@ class RecordsData(Struct, kw_only=True):
 
 
 class GapData(Struct, kw_only=True, rename={"from_": "from"}):
-    """Offsets that were deleted before the watcher read them."""
+    """Offsets that were deleted before the watcher read them, or whose records are damaged."""
 
     topic: str
     partition: int
     from_: int
     to: int
-    """The last deleted offset."""
+    """The last missing offset."""
     reason: str
 
 

@@ -79,9 +79,12 @@ class QueueAnswer(Struct, kw_only=True, frozen=True):
     dead: int
     """Jobs that were moved to the dead-letter topic."""
     delivered: int
-    """Deliveries of all jobs together."""
+    """Deliveries of all jobs together, with those that were released."""
     removed: int
     """Jobs that were deleted from the topic before they were done."""
+    damaged: int
+    """Batches that cannot be decoded. Each counts as one job, and is moved to the dead-letter topic
+    as one record."""
 
 
 class QueuesAnswer(Struct, kw_only=True):
@@ -112,7 +115,7 @@ class JobShape(Struct, kw_only=True):
     headers: dict[str, HeaderValue]
     node: str | UnsetType = UNSET
     deliveries: int
-    """Number of deliveries, including this one."""
+    """Number of deliveries, including this one and without those that were released."""
     deadline_ms: int
     """Time until the lease ends."""
 
@@ -188,7 +191,7 @@ class ClaimAnswer(Struct, kw_only=True):
 
 
 class ReceiptsBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs that are done."""
+    """Jobs that are done, or that a worker did not try."""
 
     receipts: Receipts
 
@@ -220,6 +223,13 @@ class NackAnswer(Struct, kw_only=True):
     """Number of jobs that were returned."""
 
     nacked: int
+    cost: RequestCost
+
+
+class ReleaseAnswer(Struct, kw_only=True):
+    """Number of jobs that were released."""
+
+    released: int
     cost: RequestCost
 
 

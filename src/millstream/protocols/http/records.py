@@ -132,11 +132,11 @@ class RecordsQuery(Struct, kw_only=True, forbid_unknown_fields=True, rename={"fr
 
 
 class GapShape(Struct, kw_only=True, rename={"from_": "from"}):
-    """Offsets that were deleted before the reader got to them."""
+    """Offsets that were deleted before the reader got to them, or whose records are damaged."""
 
     from_: int
     to: int
-    """The last deleted offset."""
+    """The last missing offset."""
     reason: str
 
 

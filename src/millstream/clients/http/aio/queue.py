@@ -29,6 +29,10 @@ class AsyncJob(WorkerJob):
         """Return the job to the queue; it can be claimed again after `delay_ms`."""
         await self._queue.nack([self], delay_ms=delay_ms)
 
+    async def release(self) -> None:
+        """Return the job untried: this delivery does not count."""
+        await self._queue.release([self])
+
     async def extend(self, *, lease_ms: int | None = None) -> None:
         """Restart the lease, with the queue's lease time or with `lease_ms`."""
         await self._queue.extend([self], lease_ms=lease_ms)
@@ -86,6 +90,14 @@ class AsyncQueue:
         for job in settled:
             job.is_settled = True
 
+    async def release(self, jobs: Iterable[WorkerJob]) -> None:
+        """Return jobs that were not tried; these deliveries do not count."""
+        settled = list(jobs)
+        receipts = [job.receipt for job in settled]
+        await self._client.run(operations.release(self._client.context, self.name, receipts))
+        for job in settled:
+            job.is_settled = True
+
     async def extend(self, jobs: Iterable[WorkerJob], *, lease_ms: int | None = None) -> float:
         """Restart the leases of jobs and return their length in seconds."""
         receipts = [job.receipt for job in jobs]
@@ -96,7 +108,7 @@ class AsyncQueue:
     def work(
         self,
         *,
-        ahead: int = 10,
+        ahead: int = 1,
         lease_ms: int | None = None,
         wait_ms: int = 2_000,
         worker: str = "",
@@ -108,9 +120,11 @@ class AsyncQueue:
                 async for job in jobs:
                     await send_mail(job.value)
 
-        Claims up to `ahead` jobs at a time. A job is acknowledged when the next one is requested.
-        Jobs that are still claimed when the `with` block or the loop is left, by an error or by
-        `break`, are returned to the queue. Leases are extended while a job is processed.
+        Claims up to `ahead` jobs at a time: more save round trips if jobs are short, but jobs that
+        wait here are not processed by other workers. A job is acknowledged when the next one is
+        requested. If the `with` block or the loop is left, by an error or by `break`, the current
+        job is returned to the queue, and those that were not begun are released, so that their
+        delivery does not count. Leases are extended while a job is processed.
         `AsyncQueueWorker.stop` ends the loop after the current job.
         """
         return AsyncQueueWorker(

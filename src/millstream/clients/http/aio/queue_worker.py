@@ -57,7 +57,10 @@ class AsyncQueueWorker:
         self._is_stopped = True
 
     async def close(self) -> None:
-        """End the loop now and return unacknowledged jobs to the queue."""
+        """End the loop now and return unacknowledged jobs to the queue.
+
+        Only the job that was being processed counts as delivered.
+        """
         await self._end()
 
     async def _work(self) -> AsyncGenerator[AsyncJob, None]:
@@ -111,10 +114,12 @@ class AsyncQueueWorker:
         if extender is not None:
             extender.cancel()
             await asyncio.gather(extender, return_exceptions=True)
-        if unsettled := self._jobs.take_unsettled():
-            # If this fails, the jobs return when their leases expire.
-            with contextlib.suppress(MillstreamError):
-                await self._queue.nack(unsettled)
+        begun, ahead = self._jobs.take_unsettled()
+        # If this fails, the jobs return when their leases expire.
+        with contextlib.suppress(MillstreamError):
+            await self._queue.nack(begun)
+        with contextlib.suppress(MillstreamError):
+            await self._queue.release(ahead)
 
     # The lease task.
 

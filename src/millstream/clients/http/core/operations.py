@@ -165,9 +165,18 @@ def ack(context: ClientContext, queue: str, receipts: Sequence[str]) -> Steps[No
 
 def nack(context: ClientContext, queue: str, receipts: Sequence[str], delay_ms: int) -> Steps[None]:
     """Return jobs to the queue. Raises `StaleReceipt` with those that belong to other workers."""
-    if not receipts:
-        return
-    request = requests.post_receipts(queue, "nack", receipts, delay_ms=delay_ms)
+    if receipts:
+        request = requests.post_receipts(queue, "nack", receipts, delay_ms=delay_ms)
+        yield from _return_jobs(context, request)
+
+
+def release(context: ClientContext, queue: str, receipts: Sequence[str]) -> Steps[None]:
+    """Return jobs that were not tried. Raises `StaleReceipt` as `nack` does."""
+    if receipts:
+        yield from _return_jobs(context, requests.post_receipts(queue, "release", receipts))
+
+
+def _return_jobs(context: ClientContext, request: Request) -> Steps[None]:
     call = RetriedRequest(context, request)
     try:
         yield from call.steps()

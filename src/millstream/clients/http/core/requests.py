@@ -162,7 +162,7 @@ def post_claim(
 
 
 def post_receipts(queue: str, verb: str, receipts: Sequence[str], **more: int | None) -> Request:
-    """Settle or extend jobs: `verb` is `ack`, `nack` or `extend`."""
+    """Settle or extend jobs: `verb` is `ack`, `nack`, `release` or `extend`."""
     body = {"receipts": list(receipts)} | {k: v for k, v in more.items() if v is not None}
     return Request("POST", f"{queue_path(queue)}/{verb}", Idempotency.SAME, _encode(body))
 

@@ -30,6 +30,10 @@ class ClientJob(WorkerJob):
         """Return the job to the queue; it can be claimed again after `delay_ms`."""
         self._queue.nack([self], delay_ms=delay_ms)
 
+    def release(self) -> None:
+        """Return the job untried: this delivery does not count."""
+        self._queue.release([self])
+
     def extend(self, *, lease_ms: int | None = None) -> None:
         """Restart the lease, with the queue's lease time or with `lease_ms`."""
         self._queue.extend([self], lease_ms=lease_ms)
@@ -87,6 +91,14 @@ class ClientQueue:
         for job in settled:
             job.is_settled = True
 
+    def release(self, jobs: Iterable[WorkerJob]) -> None:
+        """Return jobs that were not tried; these deliveries do not count."""
+        settled = list(jobs)
+        receipts = [job.receipt for job in settled]
+        self._client.run(operations.release(self._client.context, self.name, receipts))
+        for job in settled:
+            job.is_settled = True
+
     def extend(self, jobs: Iterable[WorkerJob], *, lease_ms: int | None = None) -> float:
         """Restart the leases of jobs and return their length in seconds."""
         receipts = [job.receipt for job in jobs]
@@ -97,7 +109,7 @@ class ClientQueue:
     def work(
         self,
         *,
-        ahead: int = 10,
+        ahead: int = 1,
         lease_ms: int | None = None,
         wait_ms: int = 2_000,
         worker: str = "",
@@ -109,9 +121,11 @@ class ClientQueue:
                 for job in jobs:
                     send_mail(job.value)
 
-        Claims up to `ahead` jobs at a time. A job is acknowledged when the next one is requested.
-        Jobs that are still claimed when the `with` block or the loop is left, by an error or by
-        `break`, are returned to the queue. Leases are extended while a job is processed.
+        Claims up to `ahead` jobs at a time: more save round trips if jobs are short, but jobs that
+        wait here are not processed by other workers. A job is acknowledged when the next one is
+        requested. If the `with` block or the loop is left, by an error or by `break`, the current
+        job is returned to the queue, and those that were not begun are released, so that their
+        delivery does not count. Leases are extended while a job is processed.
         `QueueWorker.stop` ends the loop after the current job, from any thread.
         """
         return QueueWorker(

@@ -59,7 +59,10 @@ class QueueWorker:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """End the loop now and return unacknowledged jobs to the queue."""
+        """End the loop now and return unacknowledged jobs to the queue.
+
+        Only the job that was being processed counts as delivered.
+        """
         self._end()
 
     def _work(self) -> Generator[ClientJob, None, None]:
@@ -117,12 +120,13 @@ class QueueWorker:
         """Return unsettled jobs and stop the lease thread."""
         self.stop()
         with self._condition:
-            unsettled = self._jobs.take_unsettled()
+            begun, ahead = self._jobs.take_unsettled()
             self._condition.notify_all()
-        if unsettled:
-            # If this fails, the jobs return when their leases expire.
-            with contextlib.suppress(MillstreamError):
-                self._queue.nack(unsettled)
+        # If this fails, the jobs return when their leases expire.
+        with contextlib.suppress(MillstreamError):
+            self._queue.nack(begun)
+        with contextlib.suppress(MillstreamError):
+            self._queue.release(ahead)
         if self._extender is not None and self._extender is not threading.current_thread():
             self._extender.join()
             self._extender = None

@@ -1,4 +1,4 @@
-"""Search for records without a key, which a compacted topic refuses."""
+"""Search for records without a key, which a compacted topic refuses, and for malformed ones."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def first_keyless(batch: Bytes, *, size_max: int = BODY_SIZE_MAX) -> int | None:
     body = open_body(header, batch, size_max=size_max)
     find = _compiled() if header.record_count >= KERNEL_RECORDS_MIN else first_keyless_python
     return find(header, body)
+
+
+def check_records(batch: Bytes, *, size_max: int = BODY_SIZE_MAX) -> None:
+    """Raise `CorruptBatch` unless all records of a batch can be decoded."""
+    first_keyless(batch, size_max=size_max)
 
 
 def first_keyless_python(header: BatchHeader, body: Bytes) -> int | None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.record_page import read_page
-from millstream.errors import MillstreamError, OffsetOutOfRange
+from millstream.errors import DamagedRecords, MillstreamError, OffsetOutOfRange
 from millstream.servers.http.live.counters import LiveCounters
 from millstream.servers.http.live.encoded_batch import EncodedBatch, event_prefix
 
@@ -133,6 +133,10 @@ class PartitionFeed:
             )
         except OffsetOutOfRange:  # Retention was faster, or the log was truncated.
             self.next_offset = self.partition.last_stable_offset
+            self._drop_all()
+            return
+        except DamagedRecords as damage:  # Each watcher reads it for itself, and is told.
+            self.next_offset = damage.to_offset + 1
             self._drop_all()
             return
         first_offset, self.next_offset = self.next_offset, page.next_offset

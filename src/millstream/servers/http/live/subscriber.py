@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from millstream.broker.partition.partition import Partition
-from millstream.broker.partition.record_page import read_page
+from millstream.broker.partition.record_page import RecordPage, read_page
 from millstream.broker.quotas import QuotaKind
 from millstream.broker.topics.topic import Topic
 from millstream.errors import (
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECORDS = "records"
+DAMAGED = "damaged"
+"""The reason of a gap whose records cannot be decoded."""
 DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
 DAMAGED = "damaged"
 
@@ -305,6 +307,10 @@ class LiveSubscriber:
             if progress.next_offset > partition.high_watermark:
                 raise
             return None  # Retention deleted it between two reads: the next page begins with a gap.
+        except DamagedRecords as damage:
+            # An error would end the stream, and its client would come back to the same place.
+            gap = Gap(progress.next_offset, damage.to_offset, DAMAGED)
+            found = RecordPage((), damage.to_offset + 1, partition.high_watermark, gap)
         if self._subscriptions.get(partition) is not subscription:
             return None
         first_offset = progress.next_offset

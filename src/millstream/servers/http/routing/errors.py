@@ -158,6 +158,8 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
         return {"from": error.from_offset, "to": error.to_offset}
     if isinstance(error, OffsetOutOfRange):
         return {"offset": error.offset, "start": error.start, "end": error.end}
+    if isinstance(error, DamagedRecords):
+        return {"from": error.from_offset, "to": error.to_offset}
     if isinstance(error, StaleReceipt):
         return {"stale": list(error.receipts), "done": error.done}
     if isinstance(error, QuotaExceeded):

@@ -57,6 +57,13 @@ def test_what_is_left_is_given_back_save_what_is_settled_or_lost():
     found.next()
     jobs[0].is_settled = True
     found.mark_lost(["r2"])
-    assert found.take_unsettled() == [jobs[1], jobs[3]]
+    assert found.take_unsettled() == ([], [jobs[1], jobs[3]])
     assert len(found.leases) == 0
-    assert found.take_unsettled() == []
+    assert found.take_unsettled() == ([], [])
+
+
+def test_the_job_that_was_begun_is_told_from_those_that_were_not():
+    jobs = [job(n) for n in range(3)]
+    found = claimed_jobs(*jobs)
+    found.next()
+    assert found.take_unsettled() == ([jobs[0]], jobs[1:])

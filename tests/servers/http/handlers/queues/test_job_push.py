@@ -180,6 +180,8 @@ async def test_jobs_that_were_not_sent_go_to_others_at_once(node: AppNode) -> No
     await worker.task
     found = await counts(node)
     assert (found["leased"], found["ready"]) == (4, 2)
+    jobs = await claim(node, max=6)
+    assert [job["deliveries"] for job in jobs] == [1, 1], "they were never delivered"
 
 
 @pytest.mark.parametrize(

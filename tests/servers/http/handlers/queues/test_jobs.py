@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.protocols.http.queues import AckAnswer, ClaimAnswer, ExtendAnswer, NackAnswer
+from millstream.protocols.http.queues import (
+    AckAnswer,
+    ClaimAnswer,
+    ExtendAnswer,
+    NackAnswer,
+    ReleaseAnswer,
+)
 from tests.servers.http.app_node import AppNode, with_app_node
 
 QUEUE = "mail"
@@ -67,14 +73,15 @@ async def test_a_claim_answers_jobs_in_the_shape_that_is_promised(node: AppNode)
 
 @with_app_node
 async def test_answers_are_what_the_description_says(node: AppNode) -> None:
-    await make_queue(node, 1, 2, 3)
-    answer = await node.ask("POST", CLAIM, {"max": 3})
+    await make_queue(node, 1, 2, 3, 4)
+    answer = await node.ask("POST", CLAIM, {"max": 4})
     msgspec.json.decode(json.dumps(answer), type=ClaimAnswer)
-    first, second, third = answer["jobs"]
+    first, second, third, fourth = answer["jobs"]
     for what, job, kind in (
         ("ack", first, AckAnswer),
         ("nack", second, NackAnswer),
         ("extend", third, ExtendAnswer),
+        ("release", fourth, ReleaseAnswer),
     ):
         status, settled = await settle(node, what, job)
         assert status == 200
@@ -103,7 +110,23 @@ async def test_an_acked_job_is_done_and_the_ack_can_be_repeated(node: AppNode) -
     assert await claim(node) == []
 
 
-@pytest.mark.parametrize("what", ["ack", "nack", "extend"])
+@with_app_node
+async def test_a_released_job_can_be_claimed_at_once_and_was_not_delivered(node: AppNode) -> None:
+    await make_queue(node, "a", "b", deliveries_max=1)
+    first, second = await claim(node, max=2)
+    status, answer = await settle(node, "release", first, second)
+    assert (status, answer["released"]) == (200, 2)
+    jobs = await claim(node, max=2)
+    assert [(job["value"], job["deliveries"]) for job in jobs] == [("a", 1), ("b", 1)]
+    for old, job in zip((first, second), jobs, strict=True):
+        assert old["receipt"] != job["receipt"]
+        status, answer = await settle(node, "ack", old)
+        assert status == 409
+    found = await counts(node)
+    assert (found["leased"], found["delivered"], found["dead"]) == (2, 4, 0)
+
+
+@pytest.mark.parametrize("what", ["ack", "nack", "extend", "release"])
 def test_a_stale_receipt_is_named_and_the_others_take_effect(what: str, tmp_path: Any) -> None:
     @with_app_node
     async def test(node: AppNode) -> None:
@@ -194,7 +217,7 @@ async def test_a_client_that_went_away_swallows_no_job(node: AppNode) -> None:
 async def test_whenever_a_client_goes_away_its_job_goes_to_others_unless_it_was_sent(
     node: AppNode,
 ) -> None:
-    await make_queue(node, "a", deliveries_max=1_000)
+    await make_queue(node, "a", deliveries_max=1)
     unsent = 0
     for moment in range(60):
         gone = node.begin("POST", CLAIM, {})
@@ -207,10 +230,11 @@ async def test_whenever_a_client_goes_away_its_job_goes_to_others_unless_it_was_
             # A response that crosses the disconnect is lost, and its job stays leased.
             assert gone.sent or gone.lost
             assert (found["leased"], found["ready"]) == (1, 0)
-            await settle(node, "nack", (await gone.answer())[1]["jobs"][0])
+            await settle(node, "release", (await gone.answer())[1]["jobs"][0])
         else:
             assert (found["leased"], found["ready"]) == (0, 1)
             unsent += found["delivered"]
+        assert found["dead"] == 0, "a job that nobody was sent was not delivered"
     assert unsent
 
 
@@ -274,6 +298,8 @@ async def test_a_job_can_be_any_bytes(node: AppNode) -> None:
         ("ack", {"receipts": ["r" * 201]}, "receipts"),
         ("ack", {}, "receipts"),
         ("nack", {"receipts": ["r"], "delay_ms": -1}, "delay_ms"),
+        ("release", {"receipts": []}, "receipts"),
+        ("release", {"receipts": ["r"], "delay_ms": 1}, "delay_ms"),
         ("extend", {"receipts": ["r"], "lease_ms": 0}, "lease_ms"),
     ],
 )

@@ -47,6 +47,7 @@ def test_a_queue_is_made_with_its_defaults_and_then_changed(node: RunningBroker,
         "dead": 0,
         "delivered": 0,
         "removed": 0,
+        "damaged": 0,
     }
     changed = call(node, "PUT", f"/v1/queues/{name}", {"lease_ms": 500, "claim_window_ms": 20})
     assert changed.status == 200
@@ -82,6 +83,7 @@ def test_a_queue_that_is_let_go_leaves_its_topic(node: RunningBroker, name: str)
         ("POST", "/claim", {}),
         ("POST", "/ack", {"receipts": ["r"]}),
         ("POST", "/nack", {"receipts": ["r"]}),
+        ("POST", "/release", {"receipts": ["r"]}),
         ("POST", "/extend", {"receipts": ["r"]}),
         ("GET", "/work", None),
     ],
@@ -137,6 +139,7 @@ def test_the_openapi_document_has_every_operation(node: RunningBroker) -> None:
         ("post", "/v1/queues/{queue}/claim"),
         ("post", "/v1/queues/{queue}/ack"),
         ("post", "/v1/queues/{queue}/nack"),
+        ("post", "/v1/queues/{queue}/release"),
         ("post", "/v1/queues/{queue}/extend"),
         ("get", "/v1/queues/{queue}/jobs"),
         ("get", "/v1/queues/{queue}/work"),

@@ -63,10 +63,17 @@ class ClaimedJobs(Generic[J]):
         """Stop extending the lease of a job that was settled."""
         self.leases.remove([job.receipt])
 
-    def take_unsettled(self) -> list[J]:
-        """Remove all jobs and return those that are neither settled nor lost."""
-        jobs = [*([self.current] if self.current else []), *self._ahead]
+    def take_unsettled(self) -> tuple[list[J], list[J]]:
+        """Remove all jobs and return those that are neither settled nor lost.
+
+        The first list has the job that was being processed, the second those that were not begun.
+        """
+        begun, ahead = [self.current] if self.current else [], list(self._ahead)
         self._ahead.clear()
         self.current = None
-        self.leases.remove([job.receipt for job in jobs])
-        return [job for job in jobs if not job.is_settled and not job.is_lost]
+        self.leases.remove([job.receipt for job in (*begun, *ahead)])
+        return _held(begun), _held(ahead)
+
+
+def _held(jobs: list[J]) -> list[J]:
+    return [job for job in jobs if not job.is_settled and not job.is_lost]

@@ -9,7 +9,7 @@ at a time that are neither acknowledged, nor returned, nor expired; as these bec
 claimed. So a slow worker gets less, and a disconnected one gets nothing more. A worker that exceeds
 its quota claims nothing until it owes nothing.
 
-Jobs that were claimed and not sent when the worker disconnected are returned at once, as in
+Jobs that were claimed and not sent when the worker disconnected are released at once, as in
 `jobs.py`. Jobs that were sent may have arrived: they come back when their leases end.
 """
 
@@ -30,7 +30,7 @@ from millstream.clock import Clock, Timers
 from millstream.errors import MillstreamError, Stopping, UnknownQueue
 from millstream.protocols.http.queues import WorkQuery, jobs_json
 from millstream.protocols.http.records import WAIT_MS_MAX
-from millstream.servers.http.handlers.queues.jobs import encode_job, return_jobs
+from millstream.servers.http.handlers.queues.jobs import encode_job, release_unsent
 from millstream.servers.http.handlers.queues.queues import queue_of
 from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
 from millstream.servers.http.live.sse import frame, stream_head
@@ -139,7 +139,7 @@ class JobPush:
         )
 
     async def _push(self, jobs: deque[LeasedJob], send: SendEvent) -> None:
-        """Push jobs in events of bounded size; return the others when the worker disconnects."""
+        """Push jobs in events of bounded size; release the others when the worker disconnects."""
         began = self._clock.monotonic()
         try:
             while jobs and not self._disconnected.done():
@@ -151,7 +151,7 @@ class JobPush:
                     self._usage.charge(QuotaKind.CONSUME, len(event.data))
                     self._usage.settle()
         finally:
-            await return_jobs(self._queue, jobs)
+            await release_unsent(self._queue, jobs)
 
     def _take_event(self, jobs: deque[LeasedJob], age_ms: int) -> list[bytes]:
         """Take as many jobs as fit into one event, without those whose lease has ended."""
@@ -166,14 +166,14 @@ class JobPush:
         return piece
 
     async def _withdraw_claim(self) -> None:
-        """Withdraw the claim; return jobs that were claimed meanwhile."""
+        """Withdraw the claim; release jobs that were claimed meanwhile."""
         if self._claiming is None:
             return
         claiming, self._claiming = self._claiming, None
         claiming.cancel()
         await asyncio.wait((claiming,))
         if not claiming.cancelled() and claiming.exception() is None:
-            await return_jobs(self._queue, claiming.result().jobs)
+            await release_unsent(self._queue, claiming.result().jobs)
 
     def _note(self) -> None:
         """Check again because a lease ended, unless a claim is waiting anyway."""

@@ -1,8 +1,8 @@
-"""Handlers of jobs for workers: claim, ack, nack, extend.
+"""Handlers of jobs for workers: claim, ack, nack, release, extend.
 
 The client of a waiting claim may disconnect. Its claim is then withdrawn, so that a later job is
-delivered to a worker that is connected. Jobs that were already claimed and not sent are returned at
-once. Their delivery stays counted: the count of a job never decreases.
+delivered to a worker that is connected. Jobs that were already claimed and not sent are released at
+once: nobody has seen them, so their delivery does not count.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from millstream.protocols.http.queues import (
     NackAnswer,
     NackBody,
     ReceiptsBody,
+    ReleaseAnswer,
     claim_json,
     job_json,
 )
@@ -82,17 +83,17 @@ async def _claim(
     await asyncio.wait((claiming,))
     claimed = ClaimResult([], QueueCost()) if claiming.cancelled() else claiming.result()
     if disconnected.done() and disconnected.result() is DisconnectReason.CLIENT:
-        await return_jobs(queue, claimed.jobs)
+        await release_unsent(queue, claimed.jobs)
         raise ClientDisconnect
     return claimed
 
 
-async def return_jobs(queue: WorkQueue, jobs: Iterable[LeasedJob]) -> None:
-    """Return jobs that were claimed for a client and not sent to it."""
+async def release_unsent(queue: WorkQueue, jobs: Iterable[LeasedJob]) -> None:
+    """Release jobs that were claimed for a client and not sent to it."""
     receipts = [job.receipt for job in jobs]
     if receipts:
         with suppress(MillstreamError):  # They come back when their leases end.
-            await queue.nack(receipts, delay_ms=0)
+            await queue.release(receipts)
 
 
 def encode_job(job: LeasedJob, *, age_ms: int = 0) -> bytes:
@@ -121,7 +122,7 @@ async def ack_jobs(request: HttpRequest) -> Response:
 
 
 async def nack_jobs(request: HttpRequest) -> Response:
-    """Return jobs to be delivered again, at once or after a delay.
+    """Return jobs to be delivered again, at once or after a delay. The delivery counts.
 
     Jobs that have reached the maximum number of deliveries are moved to the dead-letter topic. 409
     means that some receipts were stale: `detail.stale` lists them, the others took effect.
@@ -129,6 +130,18 @@ async def nack_jobs(request: HttpRequest) -> Response:
     body = await read_message(request, NackBody, size_max=RECEIPTS_SIZE_MAX)
     settled = await queue_of(request).nack(body.receipts, delay_ms=body.delay_ms)
     return json_response(NackAnswer(nacked=settled.count, cost=_cost(request, settled.timings)))
+
+
+async def release_jobs(request: HttpRequest) -> Response:
+    """Return jobs that the worker did not try: the delivery does not count.
+
+    They can be claimed at once, and their receipts are stale from now on. 409 means that some
+    receipts were stale: `detail.stale` lists them, the others took effect.
+    """
+    body = await read_message(request, ReceiptsBody, size_max=RECEIPTS_SIZE_MAX)
+    settled = await queue_of(request).release(body.receipts)
+    cost = _cost(request, settled.timings)
+    return json_response(ReleaseAnswer(released=settled.count, cost=cost))
 
 
 async def extend_jobs(request: HttpRequest) -> Response:
@@ -210,6 +223,18 @@ OPERATIONS = (
         tag="queues",
         example={"receipts": [_RECEIPT], "delay_ms": 5_000},
         answer_example={"nacked": 1, "cost": _COST},
+    ),
+    HttpOperation(
+        "POST",
+        "/v1/queues/{queue}/release",
+        release_jobs,
+        "Return jobs untried",
+        {HTTPStatus.OK: ReleaseAnswer},
+        body=ReceiptsBody,
+        errors=_ERRORS,
+        tag="queues",
+        example={"receipts": [_RECEIPT]},
+        answer_example={"released": 1, "cost": _COST},
     ),
     HttpOperation(
         "POST",

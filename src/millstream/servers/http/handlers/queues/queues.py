@@ -89,6 +89,7 @@ def _described(queue: WorkQueue) -> QueueAnswer:
         dead=counts.dead,
         delivered=counts.delivered,
         removed=counts.removed,
+        damaged=counts.damaged,
     )
 
 
@@ -126,6 +127,7 @@ _EXAMPLE = {
     "dead": 1,
     "delivered": 14,
     "removed": 0,
+    "damaged": 0,
 }
 
 OPERATIONS = (

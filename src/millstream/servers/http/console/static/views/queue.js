@@ -98,6 +98,7 @@ function showSettings(place, queue) {
     ["Maximum deliveries", format.exact(queue.deliveries_max)],
     ["Claim window", queue.claim_window_ms ? format.duration(queue.claim_window_ms) : "none"],
     ["Removed before they were done", format.exact(queue.removed)],
+    ["Damaged batches", format.exact(queue.damaged)],
     ["Topic", h("a", { href: link(["topics", queue.name]) }, queue.name)],
     [
       "Dead letters",
