@@ -99,13 +99,6 @@ class PartitionReader:
             return result._replace(aborted=aborted)
         return result
 
-    def check_damage(self, offset: int) -> None:
-        """Raise `DamagedRecords` if the record at `offset` is known to be damaged."""
-        for damage in self._log.damage:
-            is_range = isinstance(damage, DamagedRecords)
-            if is_range and damage.from_offset <= offset <= damage.to_offset:
-                raise damage
-
     def _decided_end(self, offset: int) -> int:
         """Return the offset up to which the outcomes of transactions are known, from `offset` on.
 

@@ -86,16 +86,7 @@ def error_of(status: int, shape: ErrorShape) -> MillstreamError:
         return _stale_receipt(status, shape, detail)
     if kind is QuotaExceeded:
         return _quota_exceeded(status, shape, detail)
-    if kind is DamagedRecords:
-        return _damaged_records(status, shape, detail)
     return kind(shape.message)
-
-
-def _damaged_records(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
-    match detail:
-        case {"from": int(first), "to": int(last)}:
-            return DamagedRecords("node", shape.message, from_offset=first, to_offset=last)
-    return NodeRefused(status, shape.code, shape.message)
 
 
 def _out_of_range(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX
 from millstream.protocols.http.queues import Receipts
@@ -79,16 +79,12 @@ class LagData(Struct, kw_only=True, rename={"from_": "from"}):
     to: int
 
 
-class EndData(Struct, kw_only=True, rename={"from_": "from"}):
+class EndData(Struct, kw_only=True):
     """The end of a topic: no more events follow for it."""
 
     topic: str
     reason: str
-    """`deleted`, `stopping` (the node), `damaged`, `failed` (it cannot be read), or `limit`."""
-    partition: int | UnsetType = UNSET
-    """The partition with damaged records, and which ones these are."""
-    from_: int | UnsetType = UNSET
-    to: int | UnsetType = UNSET
+    """`deleted`, `stopping` (the node stops), `failed` (it cannot be read), or `limit`."""
 
 
 # Messages of a WebSocket client.

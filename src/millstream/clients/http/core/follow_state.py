@@ -19,7 +19,6 @@ from millstream.clients.http.core.responses import ClientResponse, decoded, reco
 from millstream.clients.http.core.steps import ClientContext
 from millstream.clients.http.core.values import Item, TopicGap, TopicState
 from millstream.errors import (
-    DamagedRecords,
     InvalidRequest,
     MalformedAnswer,
     MalformedRequest,
@@ -136,10 +135,6 @@ class FollowState:
             end = decoded(event.data, EndData)
             if end.reason == "stopping":
                 raise NodeUnreachable(str(self._context.address), "the node is stopping")
-            if isinstance(end.from_, int) and isinstance(end.to, int):
-                place = f"{end.topic}/{end.partition}"
-                reason = "the node cannot read these records"
-                raise DamagedRecords(place, reason, from_offset=end.from_, to_offset=end.to)
             raise UnknownTopic(f"topic {end.topic} ended: {end.reason}")
 
     def _advance(self, item: Item) -> None:

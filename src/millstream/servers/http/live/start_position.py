@@ -67,8 +67,6 @@ class StartPosition:
             head = partition.high_watermark
             if offset > head:
                 raise OffsetOutOfRange(offset, start=partition.log_start_offset, end=head)
-            # A browser reconnects forever to a stream that ends, and not if it gets an error.
-            partition.reader.check_damage(offset)
             return offset
         if self._is_earliest:
             return partition.offsets.earliest().offset

@@ -44,9 +44,8 @@ logger = logging.getLogger(__name__)
 
 RECORDS = "records"
 DAMAGED = "damaged"
-"""The reason of a gap whose records cannot be decoded."""
+"""The reason of a gap whose records are damaged or cannot be decoded."""
 DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
-DAMAGED = "damaged"
 
 
 class LiveEvent(NamedTuple):
@@ -141,12 +140,11 @@ class LiveSubscriber:
 
     def end_topic(self, topic: Topic, reason: str) -> None:
         """Stop following a topic, and send the reason."""
-        self._end_topic(topic, EndData(topic=topic.name, reason=reason))
-
-    def _end_topic(self, topic: Topic, data: EndData) -> None:
         if self._topics.get(topic.name) is topic:
             self.unfollow(topic.name)
-            self._notices.append(LiveEvent("end", _encode(data)))
+            self._notices.append(
+                LiveEvent("end", _encode(EndData(topic=topic.name, reason=reason)))
+            )
             self.is_over |= not (self._is_lasting or self._topics)
             self._wake()
 
@@ -159,15 +157,6 @@ class LiveSubscriber:
             self.end_topic(topic, DELETED)
         elif isinstance(error, Stopping):
             self.end_topic(topic, STOPPING)
-        elif isinstance(error, DamagedRecords):
-            data = EndData(
-                topic=topic.name,
-                reason=DAMAGED,
-                partition=subscription.partition.index,
-                from_=error.from_offset,
-                to=error.to_offset,
-            )
-            self._end_topic(topic, data)
         else:
             logger.error("%s cannot be watched any more: %s", subscription.partition, error)
             self.end_topic(topic, FAILED)
