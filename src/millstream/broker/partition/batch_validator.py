@@ -121,16 +121,17 @@ class BatchValidator:
         "_after_ms",
         "_before_ms",
         "_codec",
-        "_decompressed_max",
         "_is_compacted",
         "_size_max",
+        "decompressed_max",
         "is_append_time",
         "is_header_enough",
     )
 
     def __init__(self, config: PartitionConfig) -> None:
         self._size_max = config.message_bytes_max
-        self._decompressed_max = min(BODY_SIZE_MAX, DECOMPRESSION_RATIO_MAX * self._size_max)
+        self.decompressed_max = min(BODY_SIZE_MAX, DECOMPRESSION_RATIO_MAX * self._size_max)
+        """The greatest decompressed size of a batch."""
         self._before_ms = config.timestamp_before_max_ms
         self._after_ms = config.timestamp_after_max_ms
         self._is_compacted = "compact" in config.cleanup_policy
@@ -195,7 +196,7 @@ class BatchValidator:
             if self._is_compacted:
                 self._check_keys(batch)
             if self._codec is not None and header.codec != self._codec:
-                batch = recompress(header, batch, self._codec, size_max=self._decompressed_max)
+                batch = recompress(header, batch, self._codec, size_max=self.decompressed_max)
                 header = decode_header(batch)
         except OversizedBody as error:
             raise BatchTooLarge(str(error)) from error
@@ -221,7 +222,7 @@ class BatchValidator:
         raise InvalidTimestamp(f"timestamp is {timestamp_ms} and now is {now_ms}: {rule}")
 
     def _check_keys(self, batch: Bytes) -> None:
-        if (index := first_keyless(batch, size_max=self._decompressed_max)) is not None:
+        if (index := first_keyless(batch, size_max=self.decompressed_max)) is not None:
             raise InvalidBatchRecord(
                 f"record {index} has no key, which a compacted topic requires", record_index=index
             )

@@ -201,6 +201,31 @@ def test_a_batch_that_comes_twice_is_stored_once_and_acknowledged_twice(client, 
     assert values_in(client, topic) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_other_records_with_the_same_sequence_are_refused(client, topic, acks, partitions):
+    """One partition takes the fast path, two take the general one."""
+
+    def send(*values):
+        batch = idempotent(*values, sequence=0)
+        parts = tuple(
+            ProduceRequestPartition(index=index, records=batch) for index in range(partitions)
+        )
+        named = ProduceRequestTopic(name=topic, partition_data=parts)
+        request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(named,))
+        return client.call(request, 9).responses[0].partition_responses
+
+    assert [part.error_code for part in send(b"a")] == [0] * partitions
+    refused = send(b"b")
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [part.error_code for part in refused] == [code] * partitions
+    told = "producer 4711 sent sequence 0 again with other records, expected 1"
+    assert {part.error_message for part in refused} == {told}
+    assert [(part.error_code, part.base_offset) for part in send(b"a")] == [(0, 0)] * partitions
+    for index in range(partitions):
+        assert values_in(client, topic, partition=index) == [b"a"]
+
+
 def test_a_gap_in_the_sequence_is_refused(client, topic):
     produce(client, topic, idempotent(b"a", sequence=0))
     refused = produce(client, topic, idempotent(b"c", sequence=2))
