@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from millstream import errors
+from millstream.broker.partition.batch_validator import InvalidBatchRecord
 from millstream.errors import MillstreamError, OffsetOutOfRange, QuotaExceeded, StaleReceipt
 from millstream.protocols.http.errors import code_of
 
@@ -141,6 +142,8 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
         return {"offset": error.offset, "start": error.start, "end": error.end}
     if isinstance(error, StaleReceipt):
         return {"stale": list(error.receipts), "done": error.done}
+    if isinstance(error, InvalidBatchRecord):
+        return {"records": list(error.record_indexes)}
     if isinstance(error, QuotaExceeded):
         return {"quota": error.quota, "throttle_ms": error.throttle_ms}
     return None
