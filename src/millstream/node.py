@@ -126,7 +126,7 @@ class Node:
             with _listen_errors("kafka", config.kafka):
                 port = await kafka.listen(*config.kafka)
             self.kafka = Endpoint(config.kafka.host, port)
-            broker.advertised = advertised(config, port)
+            broker.listener, broker.advertised = self.kafka, advertised(config, port)
             live = self._live = LiveDelivery(broker, config.http_server)
             http_state = http.state
             metrics = NodeMetrics(

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 
+from millstream.broker.dynamic_configs import DynamicConfigs
 from millstream.broker.groups.coordinator import GroupCoordinator
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
@@ -69,6 +70,10 @@ class Broker:
         """The address that clients are told to connect to."""
         self.openings: Mapping[str, StoreOpenReport] = {}
         """Reports of opening the stores, of topics and of the node's own state."""
+        self.listener = Endpoint("127.0.0.1", 0)
+        """The address at which the Kafka server listens."""
+        self.configs = DynamicConfigs(metadata, config)
+        """Configs of the node and of groups that clients have changed."""
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata)
         self.appends = RecordAppender(clock)
@@ -129,6 +134,10 @@ class Broker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         state = self.state
+        await self.configs.open()
+        stack.push_async_callback(self.configs.close)
+        self._apply_configs()
+        self.configs.on_node_change.append(self._apply_configs)
         await self.quotas.open()
         await self.topics.open()
         stack.push_async_callback(self.topics.close)
@@ -138,9 +147,11 @@ class Broker:
             group_log,
             self.topics,
             config=self.config,
+            config_of=self.configs.group_config,
             clock=self.clock,
             timers=self.timers,
         )
+        self.configs.on_group_change.append(self.groups.reconfigure)
         self.groups.start()
         stack.push_async_callback(self.groups.close)
         transaction_log = await StateLog.open(state, "transactions")
@@ -179,6 +190,10 @@ class Broker:
         await self.streams.open()
         stack.push_async_callback(self.streams.close)
         self._start_maintenance(stack)
+
+    def _apply_configs(self) -> None:
+        """Apply the configs that clients have changed."""
+        self.quotas.set_defaults(defaults_of(self.configs.broker_config()))
 
     def _start_maintenance(self, stack: AsyncExitStack) -> None:
         """Maintain the logs by the configs of their topics, until the broker is closed.

@@ -60,7 +60,7 @@ class Quotas:
         buckets: Callable[[], TokenBuckets] = TokenBuckets,
     ) -> None:
         self.defaults = defaults
-        """Quotas of clients that have none of their own, from the config of the node."""
+        """Quotas of clients that have none of their own, from the configs of the node."""
         self._metadata = metadata
         self._rates: dict[QuotaKind, dict[ClientQuotaEntity, float]] = {
             kind: {} for kind in QuotaKind
@@ -76,6 +76,11 @@ class Quotas:
         for entry in await self._metadata.list(QUOTAS_PREFIX):
             entity, rates = decode_row(entry)
             self._apply(entity, rates, entry.revision)
+
+    def set_defaults(self, defaults: Mapping[QuotaKind, float]) -> None:
+        """Replace the quotas of clients that have none of their own."""
+        self.defaults = defaults
+        self.is_empty = not self._revisions and not defaults
 
     # Charging.
 

@@ -178,7 +178,9 @@ def test_and_names_the_first_without_one(codec, index):
     with pytest.raises(InvalidBatchRecord, match=f"record {index} has no key") as found:
         inspect(build_batch(records, now_ms=NOW_MS, codec=codec), COMPACTED)
     assert found.value.record_index == index
-    assert pickle.loads(pickle.dumps(found.value)).record_index == index
+    assert found.value.record_indexes == (index, len(records) - 1)
+    copy = pickle.loads(pickle.dumps(found.value))
+    assert (str(copy), copy.record_indexes) == (str(found.value), found.value.record_indexes)
 
 
 def test_a_topic_that_is_not_compacted_does_not_look():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from millstream.broker.partition.producers.entry import NOTHING
 from millstream.config.schema import LogConfig
 from millstream.errors import (
     DiskFull,
@@ -37,6 +39,112 @@ class TestProducers:
             assert bench.partition.appender.next_offset == 2
 
         run(scenario)
+
+    def test_other_records_with_the_same_sequence_are_refused(self):
+        async def scenario(bench: Bench):
+            await append(bench.partition, batch(b"a", producer_id=1))
+            with pytest.raises(OutOfOrderSequence, match="again with other records"):
+                await append(bench.partition, batch(b"b", producer_id=1))
+            assert values(bench.partition) == [b"a"]
+
+        run(scenario)
+
+    @pytest.mark.parametrize("is_clean", [False, True])
+    @pytest.mark.parametrize(
+        "config",
+        [
+            Config(),
+            Config(timestamp_type="LogAppendTime"),
+            Config(compression_type="gzip"),
+            Config(compression_type="zstd", timestamp_type="LogAppendTime"),
+        ],
+    )
+    def test_a_duplicate_is_known_by_its_records_after_a_restart_too(self, config, is_clean):
+        async def scenario(bench: Bench):
+            one = batch(b"a", b"b", producer_id=1)
+            await append(bench.partition, one)
+            await append(bench.partition, batch(b"c", producer_id=1, sequence=2))
+            for _ in range(2):
+                bench.clock.advance(60)
+                again = await append(bench.partition, one)
+                assert (again.offset, again.last_offset) == (0, 1)
+                with pytest.raises(OutOfOrderSequence, match="again with other records"):
+                    await append(bench.partition, batch(b"a", b"x", producer_id=1))
+                bench = await bench.again(is_clean=is_clean)
+
+        run(scenario, config=config)
+
+    def test_a_duplicate_that_its_client_has_dated_again_is_known_by_its_records(self):
+        """KafkaJS does so with records that have no timestamp of their own."""
+
+        async def scenario(bench: Bench):
+            sent = {"producer_id": 1, "keys": [b"k", b"l"]}
+            await append(bench.partition, batch(b"a", b"b", **sent))
+            later = NOW_MS + 1
+            again = await append(bench.partition, batch(b"a", b"b", timestamp_ms=later, **sent))
+            assert (again.offset, again.last_offset) == (0, 1)
+            for other in (
+                batch(b"a", b"c", timestamp_ms=later, **sent),
+                batch(b"a", b"b", timestamp_ms=later, producer_id=1, keys=[b"k", b"k"]),
+            ):
+                with pytest.raises(OutOfOrderSequence, match="again with other records"):
+                    await append(bench.partition, other)
+
+        run(scenario)
+
+    def test_a_batch_that_may_be_a_duplicate_waits_until_the_first_one_is_safe(self):
+        async def scenario(bench: Bench):
+            held = bench.store._background
+            held.is_held = True
+            first = append(bench.partition, batch(b"a", producer_id=1))
+            again = append(bench.partition, batch(b"a", producer_id=1, timestamp_ms=NOW_MS + 1))
+            other = append(bench.partition, batch(b"b", producer_id=1))
+            await turns()
+            assert not any(future.done() for future in (first, again, other))
+            held.let_go()
+            assert (await first).offset == (await again).offset == 0
+            with pytest.raises(OutOfOrderSequence):
+                await other
+
+        run(scenario, store_background=HeldExecutor())
+
+    def test_a_batch_that_cannot_be_compared_any_more_is_refused(self):
+        async def scenario(bench: Bench):
+            await append(bench.partition, batch(b"a", producer_id=1))
+            await append(bench.partition, batch(b"b", producer_id=1, sequence=1))
+            await bench.partition.delete_before(1)
+            with pytest.raises(OutOfOrderSequence):
+                await append(bench.partition, batch(b"a", producer_id=1, timestamp_ms=NOW_MS + 1))
+
+        run(scenario)
+
+    def test_batches_of_an_old_snapshot_are_compared_with_the_log(self):
+        async def scenario(bench: Bench):
+            await append(bench.partition, batch(b"a", producer_id=1))
+            states = bench.partition.appender.states
+            entry = states.get(1)
+            states._entries[1] = entry._replace(
+                batches=tuple(item._replace(crc=NOTHING) for item in entry.batches)
+            )
+            bench = await bench.again(is_clean=True)
+            assert bench.partition.appender.states.get(1).batches[0].crc == NOTHING
+            assert (await append(bench.partition, batch(b"a", producer_id=1))).offset == 0
+            with pytest.raises(OutOfOrderSequence):
+                await append(bench.partition, batch(b"b", producer_id=1))
+
+        run(scenario)
+
+    @pytest.mark.parametrize("was", ["CreateTime", "LogAppendTime"])
+    def test_a_duplicate_is_known_after_the_topic_has_begun_or_stopped_to_date_records(self, was):
+        async def scenario(bench: Bench):
+            one = batch(b"a", producer_id=1)
+            await append(bench.partition, one)
+            bench.clock.advance(60)
+            (now,) = {"CreateTime", "LogAppendTime"} - {was}
+            await bench.partition.reconfigure(replace(bench.config, timestamp_type=now))
+            assert (await append(bench.partition, one)).offset == 0
+
+        run(scenario, config=Config(timestamp_type=was))
 
     def test_a_duplicate_waits_until_the_first_one_is_safe(self):
         async def scenario(bench: Bench):

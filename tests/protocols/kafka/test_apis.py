@@ -39,6 +39,7 @@ ANNOUNCED = """
     31 DeleteAcls 1 3
     32 DescribeConfigs 1 4
     33 AlterConfigs 0 2
+    35 DescribeLogDirs 1 4
     36 SaslAuthenticate 0 2
     37 CreatePartitions 0 3
     42 DeleteGroups 0 2
@@ -53,6 +54,8 @@ ANNOUNCED = """
     66 ListTransactions 0 0
     68 ConsumerGroupHeartbeat 0 1
     69 ConsumerGroupDescribe 0 1
+    74 ListConfigResources 0 1
+    75 DescribeTopicPartitions 0 0
     1000 PublishTransactions 0 0
 """
 

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from millstream.broker.dynamic_configs import DynamicConfigs
 from millstream.broker.quotas import Quotas
 from millstream.broker.topics.topics import Topics
-from millstream.config.schema import BrokerConfig, KafkaConfig, LogConfig
+from millstream.config.schema import BrokerConfig, Endpoint, KafkaConfig, LogConfig
 from millstream.metadata.interface import Metadata
 from millstream.protocols.kafka.codec.message import decode, encode
 from millstream.servers.kafka.request_context import RequestContext
@@ -28,9 +29,12 @@ CLUSTER_ID = "cluster-of-one"
 class HandlerNode:
     """Calls handlers, each time with a new context."""
 
-    def __init__(self, topics: Topics, quotas: Quotas, config: BrokerConfig) -> None:
+    def __init__(
+        self, topics: Topics, quotas: Quotas, configs: DynamicConfigs, config: BrokerConfig
+    ) -> None:
         self.topics = topics
         self.quotas = quotas
+        self.configs = configs
         self.clock = ManualClock()
         self.broker = SimpleNamespace(
             topics=topics,
@@ -38,7 +42,9 @@ class HandlerNode:
             config=config,
             node_id=NODE_ID,
             cluster_id=CLUSTER_ID,
-            advertised=("there", 9092),
+            configs=configs,
+            listener=Endpoint("0.0.0.0", 9092),
+            advertised=Endpoint("there", 9092),
             clock=self.clock,
         )
 
@@ -77,4 +83,6 @@ async def open_handler_node(
     async with running(metadata, config=config, log_config=log_config) as topics:
         quotas = Quotas(metadata)
         await quotas.open()
-        yield HandlerNode(topics, quotas, config)
+        configs = DynamicConfigs(metadata, config)
+        await configs.open()
+        yield HandlerNode(topics, quotas, configs, config)

@@ -85,18 +85,23 @@ class GroupCoordinator:
         topics: CoordinatorTopics,
         *,
         config: BrokerConfig,
+        config_of: Callable[[str], BrokerConfig] | None = None,
         clock: Clock,
         timers: Timers,
     ) -> None:
+        """Load the groups; `config_of` returns the config of one group, if they differ."""
         """Load the groups that `state` holds. Call it on the loop: sessions start here."""
         self._topics = topics
         self._config = config
+        self._config_of = config_of or (lambda _: config)
         self._clock = clock
         self._timers = timers
         self._store = OffsetStore(state, clock)
         self.registry = GroupRegistry(state, self._store, clock=clock, timers=timers)
         """All groups, of both types."""
-        self.consumers = ConsumerGroups(self.registry, topics, config=config, clock=clock)
+        self.consumers = ConsumerGroups(
+            self.registry, topics, config_of=self._config_of, clock=clock
+        )
         """The groups whose partitions the coordinator assigns (KIP-848)."""
         self._limits = ClassicLimits(
             members_max=config.group_members_max,
@@ -130,11 +135,19 @@ class GroupCoordinator:
             else:
                 raise UnknownFormat(f"groups: unknown kind of entry {parts}")
         for group_id, saved in consumer_records.decode_groups(consumers).items():
-            groups[group_id] = ConsumerGroup.restore(group_id, saved, self._config, now)
+            groups[group_id] = ConsumerGroup.restore(
+                group_id, saved, self._config_of(group_id), now
+            )
         for group_id in self._store.offsets.groups():
             groups.setdefault(group_id, ClassicGroup(group_id, self._limits))
         for group_id in sorted(groups):
             self.registry.restore(groups[group_id])
+
+    def reconfigure(self, group_id: str) -> None:
+        """Apply the changed config of a group: to each member with its next heartbeat."""
+        group = self.registry.find(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.config = self._config_of(group_id)
 
     def start(self) -> None:
         """Start watching for deleted topics and expired offsets, on the running loop."""

@@ -9,7 +9,8 @@ Invariants:
 1. A batch is rejected before anything of it is written.
 2. Sequences are checked in log order, at the moment an offset is assigned. If the log takes the
    offset back, the producer's state is rolled back with it.
-3. A duplicate is acknowledged when the batch that it repeats is committed, and not before.
+3. A duplicate is acknowledged when the batch that it repeats is committed, and not before. A batch
+   that only has the sequences of an earlier one is rejected; nothing is acknowledged unstored.
 4. Batches get their offsets in the order in which they arrived, although the records of some have
    to be inspected in a thread.
 """
@@ -19,17 +20,29 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple
 
 from millstream.broker.partition.batch_validator import BatchValidator
 from millstream.broker.partition.producers.entry import NOTHING, AppendedBatch
-from millstream.broker.partition.producers.states import DuplicateBatch, ProducerStates
+from millstream.broker.partition.producers.states import (
+    DuplicateBatch,
+    ProducerStates,
+    ReusedSequence,
+)
 from millstream.broker.partition.results import Appended, ProducerDescription, TimestampedAppend
 from millstream.clock import Clock
 from millstream.config.schema import Durability
-from millstream.errors import LogFull, MillstreamError, Unavailable
+from millstream.errors import (
+    CorruptBatch,
+    LogFull,
+    MillstreamError,
+    OffsetOutOfRange,
+    Unavailable,
+)
 from millstream.records.batch import BatchHeader, Bytes, decode_header, with_append_time
 from millstream.records.control import Marker, build_marker
+from millstream.records.iterate import read_all
 from millstream.storage.append.pending_append import AppendWaiter, OnAdmit
 from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
@@ -53,6 +66,7 @@ class _ClientBatch:
         "_waiter",
         "append_time_ms",
         "arrived_ms",
+        "batch",
         "header",
         "is_early",
         "timeout",
@@ -74,6 +88,8 @@ class _ClientBatch:
         self._expected_marker_offset = expected_marker_offset
         self._on_admit = on_admit
         self.header = header
+        self.batch: Bytes = b""
+        """The batch as it is to be stored, once it is handed to the log."""
         self.arrived_ms = arrived_ms
         self.timeout = timeout
         self.is_early = is_early
@@ -107,6 +123,9 @@ class _ClientBatch:
             first = exception.first
         elif isinstance(exception, LogFull):  # A duplicate needs no space: it is stored already.
             first = self._appender.states.find_duplicate(self.header)
+        elif isinstance(exception, ReusedSequence):
+            self._appender.compare_with_first(self.batch, exception, self._waiter)
+            return
         if first is not None:
             self._appender.acknowledge_duplicate(first, self._waiter)
         else:
@@ -145,6 +164,7 @@ class PartitionAppender:
         self._background = background
         self._queue: deque[_QueuedBatch] = deque()
         self._duplicates: list[_PendingDuplicate] = []
+        self._comparisons: set[asyncio.Task[None]] = set()
         self.states = states
         self.clock = clock
         self.validator = validator
@@ -249,7 +269,7 @@ class PartitionAppender:
             client_batch.append_time_ms = client_batch.arrived_ms
             batch = with_append_time(batch, client_batch.arrived_ms)
             header = decode_header(batch)
-        client_batch.header = header
+        client_batch.header, client_batch.batch = header, batch
         self._log.submit_for(
             client_batch,
             batch,
@@ -271,6 +291,35 @@ class PartitionAppender:
             waiter.set_exception(self._refusal)
         else:
             self._duplicates.append(_PendingDuplicate(first.last_offset, waiter, result))
+
+    def compare_with_first(
+        self, batch: Bytes, reused: ReusedSequence, waiter: AppendWaiter
+    ) -> None:
+        """Acknowledge a batch as a duplicate if it has the records of the first one, or reject it.
+
+        It has its sequences and another checksum, so the first one is read from the log.
+        """
+        task = asyncio.get_running_loop().create_task(self._compare(batch, reused, waiter))
+        self._comparisons.add(task)
+        task.add_done_callback(self._comparisons.discard)
+
+    async def _compare(self, batch: Bytes, reused: ReusedSequence, waiter: AppendWaiter) -> None:
+        first = reused.first
+        committed: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.acknowledge_duplicate(first, committed)
+        size_max = self.validator.decompressed_max
+        try:
+            result = await committed
+            is_same = await self._background.run(
+                partial(_is_stored, self._log, first, batch, size_max=size_max)
+            )
+        except MillstreamError as error:
+            _fail(waiter, error)
+            return
+        if not is_same:
+            _fail(waiter, reused)
+        elif not waiter.done():
+            waiter.set_result(result)
 
     # Transactions and producers.
 
@@ -355,6 +404,25 @@ class PartitionAppender:
         for duplicate in self._duplicates:
             _fail(duplicate.waiter, refusal)
         self._duplicates.clear()
+
+
+def _is_stored(log: Log, first: AppendedBatch, batch: Bytes, *, size_max: int) -> bool:
+    """Return whether `batch` has the records that were stored at the offsets of `first`.
+
+    Timestamps are not compared: a client may date its records again, and so may the broker. Runs in
+    a thread.
+    """
+    try:
+        stored = log.read(first.first_offset, size_max=0).data
+        pairs = zip_longest(read_all(stored, size_max=size_max), read_all(batch, size_max=size_max))
+        return all(
+            old is not None
+            and new is not None
+            and (old.key, old.value, old.headers) == (new.key, new.value, new.headers)
+            for old, new in pairs
+        )
+    except (CorruptBatch, OffsetOutOfRange):  # Deleted by now, or not readable.
+        return False
 
 
 def _fail(waiter: AppendWaiter, error: MillstreamError) -> None:

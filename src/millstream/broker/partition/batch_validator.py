@@ -8,6 +8,7 @@ one by one. Then a batch is refused if its records cannot be decoded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from crc32c import crc32c
@@ -40,12 +41,15 @@ from millstream.records.batch import (
 )
 from millstream.records.body import RECORD_SIZE_MIN, open_body
 from millstream.records.compression import BODY_SIZE_MAX, Codec, OversizedBody, compress
-from millstream.records.filter.keys.keyless import check_records, first_keyless
+from millstream.records.filter.keys.keyless import check_records, keyless_records
 
 DECOMPRESSION_RATIO_MAX = 64
 """The decompressed size of a batch may be this many times the largest batch of its topic. Text
 shrinks to a tenth, very repetitive text to a fiftieth, a decompression bomb to a thousandth.
 """
+
+_OTHERS_SHOWN = 10
+"""Records that an error message names, after the first."""
 
 _CLIENT_BITS = CODEC_MASK | TRANSACTIONAL_BIT
 """Attributes that a client may set. The others are set by the broker, or have no meaning yet."""
@@ -99,20 +103,30 @@ class PartitionConfig(Protocol):
 
 
 class InvalidBatchRecord(InvalidRecord):
-    """The topic does not accept a batch because of one of its records."""
+    """A compacted topic does not accept a batch because some of its records have no key."""
 
-    def __init__(self, message: str, *, record_index: int) -> None:
+    def __init__(self, record_indexes: Sequence[int]) -> None:
+        first, *others = record_indexes
+        message = self.reason(first)
+        if others:
+            more = ", ..." if len(others) > _OTHERS_SHOWN else ""
+            message += f"; nor have records {', '.join(map(str, others[:_OTHERS_SHOWN]))}{more}"
         super().__init__(message)
-        self.record_index = record_index
-        """Index of the record in the batch, from 0."""
+        self.record_indexes = tuple(record_indexes)
+        """Indexes of the records in the batch, from 0; at most the first `KEYLESS_MAX`."""
+
+    @property
+    def record_index(self) -> int:
+        """Index of the first of the records."""
+        return self.record_indexes[0]
+
+    @staticmethod
+    def reason(index: int) -> str:
+        """Return why the record at `index` is rejected."""
+        return f"record {index} has no key, which a compacted topic requires"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _invalid_batch_record, (str(self), self.record_index)
-
-
-def _invalid_batch_record(message: str, record_index: int) -> InvalidBatchRecord:
-    """Rebuild the error in another process, when it is unpickled."""
-    return InvalidBatchRecord(message, record_index=record_index)
+        return InvalidBatchRecord, (self.record_indexes,)
 
 
 class BatchValidator:
@@ -122,17 +136,18 @@ class BatchValidator:
         "_after_ms",
         "_before_ms",
         "_codec",
-        "_decompressed_max",
         "_is_compacted",
         "_is_queue",
         "_size_max",
+        "decompressed_max",
         "is_append_time",
         "is_header_enough",
     )
 
     def __init__(self, config: PartitionConfig, *, is_queue: bool = False) -> None:
         self._size_max = config.message_bytes_max
-        self._decompressed_max = min(BODY_SIZE_MAX, DECOMPRESSION_RATIO_MAX * self._size_max)
+        self.decompressed_max = min(BODY_SIZE_MAX, DECOMPRESSION_RATIO_MAX * self._size_max)
+        """The greatest decompressed size of a batch."""
         self._before_ms = config.timestamp_before_max_ms
         self._after_ms = config.timestamp_after_max_ms
         self._is_compacted = "compact" in config.cleanup_policy
@@ -206,9 +221,9 @@ class BatchValidator:
             if self._is_compacted:
                 self._check_keys(batch)
             else:
-                check_records(batch, size_max=self._decompressed_max)
+                check_records(batch, size_max=self.decompressed_max)
             if self._codec is not None and header.codec != self._codec:
-                batch = recompress(header, batch, self._codec, size_max=self._decompressed_max)
+                batch = recompress(header, batch, self._codec, size_max=self.decompressed_max)
                 header = decode_header(batch)
         except OversizedBody as error:
             raise BatchTooLarge(str(error)) from error
@@ -235,10 +250,8 @@ class BatchValidator:
         raise InvalidTimestamp(f"timestamp is {timestamp_ms} and now is {now_ms}: {rule}")
 
     def _check_keys(self, batch: Bytes) -> None:
-        if (index := first_keyless(batch, size_max=self._decompressed_max)) is not None:
-            raise InvalidBatchRecord(
-                f"record {index} has no key, which a compacted topic requires", record_index=index
-            )
+        if indexes := keyless_records(batch, size_max=self.decompressed_max):
+            raise InvalidBatchRecord(indexes)
 
 
 def _format_error(magic: int) -> RequestError:

@@ -79,11 +79,13 @@ class OffsetLookup:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """Return the newest leader epoch not after `epoch`, and the offset after its last record.
 
-        Both are -1 if `epoch` is newer than all that are known.
+        Both are -1 if `epoch` is newer than all that are known. Records that are not committed yet
+        count, as in Kafka: a consumer whose position is past the end concludes that records were
+        lost, and it may know its position from a producer.
         """
         epochs = self._log.partition.epochs
         if epoch == epochs[-1].number:
-            return epoch, self._reader.high_watermark
+            return epoch, self._log.next_offset
         after = next((item for item in epochs if item.number > epoch), None)
         if epoch < 0 or after is None:
             return NO_EPOCH, NO_OFFSET

@@ -304,14 +304,21 @@ class Partition:
         """Stop calling `callback`, if it was being called."""
         self._watchers.pop(callback, None)
 
-    async def settle(self) -> None:
+    async def settle(self, offset: int | None = None) -> None:
         """Wait until readers see every record that has its offset by now, or never will.
 
         With `is_early`, a producer may know of its records before readers see them. A client that
         asks for the end of the partition has to wait for those, or it would miss what it wrote.
+        With `offset`, only the records before it are waited for: a client that names an offset may
+        know it from such a record. Everything that compares an offset from a client with the high
+        watermark calls this first.
         """
         appender = self._usable().appender
         end_offset = appender.next_offset
+        if offset is not None:
+            if offset > end_offset:  # Nobody was told of it, so nothing to wait for.
+                return
+            end_offset = offset
         while (
             self.high_watermark < min(end_offset, appender.next_offset) and appender.offline is None
         ):
@@ -347,9 +354,10 @@ class Partition:
     async def delete_before(self, offset: int) -> int:
         """Delete the records before `offset`, or all with -1; return the new start offset.
 
-        The deletion is durable when this returns. An offset before the start is no error, one past
-        the high watermark is.
+        The deletion is durable when this returns. Records that have their offset are waited for. An
+        offset before the start is no error, one past the high watermark is.
         """
+        await self.settle(None if offset == HIGH_WATERMARK else offset)
         log, *_, saver = self._usable()
         if offset == HIGH_WATERMARK:
             offset = self.high_watermark

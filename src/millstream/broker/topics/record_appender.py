@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from millstream.broker.partition.batch_validator import InvalidBatchRecord
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import Appended
 from millstream.broker.topics.topic import Topic
@@ -97,19 +98,28 @@ class RecordAppender:
     async def _append_to_several(
         self, topic: Topic, records: Sequence[Record], indexes: list[int]
     ) -> AppendResult:
-        groups: dict[int, list[Record]] = {}
-        for index, record in zip(indexes, records, strict=True):
-            groups.setdefault(index, []).append(record)
+        rows: dict[int, list[int]] = {}
+        for row, index in enumerate(indexes):
+            rows.setdefault(index, []).append(row)
         results = await asyncio.gather(
             *(
-                self._append(topic.partition(index), group, NO_PRODUCER_STAMP)
-                for index, group in groups.items()
+                self._append(
+                    topic.partition(index), [records[row] for row in group], NO_PRODUCER_STAMP
+                )
+                for index, group in rows.items()
             ),
             return_exceptions=True,
         )
+        if invalid := sorted(
+            group[record_index]
+            for group, result in zip(rows.values(), results, strict=True)
+            if isinstance(result, InvalidBatchRecord)
+            for record_index in result.record_indexes
+        ):
+            raise InvalidBatchRecord(invalid)
         next_offsets: dict[int, int] = {}
         timings: list[AppendTimings] = []
-        for index, result in zip(groups, results, strict=True):
+        for index, result in zip(rows, results, strict=True):
             if isinstance(result, BaseException):
                 raise result
             appended, append_time = result

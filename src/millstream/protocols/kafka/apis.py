@@ -27,6 +27,8 @@ from millstream.protocols.kafka.messages.configs import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from millstream.protocols.kafka.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -60,7 +62,16 @@ from millstream.protocols.kafka.messages.groups import (
     SyncGroupResponse,
 )
 from millstream.protocols.kafka.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from millstream.protocols.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from millstream.protocols.kafka.messages.log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from millstream.protocols.kafka.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from millstream.protocols.kafka.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -180,6 +191,7 @@ _MESSAGES: Mapping[int, tuple[type[Any], type[Any]]] = {
     31: (DeleteAclsRequest, DeleteAclsResponse),
     32: (DescribeConfigsRequest, DescribeConfigsResponse),
     33: (AlterConfigsRequest, AlterConfigsResponse),
+    35: (DescribeLogDirsRequest, DescribeLogDirsResponse),
     36: (SaslAuthenticateRequest, SaslAuthenticateResponse),
     37: (CreatePartitionsRequest, CreatePartitionsResponse),
     42: (DeleteGroupsRequest, DeleteGroupsResponse),
@@ -194,6 +206,8 @@ _MESSAGES: Mapping[int, tuple[type[Any], type[Any]]] = {
     66: (ListTransactionsRequest, ListTransactionsResponse),
     68: (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     69: (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    74: (ListConfigResourcesRequest, ListConfigResourcesResponse),
+    75: (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     PUBLISH_TRANSACTIONS_KEY: (PublishTransactionsRequest, PublishTransactionsResponse),
 }
 

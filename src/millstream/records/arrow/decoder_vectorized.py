@@ -46,8 +46,8 @@ def decode(data: Bytes, group: Sequence[BatchBody], columns: Sequence[str]) -> l
     return [makers[column]() for column in columns]
 
 
-def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
-    """Check all records, and return the index of the first one without a key."""
+def keyless_records(header: BatchHeader, body: Bytes, limit: int) -> list[int]:
+    """Check all records, and return the indexes of the first `limit` ones without a key."""
     source, batches = arrays_of_bodies(body, [BatchBody(header, body, 0)])
     nothing = BinaryFields.empty(0)
     keys = BinaryFields.empty(header.record_count)
@@ -57,8 +57,8 @@ def first_keyless(header: BatchHeader, body: Bytes) -> int | None:
     )
     if number != decode_kernels.SOUND:
         raise _broken(header, position)
-    keyless = keys.starts < 0
-    return int(keyless.argmax()) if keyless.any() else None
+    indexes: list[int] = np.flatnonzero(keys.starts < 0)[:limit].tolist()
+    return indexes
 
 
 def _broken(header: BatchHeader, position: int) -> CorruptBatch:

@@ -17,6 +17,7 @@ from millstream.servers.kafka.handlers import (
     groups,
     init_producer,
     list_offsets,
+    log_dirs,
     metadata,
     offsets,
     produce,
@@ -61,6 +62,7 @@ HANDLERS: Mapping[int, Handler] = MappingProxyType(
         31: acls.delete_acls,
         32: configs.describe_configs,
         33: configs.alter_configs,
+        35: log_dirs.describe_log_dirs,
         36: sasl.sasl_authenticate,
         37: topics.create_partitions,
         42: groups.delete_groups,
@@ -75,6 +77,8 @@ HANDLERS: Mapping[int, Handler] = MappingProxyType(
         66: transactions.list_transactions,
         68: consumer_groups.consumer_group_heartbeat,
         69: consumer_groups.consumer_group_describe,
+        74: configs.list_config_resources,
+        75: metadata.describe_topic_partitions,
         1000: publications.publish_transactions,
     }
 )

@@ -20,6 +20,22 @@ SWEEP_SECONDS_MAX = 1.0
 """Longest interval at which deadlines are checked."""
 
 
+class _DynamicLimits:
+    """Limits of connections, which clients can change."""
+
+    def __init__(self, broker: Broker, config: KafkaConfig) -> None:
+        self._broker = broker
+        self._config = config
+
+    @property
+    def connections_max(self) -> int:
+        return self._broker.configs.kafka_config(self._config).connections_max
+
+    @property
+    def connections_per_address_max(self) -> int:
+        return self._broker.configs.kafka_config(self._config).connections_per_address_max
+
+
 class KafkaListener:
     """The listener of the Kafka server of a node."""
 
@@ -41,7 +57,7 @@ class KafkaListener:
         self.is_draining = False
         self._connections: ConnectionSet[KafkaProtocol] = ConnectionSet()
         self._acceptor = Acceptor(
-            self.config,
+            _DynamicLimits(broker, self.config),
             self._connections,
             lambda: KafkaProtocol(self),
             on_refused=self._note_refused,

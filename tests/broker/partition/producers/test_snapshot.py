@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from millstream.broker.partition.producers.aborted_index import AbortedRange
-from millstream.broker.partition.producers.entry import AppendedBatch, ProducerEntry
+from millstream.broker.partition.producers.entry import NOTHING, AppendedBatch, ProducerEntry
 from millstream.broker.partition.producers.snapshot import (
     SNAPSHOT_FILE,
     decode_snapshot,
@@ -22,7 +22,9 @@ from millstream.errors import CorruptFile, UnknownFormat
 from millstream.storage.disk.memory_filesystem import MemoryFilesystem
 from millstream.testing import SimulatedFilesystem
 
-BATCHES = tuple(AppendedBatch(n, n, 10 + n, 10 + n, 1_700_000_000_000) for n in range(5))
+BATCHES = tuple(
+    AppendedBatch(n, n, 10 + n, 10 + n, 1_700_000_000_000, 0xFFFFFFFF - n) for n in range(5)
+)
 FOUND = ProducerSnapshot(
     1234,
     {
@@ -34,12 +36,35 @@ FOUND = ProducerSnapshot(
 )
 
 
+VERSION_1 = bytes.fromhex(
+    "4d5350524f4455430001000000000000000004d2deadbeef0000000200000002000000000000004d00000000"
+    "00000001000000000004000000000000000c0000000000000003000000000000006300000000000001f40500"
+    "00000000000000000000000000000a000000000000000a0000018bcfe5680000000001000000010000000000"
+    "00000b000000000000000b0000018bcfe568000000000200000002000000000000000c000000000000000c00"
+    "00018bcfe568000000000300000003000000000000000d000000000000000d0000018bcfe568000000000400"
+    "000004000000000000000e000000000000000e0000018bcfe5680040000000000000007fffffffffffffffff"
+    "ffffffffffffffffffffffffffffffffffffffffff0000000000000000000000000000000001000000000000"
+    "0002000000000000000300000000000000040000000000000002000000000000000300000000000000040000"
+    "000000000005d0cdb716"
+)
+"""The same state, written by the release before batches had a checksum."""
+
+
 def encoded(found: ProducerSnapshot = FOUND) -> bytes:
     return encode_snapshot(found, tail_crc=0xDEADBEEF, now_ms=1000)
 
 
 def test_what_is_written_is_read_again():
     assert decode_snapshot(encoded(), now_ms=1000) == (FOUND, 0xDEADBEEF)
+
+
+def test_a_snapshot_of_version_1_is_read_without_checksums():
+    found, tail_crc = decode_snapshot(VERSION_1, now_ms=1000)
+    first = FOUND.entries[1]
+    batches = tuple(batch._replace(crc=NOTHING) for batch in first.batches)
+    assert tail_crc == 0xDEADBEEF
+    assert found.entries == {**FOUND.entries, 1: first._replace(batches=batches)}
+    assert (found.offset, list(found.aborted)) == (FOUND.offset, list(FOUND.aborted))
 
 
 def test_idle_time_goes_on_where_it_stopped_whatever_the_clock_says_then():
@@ -84,8 +109,8 @@ def test_counts_that_contradict_the_size_are_found_though_the_sum_is_right(posit
 
 def test_a_newer_version_is_refused_untouched():
     body = bytearray(encoded()[:-4])
-    body[9] = 2
-    with pytest.raises(UnknownFormat, match="snapshot has version 2, expected 1"):
+    body[9] = 3
+    with pytest.raises(UnknownFormat, match="snapshot has version 3, expected 1 or 2"):
         decode_snapshot(bytes(body) + struct.pack(">I", crc32c(body)), now_ms=0)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from millstream.broker.partition.producers.entry import BATCHES_REMEMBERED, SEQUENCE_MAX
-from millstream.broker.partition.producers.states import IDLE_MS_MIN, DuplicateBatch, ProducerStates
+from millstream.broker.partition.producers.states import (
+    IDLE_MS_MIN,
+    DuplicateBatch,
+    ProducerStates,
+    ReusedSequence,
+)
 from millstream.errors import (
     InvalidProducerEpoch,
     InvalidTransactionState,
@@ -29,10 +34,11 @@ def header(
     producer_id: int = 7,
     epoch: int = 0,
     is_transactional: bool = False,
+    value: bytes = b"",
 ) -> BatchHeader:
     return decode_header(
         build_batch(
-            [Record(b"")] * count,
+            [Record(value)] * count,
             now_ms=1,
             producer_id=producer_id,
             producer_epoch=epoch,
@@ -150,6 +156,16 @@ class TestDuplicates:
         refuses(OutOfOrderSequence, line, 0, 2)
         refuses(OutOfOrderSequence, line, 2, 2)
 
+    def test_the_same_sequences_with_other_records_are_no_duplicate(self):
+        line = Line()
+        line.send(0, value=b"x")
+        line.send(1, value=b"y")
+        told = refuses(ReusedSequence, line, 0, value=b"y")
+        assert "sent sequence 0 again with other records, expected 2" in told
+        refuses(DuplicateBatch, line, 0, value=b"x")
+        assert line.states.find_duplicate(header(0, value=b"y")) is None
+        assert line.states.find_duplicate(header(0, value=b"x")).first_offset == 0
+
     def test_of_another_epoch_it_is_none_either(self):
         line = Line()
         line.send(0)
@@ -235,6 +251,17 @@ class TestTransactions:
         line.send(0, is_transactional=True)
         line.end()
         line.send(1, is_transactional=True)
+
+    @pytest.mark.parametrize("is_commit", [False, True])
+    def test_batches_of_an_ended_transaction_do_not_answer_for_the_next_one(self, is_commit):
+        line = Line()
+        line.send(0, is_transactional=True, value=b"x")
+        line.end(is_commit=is_commit)
+        refuses(OutOfOrderSequence, line, 0, is_transactional=True, value=b"y")
+        told = refuses(OutOfOrderSequence, line, 0, is_transactional=True, value=b"x")
+        assert "sent sequence 0, expected 1" in told
+        line.send(1, is_transactional=True, value=b"y")
+        refuses(DuplicateBatch, line, 1, is_transactional=True, value=b"y")
 
     def test_they_start_anew_after_a_marker_with_the_next_epoch(self):
         line = Line()

@@ -17,7 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millstream.broker.partition.producers.snapshot import decode_snapshot, encode_snapshot
-from millstream.broker.partition.producers.states import DuplicateBatch, ProducerStates
+from millstream.broker.partition.producers.states import (
+    DuplicateBatch,
+    ProducerStates,
+    ReusedSequence,
+)
 from millstream.errors import (
     InvalidProducerEpoch,
     InvalidTransactionState,
@@ -72,10 +76,16 @@ class Known:
 
 
 def make_header(
-    producer_id: int, epoch: int, sequence: int, count: int, offset: int, attributes: int
+    producer_id: int,
+    epoch: int,
+    sequence: int,
+    count: int,
+    offset: int,
+    attributes: int,
+    crc: int = 0,
 ) -> BatchHeader:
     return BatchHeader(
-        offset, 49, 0, 2, 0, attributes, count - 1, 5, 5, producer_id, epoch, sequence, count
+        offset, 49, 0, 2, crc, attributes, count - 1, 5, 5, producer_id, epoch, sequence, count
     )
 
 
@@ -109,8 +119,8 @@ class Producers(RuleBasedStateMachine):
             last = known.batches[-1].sequences[1] if known.batches else -1
             if sequence != (last + 1) % SEQUENCES:
                 for old in known.batches[-5:]:
-                    if old.sequences == new.sequences:
-                        return old
+                    if old.sequences == new.sequences and old.first > known.marker_offset:
+                        return old if old.header.crc == header.crc else ReusedSequence
                 return OutOfOrderSequence
         elif header.producer_epoch < known.epoch:
             return InvalidProducerEpoch
@@ -155,12 +165,13 @@ class Producers(RuleBasedStateMachine):
     @rule(
         producer_id=st.integers(0, 2),
         epoch=st.integers(-1, 1),
-        how=st.sampled_from(["next", "next", "next", "again", "zero", "gap", "behind"]),
+        how=st.sampled_from(["next", "next", "next", "again", "other", "zero", "gap", "behind"]),
         back=st.integers(1, 7),
         count=st.sampled_from([1, 2, 2**30, 2**31 - 1]),
         is_transactional=st.booleans(),
+        crc=st.sampled_from([0, 2**32 - 1]),
     )
-    def append(self, producer_id, epoch, how, back, count, is_transactional):
+    def append(self, producer_id, epoch, how, back, count, is_transactional, crc):
         known = self.known(self.log).get(producer_id, Known())
         epoch = max(0, known.epoch + epoch)
         last = known.batches[-1].sequences[1] if known.batches else -1
@@ -168,9 +179,13 @@ class Producers(RuleBasedStateMachine):
         if known.first_offset >= 0:
             is_transactional = is_transactional or how == "next"
         attributes = TRANSACTIONAL_BIT if is_transactional else 0
-        header = make_header(producer_id, epoch, sequence % SEQUENCES, count, self.end, attributes)
-        if how == "again" and len(known.batches) >= back:
+        header = make_header(
+            producer_id, epoch, sequence % SEQUENCES, count, self.end, attributes, crc
+        )
+        if how in ("again", "other") and len(known.batches) >= back:
             header = known.batches[-back].header._replace(base_offset=self.end)
+            if how == "other":
+                header = header._replace(crc=header.crc ^ 1)
         expected = self.expected(header)
         if isinstance(expected, Entry):
             with pytest.raises(DuplicateBatch) as found:
@@ -180,8 +195,9 @@ class Producers(RuleBasedStateMachine):
             assert kept.first_offset == expected.first
             assert kept.last_offset == expected.header.last_offset
         elif expected is not None:
-            with pytest.raises(expected):
+            with pytest.raises(expected) as refused:
                 self.states.admit(header, self.end, now_ms=0)
+            assert refused.type is expected
         else:
             self.states.admit(header, self.end, now_ms=0)
             self.log.append(Entry(header, None))
@@ -252,7 +268,7 @@ class Producers(RuleBasedStateMachine):
         found = {
             producer_id: (
                 entry.epoch,
-                [(b.first_sequence, b.last_sequence, b.first_offset) for b in entry.batches],
+                [(b.first_sequence, b.last_sequence, b.first_offset, b.crc) for b in entry.batches],
                 entry.first_offset,
                 entry.marker_offset,
                 entry.coordinator_epoch,
@@ -262,7 +278,7 @@ class Producers(RuleBasedStateMachine):
         assert found == {
             producer_id: (
                 known.epoch,
-                [(*batch.sequences, batch.first) for batch in known.batches[-5:]],
+                [(*b.sequences, b.first, b.header.crc) for b in known.batches[-5:]],
                 known.first_offset,
                 known.marker_offset,
                 known.coordinator_epoch,

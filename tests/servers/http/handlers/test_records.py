@@ -260,6 +260,20 @@ def test_a_compacted_topic_wants_keys(running: RunningBroker) -> None:
     assert topic.read()["head"] == 0
 
 
+def test_every_record_without_a_key_is_named_by_its_position_in_the_request(
+    running: RunningBroker,
+) -> None:
+    topic = HttpTopic(running, partitions=3, cleanup="compact")
+    records = [{"key": f"k{n}", "value": n} for n in range(9)]
+    for n in (2, 5, 7):
+        records[n] = {"value": n, "partition": n % 3}
+    answer = topic.post(*records)
+    assert (answer.status, answer.code) == (400, "invalid_record")
+    assert "record 2 has no key" in answer.message
+    assert "nor have records 5, 7" in answer.message
+    assert answer.json["error"]["detail"] == {"records": [2, 5, 7]}
+
+
 def test_a_topic_that_dates_records_itself_does_so(running: RunningBroker) -> None:
     topic = HttpTopic(running, configs={"message.timestamp.type": "LogAppendTime"})
     topic.append({"value": 1, "timestamp": 5})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from millstream.broker.topics.configs.node_settings import DYNAMIC_NODE_FIELDS
 from millstream.broker.topics.configs.topic_setting import SettingType
 from millstream.broker.topics.configs.topic_settings import DURABILITY, TOPIC_CONFIGS
 from millstream.broker.topics.configs.value_format import (
@@ -13,7 +14,7 @@ from millstream.broker.topics.configs.value_format import (
     VALUE_SCHEMA,
     VALUE_SCHEMA_SIZE_MAX,
 )
-from millstream.config.schema import BrokerConfig, Durability, LogConfig
+from millstream.config.schema import BrokerConfig, Durability, KafkaConfig, LogConfig
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.configs import (
     ALTER_CONFIGS,
@@ -27,18 +28,22 @@ from millstream.protocols.kafka.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestConfig,
     IncrementalAlterConfigsRequestResource,
+    ListConfigResourcesRequest,
 )
 from millstream.servers.kafka.handlers.configs import (
     KINDS,
     alter_configs,
     describe_configs,
     incremental_alter_configs,
+    list_config_resources,
 )
 from tests.in_loop import in_loop
+from tests.metadata.memory import MemoryMetadata
 from tests.servers.kafka.socketless import NODE_ID, HandlerNode, open_handler_node
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 TOPIC_SOURCE, STATIC_BROKER, DEFAULT_SOURCE = 1, 4, 5
+DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, GROUP_SOURCE = 2, 3, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -230,7 +235,9 @@ async def test_the_node_shows_what_it_is_set_to_under_kafkas_names():
             "log.retention.ms": ("604800000", DEFAULT_SOURCE),
             "socket.request.max.bytes": ("104857600", DEFAULT_SOURCE),
         }
-        assert all(config.read_only for config in configs.values())
+        assert {name for name, config in configs.items() if not config.read_only} == set(
+            DYNAMIC_NODE_FIELDS
+        )
         assert all(config.documentation for config in configs.values())
         assert [
             (found.name, found.value, found.source) for found in configs["num.partitions"].synonyms
@@ -254,7 +261,103 @@ async def test_a_group_shows_what_holds_for_all_groups():
             "consumer.heartbeat.interval.ms": "5000",
             "consumer.session.timeout.ms": "45000",
         }
-        assert all(config.read_only for config in configs.values())
+        assert not any(config.read_only for config in configs.values())
+
+
+@in_loop
+async def test_the_node_shows_where_it_listens_and_what_it_tells_clients():
+    async with open_handler_node() as node:
+        names = ("advertised.listeners", "listeners")
+        configs = by_name(await describe(node, BROKER, str(NODE_ID), *names))
+        assert {name: config.value for name, config in configs.items()} == {
+            "advertised.listeners": "PLAINTEXT://there:9092",
+            "listeners": "PLAINTEXT://0.0.0.0:9092",
+        }
+
+
+def sources(config: Any) -> list[tuple[str, int]]:
+    """Return the values of a config with their sources, the one that counts first."""
+    return [(synonym.value, synonym.source) for synonym in config.synonyms]
+
+
+@in_loop
+async def test_a_config_of_the_node_is_changed_shown_kept_and_removed():
+    name, metadata = "max.connections", MemoryMetadata()
+    async with open_handler_node(metadata=metadata) as node:
+        default = str(KafkaConfig().connections_max)
+        assert await change(node, (BROKER, "", [(name, SET, "50")])) == [(0, None)]
+        assert await change(node, (BROKER, "7", [(name, SET, " 60 ")])) == [(0, None)]
+        shown = by_name(await describe(node, BROKER, "7", name))[name]
+        assert (shown.value, shown.config_source, shown.read_only) == ("60", DYNAMIC_BROKER, False)
+        assert sources(shown) == [
+            ("60", DYNAMIC_BROKER),
+            ("50", DYNAMIC_DEFAULT_BROKER),
+            (default, DEFAULT_SOURCE),
+        ]
+        for_all = by_name(await describe(node, BROKER, ""))
+        assert {key: sources(found)[0] for key, found in for_all.items()} == {
+            name: ("50", DYNAMIC_DEFAULT_BROKER)
+        }
+        assert node.configs.kafka_config(KafkaConfig()).connections_max == 60
+    async with open_handler_node(metadata=metadata) as node:
+        assert node.configs.kafka_config(KafkaConfig()).connections_max == 60
+        assert await change(node, (BROKER, "7", [(name, DELETE, None)])) == [(0, None)]
+        assert node.configs.kafka_config(KafkaConfig()).connections_max == 50
+        assert await alter(node, (BROKER, "", {})) == [(0, None)]
+        shown = by_name(await describe(node, BROKER, "7", name))[name]
+        assert sources(shown) == [(default, DEFAULT_SOURCE)]
+
+
+@in_loop
+async def test_a_config_of_a_group_is_changed_shown_kept_and_removed():
+    name, metadata = "consumer.session.timeout.ms", MemoryMetadata()
+    async with open_handler_node(metadata=metadata) as node:
+        told: list[str] = []
+        node.configs.on_group_change.append(told.append)
+        assert await change(node, (GROUP, "a/b ü", [(name, SET, "50000")])) == [(0, None)]
+        assert told == ["a/b ü"]
+        shown = by_name(await describe(node, GROUP, "a/b ü", name))[name]
+        assert sources(shown) == [("50000", GROUP_SOURCE), ("45000", DEFAULT_SOURCE)]
+        assert sources(by_name(await describe(node, GROUP, "other"))[name])[0][0] == "45000"
+    async with open_handler_node(metadata=metadata) as node:
+        assert node.configs.group_config("a/b ü").consumer_session_timeout_ms == 50_000
+        assert node.configs.group_config("other").consumer_session_timeout_ms == 45_000
+        assert await alter(node, (GROUP, "a/b ü", {})) == [(0, None)]
+        assert node.configs.groups() == []
+
+
+@in_loop
+async def test_what_is_only_validated_is_not_set():
+    async with open_handler_node() as node:
+        changes = [("max.connections", SET, "50")]
+        assert await change(node, (BROKER, "7", changes), is_validate_only=True) == [(0, None)]
+        assert node.configs.of("configs/node/7") == {}
+
+
+async def resources(node: HandlerNode, *kinds: int, version: int = 1) -> Any:
+    request = ListConfigResourcesRequest(resource_types=kinds)
+    return await node.ask(list_config_resources, request, version=version)
+
+
+@in_loop
+async def test_resources_with_configs_are_listed():
+    async with open_handler_node() as node:
+        await node.topics.create("a")
+        await change(node, (GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]))
+        everything = [("a", TOPIC), ("7", BROKER), ("g", GROUP)]
+        for kinds, expected in (
+            ((), everything),
+            ((TOPIC,), everything[:1]),
+            ((BROKER, GROUP), everything[1:]),
+            ((BROKER_LOGGER, CLIENT_METRICS), []),
+        ):
+            answer = await resources(node, *kinds)
+            listed = [
+                (found.resource_name, found.resource_type) for found in answer.config_resources
+            ]
+            assert (answer.error_code, listed) == (0, expected)
+        assert (await resources(node, version=0)).config_resources == ()
+        assert (await resources(node, 3)).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 # Setting all.
@@ -331,7 +434,43 @@ READ_ONLY = "configs of a node are read-only"
         (BROKER, "7", {"num.partitions": "2"}, ErrorCode.INVALID_REQUEST, READ_ONLY),
         (BROKER, "", {"num.partitions": "2"}, ErrorCode.INVALID_REQUEST, READ_ONLY),
         (BROKER, "8", {}, ErrorCode.INVALID_REQUEST, "node must be 7, got '8'"),
-        (GROUP, "g", {"consumer.session.timeout.ms": "1"}, ErrorCode.INVALID_REQUEST, READ_ONLY),
+        (
+            GROUP,
+            "g",
+            {"consumer.session.timeout.ms": "1"},
+            ErrorCode.INVALID_CONFIG,
+            "consumer.session.timeout.ms must be between 1000 and 3600000, got 1",
+        ),
+        (
+            GROUP,
+            "g",
+            {"consumer.heartbeat.interval.ms": "45000"},
+            ErrorCode.INVALID_CONFIG,
+            "must be less than consumer.session.timeout.ms, 45000, got 45000",
+        ),
+        (GROUP, "g", {"x": "1"}, ErrorCode.INVALID_CONFIG, "'x' is not a group config"),
+        (GROUP, "", {}, ErrorCode.INVALID_REQUEST, "a group name is required"),
+        (
+            BROKER,
+            "7",
+            {"max.connections": "-1"},
+            ErrorCode.INVALID_CONFIG,
+            "max.connections must be a whole number, got '-1'",
+        ),
+        (
+            BROKER,
+            "",
+            {"max.connections": "0"},
+            ErrorCode.INVALID_CONFIG,
+            "max.connections must be between 1 and",
+        ),
+        (
+            BROKER,
+            "7",
+            {"max.connections": "5", "log.retention.ms": "1"},
+            ErrorCode.INVALID_REQUEST,
+            "cannot change log.retention.ms: configs of a node are read-only here, except",
+        ),
         (BROKER_LOGGER, "7", {"root": "DEBUG"}, ErrorCode.INVALID_REQUEST, "8 BROKER_LOGGER"),
         (99, "x", {}, ErrorCode.INVALID_REQUEST, "99 unknown"),
     ],

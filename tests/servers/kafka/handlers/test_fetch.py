@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from millstream.protocols.kafka.messages.fetch import (
     FetchRequest,
     FetchRequestForgottenTopic,
     FetchRequestPartition,
+    FetchRequestReplicaState,
     FetchRequestTopic,
 )
 from millstream.protocols.kafka.messages.list_offsets import (
@@ -155,6 +157,23 @@ def test_a_follower_is_refused_as_there_are_none(client, topic):
     answer = client.call(request_for(topic, part(), replica_id=1), 11)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert answer.responses == ()
+
+
+@pytest.mark.parametrize("replica_id", [-1, -2])
+@pytest.mark.parametrize("version", [11, 15, 18])
+def test_a_tool_that_verifies_replicas_reads_as_a_consumer(client, topic, version, replica_id):
+    produce(client, topic, batch_of(b"a"))
+    fields = {"replica_id": replica_id}
+    if version >= 15:
+        fields = {"replica_state": FetchRequestReplicaState(replica_id=replica_id)}
+    request = request_for(topic, part(), **fields)
+    if version >= 13:
+        [named] = request.topics
+        named = dataclasses.replace(named, topic="", topic_id=topic_id_of(client, topic))
+        request = dataclasses.replace(request, topics=(named,))
+    answer = client.call(request, version)
+    assert answer.error_code == 0
+    assert values(answer.responses[0].partitions[0]) == [b"a"]
 
 
 # Sessions.

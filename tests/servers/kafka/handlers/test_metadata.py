@@ -13,10 +13,13 @@ from millstream.config.schema import BrokerConfig
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.metadata import (
     METADATA,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsRequestTopic,
     MetadataRequest,
     MetadataRequestTopic,
+    TopicPartitionsCursor,
 )
-from millstream.servers.kafka.handlers.metadata import metadata
+from millstream.servers.kafka.handlers.metadata import describe_topic_partitions, metadata
 from tests.in_loop import in_loop
 from tests.servers.kafka.socketless import CLUSTER_ID, NODE_ID, HandlerNode, open_handler_node
 
@@ -226,3 +229,84 @@ def test_who_asks_what_it_may_do_is_told_everything(version):
             assert response.cluster_authorized_operations == wanted
 
     run()
+
+
+# DescribeTopicPartitions.
+
+
+async def page(
+    node: HandlerNode, *names: str, limit: int = 2_000, cursor: tuple[str, int] | None = None
+) -> Any:
+    request = DescribeTopicPartitionsRequest(
+        topics=tuple(DescribeTopicPartitionsRequestTopic(name=name) for name in names),
+        response_partition_limit=limit,
+        cursor=None
+        if cursor is None
+        else TopicPartitionsCursor(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+    return await node.ask(describe_topic_partitions, request, version=0)
+
+
+def shown(response: Any) -> list[tuple[str, list[int]]]:
+    return [
+        (topic.name, [part.partition_index for part in topic.partitions])
+        for topic in response.topics
+    ]
+
+
+@in_loop
+async def test_partitions_of_a_topic_are_described():
+    async with open_handler_node() as node:
+        created = await node.topics.create("a", partitions=2)
+        await created.partitions[1].open()
+        response = await page(node, "a")
+        [topic] = response.topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (0, "a", created.id)
+        assert [part.leader_epoch for part in topic.partitions] == [-1, 0]
+        for part in topic.partitions:
+            assert (part.leader_id, part.replica_nodes, part.isr_nodes) == (
+                NODE_ID,
+                (NODE_ID,),
+                (NODE_ID,),
+            )
+            assert part.eligible_leader_replicas == part.last_known_elr == ()
+        assert response.next_cursor is None
+
+
+@in_loop
+async def test_all_partitions_come_page_by_page_each_once_and_sorted():
+    async with open_handler_node() as node:
+        for name, count in (("b", 3), ("a", 2), ("c", 1)):
+            await node.topics.create(name, partitions=count)
+        for limit in range(1, 8):
+            pages, cursor = [], None
+            while True:
+                response = await page(node, limit=limit, cursor=cursor)
+                pages += [(name, index) for name, parts in shown(response) for index in parts]
+                assert sum(len(parts) for _, parts in shown(response)) <= limit
+                if response.next_cursor is None:
+                    break
+                cursor = response.next_cursor.topic_name, response.next_cursor.partition_index
+            assert pages == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+
+
+@in_loop
+async def test_a_page_starts_at_its_cursor_though_its_topic_is_gone_or_shorter():
+    async with open_handler_node() as node:
+        await node.topics.create("a", partitions=2)
+        await node.topics.create("c")
+        assert shown(await page(node, cursor=("b", 5))) == [("c", [0])]
+        assert shown(await page(node, cursor=("a", 9))) == [("a", []), ("c", [0])]
+
+
+@in_loop
+async def test_a_topic_that_is_not_there_is_an_error_of_its_own_and_not_created():
+    async with open_handler_node() as node:
+        await node.topics.create("a")
+        assert codes(await page(node, "a", "x", "not/valid", "a")) == {
+            "a": 0,
+            "not/valid": ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "x": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        assert node.topics.find("x") is None
+        assert codes(await page(node, "a", cursor=("a", -1))) == {"a": ErrorCode.INVALID_REQUEST}

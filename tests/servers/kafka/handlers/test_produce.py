@@ -16,9 +16,11 @@ from millstream.protocols.kafka.messages.produce import (
     ProduceRequestPartition,
     ProduceRequestTopic,
 )
+from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
-from tests.servers.kafka.client import RawClient, batch_of, produce_request
+from millstream.records.record import Record
+from tests.servers.kafka.client import NOW_MS, RawClient, batch_of, produce_request
 from tests.servers.kafka.conftest import make_topic
 
 
@@ -170,8 +172,30 @@ def test_a_keyless_record_of_a_compacted_topic_is_named_in_the_answer(client):
     compacted = make_topic(client, cleanup_policy="compact")
     refused = produce(client, compacted, batch_of(b"a", b"b"))
     assert refused.error_code == ErrorCode.INVALID_RECORD
-    assert [error.batch_index for error in refused.record_errors] == [0]
+    assert [error.batch_index for error in refused.record_errors] == [0, 1]
     assert produce(client, compacted, batch_of(b"a", key=b"k")).error_code == 0
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_every_keyless_record_of_a_compacted_topic_is_named_in_the_answer(client, version):
+    compacted = make_topic(client, cleanup_policy="compact")
+    keyless = {2, 5, 7}
+    records = [Record(b"v", key=None if n in keyless else b"k") for n in range(9)]
+    refused = produce(client, compacted, build_batch(records, now_ms=NOW_MS), version)
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+    reason = "record {} has no key, which a compacted topic requires"
+    assert [(e.batch_index, e.batch_index_error_message) for e in refused.record_errors] == [
+        (index, reason.format(index)) for index in sorted(keyless)
+    ]
+    assert refused.error_message == f"{reason.format(2)}; nor have records 5, 7"
+    assert values_in(client, compacted) == []
+
+
+def test_of_very_many_keyless_records_the_first_thousand_are_named(client):
+    compacted = make_topic(client, cleanup_policy="compact")
+    refused = produce(client, compacted, batch_of(*[b"v"] * 3_000))
+    assert [error.batch_index for error in refused.record_errors] == list(range(1_000))
+    assert refused.error_message.endswith("; nor have records 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...")
 
 
 def test_a_topic_can_date_records_itself(client):
@@ -199,6 +223,31 @@ def test_a_batch_that_comes_twice_is_stored_once_and_acknowledged_twice(client, 
     again = produce(client, topic, batch)
     assert (again.error_code, again.base_offset) == (0, 0)
     assert values_in(client, topic) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_other_records_with_the_same_sequence_are_refused(client, topic, acks, partitions):
+    """One partition takes the fast path, two take the general one."""
+
+    def send(*values):
+        batch = idempotent(*values, sequence=0)
+        parts = tuple(
+            ProduceRequestPartition(index=index, records=batch) for index in range(partitions)
+        )
+        named = ProduceRequestTopic(name=topic, partition_data=parts)
+        request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(named,))
+        return client.call(request, 9).responses[0].partition_responses
+
+    assert [part.error_code for part in send(b"a")] == [0] * partitions
+    refused = send(b"b")
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [part.error_code for part in refused] == [code] * partitions
+    told = "producer 4711 sent sequence 0 again with other records, expected 1"
+    assert {part.error_message for part in refused} == {told}
+    assert [(part.error_code, part.base_offset) for part in send(b"a")] == [(0, 0)] * partitions
+    for index in range(partitions):
+        assert values_in(client, topic, partition=index) == [b"a"]
 
 
 def test_a_gap_in_the_sequence_is_refused(client, topic):

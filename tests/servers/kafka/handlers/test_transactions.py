@@ -214,6 +214,23 @@ def test_records_of_an_aborted_transaction_are_never_seen(client, topic, kind):
     assert committed(client, topic) == [b"0", b"2"]
 
 
+@pytest.mark.parametrize("value", [b"x", b"y"])
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_sequence_of_an_ended_transaction_used_again_is_refused(client, topic, value, commit):
+    producer = Producer(client, OLD)
+    producer.write(topic, b"x")
+    producer.finish(commit=commit)
+    assert producer.add(topic, 0) == [0]
+    producer._sequences.clear()
+    code = producer.send(topic, value)
+    assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "not an empty success"
+    producer.finish(commit=False)
+    producer._sequences[topic, 0] = 1
+    producer.write(topic, b"z")
+    producer.finish(commit=True)
+    assert committed(client, topic) == [b"x"] * commit + [b"z"]
+
+
 def test_an_end_sent_again_is_answered_as_before(client, topic, kind):
     producer = Producer(client, kind)
     producer.write(topic, b"a")

@@ -83,7 +83,8 @@ class ConsumerGroup:
         self.epoch = 0
         self.target_epoch = 0
         self.empty_since_ms: int | None = None
-        self._config = config
+        self.config = config
+        """The config of the group; may be replaced at any time."""
         self._members = ConsumerMembers()
         self._deadlines = MemberDeadlines()
         self._is_changed = False
@@ -169,7 +170,7 @@ class ConsumerGroup:
         check_heartbeat(beat)
         if beat.is_leaving:
             return self._leave(beat, now)
-        former = find_member(self._members, beat, members_max=self._config.group_members_max)
+        former = find_member(self._members, beat, members_max=self.config.group_members_max)
         member = self._enter(former, beat)
         self._update_target(former, member, catalog)
         moved = self._reconcile(member, beat, now)
@@ -178,7 +179,7 @@ class ConsumerGroup:
         return ConsumerHeartbeatResult(
             member_id=moved.member_id,
             member_epoch=moved.epoch,
-            heartbeat_interval_ms=self._config.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self.config.consumer_heartbeat_interval_ms,
             assigned=moved.assigned if beat.is_full or has_missed else None,
         )
 
@@ -305,7 +306,7 @@ class ConsumerGroup:
         return ()
 
     def _start_session(self, member_id: str, now: float) -> None:
-        session = self._config.consumer_session_timeout_ms / _MS_PER_SECOND
+        session = self.config.consumer_session_timeout_ms / _MS_PER_SECOND
         self._deadlines.start_session(member_id, now + session)
 
     def _start_revocation(self, member: ConsumerMember, now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.broker.groups.consumer.consumer_group import ConsumerGroup
@@ -39,10 +39,15 @@ class ConsumerGroups:
     """Passes requests to the consumer groups of a registry."""
 
     def __init__(
-        self, registry: GroupRegistry, topics: WatchedTopics, *, config: BrokerConfig, clock: Clock
+        self,
+        registry: GroupRegistry,
+        topics: WatchedTopics,
+        *,
+        config_of: Callable[[str], BrokerConfig],
+        clock: Clock,
     ) -> None:
         self._registry = registry
-        self._config = config
+        self._config_of = config_of
         self._clock = clock
         self._catalog = TopicCatalog(topics)
 
@@ -91,7 +96,7 @@ class ConsumerGroups:
                 f"group {group_id!r} has members of the {existing.kind.value} protocol: a group"
                 " cannot change its protocol while it has members"
             )
-        group = ConsumerGroup(group_id, self._config)
+        group = ConsumerGroup(group_id, self._config_of(group_id))
         self._registry.admit(group)
         return group
 

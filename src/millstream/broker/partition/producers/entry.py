@@ -30,6 +30,8 @@ class AppendedBatch(NamedTuple):
     last_offset: int
     timestamp_ms: int
     """The greatest timestamp of its records."""
+    crc: int
+    """Its checksum as it is stored; `NOTHING` if it comes from a snapshot of version 1."""
 
 
 class ProducerEntry(NamedTuple):
@@ -63,17 +65,22 @@ class ProducerEntry(NamedTuple):
         """The only sequence that may follow."""
         return (self.batches[-1].last_sequence + 1) & SEQUENCE_MAX if self.batches else 0
 
-    def find_batch(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
-        """Return the remembered batch with exactly these sequences."""
+    def find_batch(self, header: BatchHeader) -> AppendedBatch | None:
+        """Return the remembered batch with exactly these sequences, which `header` may repeat.
+
+        Batches before the last marker are not found: their transaction has ended, and a client that
+        starts over with the sequences of an aborted one must not take their place.
+        """
+        first_sequence = header.base_sequence
+        last_sequence = (first_sequence + header.last_offset_delta) & SEQUENCE_MAX
         for batch in self.batches:
-            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+            if (
+                batch.first_sequence == first_sequence
+                and batch.last_sequence == last_sequence
+                and batch.first_offset > self.marker_offset
+            ):
                 return batch
         return None
-
-
-def next_sequence(sequence: int, count: int = 1) -> int:
-    """Return the sequence `count` after `sequence`."""
-    return (sequence + count) & SEQUENCE_MAX
 
 
 def with_batch(
@@ -87,6 +94,7 @@ def with_batch(
         base_offset,
         base_offset + delta,
         timestamp_ms,
+        header.crc,
     )
     first_offset = base_offset if header.attributes & TRANSACTIONAL_BIT else NOTHING
     epoch = header.producer_epoch

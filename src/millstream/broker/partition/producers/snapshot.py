@@ -13,10 +13,10 @@ With it, opening the partition does not have to read the whole log.
     |    |       |                   | of its trans-| of its last   | of its    | ms   | of    |
     |    |       |                   | action       | transaction   | last batch|      | batches
     +----+-------+-------------------+--------------+---------------+-----------+------+-------+
-      followed by each of its batches, 32 bytes:
-      +----------------+---------------+--------------+-------------+-----------+
-      | first sequence | last sequence | first offset | last offset | timestamp |
-      +----------------+---------------+--------------+-------------+-----------+
+      followed by each of its batches, 40 bytes:
+      +----------------+---------------+--------------+-------------+-----------+-----+
+      | first sequence | last sequence | first offset | last offset | timestamp | crc |
+      +----------------+---------------+--------------+-------------+-----------+-----+
 
     for each aborted transaction, 32 bytes:
     +-------------+--------------+-------------+--------------------+
@@ -29,6 +29,8 @@ It covers all batches before `offset`, all of which are committed. `tail crc` is
 last of them: a log that was truncated and grew again, or that comes from a backup, has a different
 one there, so the snapshot belongs to a log that no longer exists. The file is replaced as a whole.
 Without it, everything is recovered from the log, except for producers whose batches were removed.
+
+Version 1 had no `crc`: what may repeat one of its batches is compared with the log.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from crc32c import crc32c
 from millstream.broker.partition.producers.aborted_index import AbortedRange
 from millstream.broker.partition.producers.entry import (
     BATCHES_REMEMBERED,
+    NOTHING,
     AppendedBatch,
     ProducerEntry,
 )
@@ -53,10 +56,12 @@ SNAPSHOT_SIZE_MAX = 1024 * 1024 * 1024
 """Several times the size for the most producers and millions of aborted transactions."""
 
 _MAGIC = b"MSPRODUC"
-_VERSION = 1
+_VERSION = 2
+_VERSION_WITHOUT_CRC = 1
 _HEAD = struct.Struct(">8sHHqIIIq")
 _PRODUCER = struct.Struct(">qhiqqqqB")
-_BATCH = struct.Struct(">iiqqq")
+_BATCH = struct.Struct(">iiqqqq")
+_BATCH_WITHOUT_CRC = struct.Struct(">iiqqq")
 _ABORTED = struct.Struct(">qqqq")
 _CHECKSUM = struct.Struct(">I")
 
@@ -106,13 +111,15 @@ def decode_snapshot(data: bytes, *, now_ms: int) -> tuple[ProducerSnapshot, int]
     (written,) = _CHECKSUM.unpack_from(data, len(body))
     if (computed := crc32c(body)) != written:
         raise CorruptFile(f"snapshot has checksum {computed:08x}, expected {written:08x}")
-    if version != _VERSION:
-        raise UnknownFormat(f"snapshot has version {version}, expected {_VERSION}")
+    if version not in (_VERSION, _VERSION_WITHOUT_CRC):
+        raise UnknownFormat(
+            f"snapshot has version {version}, expected {_VERSION_WITHOUT_CRC} or {_VERSION}"
+        )
     entries: dict[int, ProducerEntry] = {}
     position = _HEAD.size
     try:
         for _ in range(producers):
-            producer_id, entry, position = _read_producer(body, position, now_ms)
+            producer_id, entry, position = _read_producer(body, position, version, now_ms)
             entries[producer_id] = entry
         end = position + aborted * _ABORTED.size
         ranges = [AbortedRange._make(row) for row in _ABORTED.iter_unpack(body[position:end])]
@@ -123,7 +130,9 @@ def decode_snapshot(data: bytes, *, now_ms: int) -> tuple[ProducerSnapshot, int]
     return ProducerSnapshot(offset, entries, ranges, forgotten), tail_crc
 
 
-def _read_producer(body: memoryview, position: int, now_ms: int) -> tuple[int, ProducerEntry, int]:
+def _read_producer(
+    body: memoryview, position: int, version: int, now_ms: int
+) -> tuple[int, ProducerEntry, int]:
     """Return the id and the entry at `position`, and the position of the next one."""
     fields = _PRODUCER.unpack_from(body, position)
     producer_id, epoch, coordinator_epoch, first, marker, timestamp_ms, idle_ms, count = fields
@@ -132,8 +141,12 @@ def _read_producer(body: memoryview, position: int, now_ms: int) -> tuple[int, P
             f"producer {producer_id} has {count} batches, limit is {BATCHES_REMEMBERED}"
         )
     start = position + _PRODUCER.size
-    end = start + count * _BATCH.size
-    batches = tuple(AppendedBatch._make(row) for row in _BATCH.iter_unpack(body[start:end]))
+    row = _BATCH_WITHOUT_CRC if version == _VERSION_WITHOUT_CRC else _BATCH
+    end = start + count * row.size
+    missing = () if row is _BATCH else (NOTHING,)
+    batches = tuple(
+        AppendedBatch._make(fields + missing) for fields in row.iter_unpack(body[start:end])
+    )
     entry = ProducerEntry(
         epoch, batches, first, marker, coordinator_epoch, timestamp_ms, now_ms - idle_ms
     )

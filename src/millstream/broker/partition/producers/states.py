@@ -5,17 +5,23 @@ Rules, as in Kafka:
 1. The sequences of a producer's batches rise without gaps; a new epoch starts at 0. Batches of an
    older epoch are rejected.
 2. A batch that repeats one of the last five is not appended again: it is acknowledged like the
-   first one.
+   first one. It repeats one if it has the same sequences and the same content, and if no marker has
+   ended the transaction of the first one since. The same checksum proves the same content; without
+   it, the caller has to compare the records (`ReusedSequence`).
 3. A transactional batch opens a transaction at its offset; until a marker ends that, all batches of
    its producer must be part of it.
 4. Readers of committed records stop at the first offset of a transaction that is open, or whose
    marker is not committed yet.
 
-One rule is stricter than Kafka's. There, an unknown producer may start at any sequence, so a gap at
-its very start goes unnoticed, and its first batches may be stored out of order. Here it must start
-at 0. If it may be a producer that was forgotten, it gets `UnknownProducer`, which its client
-answers with a new epoch; otherwise the gap is an error like any other. Producer ids are assigned in
-rising order, so one number separates the two cases: the greatest id that was ever forgotten.
+Two rules are stricter than Kafka's. There, a batch with the sequences of an earlier one is a
+duplicate whatever it contains: if a client uses a sequence twice, the records of the second batch
+are acknowledged and lost. Here that is an error.
+
+And there, an unknown producer may start at any sequence, so a gap at its very start goes unnoticed,
+and its first batches may be stored out of order. Here it must start at 0. If it may be a producer
+that was forgotten, it gets `UnknownProducer`, which its client answers with a new epoch; otherwise
+the gap is an error like any other. Producer ids are assigned in rising order, so one number
+separates the two cases: the greatest id that was ever forgotten.
 
 Offsets can be taken back until they are committed. For each uncommitted batch the previous entry of
 its producer is kept, and restored if the batch is taken back.
@@ -35,7 +41,6 @@ from millstream.broker.partition.producers.entry import (
     NOTHING,
     AppendedBatch,
     ProducerEntry,
-    next_sequence,
     with_batch,
     with_marker,
 )
@@ -66,6 +71,18 @@ class DuplicateBatch(RequestError):
 
     def __init__(self, first: AppendedBatch) -> None:
         super().__init__(f"already appended at offset {first.first_offset}")
+        self.first = first
+
+
+class ReusedSequence(OutOfOrderSequence):
+    """The batch has the sequences of an earlier one and another checksum.
+
+    It is a duplicate if its records are those of the first one: some clients encode a batch again
+    to repeat it, with other timestamps, and the broker itself may have changed what it stored.
+    """
+
+    def __init__(self, message: str, first: AppendedBatch) -> None:
+        super().__init__(message)
         self.first = first
 
 
@@ -171,8 +188,8 @@ class ProducerStates:
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
-        last_sequence = next_sequence(header.base_sequence, header.last_offset_delta)
-        return entry.find_batch(header.base_sequence, last_sequence)
+        first = entry.find_batch(header)
+        return first if first is not None and first.crc == header.crc else None
 
     def replay(self, header: BatchHeader, marker: Marker | None, *, now_ms: int) -> None:
         """Record a batch from the log without checks; `marker` if it is a control batch."""
@@ -313,12 +330,18 @@ def _check_known(entry: ProducerEntry, header: BatchHeader) -> None:
     is_transactional = header.attributes & TRANSACTIONAL_BIT
     if epoch == entry.epoch:
         if sequence != entry.next_sequence:
-            last_sequence = next_sequence(sequence, header.last_offset_delta)
-            if first := entry.find_batch(sequence, last_sequence):
+            first = entry.find_batch(header)
+            if first is None:
+                raise OutOfOrderSequence(
+                    f"producer {header.producer_id} sent sequence {sequence},"
+                    f" expected {entry.next_sequence}"
+                )
+            if first.crc == header.crc:
                 raise DuplicateBatch(first)
-            raise OutOfOrderSequence(
-                f"producer {header.producer_id} sent sequence {sequence},"
-                f" expected {entry.next_sequence}"
+            raise ReusedSequence(
+                f"producer {header.producer_id} sent sequence {sequence} again with other records,"
+                f" expected {entry.next_sequence}",
+                first,
             )
         if entry.first_offset == NOTHING or is_transactional:
             return

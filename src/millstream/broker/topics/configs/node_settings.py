@@ -1,18 +1,20 @@
 """Settings of a node, under Kafka's names.
 
-Read-only: a node is set up by its own configuration, and reports the result under these names.
-Settings that Kafka does not have start with `millstream.`.
+A node is set up by its own configuration, and reports the result under these names. Clients can
+change those in `DYNAMIC_NODE_FIELDS`; the others are read-only. Settings that Kafka does not have
+start with `millstream.`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 from millstream.broker.topics.configs.topic_setting import SettingType
 from millstream.broker.topics.configs.topic_settings import TOPIC_CONFIGS
-from millstream.config.schema import BrokerConfig, KafkaConfig, LogConfig
+from millstream.config.schema import BrokerConfig, Endpoint, KafkaConfig, LogConfig
 
 MINUTE_MS = 60_000
 
@@ -31,6 +33,8 @@ class NodeSetting:
     default: str
     """The value of a node that does not set it."""
     meaning: str
+    is_dynamic: bool = False
+    """Whether clients can change it."""
 
 
 BROKER_NAMES: dict[str, str] = {
@@ -66,6 +70,18 @@ GROUP_NAMES: dict[str, str] = {
     "consumer_heartbeat_interval_ms": "consumer.heartbeat.interval.ms",
 }
 """Kafka's names, in the configs of a group, of those fields of `BrokerConfig` that apply to it."""
+
+DYNAMIC_NODE_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "max.connections": "connections_max",
+        "max.connections.per.ip": "connections_per_address_max",
+        "millstream.limit.producer.bytes.per.second": "limit_producer_bytes_per_second",
+        "millstream.limit.consumer.bytes.per.second": "limit_consumer_bytes_per_second",
+        "millstream.limit.request.percent": "limit_request_percent",
+        "millstream.limit.mutations.per.second": "limit_mutations_per_second",
+    }
+)
+"""Settings of a node that clients can change, and the fields that they stand for."""
 
 FIXED_SETTINGS = (
     NodeSetting(
@@ -104,6 +120,19 @@ def node_settings(
     )
 
 
+def listener_settings(listener: Endpoint, advertised: Endpoint) -> Sequence[NodeSetting]:
+    """Return the addresses of the Kafka server in Kafka's notation."""
+    return [
+        NodeSetting(
+            name, "", SettingType.STRING, f"PLAINTEXT://{endpoint}", "PLAINTEXT://:9092", meaning
+        )
+        for name, endpoint, meaning in (
+            ("advertised.listeners", advertised, "The address that clients are told to use."),
+            ("listeners", listener, "The address at which the Kafka server listens."),
+        )
+    ]
+
+
 def group_settings(broker: BrokerConfig) -> Sequence[NodeSetting]:
     """Return the settings of all consumer groups of the node, sorted by name."""
     settings = _named(broker, BrokerConfig(), lambda field: GROUP_NAMES.get(field, ""))
@@ -125,6 +154,7 @@ def _named(config: Any, default: Any, name_of: Callable[[str], str]) -> list[Nod
             _text(name, value),
             _text(name, getattr(default, field.name)),
             f"Set as `{field.name}` in the configuration of the node.",
+            is_dynamic=name in DYNAMIC_NODE_FIELDS or name in GROUP_NAMES.values(),
         )
         for field in fields(config)
     ]

@@ -17,6 +17,7 @@ from millstream.protocols.kafka.codec.primitives import (
 DESCRIBE_CONFIGS = Versions(first=1, last=4, flexible=4)
 ALTER_CONFIGS = Versions(first=0, last=2, flexible=2)
 INCREMENTAL_ALTER_CONFIGS = Versions(first=0, last=1, flexible=1)
+LIST_CONFIG_RESOURCES = Versions(first=0, last=1, flexible=0)
 
 
 @struct
@@ -179,4 +180,30 @@ class IncrementalAlterConfigsResponse:
     throttle_time_ms: int = wire(INT32, default=0)
     responses: tuple[IncrementalAlterConfigsResponseResource, ...] = wire(
         ARRAY(IncrementalAlterConfigsResponseResource), default=()
+    )
+
+
+@message(LIST_CONFIG_RESOURCES)
+class ListConfigResourcesRequest:
+    """Ask for the resources that have configs: of these types, or of all if there are none."""
+
+    resource_types: tuple[int, ...] = wire(ARRAY(INT8), since=1, default=())
+
+
+@struct
+class ListConfigResourcesResponseResource:
+    """A resource that has configs."""
+
+    resource_name: str = wire(STRING)
+    resource_type: int = wire(INT8, since=1, default=16)
+
+
+@message(LIST_CONFIG_RESOURCES)
+class ListConfigResourcesResponse:
+    """The resources that have configs."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    error_code: int = wire(INT16, default=0)
+    config_resources: tuple[ListConfigResourcesResponseResource, ...] = wire(
+        ARRAY(ListConfigResourcesResponseResource), default=()
     )

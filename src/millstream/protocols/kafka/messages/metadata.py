@@ -11,12 +11,14 @@ from millstream.protocols.kafka.codec.primitives import (
     INT16,
     INT32,
     NO_ID,
+    NULLABLE_ARRAY,
     NULLABLE_STRING,
     STRING,
     UUID,
 )
 
 METADATA = Versions(first=0, last=13, flexible=9)
+DESCRIBE_TOPIC_PARTITIONS = Versions(first=0, last=0, flexible=0)
 
 
 @struct
@@ -87,3 +89,73 @@ class MetadataResponse:
     topics: tuple[MetadataResponseTopic, ...] = wire(ARRAY(MetadataResponseTopic), default=())
     cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=-(2**31))
     error_code: int = wire(INT16, since=13, default=0)
+
+
+@struct
+class DescribeTopicPartitionsRequestTopic:
+    """A topic, by name."""
+
+    name: str = wire(STRING)
+
+
+@struct
+class TopicPartitionsCursor:
+    """The first topic and partition of a page."""
+
+    topic_name: str = wire(STRING)
+    partition_index: int = wire(INT32)
+
+
+@message(DESCRIBE_TOPIC_PARTITIONS)
+class DescribeTopicPartitionsRequest:
+    """Ask for a page of partitions of some topics, or of all if there are none."""
+
+    topics: tuple[DescribeTopicPartitionsRequestTopic, ...] = wire(
+        ARRAY(DescribeTopicPartitionsRequestTopic), default=()
+    )
+    response_partition_limit: int = wire(INT32, default=2_000)
+    cursor: TopicPartitionsCursor | None = wire(
+        TopicPartitionsCursor, nullable_since=0, default=None
+    )
+
+
+@struct
+class DescribeTopicPartitionsResponsePartition:
+    """One partition, its leader and its replicas."""
+
+    error_code: int = wire(INT16, default=0)
+    partition_index: int = wire(INT32)
+    leader_id: int = wire(INT32)
+    leader_epoch: int = wire(INT32, default=-1)
+    replica_nodes: tuple[int, ...] = wire(ARRAY(INT32), default=())
+    isr_nodes: tuple[int, ...] = wire(ARRAY(INT32), default=())
+    eligible_leader_replicas: tuple[int, ...] | None = wire(NULLABLE_ARRAY(INT32), default=None)
+    last_known_elr: tuple[int, ...] | None = wire(NULLABLE_ARRAY(INT32), default=None)
+    offline_replicas: tuple[int, ...] = wire(ARRAY(INT32), default=())
+
+
+@struct
+class DescribeTopicPartitionsResponseTopic:
+    """One topic, or the error that it has."""
+
+    error_code: int = wire(INT16, default=0)
+    name: str | None = wire(NULLABLE_STRING, default=None)
+    topic_id: uuid.UUID = wire(UUID, default=NO_ID)
+    is_internal: bool = wire(BOOL, default=False)
+    partitions: tuple[DescribeTopicPartitionsResponsePartition, ...] = wire(
+        ARRAY(DescribeTopicPartitionsResponsePartition), default=()
+    )
+    topic_authorized_operations: int = wire(INT32, default=-(2**31))
+
+
+@message(DESCRIBE_TOPIC_PARTITIONS)
+class DescribeTopicPartitionsResponse:
+    """A page of partitions, and where the next one starts."""
+
+    throttle_time_ms: int = wire(INT32, default=0)
+    topics: tuple[DescribeTopicPartitionsResponseTopic, ...] = wire(
+        ARRAY(DescribeTopicPartitionsResponseTopic), default=()
+    )
+    next_cursor: TopicPartitionsCursor | None = wire(
+        TopicPartitionsCursor, nullable_since=0, default=None
+    )

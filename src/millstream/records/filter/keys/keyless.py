@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeAlias
 
 from millstream.records.batch import BatchHeader, Bytes, decode_header
@@ -10,39 +11,44 @@ from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX
 from millstream.records.iterate import records_of
 
-KeylessSearch: TypeAlias = Callable[[BatchHeader, Bytes], int | None]
+KeylessSearch: TypeAlias = Callable[[BatchHeader, Bytes, int], list[int]]
+
+KEYLESS_MAX = 1_000
+"""Records that are named to a client, which then gets an error for each of them."""
 
 KERNEL_RECORDS_MIN = 256
 """With fewer, plain Python is done before the compiler would be loaded."""
 
 
-def first_keyless(batch: Bytes, *, size_max: int = BODY_SIZE_MAX) -> int | None:
-    """Return the index of the first record without a key; `None` if all have one.
+def keyless_records(
+    batch: Bytes, *, limit: int = KEYLESS_MAX, size_max: int = BODY_SIZE_MAX
+) -> list[int]:
+    """Return the indexes of the first `limit` records without a key.
 
     Every record is decoded, so a malformed batch raises `CorruptBatch`. The caller verifies the
     checksum. The batch may decompress to `size_max` bytes. An empty key is a key.
     """
     header = decode_header(batch)
     body = open_body(header, batch, size_max=size_max)
-    find = _compiled() if header.record_count >= KERNEL_RECORDS_MIN else first_keyless_python
-    return find(header, body)
+    find = _compiled() if header.record_count >= KERNEL_RECORDS_MIN else keyless_records_python
+    return find(header, body, limit)
 
 
 def check_records(batch: Bytes, *, size_max: int = BODY_SIZE_MAX) -> None:
     """Raise `CorruptBatch` unless all records of a batch can be decoded."""
-    first_keyless(batch, size_max=size_max)
+    keyless_records(batch, size_max=size_max)
 
 
-def first_keyless_python(header: BatchHeader, body: Bytes) -> int | None:
-    """Reference in plain Python for `decoder_vectorized.first_keyless`."""
+def keyless_records_python(header: BatchHeader, body: Bytes, limit: int) -> list[int]:
+    """Reference in plain Python for `decoder_vectorized.keyless_records`."""
     keys = [record.key for record in records_of(header, body)]
-    return keys.index(None) if None in keys else None
+    return list(islice((index for index, key in enumerate(keys) if key is None), limit))
 
 
 def _compiled() -> KeylessSearch:
     """Return the compiled search, or the plain one without Numba."""
     try:
-        from millstream.records.arrow.decoder_vectorized import first_keyless as find  # noqa: PLC0415 - an extra, and slow to load.
+        from millstream.records.arrow.decoder_vectorized import keyless_records as find  # noqa: PLC0415 - an extra, and slow to load.
     except ImportError:
-        return first_keyless_python
+        return keyless_records_python
     return find

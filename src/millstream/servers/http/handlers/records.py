@@ -114,6 +114,7 @@ async def read_records(request: HttpRequest) -> Response:
     partition = one_partition(topic, query.partition)
     await partition.open()
     if not query.wait_ms:
+        await partition.settle(query.from_)
         body = await _answer(await _read_page(partition, query, query.from_), query)
     else:
         body = await _wait_for_page(request, partition, query)

@@ -54,22 +54,24 @@ class StartPosition:
                     topic.partition(index)
         return {
             topic: {
-                partition: self._offset(partition)
-                for partition in topic.partitions
+                partition: await self._offset(partition)
+                for partition in tuple(topic.partitions)
                 if partition.is_open
             }
             for topic in topics
         }
 
-    def _offset(self, partition: Partition) -> int:
+    async def _offset(self, partition: Partition) -> int:
         if partition.topic in self._known:
             offset = self._positions.get((partition.topic, partition.index), 0)
+            await partition.settle(offset)
             head = partition.high_watermark
             if offset > head:
                 raise OffsetOutOfRange(offset, start=partition.log_start_offset, end=head)
             return offset
         if self._is_earliest:
             return partition.offsets.earliest().offset
+        await partition.settle()
         return partition.offsets.latest(is_committed_only=True).offset
 
 

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from millstream import errors
+from millstream.broker.partition.batch_validator import InvalidBatchRecord
 from millstream.errors import (
     DamagedRecords,
     MillstreamError,
@@ -158,10 +159,10 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
         return {"from": error.from_offset, "to": error.to_offset}
     if isinstance(error, OffsetOutOfRange):
         return {"offset": error.offset, "start": error.start, "end": error.end}
-    if isinstance(error, DamagedRecords):
-        return {"from": error.from_offset, "to": error.to_offset}
     if isinstance(error, StaleReceipt):
         return {"stale": list(error.receipts), "done": error.done}
+    if isinstance(error, InvalidBatchRecord):
+        return {"records": list(error.record_indexes)}
     if isinstance(error, QuotaExceeded):
         return {"quota": error.quota, "throttle_ms": error.throttle_ms}
     return None

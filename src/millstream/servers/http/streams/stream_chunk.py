@@ -62,6 +62,7 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
         raise StreamGone(f"offset {offset} is before {stream.row.floor}, the first offset")
     shift = stream.row.shift
     cursor = max(0, offset - shift)
+    await stream.partition.settle(cursor)
     if cursor > max(stream.end_offset, stream.partition.high_watermark):
         raise InvalidRequest(f"offset {offset} is after the end, which is {stream.next_offset}")
     try:

@@ -1,4 +1,4 @@
-"""Configs: those of topics can be changed, those of the node and its groups can be shown."""
+"""Configs of topics, of the node and of its groups: shown and changed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from types import MappingProxyType
 from typing import TypeVar
 
+from millstream.broker.dynamic_configs import ALL_NODES, group_key, node_key
+from millstream.broker.groups.group import check_group_id
 from millstream.broker.topics.configs.node_settings import (
     NodeSetting,
     group_settings,
+    listener_settings,
     node_settings,
 )
 from millstream.broker.topics.configs.topic_config import (
@@ -39,6 +42,9 @@ from millstream.protocols.kafka.messages.configs import (
     IncrementalAlterConfigsRequestResource,
     IncrementalAlterConfigsResponse,
     IncrementalAlterConfigsResponseResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListConfigResourcesResponseResource,
 )
 from millstream.servers.kafka.request_context import RequestContext
 from millstream.storage.files.names import check_topic
@@ -62,8 +68,11 @@ class ConfigSource(enum.IntEnum):
     """Sources of a value. The numbers are Kafka's."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 KINDS: Mapping[SettingType, int] = MappingProxyType(
@@ -131,16 +140,22 @@ def _configs_of(
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
             return _describe_topic(broker.topics.get(check_topic(name)).config, request)
-        case ConfigResourceType.BROKER if not name:
-            return []  # Defaults of all nodes can be changed in Kafka; here there are none.
         case ConfigResourceType.BROKER:
+            configs = broker.configs
+            for_all = (configs.of(ALL_NODES), ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            settings = [
+                *node_settings(broker.config, context.config, broker.topics.log_config),
+                *listener_settings(broker.listener, broker.advertised),
+            ]
+            if not name:  # Only what is set for all nodes.
+                settings = [setting for setting in settings if setting.name in for_all[0]]
+                return _describe_settings(settings, request, for_all)
             _check_node(name, context)
-            settings = node_settings(broker.config, context.config, broker.topics.log_config)
-            return _describe_settings(settings, request)
+            own = (configs.of(node_key(broker.node_id)), ConfigSource.DYNAMIC_BROKER)
+            return _describe_settings(settings, request, own, for_all)
         case ConfigResourceType.GROUP:
-            if not name:
-                raise InvalidRequest("a group name is required")
-            return _describe_settings(group_settings(broker.config), request)
+            own = (broker.configs.of(_group_key(name)), ConfigSource.GROUP)
+            return _describe_settings(group_settings(broker.config), request, own)
         case _:
             raise _no_configs(resource.resource_type)
 
@@ -188,32 +203,69 @@ def _topic_synonyms(config: TopicConfig, name: str) -> tuple[DescribeConfigsResp
 
 
 def _describe_settings(
-    settings: Iterable[NodeSetting], request: DescribeConfigsRequest
+    settings: Iterable[NodeSetting],
+    request: DescribeConfigsRequest,
+    *changed: tuple[Mapping[str, str], ConfigSource],
 ) -> Sequence[DescribeConfigsResponseConfig]:
-    return [
-        DescribeConfigsResponseConfig(
-            name=setting.name,
-            value=setting.value,
-            read_only=True,
-            config_source=_setting_synonyms(setting)[0].source,
-            synonyms=_setting_synonyms(setting) if request.include_synonyms else (),
-            config_type=KINDS[setting.kind],
-            documentation=setting.meaning if request.include_documentation else None,
+    """Describe settings; `changed` are those that clients have set, the first ones precede."""
+    described = []
+    for setting in sorted(settings, key=lambda setting: setting.name):
+        synonyms = _setting_synonyms(setting, changed)
+        described.append(
+            DescribeConfigsResponseConfig(
+                name=setting.name,
+                value=synonyms[0].value,
+                read_only=not setting.is_dynamic,
+                config_source=synonyms[0].source,
+                synonyms=synonyms if request.include_synonyms else (),
+                config_type=KINDS[setting.kind],
+                documentation=setting.meaning if request.include_documentation else None,
+            )
         )
-        for setting in settings
-    ]
+    return described
 
 
-def _setting_synonyms(setting: NodeSetting) -> tuple[DescribeConfigsResponseSynonym, ...]:
-    built_in = DescribeConfigsResponseSynonym(
-        name=setting.name, value=setting.default, source=ConfigSource.DEFAULT
+def _setting_synonyms(
+    setting: NodeSetting, changed: Sequence[tuple[Mapping[str, str], ConfigSource]]
+) -> tuple[DescribeConfigsResponseSynonym, ...]:
+    """Return the possible sources of a value, the one that counts first."""
+    values = [(configs[setting.name], src) for configs, src in changed if setting.name in configs]
+    if setting.value != setting.default:
+        values.append((setting.value, ConfigSource.STATIC_BROKER))
+    values.append((setting.default, ConfigSource.DEFAULT))
+    return tuple(
+        DescribeConfigsResponseSynonym(name=setting.name, value=value, source=source)
+        for value, source in values
     )
-    if setting.value == setting.default:
-        return (built_in,)
-    own = DescribeConfigsResponseSynonym(
-        name=setting.name, value=setting.value, source=ConfigSource.STATIC_BROKER
+
+
+def list_config_resources(
+    request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    """List the resources that have configs: topics, nodes, and groups with configs of their own.
+
+    Version 0 asks for subscriptions to client metrics only. There are none, and no loggers.
+    """
+    listed = request.resource_types if context.version > 0 else (ConfigResourceType.CLIENT_METRICS,)
+    if any(kind not in list(ConfigResourceType) for kind in listed):
+        return ListConfigResourcesResponse(
+            throttle_time_ms=context.throttle_ms, error_code=ErrorCode.UNSUPPORTED_VERSION
+        )
+    broker = context.broker
+    names = {
+        ConfigResourceType.TOPIC: [topic.name for topic in broker.topics.all()],
+        ConfigResourceType.BROKER: [str(broker.node_id)],
+        ConfigResourceType.GROUP: broker.configs.groups(),
+    }
+    return ListConfigResourcesResponse(
+        throttle_time_ms=context.throttle_ms,
+        config_resources=tuple(
+            ListConfigResourcesResponseResource(resource_name=name, resource_type=kind)
+            for kind, found in names.items()
+            if not listed or kind in listed
+            for name in found
+        ),
     )
-    return own, built_in
 
 
 # Changing.
@@ -243,9 +295,11 @@ async def alter_configs(
 async def _alter(
     resource: AlterConfigsRequestResource, context: RequestContext, *, is_validate_only: bool
 ) -> None:
-    _check_changes(resource, context, [config.value for config in resource.configs])
-    if resource.resource_type == ConfigResourceType.TOPIC:
-        configs = {config.name: config.value for config in resource.configs}
+    key = _check_changes(resource, context, [config.value for config in resource.configs])
+    configs = {config.name: config.value or "" for config in resource.configs}
+    if key is not None:
+        await context.broker.configs.put(key, configs, is_validate_only=is_validate_only)
+    else:
         name = resource.resource_name
         await context.broker.topics.alter(name, configs, is_validate_only=is_validate_only)
 
@@ -281,8 +335,10 @@ async def _change(
     values = [
         change.value for change in changes if change.operation is not AlterConfigOperation.DELETE
     ]
-    _check_changes(resource, context, values)
-    if resource.resource_type == ConfigResourceType.TOPIC:
+    key = _check_changes(resource, context, values)
+    if key is not None:
+        await context.broker.configs.change(key, changes, is_validate_only=is_validate_only)
+    else:
         await context.broker.topics.change_configs(
             resource.resource_name, changes, is_validate_only=is_validate_only
         )
@@ -319,8 +375,11 @@ async def _alter_all(
 
 def _check_changes(
     resource: AnyResource, context: RequestContext, values: Iterable[str | None]
-) -> None:
-    """Reject contradictory changes, and resources that cannot be changed."""
+) -> str | None:
+    """Reject contradictory changes, and resources that cannot be changed.
+
+    Returns the key of the configs of a node or a group, and None for a topic.
+    """
     repeated = _repeated(config.name for config in resource.configs)
     if repeated:
         raise InvalidRequest(f"config {min(repeated)!r} is repeated")
@@ -333,20 +392,22 @@ def _check_changes(
                 raise InvalidRequest(
                     "a topic name is required: there are no configs for all topics"
                 )
-            return
+            return None
         case ConfigResourceType.BROKER:
-            if name:
-                _check_node(name, context)
+            if not name:
+                return ALL_NODES
+            _check_node(name, context)
+            return node_key(context.broker.node_id)
         case ConfigResourceType.GROUP:
-            pass
+            return _group_key(name)
         case _:
             raise _no_configs(resource.resource_type)
-    if resource.configs:
-        names = ", ".join(sorted(config.name[:100] for config in resource.configs))
-        raise InvalidRequest(
-            f"cannot change {names}: configs of a node are read-only here; change its configuration"
-            " file"
-        )
+
+
+def _group_key(name: str) -> str:
+    if not name:
+        raise InvalidRequest("a group name is required")
+    return group_key(check_group_id(name))
 
 
 def _check_node(name: str, context: RequestContext) -> None:

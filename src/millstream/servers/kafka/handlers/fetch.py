@@ -49,7 +49,6 @@ SESSION_SINCE = 7
 """The first version with fetch sessions."""
 
 READ_COMMITTED = 1
-CONSUMER = -1
 WAIT_MS_MAX = 300_000
 """Upper limit of the wait, whatever a fetch asks for: the response must come before idle limits."""
 
@@ -91,7 +90,8 @@ def _requested(
     request: FetchRequest, context: RequestContext
 ) -> tuple[Iterable[CachedPartition], FetchSession | None]:
     """Return the partitions of this request, or of its session."""
-    if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
+    # Negative numbers stand for consumers of several kinds; kafka-replica-verification is one.
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         raise _Rejected(ErrorCode.INVALID_REQUEST)  # There are no replicas.
     uses_ids = context.version >= TOPIC_ID_SINCE
     named = [

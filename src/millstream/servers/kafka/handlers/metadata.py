@@ -1,18 +1,24 @@
-"""Metadata: the nodes, and the leaders of the partitions of topics."""
+"""Metadata and DescribeTopicPartitions: the nodes, and the leaders of the partitions of topics."""
 
 from __future__ import annotations
 
+from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import NO_ID, Topic
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.errors import code_of
 from millstream.protocols.kafka.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    TopicPartitionsCursor,
 )
 from millstream.servers.kafka.handlers.cluster import (
     CLUSTER_OPERATIONS,
@@ -29,6 +35,9 @@ TOPIC_ID_SINCE = 12
 """The first version in which topics can be named by id."""
 
 UNKNOWN_EPOCH = -1
+
+PAGE_PARTITIONS_MAX = 2_000
+"""Partitions in one response to DescribeTopicPartitions: Kafka's default for its brokers."""
 
 
 async def metadata(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -111,7 +120,7 @@ def _describe(
             MetadataResponsePartition(
                 partition_index=index,
                 leader_id=context.broker.node_id,
-                leader_epoch=partition.offsets.leader_epoch if partition.is_open else UNKNOWN_EPOCH,
+                leader_epoch=_leader_epoch(partition),
                 replica_nodes=nodes,
                 isr_nodes=nodes,
             )
@@ -122,4 +131,84 @@ def _describe(
             if request.include_topic_authorized_operations
             else OPERATIONS_NOT_REQUESTED
         ),
+    )
+
+
+def _leader_epoch(partition: Partition) -> int:
+    return partition.offsets.leader_epoch if partition.is_open else UNKNOWN_EPOCH
+
+
+def describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """Describe a page of partitions of the topics of the request, or of all, sorted by name.
+
+    A topic that does not exist is not created.
+    """
+    cursor = request.cursor or TopicPartitionsCursor(topic_name="", partition_index=0)
+    names = {topic.name for topic in request.topics}
+    if cursor.partition_index < 0:
+        invalid = ErrorCode.INVALID_REQUEST
+        refused = [
+            DescribeTopicPartitionsResponseTopic(error_code=invalid, name=name)
+            for name in sorted(names or {cursor.topic_name})
+        ]
+        return _page(refused, context, None)
+    if not names:
+        names = {topic.name for topic in context.broker.topics.all()}
+    remaining = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in sorted(name for name in names if name >= cursor.topic_name):
+        first = cursor.partition_index if name == cursor.topic_name else 0
+        if not remaining:
+            next_cursor = TopicPartitionsCursor(topic_name=name, partition_index=first)
+            return _page(topics, context, next_cursor)
+        try:
+            topic = context.broker.topics.get(check_topic(name))
+        except MillstreamError as error:
+            topics.append(
+                DescribeTopicPartitionsResponseTopic(error_code=code_of(error), name=name)
+            )
+            continue
+        end = min(len(topic.partitions), first + remaining)
+        topics.append(_describe_page(topic, first, end, context))
+        remaining -= max(0, end - first)
+        if end < len(topic.partitions):
+            next_cursor = TopicPartitionsCursor(topic_name=name, partition_index=end)
+            return _page(topics, context, next_cursor)
+    return _page(topics, context, None)
+
+
+def _page(
+    topics: list[DescribeTopicPartitionsResponseTopic],
+    context: RequestContext,
+    next_cursor: TopicPartitionsCursor | None,
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        throttle_time_ms=context.throttle_ms, topics=tuple(topics), next_cursor=next_cursor
+    )
+
+
+def _describe_page(
+    topic: Topic, first: int, end: int, context: RequestContext
+) -> DescribeTopicPartitionsResponseTopic:
+    nodes = (context.broker.node_id,)
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=index,
+                leader_id=context.broker.node_id,
+                leader_epoch=_leader_epoch(topic.partitions[index]),
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+                # The Java client does not accept null here, though the protocol allows it.
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+            )
+            for index in range(first, end)
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )

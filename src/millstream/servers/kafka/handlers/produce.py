@@ -8,7 +8,9 @@ written from the memory in which they arrived.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+from millstream.broker.partition.batch_validator import InvalidBatchRecord
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import append_time_of
 from millstream.broker.quotas import QuotaKind
@@ -266,25 +268,25 @@ class PendingProduce:
 
 def error_result(index: int, error: MillstreamError) -> ProduceResponsePartition:
     """Return the result of a batch that was rejected."""
-    record_index = getattr(error, "record_index", None)
-    return _failed(index, code_of(error), str(error), record_index=record_index)
-
-
-def _failed(
-    index: int, code: ErrorCode, message: str | None, *, record_index: int | None = None
-) -> ProduceResponsePartition:
-    records: tuple[ProduceResponseRecordError, ...] = ()
-    if record_index is not None:
-        records = (
-            ProduceResponseRecordError(batch_index=record_index, batch_index_error_message=message),
+    result = _failed(index, code_of(error), str(error))
+    if not isinstance(error, InvalidBatchRecord):
+        return result
+    records = tuple(
+        ProduceResponseRecordError(
+            batch_index=record_index, batch_index_error_message=error.reason(record_index)
         )
+        for record_index in error.record_indexes
+    )
+    return replace(result, record_errors=records)
+
+
+def _failed(index: int, code: ErrorCode, message: str | None) -> ProduceResponsePartition:
     return ProduceResponsePartition(
         index=index,
         error_code=code,
         base_offset=-1,
         log_append_time_ms=-1,
         log_start_offset=-1,
-        record_errors=records,
         error_message=message,
     )
 
