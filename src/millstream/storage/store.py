@@ -650,8 +650,13 @@ class Store:
         """Run maintenance of all logs every `upkeep_interval_ms` until the store is closed.
 
         Call it on the event loop of the store, which also provides the timers unless `timers` are
-        given. A second call has no effect.
+        given. A second call has no effect. Blocks while it creates the ballast file in a new
+        directory: the disk may be full before the first run.
         """
+        try:
+            self._ballast.ensure()
+        except OSError as error:
+            logger.warning("%s: the ballast file cannot be created: %s", self.path, error)
         self.maintenance.start(timers or asyncio.get_running_loop())
 
     def plan_evictions(self) -> list[tuple[LogName, Eviction]]:

@@ -18,7 +18,7 @@ from millstream.metadata.sqlite_schema import (
 
 
 def topics_on_disk(data: str) -> dict[str, TopicRow] | None:
-    """Return the topics by name, without those that are being deleted.
+    """Return the topics by name, also those that are being deleted.
 
     Returns `None` if there is no metadata: only an embedded store has written the directory.
     """
@@ -27,7 +27,7 @@ def topics_on_disk(data: str) -> dict[str, TopicRow] | None:
         return None
     with copied(path) as copy:
         try:
-            return {name: row for name, row in _read(copy).items() if row.state == "live"}
+            return _read(copy)
         except sqlite3.Error as error:
             raise translate(error, path) from error
 

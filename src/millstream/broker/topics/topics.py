@@ -520,6 +520,8 @@ class Topics:
         if is_altered:
             await self._reconfigure(topic, config)
             self._notify(topic, TopicEvent.ALTERED)
+            if self._store.health.full():  # The change may be meant to free space.
+                self._store.maintenance.trim_now()
 
     async def _replace_row(self, topic: Topic, count: int, config: TopicConfig) -> None:
         row = msgspec.structs.replace(topic.row, partitions=count, configs=dict(config.overrides))

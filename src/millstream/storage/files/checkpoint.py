@@ -12,6 +12,9 @@ in turn, so that an interrupted write leaves the other one.
 
 After a crash it distinguishes an unfinished write, which may be cut off, from a lost one, which
 must be reported. The file exists only while a segment has no seal, and losing it costs no data.
+
+A damaged slot is not reported as damage: it cannot be told from one that a power cut has torn. The
+other slot, or none, is used instead, so less of the log is attested, as if the slot had been late.
 """
 
 from __future__ import annotations
