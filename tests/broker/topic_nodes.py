@@ -39,7 +39,9 @@ class PlainPartition:
         return self.log is not None
 
     async def open(self) -> None:
-        self.log = await self._store.log(self.topic, self.index, config=self.config.log_config())
+        self.log = await self._store.log(
+            self.topic, self.index, config=self.config.log_config(), topic_id=self.topic_id
+        )
 
     async def reconfigure(self, config: TopicConfig) -> None:
         self.config = config

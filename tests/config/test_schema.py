@@ -40,7 +40,7 @@ CONFIGS = [
 NO_NUMBERS = {
     LogConfig: {"durability", "discard", "is_compacted", "dirty_ratio_min"},
     StoreConfig: {"replay_priority"},
-    BrokerConfig: {"auto_create_topics"},
+    BrokerConfig: {"auto_create_topics", "adopt_topics"},
     HttpConfig: {"access_log", "allowed_hosts", "allowed_origins", "console"},
     NodeConfig: {
         "data", "kafka", "http", "advertised", "is_insecure", "broker", "kafka_server",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -28,6 +29,8 @@ from tests.metadata.sqlite_files import FailingConnection, opened, write
 from tests.metadata.suite import MetadataSuite, put
 
 EXAMPLES = 10_000 if os.environ.get("MILLSTREAM_LONG") else 200
+
+GOLDEN = Path(__file__).parent / "golden"
 
 FIFTY = {f"topics/t{number:02}": b"value %d" % number for number in range(50)}
 
@@ -58,7 +61,11 @@ async def test_the_files_are_for_their_owner_alone(tmp_path):
     metadata = await opened(tmp_path / "meta.db")
     await put(metadata, a=b"1")
     files = sorted(tmp_path.iterdir())
-    assert [file.name for file in files] == ["meta.db", "meta.db-shm", "meta.db-wal"]
+    assert [file.name for file in files] == [
+        "meta.db",
+        "meta.db-checkpoint",
+        "meta.db-journal",
+    ]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     await metadata.close()
 
@@ -67,8 +74,8 @@ async def test_the_files_are_for_their_owner_alone(tmp_path):
 async def test_every_commit_is_synced(tmp_path):
     metadata = await opened(tmp_path / "meta.db")
     assert metadata._connection is not None
-    assert metadata._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert metadata._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert metadata._connection.execute("PRAGMA journal_mode").fetchone() == ("persist",)
+    assert metadata._connection.execute("PRAGMA synchronous").fetchone() == (3,)
     await metadata.close()
 
 
@@ -79,7 +86,7 @@ def set_pragma(path: Path, pragma: str) -> None:
 
 
 def newer_version(path: Path) -> None:
-    set_pragma(path, "user_version = 2")
+    set_pragma(path, "user_version = 3")
 
 
 def other_program(path: Path) -> None:
@@ -93,7 +100,7 @@ def no_program(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (newer_version, "version must be 1, got 2"),
+        (newer_version, "version must be between 1 and 2, got 3"),
         (other_program, "a database of another program"),
         (no_program, "a database of another program"),
     ],
@@ -109,8 +116,10 @@ def test_a_file_that_we_do_not_know_is_refused_and_stays_as_it_is(tmp_path, chan
 
 
 def test_a_newer_file_whose_writer_died_stays_as_it_is(tmp_path):
+    """A file of version 1 has a write-ahead log, in which another program has left a version."""
     path = tmp_path / "meta.db"
-    write(path, FIFTY)
+    for file in (GOLDEN / "v1-killed").iterdir():
+        shutil.copy(file, tmp_path)
     dying = subprocess.Popen(
         [
             sys.executable,
@@ -125,7 +134,7 @@ def test_a_newer_file_whose_writer_died_stays_as_it_is(tmp_path):
     assert dying.wait(30) == -signal.SIGKILL
     before = {file.name: file.read_bytes() for file in tmp_path.glob("meta.db*")}
     assert before["meta.db-wal"]
-    with pytest.raises(UnknownFormat, match="version must be 1, got 9"):
+    with pytest.raises(UnknownFormat, match="version must be between 1 and 2, got 9"):
         asyncio.run(opened(path))
     assert path.read_bytes() == before["meta.db"]
     assert (tmp_path / "meta.db-wal").read_bytes() == before["meta.db-wal"]

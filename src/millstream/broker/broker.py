@@ -16,11 +16,14 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 
 from millstream.broker.dynamic_configs import DynamicConfigs
 from millstream.broker.groups.coordinator import GroupCoordinator
+from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.producers.seen_ids import greatest_producer_id
 from millstream.broker.problems import Problem, ProblemCode
 from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.quotas import Quotas, defaults_of
@@ -75,7 +78,7 @@ class Broker:
         self.configs = DynamicConfigs(metadata, config)
         """Configs of the node and of groups that clients have changed."""
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
-        self.producer_ids = ProducerIds(metadata)
+        self.producer_ids = ProducerIds(metadata, self._find_producer_ids)
         self.appends = RecordAppender(clock)
         self.topics = Topics(
             metadata=metadata, store=store, config=config, make_partition=self._make_partition
@@ -116,13 +119,19 @@ class Broker:
             await stack.enter_async_context(store)
             state = Store(join(data, STATE_DIRECTORY), clock=clock, filesystem=filesystem)
             await stack.enter_async_context(state)
-            metadata = SqliteMetadata(join(data, METADATA_FILE))
+            config = config or BrokerConfig()
+            # State logs are created after the metadata, so where there is one, there was metadata.
+            metadata = SqliteMetadata(
+                join(data, METADATA_FILE),
+                must_exist=bool(state.unsorted_names()),
+                is_loss_accepted=config.adopt_topics,
+            )
             await stack.enter_async_context(metadata)
             broker = cls(
                 store=store,
                 state=state,
                 metadata=metadata,
-                config=config or BrokerConfig(),
+                config=config,
                 clock=clock,
                 timers=timers,
             )
@@ -242,6 +251,8 @@ class Broker:
         for name, errors in self.store.damage().items():
             for error in errors:
                 yield Problem(code.LOG_DAMAGED, f"{name}: {error}")
+        for unknown in self.topics.unknown.values():
+            yield Problem(code.TOPIC_UNKNOWN, unknown)
         for problem in self.queues.problems():
             yield Problem(code.QUEUE_REFUSED, problem)
 
@@ -257,6 +268,16 @@ class Broker:
             clock=self.clock,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
         )
+
+    async def _find_producer_ids(self) -> int:
+        """Return the greatest producer id in any log, snapshot or transaction; -1 if none is."""
+        store = self.store
+        ends = {
+            join(store.topic_directory(name.topic), str(name.partition)): store.end_offset_of(name)
+            for name in store.unsorted_names()
+        }
+        find = partial(greatest_producer_id, store.filesystem, ends)
+        return max(await LoopThreads().run(find), self.transactions.greatest_producer_id)
 
     def _expire(self) -> None:
         for topic in self.topics.all():

@@ -41,6 +41,9 @@ class ProblemCode(enum.Enum):
     LOG_DAMAGED = "log_damaged"
     """Part of the log of one partition is lost or unreadable; the remaining part can be read."""
 
+    TOPIC_UNKNOWN = "topic_unknown"
+    """Records of a topic are stored that is not in the metadata: part of the metadata is lost."""
+
     QUEUE_REFUSED = "queue_refused"
     """One queue cannot be used, because its log is damaged."""
 

@@ -124,6 +124,7 @@ _NAMES: Mapping[tuple[str, str], str] = {
     ("", "is_insecure"): "node.insecure",
     ("broker", "node_id"): "node.id",
     ("broker", "auto_create_topics"): "topics.auto_create",
+    ("broker", "adopt_topics"): "topics.adopt",
     ("broker", "num_partitions"): "topics.partitions",
     ("broker", "transactional_id_expiration_ms"): "transactions.id_expiration_ms",
     ("broker", "producer_id_expiration_ms"): "transactions.producer_id_expiration_ms",

@@ -331,6 +331,11 @@ class BrokerConfig(_Limited):
     auto_create_topics: bool = True
     """Whether a topic that a client asks for is created if it does not exist."""
 
+    adopt_topics: bool = False
+    """Whether to start with metadata that is older than its last change, or lost, and to create
+    topics for the logs that it does not have. For one start, if there is no newer `meta.db`.
+    """
+
     num_partitions: int = 1
     """Partitions of a topic that is created without a number of partitions."""
 
@@ -423,6 +428,7 @@ class BrokerConfig(_Limited):
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
         _check_switch("auto_create_topics", self.auto_create_topics)
+        _check_switch("adopt_topics", self.adopt_topics)
         _check_at_most(self, "group_session_timeout_ms_min", "group_session_timeout_ms_max")
 
 

@@ -1,20 +1,23 @@
 """Metadata store of a single node, in one SQLite file.
 
 One connection, used by one thread: calls queue up there and take effect in that order. Every
-transaction is synced before it is acknowledged (write-ahead log, `synchronous=FULL`).
+transaction is synced before it is acknowledged (rollback journal, `synchronous=EXTRA`), and its
+revision is recorded in the checkpoint beside the file. A file that is older than that, or gone, is
+refused when it is opened: topics, quotas and producer ids must not go back to an older state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from millstream.errors import MillstreamError, StorageFailed
+from millstream.errors import CorruptFile, DiskFull, MillstreamError, StorageFailed
 from millstream.metadata.interface import (
     ABSENT,
     Compare,
@@ -22,32 +25,67 @@ from millstream.metadata.interface import (
     MetadataEntry,
     check_transaction,
 )
+from millstream.metadata.metadata_checkpoint import (
+    CHECKPOINT_SUFFIX,
+    MetadataCheckpoint,
+    RevisionRecord,
+    check_digest,
+    file_digest,
+)
+from millstream.metadata.sqlite_copy import JOURNAL_SUFFIX
+from millstream.metadata.sqlite_reserve import reserve_journal, reserve_pages
 from millstream.metadata.sqlite_schema import (
     checked_entry,
     entry_checksum,
     open_connection,
+    read_revision,
     read_totals,
     translate,
     write_totals,
 )
+from millstream.metadata.sqlite_wal import check_wal_of
 from millstream.storage.disk.executor import Executor, ThreadExecutor
-from millstream.storage.disk.filesystem import OsFilesystem, parent
+from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, parent
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 AFTER_ALL_KEYS = "\x7f"
 """Sorts after every character that a key may have."""
 
+LOSS_ADVICE = (
+    "restore the newest copy, or start once with topics.adopt = true to continue with what is left"
+)
+
 _SELECT = "SELECT key, value, revision, crc32c FROM entries"
 
 
 class SqliteMetadata:
-    """Metadata in a file that only this process uses; it is created if it does not exist."""
+    """Metadata in a file that only this process uses; it is created if it does not exist.
 
-    def __init__(self, path: str, *, background: Executor | None = None) -> None:
+    It must exist if there is a checkpoint beside it, or if the caller knows that it did
+    (`must_exist`). `is_loss_accepted` opens what is there all the same, and records its revision:
+    the decision of an operator who has nothing newer.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        background: Executor | None = None,
+        must_exist: bool = False,
+        is_loss_accepted: bool = False,
+    ) -> None:
         self.path = path
         self._background = background or ThreadExecutor(1, name="millstream-metadata")
+        self._must_exist = must_exist
+        self._is_loss_accepted = is_loss_accepted
+        self._filesystem = OsFilesystem()
+        self._checkpoint = MetadataCheckpoint(self._filesystem, path + CHECKPOINT_SUFFIX)
         self._connection: sqlite3.Connection | None = None
+        self._revision = 0
+        self._has_reserve = False
         self._failed: StorageFailed | None = None
         self._watches: list[_Watch] = []
         self._is_closed = False
@@ -57,8 +95,8 @@ class SqliteMetadata:
     async def open(self) -> None:
         """Open the file and check all of it.
 
-        A file of an unknown version raises `UnknownFormat` and is not changed; a damaged one raises
-        `CorruptFile`.
+        A file of an unknown version raises `UnknownFormat` and is not changed; one that is damaged,
+        missing, or older than the last change raises `CorruptFile`.
         """
         try:
             await self._background.run(self._open)
@@ -68,12 +106,52 @@ class SqliteMetadata:
 
     def _open(self) -> None:
         try:
-            _make_file(self.path)
+            recorded = None if self._is_loss_accepted else self._checkpoint.read()
+            if _size(self._filesystem, self.path) == 0:
+                self._check_may_be_new(recorded)
+                _make_file(self._filesystem, self.path)
+            else:
+                self._check_file(recorded)
             self._connection = open_connection(self.path)
+            self._revision = read_totals(self._connection, self.path).revision
+            self._checkpoint.start(self._revision, recorded)
+            self._reserve_journal()
+            self._has_reserve = reserve_pages(self._connection)
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
         except OSError as error:
             raise StorageFailed(f"{self.path} cannot be opened: {error}") from error
+
+    def _check_may_be_new(self, recorded: RevisionRecord | None) -> None:
+        """Raise `CorruptFile` if there was a file, before an empty one takes its place."""
+        if recorded is not None and recorded.revision > 0:
+            what = f"{self._checkpoint.path} records revision {recorded.revision}"
+        elif self._must_exist and not self._is_loss_accepted:
+            what = "the node has state that depends on it"
+        else:
+            return
+        raise CorruptFile(f"{self.path} is missing or empty, but {what}; {LOSS_ADVICE}")
+
+    def _check_file(self, recorded: RevisionRecord | None) -> None:
+        """Raise `CorruptFile` unless the file is intact and up to date. Does not change it."""
+        if not self._is_loss_accepted:
+            check_wal_of(self._filesystem, self.path)
+        revision = read_revision(self.path)
+        if recorded is None:
+            return
+        if revision < recorded.revision:
+            raise CorruptFile(
+                f"{self.path} has revision {revision}, but {self._checkpoint.path} records"
+                f" revision {recorded.revision}: later changes are lost; {LOSS_ADVICE}"
+            )
+        if recorded.closed is not None:
+            check_digest(self._filesystem, self.path, recorded.closed)
+
+    def _reserve_journal(self) -> None:
+        try:
+            reserve_journal(self._filesystem, self.path + JOURNAL_SUFFIX)
+        except OSError as error:
+            logger.warning("%s: no space is reserved for changes: %s", self.path, error)
 
     async def close(self) -> None:
         """Close the file, after all calls in flight."""
@@ -81,9 +159,21 @@ class SqliteMetadata:
             return
         self._is_closed = True
         if self._connection is not None:
-            await self._background.run(self._connection.close)
+            await self._background.run(self._close)
         self._background.close()
         self._watches.clear()
+
+    def _close(self) -> None:
+        """Close the file, and record its digest if all changes are in it."""
+        self._connected().close()
+        try:
+            if self._failed is None:
+                digest = file_digest(self._filesystem, self.path)
+                self._checkpoint.finish(self._revision, digest)
+        except OSError as error:  # The next start opens it as after a crash.
+            logger.warning("%s: cannot be recorded as closed: %s", self.path, error)
+        finally:
+            self._checkpoint.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -146,9 +236,10 @@ class SqliteMetadata:
         deletes: Collection[str],
         loop: asyncio.AbstractEventLoop,
     ) -> int | None:
+        self._has_reserve = reserve_pages(self._connected())
         self._execute("BEGIN IMMEDIATE")
         try:
-            if any(self._revision(key) != revision for key, revision in compares):
+            if any(self._revision_of(key) != revision for key, revision in compares):
                 self._execute("ROLLBACK")
                 return None
             changes, revision = self._apply(puts, deletes)
@@ -156,6 +247,8 @@ class SqliteMetadata:
         except BaseException:
             self._roll_back()
             raise
+        self._revision = revision
+        self._checkpoint.write(revision)
         # From this thread, so that watchers are called even if the caller was cancelled, and
         # before the caller resumes.
         loop.call_soon_threadsafe(self._notify, changes)
@@ -172,6 +265,8 @@ class SqliteMetadata:
             old, value = self._get(key), puts.get(key)
             if old is not None:
                 totals.remove(old)
+            elif value is not None and not self._has_reserve:
+                raise DiskFull(f"{self.path}: the disk is full, so {key} cannot be created")
             if value is not None:
                 entry = MetadataEntry(key, value, totals.revision)
                 totals.add(entry)
@@ -185,7 +280,7 @@ class SqliteMetadata:
         write_totals(self._connected(), totals)
         return changes, totals.revision
 
-    def _revision(self, key: str) -> int:
+    def _revision_of(self, key: str) -> int:
         entry = self._get(key)
         return entry.revision if entry else ABSENT
 
@@ -226,6 +321,11 @@ class SqliteMetadata:
             if is_change and isinstance(translated, StorageFailed):
                 self._failed = translated  # After a failed sync the content of the disk is unknown.
             raise translated from error
+        except OSError as error:
+            translated = StorageFailed(f"{self._checkpoint.path}: {error}")
+            if is_change:
+                self._failed = translated
+            raise translated from error
 
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
         return self._connected().execute(statement, values)
@@ -252,11 +352,15 @@ class _Watch:
             self._callback(change)
 
 
-def _make_file(path: str) -> None:
+def _make_file(filesystem: Filesystem, path: str) -> None:
     """Create the file with access for its owner only, which SQLite's other files inherit."""
-    filesystem = OsFilesystem()
-    try:
+    with contextlib.suppress(FileExistsError):
         filesystem.create(path).close()
-    except FileExistsError:
-        return
     filesystem.sync_directory(parent(path))
+
+
+def _size(filesystem: Filesystem, path: str) -> int:
+    try:
+        return filesystem.size(path)
+    except FileNotFoundError:
+        return 0

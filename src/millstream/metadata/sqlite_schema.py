@@ -8,13 +8,16 @@ key, revision and value, and the tally has the number of rows and the exclusive 
 checksums: a row that is damaged, lost, or back from an older state is found when the file is
 opened.
 
-The file is identified by SQLite's `application_id`, and its version is in `user_version`.
+The file is identified by SQLite's `application_id`, and its version is in `user_version`. Version 1
+had a write-ahead log, of which SQLite drops everything from the first damaged frame on, without an
+error. Version 2 has a rollback journal: after a commit all changes are in the file itself, where
+the checksums cover them. Opening a file of version 1 converts it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -29,9 +32,10 @@ from millstream.errors import (
     UnknownFormat,
 )
 from millstream.metadata.interface import MetadataEntry
+from millstream.metadata.sqlite_copy import copied, has_hot_journal
 
 APPLICATION_ID = 0x4D4C4C4D  # "MLLM"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _PRIMARY_CODE = 0xFF  # The lower byte of SQLite's extended error codes.
 
@@ -79,23 +83,41 @@ def entry_checksum(entry: MetadataEntry) -> int:
     return crc32c(b"%s\0%d\0%s" % (entry.key.encode(), entry.revision, entry.value))
 
 
-def open_connection(path: str) -> sqlite3.Connection:
-    """Open the file, which must exist and may be empty; every commit is synced.
+def read_revision(path: str) -> int:
+    """Check all of a file and return its revision; 0 if nothing was ever written to it.
 
-    A read-only connection checks it first, so that a damaged file, or one of an unknown format, is
-    not changed.
+    The file is not changed: an interrupted transaction is undone in a copy.
     """
-    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as reading:
-        is_new = check_format(reading, path)
-        if not is_new:
-            check_integrity(reading, path)
+    if has_hot_journal(path):
+        with copied(path) as copy:
+            return _read_revision(copy, path, mode="rw")
+    return _read_revision(path, path, mode="ro")
+
+
+def _read_revision(file: str, path: str, *, mode: str) -> int:
+    with closing(sqlite3.connect(f"file:{quote(file)}?mode={mode}", uri=True)) as connection:
+        if check_format(connection, path):
+            return 0
+        check_integrity(connection, path)
+        return read_totals(connection, path).revision
+
+
+def open_connection(path: str) -> sqlite3.Connection:
+    """Open a file that was checked, or is empty; every commit is synced."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        is_new = check_format(connection, path)
+        # The journal stays, so that a change needs no space for it on a full disk.
+        (mode,) = connection.execute("PRAGMA journal_mode = PERSIST").fetchone()
+        if mode != "persist":
+            raise Unavailable(f"{path}: locked by another program: its journal mode is {mode}")
+        connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")  # Where fsync alone does not reach the disk.
+        connection.execute("PRAGMA temp_store = MEMORY")
         if is_new:
             create_tables(connection)
+        elif _number(connection, "PRAGMA user_version") != SCHEMA_VERSION:
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:
         connection.close()
         raise
@@ -111,8 +133,10 @@ def check_format(connection: sqlite3.Connection, path: str) -> bool:
         return True
     if application != APPLICATION_ID:
         raise UnknownFormat(f"{path}: a database of another program (application id {application})")
-    if version != SCHEMA_VERSION:
-        raise UnknownFormat(f"{path}: version must be {SCHEMA_VERSION}, got {version}")
+    if version not in range(1, SCHEMA_VERSION + 1):
+        raise UnknownFormat(
+            f"{path}: version must be between 1 and {SCHEMA_VERSION}, got {version}"
+        )
     return False
 
 

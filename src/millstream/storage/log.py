@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ from millstream.clock import Clock
 from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     CorruptData,
+    CorruptFile,
     DamagedRecords,
     InvalidConfig,
     LogClosed,
@@ -418,6 +420,28 @@ class Log:
         except OSError as error:
             # The file may have either epoch now: no batch may be written until that is known.
             self._go_offline(error)
+
+    async def record_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Record the topic of the log in `partition.json`; raise `CorruptFile` if it has another.
+
+        A log that is offline is not changed, and on a full disk the next opening records it.
+        """
+        if self.partition.topic_id is None and self.offline is None:
+            await self._context.metadata_file.run_exclusive(self._record_topic_id(topic_id))
+        elif self.partition.topic_id not in (None, topic_id):
+            raise CorruptFile(
+                f"{self.log_directory.directory} belongs to the topic with id"
+                f" {self.partition.topic_id}, but the metadata has id {topic_id}"
+            )
+
+    async def _record_topic_id(self, topic_id: uuid.UUID) -> None:
+        try:
+            await self._context.metadata_file.write(replace(self.partition, topic_id=topic_id))
+        except OSError as error:
+            if refusal := transient_error(self.name, error):
+                logger.warning("the topic id is not recorded: %s", refusal)
+            else:
+                self._go_offline(error)
 
     async def delete_before(self, offset: int) -> None:
         """Delete all records before `offset`. Durable when this returns.

@@ -124,6 +124,11 @@ class Maintenance:
         if not self._cleaning.locked():
             self._tasks.start(self._clean_all(is_forced=False))
 
+    def trim_now(self) -> None:
+        """Start to seal and evict without waiting for the interval, if periodic runs are on."""
+        if self._timers is not None and not self._is_stopping and not self._trimming.locked():
+            self._tasks.start(self._trim_all())
+
     async def run_once(self, *, is_forced: bool = False) -> None:
         """Maintain all logs once, and return when that is done.
 

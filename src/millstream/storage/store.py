@@ -340,21 +340,37 @@ class Store:
 
     # Logs.
 
-    async def log(self, topic: str, partition: int = 0, *, config: LogConfig | None = None) -> Log:
+    @property
+    def filesystem(self) -> Filesystem:
+        """The file system of all logs that are not of class `ephemeral`."""
+        return self._filesystem
+
+    async def log(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        config: LogConfig | None = None,
+        topic_id: uuid.UUID | None = None,
+    ) -> Log:
         """Return a log; create it if it does not exist.
 
         A `config` applies from now on. Without one, a log keeps its durability class and uses the
         settings of the store otherwise. A log that is open keeps its settings.
+
+        A `topic_id` is recorded durably in the log. Raises `CorruptFile` if the log has another.
         """
         name = LogName(check_topic(topic), check_partition(partition))
         async with self._exclusive(name):
             if self._is_closed:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
-                self._logs[name] = await self._open_log(name, config)
+                self._logs[name] = await self._open_log(name, config, topic_id)
             elif name in self._borrowed:
                 await self._apply_config(self._logs[name], config)
             self._borrowed.discard(name)
+            if topic_id is not None:
+                await self._logs[name].record_topic_id(topic_id)
             return self._logs[name]
 
     @contextlib.asynccontextmanager
@@ -398,6 +414,15 @@ class Store:
     def is_failed(self, name: LogName) -> bool:
         """Return whether a log exists and could not be read when the store was opened."""
         return name in self._failed
+
+    def end_offset_of(self, name: LogName) -> int | None:
+        """Return the end of a log, open or not; `None` if it cannot be read."""
+        if (log := self._logs.get(name)) is not None:
+            return log.end_offset
+        if (recovered := self._recovered.get(name)) is None:
+            return None
+        segments, start = recovered.segments, recovered.partition.start_offset
+        return max(start, segments[-1].next_offset) if segments else start
 
     def config_of(self, name: LogName) -> LogConfig:
         """Return the settings that maintenance uses for a log that is not open."""
@@ -449,6 +474,10 @@ class Store:
     def recovered(self) -> dict[LogName, list[str]]:
         """Return the repairs made when the store was opened, as messages, by log."""
         return {name: log.actions for name, log in self._recovered.items() if log.actions}
+
+    def topic_directory(self, topic: str) -> str:
+        """Return the directory of the logs of a topic, except for those of class `ephemeral`."""
+        return join(self.path, TOPICS_DIRECTORY, check_topic(topic))
 
     async def reopen(self, topic: str, partition: int = 0) -> Log:
         """Close a log, recover it and open it again, so that an offline log can be used."""
@@ -545,15 +574,17 @@ class Store:
         self._trash_removals.add(done)
         done.add_done_callback(self._trash_removals.discard)
 
-    async def _open_log(self, name: LogName, config: LogConfig | None) -> Log:
+    async def _open_log(
+        self, name: LogName, config: LogConfig | None, topic_id: uuid.UUID | None = None
+    ) -> Log:
         if name in self._failed:
             raise self._failed[name]
         try:
-            return await self._background.run(lambda: self._make_log(name, config))
+            return await self._background.run(lambda: self._make_log(name, config, topic_id))
         except OSError as error:
             raise StorageFailed(f"{name} cannot be opened: {error}") from error
 
-    def _make_log(self, name: LogName, config: LogConfig | None) -> Log:
+    def _make_log(self, name: LogName, config: LogConfig | None, topic_id: uuid.UUID | None) -> Log:
         """Create or open a log. Blocks: the name of a new one is durable before it is used."""
         recovered = self._recovered.get(name)
         if config is None:
@@ -574,7 +605,7 @@ class Store:
         ):
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
             _make_directory(log_directory.filesystem, log_directory.directory)
-            recovered = RecoveredLog(PartitionMetadata(config.durability))
+            recovered = RecoveredLog(PartitionMetadata(config.durability, topic_id=topic_id))
             write_partition_metadata(
                 log_directory.filesystem, log_directory.directory, recovered.partition
             )
@@ -633,8 +664,13 @@ class Store:
         """Run maintenance of all logs every `upkeep_interval_ms` until the store is closed.
 
         Call it on the event loop of the store, which also provides the timers unless `timers` are
-        given. A second call has no effect.
+        given. A second call has no effect. Blocks while it creates the ballast file in a new
+        directory: the disk may be full before the first run.
         """
+        try:
+            self._ballast.ensure()
+        except OSError as error:
+            logger.warning("%s: the ballast file cannot be created: %s", self.path, error)
         self.maintenance.start(timers or asyncio.get_running_loop())
 
     def plan_evictions(self) -> list[tuple[LogName, Eviction]]:

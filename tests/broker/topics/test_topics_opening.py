@@ -10,11 +10,14 @@ import msgspec
 import pytest
 
 from millstream.broker.topics.configs.topic_settings import DURABILITY
-from millstream.broker.topics.topic import TopicRow, encode_row, topic_key
+from millstream.broker.topics.topic import Topic, TopicRow, encode_row, topic_key
+from millstream.broker.topics.topics import Topics
 from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.errors import CorruptFile, InvalidConfig, StorageFailed, UnknownFormat
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.records.record import Record
+from millstream.storage.files.partition_metadata import read_partition_metadata
+from millstream.storage.store import LogName
 from millstream.testing import SimulatedFilesystem
 from tests.broker.topic_nodes import make_store, make_topics, running
 from tests.in_loop import in_loop
@@ -189,6 +192,81 @@ async def test_adopting_that_was_cut_short_is_done_the_next_time():
         await store.close()
     async with running(kept, disk) as topics:
         assert [topic.name for topic in topics.all()] == ["a", "b"]
+
+
+# Logs whose topic the metadata has lost.
+
+
+async def create_with_records(topics: Topics, name: str) -> Topic:
+    topic = await topics.create(name)
+    await topic.partitions[0].open()
+    await topic.partitions[0].log.append_records([Record(b"kept")])
+    return topic
+
+
+@in_loop
+async def test_a_log_whose_topic_the_metadata_has_lost_is_reported_and_left_alone(caplog):
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    async with running(metadata, disk) as topics:
+        lost = await create_with_records(topics, "a")
+        await create_with_records(topics, "b")
+    await metadata.transact(deletes=[topic_key("a")])
+    before = {path: disk.content(path) for path in disk.paths() if "/topics/a/" in path}
+    with caplog.at_level(logging.ERROR):
+        async with running(metadata, disk) as topics:
+            assert [topic.name for topic in topics.all()] == ["b"]
+            assert list(topics.unknown) == ["a"]
+            message = topics.unknown["a"]
+            assert f"/data/topics/a belongs to the topic with id {lost.id}" in message
+            assert "topics.adopt = true" in message
+            for creating in (topics.create("a"), topics.ensure("a"), topics.put("a")):
+                with pytest.raises(CorruptFile, match="belongs to the topic with id"):
+                    await creating
+            assert topics.log_config_of(LogName("a", 0)) is None, "retention leaves it alone"
+    assert message in caplog.text
+    assert {path: disk.content(path) for path in before} == before
+
+
+@in_loop
+async def test_lost_topics_are_adopted_under_their_ids_if_the_operator_says_so():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    async with running(metadata, disk) as topics:
+        lost = await create_with_records(topics, "a")
+    async with running(MemoryMetadata(), disk, BrokerConfig(adopt_topics=True)) as topics:
+        found = topics.get("a")
+        assert found.id == lost.id
+        assert not topics.unknown
+        await found.partitions[0].open()
+        assert found.partitions[0].log.end_offset == 1
+
+
+@in_loop
+async def test_a_row_from_before_the_topic_was_created_again_is_reported():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    async with running(metadata, disk) as topics:
+        await create_with_records(topics, "a")
+        old = await metadata.get(topic_key("a"))
+        await topics.delete("a")
+        new = await create_with_records(topics, "a")
+    assert old is not None
+    await metadata.transact(puts={old.key: old.value})
+    async with running(metadata, disk) as topics:
+        assert f"id {new.id}, but the metadata has id" in topics.unknown["a"]
+        with pytest.raises(CorruptFile, match=f"belongs to the topic with id {new.id}"):
+            await topics.get("a").partitions[0].open()
+    async with running(metadata, disk, BrokerConfig(adopt_topics=True)) as topics:
+        assert topics.get("a").id == new.id
+        await topics.get("a").partitions[0].open()
+
+
+@in_loop
+async def test_a_log_of_an_older_release_gets_the_id_of_its_topic_when_it_is_opened():
+    disk, metadata = SimulatedFilesystem(), MemoryMetadata()
+    await embed(disk, ("a", 0), config=LogConfig())
+    async with running(metadata, disk) as topics:
+        await topics.get("a").partitions[0].open()
+        expected = topics.get("a").id
+    assert read_partition_metadata(disk, "/data/topics/a/0").topic_id == expected
 
 
 # Invalid rows.

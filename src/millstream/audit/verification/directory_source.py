@@ -59,7 +59,7 @@ class DirectorySource:
         row = None
         if self._topics is not None:
             row = self._topics.get(partition.topic)
-            if row is None:
+            if row is None or row.state != "live":
                 return f"topic {partition.topic!r} does not exist"
         if not is_topic(partition.topic):
             return f"{partition.topic!r} is not a valid topic name"

@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from millstream.audit.verification.ack_index import AckIndex, IndexedAck
 from millstream.audit.verification.directory_source import DirectorySource
+from millstream.audit.verification.metadata_check import verify_metadata
 from millstream.audit.verification.node_source import NodeSource
 from millstream.audit.verification.partition_check import PartitionCheck
 from millstream.audit.verification.probes import Probes
 from millstream.audit.verification.report import AckOutcome, Report
 from millstream.audit.verification.source import PartitionFacts, VerificationSource
-from millstream.errors import UnknownTopic
+from millstream.broker.partition.producers.snapshot import SNAPSHOT_FILE, read_snapshot
+from millstream.errors import CorruptFile, UnknownFormat, UnknownTopic
 from millstream.records.topic_partition import TopicPartition
-from millstream.storage.disk.filesystem import Filesystem, OsFilesystem
+from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
 from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.inspect.catalog import (
     Finding,
@@ -24,12 +26,23 @@ from millstream.storage.inspect.catalog import (
     log_names,
     store_paths,
     survey_partition,
+    unusable_file_finding,
 )
 from millstream.storage.inspect.verify_segment import SegmentResult, verify_segment
 from millstream.storage.inspect.verify_store import SegmentChecks, verify_partition, verify_store
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done, and the total."""
+
+
+def verify_snapshot(disk: Filesystem, directory: str) -> Iterator[Finding]:
+    """Check the producer snapshot of a partition. A missing one is made again."""
+    try:
+        read_snapshot(disk, directory, now_ms=0)
+    except FileNotFoundError:
+        return
+    except (CorruptFile, UnknownFormat, OSError) as error:
+        yield unusable_file_finding(join(directory, SNAPSHOT_FILE), error)
 
 
 ProbesFactory = Callable[[TopicPartition, PartitionFacts], Probes]
@@ -73,12 +86,18 @@ class Verification:
         check_directory(disk, data)
         for finding in self._files(disk, data):
             self.report.add_finding(finding)
-        source = DirectorySource(data, filesystem=disk, on_bytes=self._note)
-        for partition, acks in self._ack_index.partitions():
-            self._check(source, partition, acks)
+        if self._ack_index.count:
+            source = DirectorySource(data, filesystem=disk, on_bytes=self._note)
+            for partition, acks in self._ack_index.partitions():
+                self._check(source, partition, acks)
         return self.report
 
     def _files(self, disk: Filesystem, data: str) -> Iterator[Finding]:
+        if isinstance(disk, OsFilesystem) and not self._topics:  # SQLite has no other.
+            yield from verify_metadata(disk, data)
+        for name in log_names(disk, data):
+            if not self._topics or name.topic in self._topics:
+                yield from verify_snapshot(disk, log_directory(data, name))
         if not self._topics:
             for path in store_paths(disk, data):
                 before = self.report.bytes

@@ -6,9 +6,12 @@ Metadata defines which topics exist, one row for each; the logs follow it. Rules
    used.
 2. Deleting a topic marks its row, durably, and from then on the topic does not exist for anyone;
    then its logs are deleted, then its row. A marked row that is found at the start is finished.
-3. A log without a row, or beyond the partitions of its row, was created by an embedded store: the
-   row follows it. Its retention is unknown, so such a topic keeps its records forever, until it is
-   configured otherwise.
+3. A log without a row, or beyond the partitions of its row, and without a topic id, was created by
+   an embedded store: the row follows it. Its retention is unknown, so such a topic keeps its
+   records forever, until it is configured otherwise.
+4. A log with the id of a topic that has no row shows that metadata was lost. It is reported and
+   left alone, and its name cannot be used, until an operator restores the metadata, removes the
+   directory, or has it adopted (`topics.adopt`) under its id.
 
 Changes of one topic run one after the other, each to its end, even if its caller disconnects. State
 in memory is changed only after that on the disk.
@@ -43,6 +46,7 @@ from millstream.broker.topics.topic import (
 )
 from millstream.config.schema import BrokerConfig, Durability, LogConfig
 from millstream.errors import (
+    CorruptFile,
     InvalidConfig,
     InvalidName,
     InvalidPartitions,
@@ -98,6 +102,8 @@ class Topics:
         """Topics that are being created or extended, and the number of their new partitions."""
         self._deleting: dict[str, int] = {}
         """Deleted topics whose rows still exist, with the revisions of these."""
+        self.unknown: dict[str, str] = {}
+        """Topics on the disk that are not in the metadata, with an explanation for each."""
         self._locks = KeyedLocks()
         self._callbacks: list[Callable[[TopicChange], None]] = []
         self.vetoes: list[Callable[[Topic, TopicConfig], None]] = []
@@ -139,16 +145,41 @@ class Topics:
                 continue
             topic = self._topics.get(name)
             count = max(partitions) + 1
+            topic_id = self._id_on_disk(name, partitions)
+            if topic_id is not None and (topic is None or topic.id != topic_id):
+                if not self._config.adopt_topics:
+                    self._report_unknown(name, topic_id, topic)
+                    continue
+                if topic is not None:
+                    topic = await self._replace_id(topic, topic_id)
             try:
                 if topic is None:
                     self._check_partition_limit(name, count)
-                    await self._adopt_topic(name, partitions)
+                    await self._adopt_topic(name, partitions, topic_id)
                 elif count > topic.partition_count:
                     await self._add_partitions(name, count, is_validate_only=False)
             except InvalidPartitions as error:
                 logger.error("cannot adopt the logs of %s: %s", name, error)  # noqa: TRY400
 
-    async def _adopt_topic(self, name: str, partitions: Sequence[int]) -> None:
+    def _id_on_disk(self, name: str, partitions: Sequence[int]) -> uuid.UUID | None:
+        """Return the id of the topic by which a broker created its logs, if one did."""
+        logs = (self._store.recovered_log(LogName(name, number)) for number in partitions)
+        ids = (log.partition.topic_id for log in logs if log is not None)
+        return next(filter(None, ids), None)
+
+    def _report_unknown(self, name: str, topic_id: uuid.UUID, topic: Topic | None) -> None:
+        """Report logs whose topic the metadata does not have: it is not up to date."""
+        found = "no topic of that name" if topic is None else f"id {topic.id} for that name"
+        self.unknown[name] = (
+            f"{self._store.topic_directory(name)} belongs to the topic with id {topic_id}, but the"
+            f" metadata has {found}; restore meta.db, or remove the directory while the node is"
+            " stopped, or start once with topics.adopt = true"
+        )
+        logger.error("%s", self.unknown[name])
+
+    async def _adopt_topic(
+        self, name: str, partitions: Sequence[int], topic_id: uuid.UUID | None
+    ) -> None:
         count = max(partitions) + 1
         log = await self._any_log(name, partitions)
         node = self._store.log_config.durability
@@ -156,12 +187,26 @@ class Topics:
         configs = {RETENTION_MS: str(NO_LIMIT)}
         if kept is not node:
             configs[DURABILITY] = kept.value
-        row = TopicRow(id=self.new_id(), partitions=count, configs=configs)
+        is_free = topic_id is not None and topic_id not in self._by_id
+        row = TopicRow(
+            id=topic_id if topic_id and is_free else self.new_id(),
+            partitions=count,
+            configs=configs,
+        )
         topic = Topic(name, row, await self._put(name, row, ABSENT), self._parse(configs))
         if log is not None:
             await log.reconfigure(topic.config.log_config())
         self._add(topic)
         logger.info("adopted topic %s with %d partitions", name, count)
+
+    async def _replace_id(self, topic: Topic, topic_id: uuid.UUID) -> Topic:
+        """Give a topic the id that its logs have: its row is from before it was created again."""
+        row = msgspec.structs.replace(topic.row, id=topic_id)
+        revision = await self._put(topic.name, row, topic.revision)
+        self._remove(topic)
+        replaced = Topic(topic.name, row, revision, topic.config)
+        self._add(replaced)
+        return replaced
 
     async def _any_log(self, name: str, partitions: Sequence[int]) -> Log | None:
         """Return the first healthy log of a topic: it knows its durability class."""
@@ -286,6 +331,8 @@ class Topics:
     ) -> Topic:
         if name in self._topics:
             raise TopicExists(f"topic {name!r} already exists")
+        if name in self.unknown:
+            raise CorruptFile(self.unknown[name])
         self._check_collision(name)
         count = self._config.num_partitions if partitions is None else partitions
         row = TopicRow(id=NO_ID, partitions=count, configs=dict(config.overrides))
@@ -473,6 +520,8 @@ class Topics:
         if is_altered:
             await self._reconfigure(topic, config)
             self._notify(topic, TopicEvent.ALTERED)
+            if self._store.health.full():  # The change may be meant to free space.
+                self._store.maintenance.trim_now()
 
     async def _replace_row(self, topic: Topic, count: int, config: TopicConfig) -> None:
         row = msgspec.structs.replace(topic.row, partitions=count, configs=dict(config.overrides))

@@ -281,6 +281,17 @@ class TransactionCoordinator:
 
     # Requests of the produce path.
 
+    @property
+    def greatest_producer_id(self) -> int:
+        """The greatest producer id of all transactional ids; -1 if there is none."""
+        transactions = (slot.transaction for slot in self._store.slots.values())
+        ids = (
+            max(transaction.producer.id, transaction.next_producer_id or 0)
+            for transaction in transactions
+            if transaction is not None
+        )
+        return max(ids, default=-1)
+
     def is_ongoing(self, producer_id: int, producer_epoch: int, topic: str, partition: int) -> bool:
         """Return, without waiting, whether a batch of this producer may be appended here.
 

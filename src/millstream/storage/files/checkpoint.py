@@ -16,6 +16,9 @@ still read, and written if there are more offsets than the field can hold.
 After a crash it distinguishes an unfinished write, which may be cut off, from a lost one, which
 must be reported; and it tells where the log ended if its last batches are lost. The file exists
 only while a segment has no seal, and losing it costs no data.
+
+A damaged slot is not reported as damage: it cannot be told from one that a power cut has torn. The
+other slot, or none, is used instead, so less of the log is attested, as if the slot had been late.
 """
 
 from __future__ import annotations

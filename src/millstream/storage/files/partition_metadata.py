@@ -20,10 +20,15 @@ these fields has a value:
                        apply to files, and the time of the retention clock at which they were made
     tombstones_due_ms  when the next tombstone may be removed, by the retention clock; only if one
                        waits
+
+A log that a broker created has, in all versions, the id of its topic (`topic_id`); other releases
+ignore it. A log with an id that is not in the metadata shows that the metadata was lost. A log
+without one was created by an embedded store.
 """
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,6 +96,9 @@ class PartitionMetadata:
     tombstones_due_ms: int = 0
     """When compaction may remove the next known tombstone, by the retention clock; 0 is never."""
 
+    topic_id: uuid.UUID | None = None
+    """The id of the topic in the metadata of a broker; `None` if no broker has used the log."""
+
     @property
     def leader_epoch(self) -> int:
         """The newest epoch."""
@@ -152,8 +160,9 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
             is_rewritten=bool(content.get("is_rewritten", False)),
             tombstones_due_ms=int(content.get("tombstones_due_ms", 0)),
             deletions=tuple(_deletion(item) for item in content.get("deletions", ())),
+            topic_id=uuid.UUID(content["topic_id"]) if "topic_id" in content else None,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{path}: {error!r}") from error
     if not partition.epochs:
         raise CorruptFile(f"{path}: no leader epoch")
@@ -179,6 +188,8 @@ def write_partition_metadata(
         "start_offset": partition.start_offset,
         "leader_epochs": epochs,
     }
+    if partition.topic_id is not None:
+        content["topic_id"] = str(partition.topic_id)
     version = _VERSION_UNTIL_REWRITING if partition.start_offset > 0 else _VERSION_UNTIL_DELETION
     later: dict[str, Any] = {
         "eviction_floor": partition.eviction_floor,
