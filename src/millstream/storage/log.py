@@ -31,7 +31,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from millstream.clock import Clock
+from millstream.clock import Clock, Timers
 from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     InvalidConfig,
@@ -113,6 +113,7 @@ class Log:
         committer: GroupCommitter,
         budget: ByteBudget,
         recovered: RecoveredLog,
+        timers: Timers | None = None,
         retention_now_ms: Callable[[], int] | None = None,
         deletions_max: int = DELETIONS_MAX,
         on_open: Callable[[Log], None] = lambda _: None,
@@ -162,8 +163,9 @@ class Log:
         self._start = LogStart(context, removal_hooks=lambda: self.removal_hooks)
         self._commit = CommitState(
             context,
-            durability=config.durability,
+            config=config,
             clock=clock,
+            timers=timers,
             committer=committer,
             queue=self._queue,
             log_start=self._start,
@@ -385,6 +387,35 @@ class Log:
         batch = build_batch(records, now_ms=self._clock.wall_ms(), codec=codec)
         return await self.append(batch, is_checked=True, timeout=timeout)
 
+    @property
+    def synced_offset(self) -> int:
+        """The end of the records that survive a power cut; at most `next_offset`.
+
+        In a log of class `fsync` it is `end_offset`. In one of class `disk` or `memory` it follows
+        within `flush_ms`.
+        """
+        return self._commit.synced_offset
+
+    async def flush(self, until: int | None = None) -> None:
+        """Return once the records before `until`, or all admitted ones, survive a power cut.
+
+        Syncs now instead of after `flush_ms`; callers at the same time share a sync. `Unavailable`
+        means that records before `until` were refused after this was called.
+        """
+        if self.config.durability is Durability.EPHEMERAL:
+            raise RequestError(f"{self.name} is ephemeral: memory cannot be flushed")
+        queue = self._queue
+        if until is None:
+            until = queue.next_offset
+        if not 0 <= until <= queue.next_offset:
+            raise RequestError(f"until must be between 0 and {queue.next_offset}, got {until}")
+        while self.synced_offset < until:
+            self._check_writable()
+            if queue.next_offset < until:
+                raise Unavailable(f"{self.name}: records from {queue.next_offset} on were refused")
+            self._commit.sync_now()
+            await self._context.tasks.changed()
+
     # Changes.
 
     async def begin_epoch(self, number: int) -> None:
@@ -542,6 +573,7 @@ class Log:
                 files = [self._segments.open_file(s) for s in self._segments.unsealed]
                 await context.background.run(partial(sync_all, self.log_directory, files))
                 self._commit.is_directory_dirty = False
+                self._commit.forget_unsynced()
             await context.metadata_file.write(partition)
         except SegmentSyncFailed as failed:
             self._go_offline(failed.cause)
@@ -554,7 +586,7 @@ class Log:
 
     def _apply_config(self, config: LogConfig) -> None:
         self.config = config
-        self._commit.durability = config.durability
+        self._commit.apply_config(config)
         self._segments.apply_config(config)
         self._queue.apply_config(config)  # Last: it admits batches that waited.
 
@@ -799,6 +831,7 @@ class Log:
     def _stop_accepting(self) -> LogClosed:
         """Refuse new batches, and stop the cleaner; its run is one of the tasks to wait for."""
         self._is_closing = True
+        self._commit.cancel_background_sync()
         self._queue.refusal = closed = LogClosed(f"{self.name} is closed")
         self._cleaner.stop()
         return closed

@@ -140,6 +140,7 @@ class Store:
         clock: Clock | None = None,
         background: Executor | None = None,
         syncer: Syncer | None = None,
+        timers: Timers | None = None,
         page_cache_probe: PageCacheProbe | None = None,
     ) -> None:
         self.path = path
@@ -151,6 +152,7 @@ class Store:
             self.config.sync_threads, name="millstream-disk"
         )
         self._syncer = syncer
+        self._timers = timers
         self.totals = StoreTotals()
         """Totals of all logs since the store was opened."""
         self._committer = GroupCommitter(self._background, syncer, self.totals)
@@ -585,6 +587,7 @@ class Store:
             committer=self._committer,
             budget=self._budget,
             recovered=recovered,
+            timers=self._timers,
             retention_now_ms=self.now_ms,
             deletions_max=self.config.deletions_max,
             on_open=self._limit_open_files,
