@@ -203,17 +203,18 @@ class LogConfig(_Limited):
     """Such a log is also synced as soon as this many of its records are not synced."""
 
     retention_ms: int | None = None
-    """A segment is deleted when it was closed longer ago than this. Ages are measured by the
-    retention clock, which setting the system time does not change.
+    """A record is deleted when it was appended longer ago than this, at most a hundredth of this
+    time and two intervals of maintenance later. Ages are measured by the retention clock, which
+    setting the system time does not change.
     """
 
     retention_bytes: int | None = None
-    """The oldest segments are deleted while the remaining ones hold at least this many bytes: never
-    less is kept, and up to one segment more. A log that rejects never holds more.
+    """Readers see the newest batches with at most this many bytes, and always the last batch. Files
+    are deleted later, by whole segments. A log that rejects never holds more.
     """
 
     retention_records: int | None = None
-    """Like `retention_bytes`, counted in records."""
+    """Readers see exactly the last so many records."""
 
     discard: Discard = Discard.OLD
     """What happens when the log exceeds `retention_bytes` or `retention_records`: the oldest

@@ -67,7 +67,7 @@ from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.files.partition_metadata import PartitionMetadata
 from millstream.storage.recovery.log_recovery import RecoveredLog
-from millstream.storage.retention.eviction import Eviction, plan_eviction, record_count
+from millstream.storage.retention.eviction import Eviction, next_age_mark, plan_eviction
 from millstream.storage.retention.key_deletions import (
     DELETIONS_MAX,
     KeyDeletions,
@@ -76,6 +76,7 @@ from millstream.storage.retention.key_deletions import (
 )
 from millstream.storage.retention.log_start import LogStart
 from millstream.storage.retention.removal_hooks import RemovalHooks
+from millstream.storage.retention.size_caps import caps_of, record_count
 from millstream.storage.segment.counters import LogCounters
 from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
 from millstream.storage.segment.log_context import LogContext
@@ -141,6 +142,7 @@ class Log:
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_closing = False
         self._is_closed = False
+        self._has_begun_retention = False
         partition, end = recovered.partition, _end_of(recovered)
         self._state = LogState(
             log_directory.directory,
@@ -468,12 +470,37 @@ class Log:
         snapshot = self._state.snapshot
         return plan_eviction(
             snapshot.segments,
-            start=snapshot.start,
+            start=self.partition.start_offset,
             committed=snapshot.committed.offset,
             config=self.config,
             now_ms=self._retention_now_ms(),
             needed_offset=self.needed_offset,
+            age_marks=self.partition.age_marks,
         )
+
+    async def begin_retention(self) -> None:
+        """Let readers see no more than the limits of bytes and records allow, from now on.
+
+        Called once, after the removal hooks are set, if the log has any: they may need records
+        that the limits leave out. What the log showed with other limits does not come back.
+        """
+        self._has_begun_retention = True
+        self._start.begin_caps()
+        if self.offline is None:
+            await self._context.metadata_file.run_exclusive(
+                self._start.change_caps(caps_of(self.config))
+            )
+
+    async def mark_age(self) -> None:
+        """Note how old the records are that the log has now, if it is time for that."""
+        mark = next_age_mark(
+            self.partition.age_marks,
+            committed=self.end_offset,
+            config=self.config,
+            now_ms=self._retention_now_ms(),
+        )
+        if mark is not None and self.end_offset > self.start_offset:
+            await self._start.add_age_mark(mark)
 
     @property
     def needed_offset(self) -> int | None:
@@ -544,6 +571,8 @@ class Log:
         await self._context.metadata_file.run_exclusive(self._reconfigure(config))
 
     async def _reconfigure(self, config: LogConfig) -> None:
+        if self._has_begun_retention:
+            await self._start.change_caps(caps_of(config))
         before, after = self.config.durability, config.durability
         if before is after:
             self._apply_config(config)

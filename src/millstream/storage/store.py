@@ -82,6 +82,7 @@ from millstream.storage.retention.retention_clock import (
     load_retention_clock,
     save_retention_clock,
 )
+from millstream.storage.retention.size_caps import caps_of
 from millstream.storage.segment.counters import StoreTotals
 from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
 from millstream.storage.segment.segment import LogDirectory
@@ -326,6 +327,9 @@ class Store:
             seal = segment.seal
             if max(seal.created_ms, seal.sealed_ms) < since_ms:
                 segment.seal = replace(seal, created_ms=since_ms, sealed_ms=since_ms)
+        partition = recovered.partition
+        marks = tuple(mark._replace(ms=max(mark.ms, since_ms)) for mark in partition.age_marks)
+        recovered.partition = replace(partition, age_marks=marks)
         return recovered
 
     def _log_directory(self, name: LogName, config: LogConfig) -> LogDirectory:
@@ -342,8 +346,18 @@ class Store:
 
     # Logs.
 
-    async def log(self, topic: str, partition: int = 0, *, config: LogConfig | None = None) -> Log:
+    async def log(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        config: LogConfig | None = None,
+        is_managed: bool = False,
+    ) -> Log:
         """Return a log; create it if it does not exist.
+
+        The caller that first opens it with `is_managed` sets its removal hooks and then calls its
+        `begin_retention`.
 
         A `config` applies from now on. Without one, a log keeps its durability class and uses the
         settings of the store otherwise. A log that is open keeps its settings.
@@ -353,7 +367,9 @@ class Store:
             if self._is_closed:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
-                self._logs[name] = await self._open_log(name, config)
+                log = self._logs[name] = await self._open_log(name, config)
+                if not is_managed:
+                    await log.begin_retention()
             elif name in self._borrowed:
                 await self._apply_config(self._logs[name], config)
             self._borrowed.discard(name)
@@ -380,7 +396,8 @@ class Store:
             if name not in self._logs:
                 if name not in self._recovered and name not in self._failed:
                     raise UnknownLog(f"{name} does not exist")
-                self._logs[name] = await self._open_log(name, self._configs.get(name))
+                log = self._logs[name] = await self._open_log(name, self._configs.get(name))
+                await log.begin_retention()
                 self._borrowed.add(name)
             return self._logs[name]
 
@@ -567,7 +584,7 @@ class Store:
         ):
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
             _make_directory(log_directory.filesystem, log_directory.directory)
-            recovered = RecoveredLog(PartitionMetadata(config.durability))
+            recovered = RecoveredLog(PartitionMetadata(config.durability, caps=caps_of(config)))
             write_partition_metadata(
                 log_directory.filesystem, log_directory.directory, recovered.partition
             )

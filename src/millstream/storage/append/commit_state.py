@@ -215,6 +215,8 @@ class CommitState:
         """Publish and acknowledge everything before `position`."""
         context, written = self._context, self.written
         context.state.commit(position)
+        if self._log_start.is_capped:
+            self._log_start.apply_caps()
         committed_bytes = 0
         while written and written[0].offset < position.offset:
             append = written.popleft()

@@ -65,9 +65,10 @@ _SETTINGS = (
         server_name="log.retention.ms",
         log_field="retention_ms",
         meaning="How long records are kept at least, if `cleanup.policy` has `delete`; -1 is"
-        " forever. The age of a record counts from when its segment was closed here, by the"
-        " retention clock, not from its timestamp. Whole segments are deleted, so a record may be"
-        " kept longer: a segment is closed at this age, unless `segment.ms` closes it before.",
+        " forever. The age of a record counts from when it was written here, by the"
+        " retention clock, not from its timestamp. Readers see a record for at most a hundredth of"
+        " this time and two maintenance intervals longer. Files are deleted by whole segments: a"
+        " segment is closed at this age, unless `segment.ms` closes it before.",
     ),
     TopicSetting(
         "retention.bytes",
@@ -78,9 +79,10 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.retention.bytes",
         log_field="retention_bytes",
-        meaning="Size of a partition above which its oldest segments are deleted, if"
-        " `cleanup.policy` has `delete`; -1 is no limit. Whole segments are deleted, and never so"
-        f" many that less than this is left. With `{DISCARD}`, batches are rejected instead.",
+        meaning="Size of a partition, if `cleanup.policy` has `delete`; -1 is no limit. Readers see"
+        " the newest batches with at most this many bytes, and always the last batch; Kafka keeps"
+        " up to a segment more. Files are deleted later, by whole segments. A topic with"
+        f" `{DISCARD}=reject` rejects batches instead.",
     ),
     TopicSetting(
         RETENTION_RECORDS,
@@ -91,7 +93,8 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name=RETENTION_RECORDS,
         log_field="retention_records",
-        meaning="The same as `retention.bytes`, counted in records. Not a Kafka config.",
+        meaning="The same as `retention.bytes`, counted in records: readers see exactly the last so"
+        " many. Not a Kafka config.",
     ),
     TopicSetting(
         DISCARD,
@@ -281,9 +284,9 @@ _SETTINGS = (
         server_name=DURABILITY,
         log_field="durability",
         meaning="What an acknowledged record survives: with `fsync` a power failure, with `disk` a"
-        " crash of the process and, after `flush.ms`, a power failure, with `memory` neither, though"
-        " it is written soon after and synced as `disk` is; with"
-        " `ephemeral` it is kept in memory only. A topic cannot become or cease to be ephemeral."
+        " crash of the process and, after `flush.ms`, a power failure, with `memory` neither,"
+        " though it is written soon after and synced like `disk`; with `ephemeral` it is kept in"
+        " memory only. A topic cannot become or cease to be ephemeral."
         " Not a Kafka config.",
     ),
     TopicSetting(
