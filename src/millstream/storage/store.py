@@ -55,7 +55,7 @@ from millstream.storage.disk.io_priority import (
 )
 from millstream.storage.disk.memory_filesystem import MemoryFilesystem
 from millstream.storage.disk.page_cache import PageCacheProbe, detect_page_cache_probe
-from millstream.storage.disk.syncer import Syncer, probe_syncer
+from millstream.storage.disk.syncer import KernelSyncer, Syncer, probe_syncer
 from millstream.storage.files.ballast import BallastFile
 from millstream.storage.files.document import read_document, write_document
 from millstream.storage.files.index import SegmentIndex
@@ -240,6 +240,12 @@ class Store:
             self._syncer = probe_syncer(file)
             self._committer = GroupCommitter(self._background, self._syncer, self.totals)
             file.close()
+            if self._syncer is None:
+                logger.warning(
+                    "%s: the kernel does not sync files asynchronously here; threads do, and a"
+                    " single append takes about twice as long",
+                    self.path,
+                )
             if self.config.replay_priority is ReplayPriority.IDLE and is_granted(IDLE):
                 self.replay_priority = ReplayPriority.IDLE
         logger.info("%s: sync backend: %s", self.path, self.sync_backend)
@@ -254,6 +260,12 @@ class Store:
     def sync_backend(self) -> str:
         """Whether commits are synced by the kernel (asynchronous I/O) or by threads."""
         return "kernel" if self._syncer else "threads"
+
+    @property
+    def sync_fallbacks(self) -> int:
+        """Commits that were meant for the kernel and that it did not take."""
+        refusals = self._syncer.refusals if isinstance(self._syncer, KernelSyncer) else 0
+        return self.totals.sync_fallbacks + refusals
 
     def _check_format(self) -> None:
         """Check the format of the directory, and record it in a new one; another is not touched."""

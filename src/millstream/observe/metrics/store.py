@@ -28,6 +28,7 @@ from millstream.observe.metrics.metric import (
     histogram,
 )
 from millstream.storage.log import Log
+from millstream.storage.segment.counters import BATCH_BYTES_BUCKETS, BATCH_RECORDS_BUCKETS
 from millstream.storage.store import Store
 
 LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
@@ -107,7 +108,7 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     ),
     counter(
         "millstream_log_evicted_records_total",
-        "Records in the segments deleted by retention.",
+        "Records deleted by retention.",
         lambda log: log.counters.evicted_records,
     ),
     counter(
@@ -240,6 +241,19 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         LATENCY_BUCKETS,
         lambda store: store.totals.syncs,
     ),
+    bucket_counter(
+        "millstream_store_batch_bytes_within_total",
+        "Written batches of up to this many bytes (le), cumulative, headers included.",
+        BATCH_BYTES_BUCKETS,
+        lambda store: store.totals.batch_bytes,
+    ),
+    bucket_counter(
+        "millstream_store_batch_records_within_total",
+        "Written batches of up to this many records (le), cumulative. If most have one record,"
+        " clients do not batch.",
+        BATCH_RECORDS_BUCKETS,
+        lambda store: store.totals.batch_records,
+    ),
     gauge(
         "millstream_store_recovered_bytes",
         "Bytes scanned when the data was opened; 0 after a clean shutdown.",
@@ -274,6 +288,11 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
             MetricSample(labels=("kernel",), read=lambda store: store.sync_backend == "kernel"),
             MetricSample(labels=("threads",), read=lambda store: store.sync_backend == "threads"),
         ),
+    ),
+    counter(
+        "millstream_store_sync_fallbacks_total",
+        "Commits for which the kernel had no capacity, or which it refused: a thread synced them.",
+        lambda store: store.sync_fallbacks,
     ),
     counter(
         "millstream_store_cold_reads_total",

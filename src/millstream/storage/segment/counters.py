@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 
 from millstream.histogram import Histogram
 
+BATCH_BYTES_BUCKETS = tuple(float(4**power) for power in range(3, 13))
+"""Upper bounds in bytes: 64 bytes to 16 MiB."""
+BATCH_RECORDS_BUCKETS = tuple(float(4**power) for power in range(9))
+"""Upper bounds in records: 1 to 65,536."""
+
 
 @dataclass(slots=True)
 class StoreTotals:
@@ -16,7 +21,13 @@ class StoreTotals:
     syncs: Histogram = field(default_factory=Histogram)
     """Durations of successful commits."""
     commits: Histogram = field(default_factory=Histogram)
-    """Durations from the first write of a commit to its end."""
+    """Durations from the first write of a commit of class `fsync` to its end."""
+    batch_bytes: Histogram = field(default_factory=lambda: Histogram(BATCH_BYTES_BUCKETS))
+    """Sizes of written batches."""
+    batch_records: Histogram = field(default_factory=lambda: Histogram(BATCH_RECORDS_BUCKETS))
+    """Numbers of records in written batches."""
+    sync_fallbacks: int = 0
+    """Commits that a thread synced because the kernel took no more."""
 
 
 @dataclass(slots=True)
