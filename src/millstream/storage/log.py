@@ -325,6 +325,13 @@ class Log:
         self._queue.submit_now(PendingAppend(header, batch, future))
         return future
 
+    def try_append_records(
+        self, records: Sequence[Record], *, codec: Codec = Codec.NONE
+    ) -> asyncio.Future[Appended]:
+        """Append records as one batch if it can be admitted now; see `try_append`."""
+        batch = build_batch(records, now_ms=self._clock.wall_ms(), codec=codec)
+        return self.try_append(batch, is_checked=True)
+
     def submit(
         self,
         batch: Bytes,

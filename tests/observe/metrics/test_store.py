@@ -186,7 +186,7 @@ async def test_refusals_are_counted_by_their_reason():
     with pytest.raises(DiskFull):
         await log.append(large)
     scraped = Scraped(store)
-    assert scraped.log("refused_appends_total", reason="busy") == 2
+    assert scraped.log("refused_appends_total", reason="log") == 2
     assert scraped.log("refused_appends_total", reason="full") == 1
     assert scraped.log("appends_total") == 2
 

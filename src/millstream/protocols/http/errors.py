@@ -18,6 +18,9 @@ from msgspec import Struct
 
 from millstream import errors
 from millstream.errors import (
+    BACKPRESSURE_KINDS,
+    BackpressureKind,
+    DeadlineExceeded,
     MillstreamError,
     NodeRefused,
     OffsetOutOfRange,
@@ -83,7 +86,14 @@ def error_of(status: int, shape: ErrorShape) -> MillstreamError:
         return _stale_receipt(status, shape, detail)
     if kind is QuotaExceeded:
         return _quota_exceeded(status, shape, detail)
+    if kind is DeadlineExceeded:
+        return DeadlineExceeded(shape.message, _backpressure_kind(detail))
     return kind(shape.message)
+
+
+def _backpressure_kind(detail: dict[str, Any]) -> BackpressureKind | None:
+    """Return the kind of backpressure; None if it is missing or unknown to this release."""
+    return next((kind for kind in BACKPRESSURE_KINDS if kind == detail.get("kind")), None)
 
 
 def _out_of_range(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:

@@ -178,7 +178,7 @@ class ActiveSegments:
             self._go_offline(error)
             return
         count = len(queue.pending)
-        context.counters.refusals_full += count
+        context.counters.refusals["full"] += count
         if is_disk_full(error):
             self.disk_full = refusal
             self._on_disk_full()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.errors import BACKPRESSURE_KINDS, BackpressureKind
 from millstream.histogram import Histogram
 
 BATCH_BYTES_BUCKETS = tuple(float(4**power) for power in range(3, 13))
@@ -30,6 +31,10 @@ class StoreTotals:
     """Commits that a thread synced because the kernel took no more."""
 
 
+def _no_backpressure() -> dict[BackpressureKind, int]:
+    return dict.fromkeys(BACKPRESSURE_KINDS, 0)
+
+
 @dataclass(slots=True)
 class LogCounters:
     """Running totals of one log since it was opened."""
@@ -44,14 +49,11 @@ class LogCounters:
     """Duration of the newest commit."""
     rolls: int = 0
     seals: int = 0
-    refusals_full: int = 0
-    refusals_busy: int = 0
-    refusals_limit: int = 0
 
-    # Batches that waited for admission, by the reason.
-    waits_log: int = 0
-    waits_store: int = 0
-    waits_sealing: int = 0
+    # Batches that were refused, and batches that waited for admission, by the kind of
+    # backpressure.
+    refusals: dict[BackpressureKind, int] = field(default_factory=_no_backpressure)
+    waits: dict[BackpressureKind, int] = field(default_factory=_no_backpressure)
 
     recovered_bytes: int = 0
     offline: int = 0

@@ -142,5 +142,7 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
     if isinstance(error, StaleReceipt):
         return {"stale": list(error.receipts), "done": error.done}
     if isinstance(error, QuotaExceeded):
-        return {"quota": error.quota, "throttle_ms": error.throttle_ms}
+        return {"kind": error.kind, "quota": error.quota, "throttle_ms": error.throttle_ms}
+    if isinstance(error, errors.BACKPRESSURE_ERRORS) and error.kind is not None:
+        return {"kind": error.kind}
     return None
