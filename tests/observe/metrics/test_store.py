@@ -273,10 +273,10 @@ async def test_sizes_of_batches_are_counted():
         await log.append_records([Record(b"x" * 100)] * count)
     text = Scraped(store).text()
     for bound, batches in (("1.0", 1), ("4.0", 3), ("16.0", 4), ("+Inf", 4)):
-        name = "millstream_store_batch_records_within_total"
+        name = "millstream_store_batch_size_records_bucket"
         assert f'{name}{{le="{bound}"}} {batches}.0\n' in text
     for bound, batches in (("64.0", 0), ("256.0", 1), ("1024.0", 4), ("+Inf", 4)):
-        name = "millstream_store_batch_bytes_within_total"
+        name = "millstream_store_batch_size_bytes_bucket"
         assert f'{name}{{le="{bound}"}} {batches}.0\n' in text
 
 

@@ -248,16 +248,15 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         LATENCY_BUCKETS,
         lambda store: store.totals.syncs,
     ),
-    bucket_counter(
-        "millstream_store_batch_bytes_within_total",
-        "Written batches of up to this many bytes (le), cumulative, headers included.",
+    histogram(
+        "millstream_store_batch_size_bytes",
+        "Bytes of written batches, headers included.",
         BATCH_BYTES_BUCKETS,
         lambda store: store.totals.batch_bytes,
     ),
-    bucket_counter(
-        "millstream_store_batch_records_within_total",
-        "Written batches of up to this many records (le), cumulative. If most have one record,"
-        " clients do not batch.",
+    histogram(
+        "millstream_store_batch_size_records",
+        "Records of written batches. If most have one record, clients do not batch.",
         BATCH_RECORDS_BUCKETS,
         lambda store: store.totals.batch_records,
     ),

@@ -160,10 +160,11 @@ class LogStart:
         end = snapshot.committed.offset
         if offset > end:
             raise OffsetOutOfRange(offset, start=snapshot.start, end=end)
-        offset = max(offset, snapshot.start)
-        if offset <= metadata_file.partition.start_offset:
+        stored = metadata_file.partition.start_offset
+        if offset <= (stored if is_eviction else snapshot.start):
             return
-        is_eviction = is_eviction and offset > snapshot.start
+        # An eviction may be behind what caps show. It is not stored further than asked for: in a
+        # class without a sync, a log that loses its end would lose what the caps still allow.
         floor = offset if is_eviction else snapshot.eviction_floor
         partition = metadata_file.partition.starting_at(
             offset, first_base=_first_base(snapshot.segments, offset, end), eviction_floor=floor
