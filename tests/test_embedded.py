@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 import millstream
-from millstream import Codec, Durability, LogConfig, Record, StoreConfig
+from millstream import Address, Codec, Durability, LogConfig, Record, StoreConfig
 from millstream.embedded import EmbeddedLog, EmbeddedStore
 from millstream.errors import (
     DeadlineExceeded,
+    InvalidAddress,
     InvalidConfig,
     LogClosed,
     OffsetOutOfRange,
     StoreLocked,
+    WouldBlock,
 )
 from millstream.records.record import StoredRecord
 from millstream.storage.disk.filesystem import File, OsFile, OsFilesystem
@@ -443,7 +445,7 @@ def test_an_append_that_is_not_admitted_in_time_wrote_nothing(tmp_path):
     run_all(append_first, append_second)
     assert log.append(b"after", timeout=60) == 2
     assert values(log) == [b"before", b"slow", b"after"]
-    assert log.inner.counters.refusals_busy == 1
+    assert sum(log.inner.counters.refusals.values()) == 1
     store.close()
 
 
@@ -462,7 +464,7 @@ def test_an_append_that_was_admitted_outlives_its_deadline(tmp_path):
         return (await task).offset
 
     assert store.run(append()) == 1
-    assert log.inner.counters.refusals_busy == 0
+    assert sum(log.inner.counters.refusals.values()) == 0
     store.close()
 
 
@@ -591,3 +593,62 @@ def test_a_store_that_cannot_be_opened_leaves_no_thread(tmp_path):
             pass
         assert set(threading.enumerate()) == inside
     assert set(threading.enumerate()) == before
+
+
+def test_try_append_returns_a_future_or_says_for_what_it_would_wait(tmp_path):
+    config = LogConfig(unflushed_bytes_max=1)
+    with millstream.open(tmp_path / "data", config=config) as store:
+        log = store.log("t")
+        assert log.try_append(b"a", key=b"k").result(timeout=60).offset == 0
+        many = log.try_append_many([Record(b"b"), Record(b"c")], codec=Codec.LZ4)
+        assert many.result(timeout=60).last_offset == 2
+
+        async def two() -> tuple[object, object]:
+            first = log.inner.try_append_records([Record(b"d")])
+            try:
+                log.inner.try_append_records([Record(b"e")])
+            except WouldBlock as error:
+                return await first, error.kind
+            return await first, None
+
+        first, kind = store.run(two())
+        assert first.offset == 3
+        assert kind == "log"
+
+
+def test_a_batch_is_read_by_its_address(tmp_path):
+    with millstream.open(tmp_path / "data") as store:
+        log = store.log("t")
+        log.append(b"before")
+        appended = log.append_many([Record(b"a"), Record(b"b")])
+        log.append(b"after")
+        assert [(r.offset, r.value) for r in log.read_at(appended.address)] == [
+            (1, b"a"),
+            (2, b"b"),
+        ]
+        log.delete_before(2)
+        assert [r.value for r in log.read_at(appended.address)] == [b"b"]
+        log.delete_before(3)
+        with pytest.raises(InvalidAddress, match="deleted"):
+            log.read_at(appended.address)
+        with pytest.raises(InvalidAddress, match="no segment starts at 77"):
+            log.read_at(Address(77, 0))
+
+
+def test_records_of_a_time_range_are_found_in_any_order(tmp_path):
+    with millstream.open(tmp_path / "data") as store:
+        log = store.log("t")
+        for timestamp_ms in (5, 1, 9, 3, 5):
+            log.append(Record(b"%d" % timestamp_ms, timestamp_ms=timestamp_ms))
+        assert [r.offset for r in log.records_between(3, 6)] == [0, 3, 4]
+        assert list(log.records_between(6, 6)) == []
+
+
+def test_flush_makes_records_of_class_disk_survive_a_power_cut(tmp_path):
+    config = LogConfig(durability=Durability.DISK, flush_ms=2**40)
+    with millstream.open(tmp_path / "data", config=config) as store:
+        log = store.log("t")
+        log.append(b"a")
+        assert log.synced_offset == 0
+        log.flush(until=1)
+        assert log.synced_offset == 1

@@ -172,16 +172,19 @@ def test_a_deletion_that_makes_no_sense_is_refused(log):
 # Evicting and compacting.
 
 
-def test_what_is_too_much_goes_when_asked_for_and_not_before(tmp_path):
+def test_what_is_too_much_is_hidden_at_once_and_its_files_go_when_asked_for(tmp_path):
     with millstream.open(tmp_path / "data", config=CAPPED) as store:
         log = store.log("t")
         fill(log, 36)
         plan = log.evict(dry_run=True)
         assert plan is not None
         assert (plan.before_offset, plan.records) == (18, 18)
-        assert told(log.read(0)) == list(range(36))
+        kept = CAPPED.retention_records
+        assert told(log.read(0)) == [(0, 35 - kept), *range(36 - kept, 36)]
+        assert len(log.inner.segments) == 4
         assert log.evict() == plan
-        assert told(log.read(0)) == [(0, 17), *range(18, 36)]
+        assert told(log.read(0)) == [(0, 35 - kept), *range(36 - kept, 36)]
+        assert len(log.inner.segments) == 2
         assert log.evict() is None
 
 

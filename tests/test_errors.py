@@ -9,10 +9,14 @@ import pytest
 
 from millstream import errors
 from millstream.errors import (
+    BACKPRESSURE_KINDS,
     CorruptData,
     DeadlineExceeded,
+    DiskFull,
+    LogFull,
     MillstreamError,
     OffsetOutOfRange,
+    QuotaExceeded,
     RequestError,
     Unavailable,
     WouldBlock,
@@ -65,6 +69,14 @@ def test_an_append_that_would_block_carries_its_reason():
     assert str(error) == "append would block: the disk is slow"
 
 
+def test_kinds_of_backpressure_are_told_apart_by_one_word():
+    assert WouldBlock("slow", "store").kind == "store"
+    assert DeadlineExceeded("late", "sealing").kind == "sealing"
+    kinds = (LogFull.kind, DiskFull.kind, QuotaExceeded.kind)
+    assert kinds == ("limit", "full", "quota")
+    assert {"log", "store", "sealing", *kinds} == set(BACKPRESSURE_KINDS)
+
+
 @pytest.mark.parametrize("kind", [WouldBlock, DeadlineExceeded])
 def test_who_was_not_admitted_may_try_again(kind):
     assert issubclass(kind, Unavailable)
@@ -73,7 +85,12 @@ def test_who_was_not_admitted_may_try_again(kind):
 
 @pytest.mark.parametrize(
     "error",
-    [OffsetOutOfRange(7, start=10, end=20), WouldBlock("slow"), RequestError("wrong")],
+    [
+        OffsetOutOfRange(7, start=10, end=20),
+        WouldBlock("slow", "log"),
+        DeadlineExceeded("late", "log"),
+        RequestError("wrong"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_survives_the_way_from_one_process_to_another(error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -335,6 +336,13 @@ def test_a_node_that_does_not_stop_in_time_ends_and_says_so(tmp_path: Path):
         process.terminate()
         assert process.wait(timeout=60) == 1
         assert process.stderr.read() == "not stopped within 200 ms\n"
+
+
+def test_a_node_that_cannot_be_closed_after_sigquit_ends_with_1(tmp_path: Path):
+    with start_stuck(tmp_path, 200) as process:
+        process.send_signal(signal.SIGQUIT)
+        assert process.wait(timeout=60) == 1
+        assert "not stopped within 200 ms" in process.stderr.read()
 
 
 def test_a_second_signal_ends_a_node_at_once(tmp_path: Path):

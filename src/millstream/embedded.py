@@ -32,7 +32,7 @@ from millstream.storage.append.pending_append import Appended
 from millstream.storage.compaction.cleaner import CleanerResult
 from millstream.storage.log import Log
 from millstream.storage.retention.eviction import Eviction
-from millstream.storage.segment.reader import TimestampedOffset
+from millstream.storage.segment.reader import Address, TimestampedOffset
 from millstream.storage.store import LogName, Store
 
 if TYPE_CHECKING:
@@ -183,6 +183,51 @@ class EmbeddedLog:
         work = self.inner.append_records(records, codec=codec, timeout=timeout)
         return self._store.run(work)
 
+    def try_append(
+        self, value: bytes | Record, *, key: bytes | None = None
+    ) -> concurrent.futures.Future[Appended]:
+        """Append one record if it can be admitted now; else raise `WouldBlock` with its `kind`.
+
+        The future ends once the record is as durable as its class promises.
+        """
+        record = value if isinstance(value, Record) else Record(value, key=key)
+        return self.try_append_many([record])
+
+    def try_append_many(
+        self, records: Sequence[Record], *, codec: Codec = Codec.NONE
+    ) -> concurrent.futures.Future[Appended]:
+        """Append records as one batch if it can be admitted now; see `try_append`."""
+        outcome: concurrent.futures.Future[Appended] = concurrent.futures.Future()
+        self._store.run(self._try_append(records, codec, outcome))
+        return outcome
+
+    async def _try_append(
+        self,
+        records: Sequence[Record],
+        codec: Codec,
+        outcome: concurrent.futures.Future[Appended],
+    ) -> None:
+        admitted = self.inner.try_append_records(records, codec=codec)
+
+        def end(appended: asyncio.Future[Appended]) -> None:
+            if appended.cancelled():
+                outcome.set_exception(LogClosed("the store was closed during the call"))
+            elif error := appended.exception():
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(appended.result())
+
+        admitted.add_done_callback(end)
+
+    @property
+    def synced_offset(self) -> int:
+        """The end of the records that survive a power cut."""
+        return self.inner.synced_offset
+
+    def flush(self, until: int | None = None) -> None:
+        """Return once the records before `until`, or all, survive a power cut."""
+        self._store.run(self.inner.flush(until))
+
     def read(
         self, offset: int | None = None, *, until: int | None = None
     ) -> Iterator[StoredRecord | Gap]:
@@ -215,6 +260,22 @@ class EmbeddedLog:
     def gap_at(self, offset: int) -> Gap | None:
         """Return the gap that a reader at `offset` has, if records there were evicted."""
         return self.inner.gap_at(offset)
+
+    def read_at(self, address: Address) -> list[StoredRecord]:
+        """Return the records of the batch at a physical address, without an index.
+
+        An append returns the address of its batch. `InvalidAddress` means that no batch starts
+        there, that it was deleted, or that its segment was rewritten.
+        """
+        start = self.start_offset
+        return [r for r in read_all(self.inner.read_at(address).data) if r.offset >= start]
+
+    def records_between(self, first_ms: int, last_ms: int) -> Iterator[StoredRecord]:
+        """Yield the records with `first_ms` <= timestamp < `last_ms`, in the order of the log.
+
+        Misses none, even if timestamps are not in order.
+        """
+        return self.inner.records_between(first_ms, last_ms)
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """Return the first record with timestamp `timestamp_ms` or later."""

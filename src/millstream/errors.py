@@ -7,7 +7,18 @@ once, in a table. A message says what must hold and what was found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+BackpressureKind: TypeAlias = Literal["log", "store", "sealing", "full", "limit", "quota"]
+"""Why a write has to wait or was refused: too many bytes of this log, or of all logs, wait for the
+disk; two segments wait to be sealed; the disk is full; the log has reached its limit and rejects;
+the client exceeded its quota.
+
+The same words are in errors (`kind`), in metrics (label `reason`) and in HTTP responses
+(`detail.kind`).
+"""
+
+BACKPRESSURE_KINDS: tuple[BackpressureKind, ...] = get_args(BackpressureKind)
 
 
 class MillstreamError(Exception):
@@ -43,6 +54,8 @@ class BatchTooLarge(RequestError):
 
 class LogFull(RequestError):
     """The log is at its size limit, and is configured to reject new records."""
+
+    kind: ClassVar[BackpressureKind] = "limit"
 
 
 class InvalidAddress(RequestError):
@@ -353,16 +366,26 @@ class Unavailable(MillstreamError):
 class WouldBlock(Unavailable):
     """The append was not admitted: it would have to wait, and the caller asked not to."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, kind: BackpressureKind | None = None) -> None:
         super().__init__(f"append would block: {reason}")
         self.reason = reason
+        self.kind = kind
+        """For what it would wait; None if the caller only knows the text."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WouldBlock, (self.reason,)
+        return WouldBlock, (self.reason, self.kind)
 
 
 class DeadlineExceeded(Unavailable):
     """The append was not admitted before its deadline."""
+
+    def __init__(self, message: str, kind: BackpressureKind | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """For what it waited, if that is known."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeadlineExceeded, (str(self), self.kind)
 
 
 class Busy(Unavailable):
@@ -371,6 +394,8 @@ class Busy(Unavailable):
 
 class QuotaExceeded(Unavailable):
     """The client exceeded its quota, and has to wait before its next request."""
+
+    kind: ClassVar[BackpressureKind] = "quota"
 
     def __init__(self, quota: str, throttle_ms: int) -> None:
         super().__init__(f"{quota} is exceeded, try again in {throttle_ms} ms")
@@ -397,6 +422,12 @@ class Stopping(Unavailable):
 
 class DiskFull(Unavailable):
     """The disk is full. Reads continue; writes resume when space is free again."""
+
+    kind: ClassVar[BackpressureKind] = "full"
+
+
+BACKPRESSURE_ERRORS = (WouldBlock, DeadlineExceeded, LogFull, QuotaExceeded, DiskFull)
+"""The errors with a `kind` of backpressure."""
 
 
 # Raised by clients: the node failed or refused.

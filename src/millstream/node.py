@@ -32,6 +32,7 @@ from millstream.observe.loop_watch import LoopWatch
 from millstream.observe.metrics.node_metrics import NodeMetrics
 from millstream.observe.metrics.telemetry import TelemetryCounters
 from millstream.observe.node_info import NodeInfo
+from millstream.observe.stacks import write_task_stacks, write_thread_stacks_on
 from millstream.servers.http.app import make_app, make_starting_app
 from millstream.servers.http.handlers.health import Health
 from millstream.servers.http.live.live_delivery import LiveDelivery
@@ -56,6 +57,13 @@ YOUNG_OBJECTS_MAX = 20_000
 """Objects that are made before Python looks for cycles among them. A request with a hundred records
 makes a few thousand, none of them in a cycle; with Python's default of 700, such a request took a
 tenth longer.
+"""
+
+EXIT_CLEAN = 0
+EXIT_FAILED = 1
+EXIT_QUIT = 128 + signal.SIGQUIT
+"""Exit status after SIGQUIT, if the data was committed and sealed: as a shell reports a process
+that the signal has ended.
 """
 
 DRAIN_SHARE = 0.4
@@ -219,11 +227,14 @@ class Node:
 
     # Stopping.
 
-    async def stop(self) -> None:
-        """Answer requests in flight, commit and seal the logs, and release everything."""
+    async def stop(self, *, is_draining: bool = True) -> None:
+        """Answer requests in flight, commit and seal the logs, and release everything.
+
+        Without `is_draining`, connections are closed at once.
+        """
         was_ready, self._state = self._state == _READY, _STOPPING
         config = self.config
-        if was_ready and config.drain_notice_ms:
+        if was_ready and config.drain_notice_ms and is_draining:
             # `/health/ready` reports it from now on; clients are served until they are elsewhere.
             await asyncio.sleep(config.drain_notice_ms / 1000)
         if self._info is not None:
@@ -233,6 +244,8 @@ class Node:
         broker, self._broker = self._broker, None
         export, self._export = self._export, None
         drain_seconds = (config.drain_ms_max - config.drain_notice_ms) / 1000 * DRAIN_SHARE
+        if not is_draining:
+            drain_seconds = 0.0
         if kafka is not None:
             if broker is not None:  # Answers members that wait for others to join.
                 broker.groups.registry.close()
@@ -312,21 +325,24 @@ def is_unspecified(host: str) -> bool:
         return False
 
 
-async def serve_until_signalled(server: Node, on_ready: Callable[[Node], None]) -> bool:
-    """Run a node until SIGTERM or SIGINT; return whether it then stopped cleanly.
+async def serve_until_signalled(server: Node, on_ready: Callable[[Node], None]) -> int:
+    """Run a node until a signal; return the exit status.
 
-    A second signal ends the process at once, as does a stop that takes too long. Acknowledged
-    records are safe in both cases, and the next start checks the logs.
+    SIGTERM and SIGINT answer the requests in flight, then commit and seal. SIGQUIT writes the
+    stacks of all threads and tasks to standard error, then commits and seals without waiting for
+    clients. A second signal ends the process at once, as does a stop that takes too long.
+    Acknowledged records are safe in all cases, and the next start checks the logs if it must.
     """
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop_or_exit, stopping)
+    signals = _Signals()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        loop.add_signal_handler(number, signals.take, number)
+    write_thread_stacks_on(signal.SIGQUIT)
     await server.start()
     on_ready(server)
-    await stopping.wait()
+    number = await signals.first
     logger.info("stopping")
-    stop = loop.create_task(server.stop())
+    stop = loop.create_task(server.stop(is_draining=number is not signal.SIGQUIT))
     await asyncio.wait([stop], timeout=server.config.drain_ms_max / 1000)
     if not stop.done():
         logger.error("not stopped within %d ms", server.config.drain_ms_max)
@@ -335,24 +351,32 @@ async def serve_until_signalled(server: Node, on_ready: Callable[[Node], None]) 
         stop.result()
     except MillstreamError as error:
         logger.error("not stopped cleanly: %s", error)  # noqa: TRY400
-        return False
-    return True
+        return EXIT_FAILED
+    return EXIT_QUIT if number is signal.SIGQUIT else EXIT_CLEAN
 
 
-def _stop_or_exit(stopping: asyncio.Event) -> None:
-    if stopping.is_set():
-        _exit_at_once()
-    stopping.set()
+class _Signals:
+    """The first signal that asks a node to end; a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.first: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+
+    def take(self, number: signal.Signals) -> None:
+        if number is signal.SIGQUIT:
+            write_task_stacks()
+        if self.first.done():
+            _exit_at_once()
+        self.first.set_result(number)
 
 
 def _exit_at_once() -> NoReturn:
     """End the process without waiting: a thread may be blocked by a disk forever."""
     logging.shutdown()
-    os._exit(1)
+    os._exit(EXIT_FAILED)
 
 
-def run(config: NodeConfig, on_ready: Callable[[Node], None]) -> bool:
-    """Run a node in this process until it is told to stop; return whether it stopped cleanly."""
+def run(config: NodeConfig, on_ready: Callable[[Node], None]) -> int:
+    """Run a node in this process until it is told to stop; return the exit status."""
     os.umask(0o077)  # The data directory is private to the user of the node.
     gc.set_threshold(YOUNG_OBJECTS_MAX)
     return uvloop.run(serve_until_signalled(Node(config), on_ready))

@@ -203,6 +203,22 @@ def test_a_scrape_holds_every_metric_that_is_declared(tmp_path: Path):
 # Shutdown, and data after a restart.
 
 
+def test_sigquit_writes_all_stacks_commits_seals_and_ends_with_131(tmp_path: Path):
+    with Node(tmp_path) as node, RawClient(node.bootstrap) as client:
+        create_topic(client, "t")
+        for _ in range(10):
+            produce(client, "t", b"x" * 100)
+        assert node.stop(signal.SIGQUIT) == 131
+        stacks = node.errors
+    assert "most recent call first" in stacks, "of threads"
+    assert "serve_until_signalled" in stacks, "of tasks"
+    assert list((tmp_path / "topics/t/0").glob("*.seal"))
+    assert not list((tmp_path / "topics/t/0").glob("checkpoint"))
+    with Node(tmp_path) as node, RawClient(node.bootstrap) as client:
+        assert fetch(client, "t")
+        assert node.metrics()["millstream_log_recovered_bytes", "t", "0"] == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_node_that_was_stopped_left_nothing_to_scan(tmp_path: Path, number: int):
     with Node(tmp_path) as node, RawClient(node.bootstrap) as client:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from millstream.clock import Timers
 from millstream.config.schema import LogConfig, StoreConfig
 from millstream.records.build import build_batch
 from millstream.records.record import Record
@@ -93,6 +94,7 @@ def make_store(
     background: Executor | None = None,
     clock: ManualClock | None = None,
     syncer: Syncer | None = None,
+    timers: Timers | None = None,
 ) -> Store:
     store = Store(
         "/data",
@@ -102,6 +104,7 @@ def make_store(
         clock=clock or ManualClock(),
         background=background or SeededBackground(1),
         syncer=syncer,
+        timers=timers,
     )
     store.open()
     return store

@@ -115,6 +115,10 @@ class LifeMachine(RuleBasedStateMachine):
             )
             self.appended_at.append(self.clock.monotonic())
             self.seen.add(offset)
+        self.note_eviction(len(self.model))
+        limit = self.config.retention_records
+        if limit is not None and not self.config.is_compacted and not self.hidden:
+            assert len(self.model) - self.log.start_offset <= limit, "more than allowed"
 
     @rule(seconds=st.sampled_from([1, 61, 130, 700]))
     def wait(self, seconds: int) -> None:

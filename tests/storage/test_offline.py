@@ -144,7 +144,7 @@ async def test_a_full_disk_refuses_writes_keeps_reads_and_resumes_by_itself() ->
             refused += 1
     assert refused > 100
     assert len(values(log)) == len(offsets)
-    assert log.counters.refusals_full == refused
+    assert log.counters.refusals["full"] == refused
     disk.free(1_000_000)
     assert (await log.append(batch_of(b"after"))).offset == len(offsets)
     assert values(log)[-1] == b"after"

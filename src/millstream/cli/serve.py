@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FAILED = 1
+
 
 @click.command()
 @node_options
@@ -29,7 +31,9 @@ def serve(context: click.Context, /, **options: Any) -> None:
     """Run a node until SIGTERM or Ctrl-C.
 
     Prints one line per server and then `ready`, to standard output. A stop completes the requests
-    in flight, commits and seals, so that the next start has nothing to check.
+    in flight, commits and seals, so that the next start has nothing to check. SIGQUIT writes the
+    stacks of all threads and tasks to standard error, closes connections at once, commits and
+    seals.
 
     Settings come from a file, environment variables and these options; later sources win.
     `millstream config show` prints the result.
@@ -39,6 +43,7 @@ def serve(context: click.Context, /, **options: Any) -> None:
         0  stopped cleanly
         1  could not start, failed, or did not stop in time
         2  wrong usage
+        131  stopped by SIGQUIT, data committed and sealed
 
     \b
     Example:
@@ -46,13 +51,13 @@ def serve(context: click.Context, /, **options: Any) -> None:
     """
     configuration = configuration_of(options)
     with event_logging(configuration.node.logging) as events:
-        is_clean = _run(configuration, events)
-        logger.info("stopped", extra={"is_clean": is_clean})
-    context.exit(0 if is_clean else 1)
+        status = _run(configuration, events)
+        logger.info("stopped", extra={"is_clean": status != FAILED})
+    context.exit(status)
 
 
-def _run(configuration: Configuration, events: EventWriter) -> bool:
-    """Run a node and report why it could not start. Return whether it stopped cleanly."""
+def _run(configuration: Configuration, events: EventWriter) -> int:
+    """Run a node and report why it could not start. Return the exit status."""
     for warning in configuration.warnings:
         logger.warning("%s", warning)
     try:
@@ -68,7 +73,7 @@ def _run(configuration: Configuration, events: EventWriter) -> bool:
         logger.error("not started: %s", error)  # noqa: TRY400 - the message says it all.
     except Exception:
         logger.critical("the node stopped because of an internal error", exc_info=True)
-    return False
+    return FAILED
 
 
 def _started(configuration: Configuration, events: EventWriter, server: Node) -> None:

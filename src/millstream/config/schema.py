@@ -33,7 +33,9 @@ class Durability(enum.Enum):
     """Acknowledged once it is in the process's memory, and written to its file soon after."""
 
     DISK = "disk"
-    """Acknowledged once the kernel has it: survives a crash of the process, but not a power cut."""
+    """Acknowledged once the kernel has it: survives a crash of the process, and a power cut after
+    `flush_ms`.
+    """
 
     FSYNC = "fsync"
     """Acknowledged once it is on the disk: survives a power cut at any moment."""
@@ -191,18 +193,28 @@ class LogConfig(_Limited):
     unflushed_bytes_max: int = 64 * MIB
     """Bytes of this log that may wait for the disk; beyond this, appends have to wait."""
 
+    flush_ms: int = 200
+    """Logs of the classes `disk` and `memory` are synced in the background this long after a write
+    at the latest: a power cut costs no more than what was written within this time. `fsync` syncs
+    before it acknowledges.
+    """
+
+    flush_records: int = 2**63 - 1
+    """Such a log is also synced as soon as this many of its records are not synced."""
+
     retention_ms: int | None = None
-    """A segment is deleted when it was closed longer ago than this. Ages are measured by the
-    retention clock, which setting the system time does not change.
+    """A record is deleted when it was appended longer ago than this, at most a hundredth of this
+    time and two intervals of maintenance later. Ages are measured by the retention clock, which
+    setting the system time does not change.
     """
 
     retention_bytes: int | None = None
-    """The oldest segments are deleted while the remaining ones hold at least this many bytes: never
-    less is kept, and up to one segment more. A log that rejects never holds more.
+    """Readers see the newest batches with at most this many bytes, and always the last batch. Files
+    are deleted later, by whole segments. A log that rejects never holds more.
     """
 
     retention_records: int | None = None
-    """Like `retention_bytes`, counted in records."""
+    """Readers see exactly the last so many records."""
 
     discard: Discard = Discard.OLD
     """What happens when the log exceeds `retention_bytes` or `retention_records`: the oldest
@@ -240,6 +252,8 @@ class LogConfig(_Limited):
         "index_interval_bytes": (64, 16 * MIB),
         "batch_size_max": (61, 64 * MIB),
         "unflushed_bytes_max": (1, 16 * GIB),
+        "flush_ms": (0, 2**53),
+        "flush_records": (1, 2**63 - 1),
         "retention_ms": (0, 2**53),
         "retention_bytes": (0, 2**63 - 1),
         "retention_records": (0, 2**63 - 1),

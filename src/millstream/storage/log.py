@@ -32,7 +32,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from millstream.clock import Clock
+from millstream.clock import Clock, Timers
 from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     CorruptData,
@@ -71,7 +71,7 @@ from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
 from millstream.storage.files.partition_metadata import PartitionMetadata
 from millstream.storage.recovery.log_recovery import RecoveredLog
-from millstream.storage.retention.eviction import Eviction, plan_eviction, record_count
+from millstream.storage.retention.eviction import Eviction, next_age_mark, plan_eviction
 from millstream.storage.retention.key_deletions import (
     DELETIONS_MAX,
     KeyDeletions,
@@ -80,6 +80,7 @@ from millstream.storage.retention.key_deletions import (
 )
 from millstream.storage.retention.log_start import LogStart
 from millstream.storage.retention.removal_hooks import RemovalHooks
+from millstream.storage.retention.size_caps import caps_of, record_count
 from millstream.storage.segment.counters import LogCounters
 from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
 from millstream.storage.segment.log_context import LogContext
@@ -117,6 +118,7 @@ class Log:
         committer: GroupCommitter,
         budget: ByteBudget,
         recovered: RecoveredLog,
+        timers: Timers | None = None,
         retention_now_ms: Callable[[], int] | None = None,
         deletions_max: int = DELETIONS_MAX,
         on_open: Callable[[Log], None] = lambda _: None,
@@ -146,6 +148,7 @@ class Log:
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_closing = False
         self._is_closed = False
+        self._has_begun_retention = False
         partition, end = recovered.partition, _end_of(recovered)
         self._state = LogState(
             log_directory.directory,
@@ -169,8 +172,9 @@ class Log:
         self._start = LogStart(context, removal_hooks=lambda: self.removal_hooks)
         self._commit = CommitState(
             context,
-            durability=config.durability,
+            config=config,
             clock=clock,
+            timers=timers,
             committer=committer,
             queue=self._queue,
             log_start=self._start,
@@ -328,6 +332,13 @@ class Log:
         self._queue.submit_now(PendingAppend(header, batch, future))
         return future
 
+    def try_append_records(
+        self, records: Sequence[Record], *, codec: Codec = Codec.NONE
+    ) -> asyncio.Future[Appended]:
+        """Append records as one batch if it can be admitted now; see `try_append`."""
+        batch = build_batch(records, now_ms=self._clock.wall_ms(), codec=codec)
+        return self.try_append(batch, is_checked=True)
+
     def submit(
         self,
         batch: Bytes,
@@ -391,6 +402,35 @@ class Log:
         """
         batch = build_batch(records, now_ms=self._clock.wall_ms(), codec=codec)
         return await self.append(batch, is_checked=True, timeout=timeout)
+
+    @property
+    def synced_offset(self) -> int:
+        """The end of the records that survive a power cut; at most `next_offset`.
+
+        In a log of class `fsync` it is `end_offset`. In one of class `disk` or `memory` it follows
+        within `flush_ms`.
+        """
+        return self._commit.synced_offset
+
+    async def flush(self, until: int | None = None) -> None:
+        """Return once the records before `until`, or all admitted ones, survive a power cut.
+
+        Syncs now instead of after `flush_ms`; callers at the same time share a sync. `Unavailable`
+        means that records before `until` were refused after this was called.
+        """
+        if self.config.durability is Durability.EPHEMERAL:
+            raise RequestError(f"{self.name} is ephemeral: memory cannot be flushed")
+        queue = self._queue
+        if until is None:
+            until = queue.next_offset
+        if not 0 <= until <= queue.next_offset:
+            raise RequestError(f"until must be between 0 and {queue.next_offset}, got {until}")
+        while self.synced_offset < until:
+            self._check_writable()
+            if queue.next_offset < until:
+                raise Unavailable(f"{self.name}: records from {queue.next_offset} on were refused")
+            self._commit.sync_now()
+            await self._context.tasks.changed()
 
     # Changes.
 
@@ -466,12 +506,37 @@ class Log:
         snapshot = self._state.snapshot
         return plan_eviction(
             snapshot.segments,
-            start=snapshot.start,
+            start=self.partition.start_offset,
             committed=snapshot.committed.offset,
             config=self.config,
             now_ms=self._retention_now_ms(),
             needed_offset=self.needed_offset,
+            age_marks=self.partition.age_marks,
         )
+
+    async def begin_retention(self) -> None:
+        """Let readers see no more than the limits of bytes and records allow, from now on.
+
+        Called once, after the removal hooks are set, if the log has any: they may need records
+        that the limits leave out. What the log showed with other limits does not come back.
+        """
+        self._has_begun_retention = True
+        self._start.begin_caps()
+        if self.offline is None:
+            await self._context.metadata_file.run_exclusive(
+                self._start.change_caps(caps_of(self.config))
+            )
+
+    async def mark_age(self) -> None:
+        """Note how old the records are that the log has now, if it is time for that."""
+        mark = next_age_mark(
+            self.partition.age_marks,
+            committed=self.end_offset,
+            config=self.config,
+            now_ms=self._retention_now_ms(),
+        )
+        if mark is not None and self.end_offset > self.start_offset:
+            await self._start.add_age_mark(mark)
 
     @property
     def needed_offset(self) -> int | None:
@@ -542,6 +607,8 @@ class Log:
         await self._context.metadata_file.run_exclusive(self._reconfigure(config))
 
     async def _reconfigure(self, config: LogConfig) -> None:
+        if self._has_begun_retention:
+            await self._start.change_caps(caps_of(config))
         before, after = self.config.durability, config.durability
         if before is after:
             self._apply_config(config)
@@ -571,6 +638,7 @@ class Log:
                 files = [self._segments.open_file(s) for s in self._segments.unsealed]
                 await context.background.run(partial(sync_all, self.log_directory, files))
                 self._commit.is_directory_dirty = False
+                self._commit.forget_unsynced()
             await context.metadata_file.write(partition)
         except SegmentSyncFailed as failed:
             self._go_offline(failed.cause)
@@ -583,7 +651,7 @@ class Log:
 
     def _apply_config(self, config: LogConfig) -> None:
         self.config = config
-        self._commit.durability = config.durability
+        self._commit.apply_config(config)
         self._segments.apply_config(config)
         self._queue.apply_config(config)  # Last: it admits batches that waited.
 
@@ -851,6 +919,7 @@ class Log:
     def _stop_accepting(self) -> LogClosed:
         """Refuse new batches, and stop the cleaner; its run is one of the tasks to wait for."""
         self._is_closing = True
+        self._commit.cancel_background_sync()
         self._queue.refusal = closed = LogClosed(f"{self.name} is closed")
         self._cleaner.stop()
         return closed

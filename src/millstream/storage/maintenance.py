@@ -64,6 +64,7 @@ class MaintenanceView(NamedTuple):
 
     segments: Sequence[Segment]
     start: int
+    """The stored start offset."""
     committed: int
     config: LogConfig
     partition: PartitionMetadata
@@ -166,6 +167,8 @@ class Maintenance:
                 if view is not None and self._is_due_to_roll(view):
                     await self._attempt(name, Log.roll)
                     view = self._view(name)
+                if (log := self._store.find(name)) is not None and log.offline is None:
+                    await log.mark_age()
                 if (plan := self._plan(view)) is not None:
                     await self._attempt(name, partial(Log.evict_before, offset=plan.before_offset))
             await self._store.run_housekeeping()
@@ -207,7 +210,7 @@ class Maintenance:
         if (log := self._store.find(name)) is not None:
             if log.offline is not None:
                 return None
-            state = (log.segments, log.start_offset, log.end_offset)
+            state = (log.segments, log.partition.start_offset, log.end_offset)
             needed_offset = log.needed_offset
             return MaintenanceView(
                 *state, log.config, log.partition, is_open=True, needed_offset=needed_offset
@@ -235,13 +238,17 @@ class Maintenance:
             config=view.config,
             now_ms=self._store.now_ms(),
             needed_offset=view.needed_offset,
+            age_marks=view.partition.age_marks,
         )
 
     def _may_need_cleaning(self, name: LogName, *, is_forced: bool) -> bool:
         """Whether a log may have something to clean, so that opening it for that is worthwhile."""
         if (view := self._view(name)) is None:
             return False
-        is_cut = any(s.base_offset < view.start < s.next_offset for s in view.segments)
+        is_deleted = view.start > view.partition.eviction_floor
+        is_cut = is_deleted and any(
+            s.base_offset < view.start < s.next_offset for s in view.segments
+        )
         if is_forced or is_cut or view.partition.deletions:
             return True
         if not view.config.is_compacted:

@@ -55,7 +55,7 @@ from millstream.storage.disk.io_priority import (
 )
 from millstream.storage.disk.memory_filesystem import MemoryFilesystem
 from millstream.storage.disk.page_cache import PageCacheProbe, detect_page_cache_probe
-from millstream.storage.disk.syncer import Syncer, probe_syncer
+from millstream.storage.disk.syncer import KernelSyncer, Syncer, probe_syncer
 from millstream.storage.files.ballast import BallastFile
 from millstream.storage.files.document import read_document, write_document
 from millstream.storage.files.index import SegmentIndex
@@ -82,6 +82,7 @@ from millstream.storage.retention.retention_clock import (
     load_retention_clock,
     save_retention_clock,
 )
+from millstream.storage.retention.size_caps import caps_of
 from millstream.storage.segment.counters import StoreTotals
 from millstream.storage.segment.lifecycle import SegmentSyncFailed, sync_all
 from millstream.storage.segment.segment import LogDirectory
@@ -140,6 +141,7 @@ class Store:
         clock: Clock | None = None,
         background: Executor | None = None,
         syncer: Syncer | None = None,
+        timers: Timers | None = None,
         page_cache_probe: PageCacheProbe | None = None,
     ) -> None:
         self.path = path
@@ -151,6 +153,7 @@ class Store:
             self.config.sync_threads, name="millstream-disk"
         )
         self._syncer = syncer
+        self._timers = timers
         self.totals = StoreTotals()
         """Totals of all logs since the store was opened."""
         self._committer = GroupCommitter(self._background, syncer, self.totals)
@@ -237,6 +240,12 @@ class Store:
             self._syncer = probe_syncer(file)
             self._committer = GroupCommitter(self._background, self._syncer, self.totals)
             file.close()
+            if self._syncer is None:
+                logger.warning(
+                    "%s: the kernel does not sync files asynchronously here; threads do, and a"
+                    " single append takes about twice as long",
+                    self.path,
+                )
             if self.config.replay_priority is ReplayPriority.IDLE and is_granted(IDLE):
                 self.replay_priority = ReplayPriority.IDLE
         logger.info("%s: sync backend: %s", self.path, self.sync_backend)
@@ -251,6 +260,12 @@ class Store:
     def sync_backend(self) -> str:
         """Whether commits are synced by the kernel (asynchronous I/O) or by threads."""
         return "kernel" if self._syncer else "threads"
+
+    @property
+    def sync_fallbacks(self) -> int:
+        """Commits that were meant for the kernel and that it did not take."""
+        refusals = self._syncer.refusals if isinstance(self._syncer, KernelSyncer) else 0
+        return self.totals.sync_fallbacks + refusals
 
     def _check_format(self) -> None:
         """Check the format of the directory, and record it in a new one; another is not touched."""
@@ -324,6 +339,9 @@ class Store:
             seal = segment.seal
             if max(seal.created_ms, seal.sealed_ms) < since_ms:
                 segment.seal = replace(seal, created_ms=since_ms, sealed_ms=since_ms)
+        partition = recovered.partition
+        marks = tuple(mark._replace(ms=max(mark.ms, since_ms)) for mark in partition.age_marks)
+        recovered.partition = replace(partition, age_marks=marks)
         return recovered
 
     def _log_directory(self, name: LogName, config: LogConfig) -> LogDirectory:
@@ -352,8 +370,12 @@ class Store:
         *,
         config: LogConfig | None = None,
         topic_id: uuid.UUID | None = None,
+        is_managed: bool = False,
     ) -> Log:
         """Return a log; create it if it does not exist.
+
+        The caller that first opens it with `is_managed` sets its removal hooks and then calls its
+        `begin_retention`.
 
         A `config` applies from now on. Without one, a log keeps its durability class and uses the
         settings of the store otherwise. A log that is open keeps its settings.
@@ -365,7 +387,9 @@ class Store:
             if self._is_closed:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
-                self._logs[name] = await self._open_log(name, config, topic_id)
+                log = self._logs[name] = await self._open_log(name, config, topic_id)
+                if not is_managed:
+                    await log.begin_retention()
             elif name in self._borrowed:
                 await self._apply_config(self._logs[name], config)
             self._borrowed.discard(name)
@@ -394,7 +418,8 @@ class Store:
             if name not in self._logs:
                 if name not in self._recovered and name not in self._failed:
                     raise UnknownLog(f"{name} does not exist")
-                self._logs[name] = await self._open_log(name, self._configs.get(name))
+                log = self._logs[name] = await self._open_log(name, self._configs.get(name))
+                await log.begin_retention()
                 self._borrowed.add(name)
             return self._logs[name]
 
@@ -605,7 +630,10 @@ class Store:
         ):
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
             _make_directory(log_directory.filesystem, log_directory.directory)
-            recovered = RecoveredLog(PartitionMetadata(config.durability, topic_id=topic_id))
+            partition_metadata = PartitionMetadata(
+                config.durability, topic_id=topic_id, caps=caps_of(config)
+            )
+            recovered = RecoveredLog(partition_metadata)
             write_partition_metadata(
                 log_directory.filesystem, log_directory.directory, recovered.partition
             )
@@ -625,6 +653,7 @@ class Store:
             committer=self._committer,
             budget=self._budget,
             recovered=recovered,
+            timers=self._timers,
             retention_now_ms=self.now_ms,
             deletions_max=self.config.deletions_max,
             on_open=self._limit_open_files,

@@ -56,7 +56,7 @@ async def test_who_owes_is_refused_and_told_for_how_long(node):
     assert answer["error"] == {
         "code": "quota_exceeded",
         "message": "producer_byte_rate is exceeded, try again in 5000 ms",
-        "detail": {"quota": "producer_byte_rate", "throttle_ms": 5_000},
+        "detail": {"kind": "quota", "quota": "producer_byte_rate", "throttle_ms": 5_000},
     }
     assert headers(refused)["retry-after"] == "5"
     assert headers(refused)["server-timing"].startswith("throttle;dur=5000, ")

@@ -298,6 +298,7 @@ async def test_what_the_kernel_has_no_room_for_goes_to_a_thread():
     for log in logs:
         committer.request(log)
     assert (len(syncer.held), len(background.held)) == (2, 1), "a commit has two files at the most"
+    assert committer.totals.sync_fallbacks == 1
     await background.let_go()
     syncer.let_go()
     syncer.let_go()

@@ -29,10 +29,14 @@ def fill_up(disk: SimulatedFilesystem) -> None:
 
 
 async def full_store(
-    disk: SimulatedFilesystem, *, clock: ManualClock | None = None, has_spare: bool = True
+    disk: SimulatedFilesystem,
+    *,
+    config: LogConfig = FOUR_KEPT,
+    clock: ManualClock | None = None,
+    has_spare: bool = True,
 ) -> tuple[Store, Log]:
     """Return a store whose disk is full after ten records, of which four may stay."""
-    store = make_store(disk, config=FOUR_KEPT, clock=clock)
+    store = make_store(disk, config=config, clock=clock)
     log = await store.log("a")
     if has_spare:
         await store.maintenance.run_once()
@@ -69,7 +73,8 @@ async def test_without_a_ballast_file_a_full_disk_stays_full(caplog) -> None:
     """So it is the ballast file that helps, and nothing else."""
     store, log = await full_store(SimulatedFilesystem(), has_spare=False)
     await store.maintenance.run_once()
-    assert log.start_offset == 0
+    assert log.partition.start_offset == 0
+    assert len(log.segments) == 5
     assert "maintenance of a/0: a/0: the disk is full: " in caplog.text
     assert store.maintenance.counters.failures == 1
 
@@ -113,7 +118,7 @@ async def test_the_ballast_file_is_restored_and_can_be_used_again() -> None:
 @in_loop
 async def test_records_can_be_deleted_on_request_too() -> None:
     disk = SimulatedFilesystem()
-    _, log = await full_store(disk)
+    _, log = await full_store(disk, config=SMALL)
     await log.delete_before(5)
     assert (log.start_offset, log.eviction_floor) == (5, 0)
 
@@ -121,7 +126,7 @@ async def test_records_can_be_deleted_on_request_too() -> None:
 @in_loop
 async def test_the_ballast_file_is_kept_for_what_frees_space() -> None:
     disk = SimulatedFilesystem()
-    _, log = await full_store(disk)
+    _, log = await full_store(disk, config=SMALL)
     with pytest.raises(DiskFull):
         await log.delete_before(1)  # Inside the first segment: no file would go.
     assert len(disk.content(PATH)) == BALLAST_SIZE
@@ -162,7 +167,7 @@ async def test_a_store_opens_on_a_full_disk_and_makes_room() -> None:
 @in_loop
 async def test_a_power_cut_while_the_ballast_file_is_used_leaves_the_old_start_or_the_new() -> None:
     disk = SimulatedFilesystem()
-    _, log = await full_store(disk)
+    _, log = await full_store(disk, config=SMALL)
     begin = len(disk.trace.events)
     await log.evict_before(6)
     disk.note("evicted")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,8 @@ from millstream.errors import CorruptFile, UnknownFormat
 from millstream.records.filter.keys.matcher import KeyMatch
 from millstream.storage.files.document import encode_document
 from millstream.storage.files.partition_metadata import (
+    AgeMark,
+    Caps,
     DeletionRule,
     LeaderEpoch,
     PartitionMetadata,
@@ -227,9 +231,19 @@ def test_every_known_version_says_the_same(version):
         ),
         max_size=3,
     ),
+    caps=st.builds(Caps, *[st.none() | st.integers(0, 2**63 - 1)] * 2),
+    age_marks=st.lists(st.builds(AgeMark, *[st.integers(0, 2**63 - 1)] * 2), max_size=3),
 )
 def test_a_partition_reads_back_as_it_was_written(
-    durability, start_offset, epochs, floor, cleaned_offset, is_rewritten, deletions
+    durability,
+    start_offset,
+    epochs,
+    floor,
+    cleaned_offset,
+    is_rewritten,
+    deletions,
+    caps,
+    age_marks,
 ):
     filesystem = disk()
     partition = PartitionMetadata(
@@ -240,9 +254,27 @@ def test_a_partition_reads_back_as_it_was_written(
         cleaned_offset,
         is_rewritten,
         tuple(deletions),
+        caps=caps,
+        age_marks=tuple(age_marks),
     )
     write_partition_metadata(filesystem, "/p", partition)
     assert read_partition_metadata(filesystem, "/p") == partition
+
+
+def test_limits_and_age_marks_keep_no_older_release_from_opening_a_log():
+    """It only shows records again that are hidden, and keeps them longer."""
+    filesystem = disk()
+    write_partition_metadata(
+        filesystem, "/p", PartitionMetadata(caps=Caps(1, 2), age_marks=(AgeMark(3, 4),))
+    )
+    content = json.loads(filesystem.content("/p/partition.json"))
+    assert (content["version"], content["caps"], content["age_marks"]) == (1, [1, 2], [[3, 4]])
+
+
+def test_deleting_forgets_the_marks_before_the_start():
+    marks = (AgeMark(3, 1), AgeMark(5, 2), AgeMark(9, 3))
+    partition = PartitionMetadata(age_marks=marks)
+    assert partition.starting_at(5, first_base=0).age_marks == (AgeMark(9, 3),)
 
 
 def test_a_partition_is_durable_once_it_is_written():
@@ -284,6 +316,11 @@ def test_a_partition_of_a_newer_version_is_unknown_and_not_corrupt():
         {"deletions": [["key", "6", 7, 0]]},
         {"deletions": [["key", "6b", None, 0]]},
         {"deletions": 7},
+        {"caps": 7},
+        {"caps": [1]},
+        {"caps": ["many", None]},
+        {"age_marks": [[1]]},
+        {"age_marks": [[1, None]]},
     ],
     ids=str,
 )

@@ -150,7 +150,7 @@ async def test_a_full_log_still_takes_the_ends_of_transactions():
     assert (await log.append(marker)).offset == 3
     with pytest.raises(LogFull):
         await log.append(BATCH)
-    assert log.counters.refusals_limit == 2
+    assert log.counters.refusals["limit"] == 2
 
 
 # Freed capacity.

@@ -171,7 +171,9 @@ class Partition:
 
     async def _open(self) -> None:
         config = self.config.log_config()
-        log = await self._store.log(self.topic, self.index, config=config, topic_id=self.topic_id)
+        log = await self._store.log(
+            self.topic, self.index, config=config, topic_id=self.topic_id, is_managed=True
+        )
         if log.config != config and log.offline is None:
             await log.reconfigure(config)
         log_directory = log.log_directory
@@ -224,6 +226,7 @@ class Partition:
             save=self._save_before_removal,
             retention_hold=lambda: self.retention_hold,
         )
+        await log.begin_retention()
         log.on_rewind = self._rewind
         log.watch(self._note_change)
 

@@ -212,7 +212,7 @@ class Topics:
         """Return the first healthy log of a topic: it knows its durability class."""
         for partition in partitions:
             try:
-                log = await self._store.log(name, partition)
+                log = await self._store.log(name, partition, is_managed=True)
             except MillstreamError as error:
                 logger.warning("cannot open log %s/%d: %s", name, partition, error)
                 continue

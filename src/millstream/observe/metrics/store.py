@@ -15,6 +15,7 @@ from itertools import islice
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from millstream.errors import BackpressureKind
 from millstream.histogram import LATENCY_BUCKETS
 from millstream.observe.metrics.metric import (
     LISTED_MAX,
@@ -28,7 +29,20 @@ from millstream.observe.metrics.metric import (
     histogram,
 )
 from millstream.storage.log import Log
+from millstream.storage.segment.counters import BATCH_BYTES_BUCKETS, BATCH_RECORDS_BUCKETS
 from millstream.storage.store import Store
+
+_WAIT_KINDS: tuple[BackpressureKind, ...] = ("log", "store", "sealing")
+_REFUSAL_KINDS: tuple[BackpressureKind, ...] = (*_WAIT_KINDS, "full", "limit")
+
+
+def _refused_sample(kind: BackpressureKind) -> MetricSample[Log]:
+    return MetricSample(labels=(kind,), read=lambda log: log.counters.refusals[kind])
+
+
+def _waited_sample(kind: BackpressureKind) -> MetricSample[Log]:
+    return MetricSample(labels=(kind,), read=lambda log: log.counters.waits[kind])
+
 
 LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     counter(
@@ -74,26 +88,20 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     MetricDeclaration(
         name="millstream_log_refused_appends_total",
         kind=MetricKind.COUNTER,
-        help="Batches rejected: the disk was full, too much waited for it, or the log has reached"
-        " its limit.",
+        help="Batches rejected, by the kind of backpressure: too much of this log waited for the"
+        " disk (log), or of all logs (store), or two segments waited to be sealed (sealing), the"
+        " disk was full (full), or the log has reached its limit (limit).",
         labels=("reason",),
-        samples=(
-            MetricSample(labels=("full",), read=lambda log: log.counters.refusals_full),
-            MetricSample(labels=("busy",), read=lambda log: log.counters.refusals_busy),
-            MetricSample(labels=("limit",), read=lambda log: log.counters.refusals_limit),
-        ),
+        samples=tuple(map(_refused_sample, _REFUSAL_KINDS)),
     ),
     MetricDeclaration(
         name="millstream_log_waited_appends_total",
         kind=MetricKind.COUNTER,
-        help="Batches that waited for admission: too much of this log waited for the disk, or too"
-        " much of all logs (store), or two segments waited to be sealed.",
+        help="Batches that waited for admission, by the kind of backpressure: too much of this log"
+        " waited for the disk (log), or of all logs (store), or two segments waited to be sealed"
+        " (sealing).",
         labels=("reason",),
-        samples=(
-            MetricSample(labels=("log",), read=lambda log: log.counters.waits_log),
-            MetricSample(labels=("store",), read=lambda log: log.counters.waits_store),
-            MetricSample(labels=("sealing",), read=lambda log: log.counters.waits_sealing),
-        ),
+        samples=tuple(map(_waited_sample, _WAIT_KINDS)),
     ),
     counter(
         "millstream_log_evicted_segments_total",
@@ -107,7 +115,7 @@ LOG_METRICS: Sequence[MetricDeclaration[Log]] = (
     ),
     counter(
         "millstream_log_evicted_records_total",
-        "Records in the segments deleted by retention.",
+        "Records deleted by retention.",
         lambda log: log.counters.evicted_records,
     ),
     counter(
@@ -240,6 +248,18 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
         LATENCY_BUCKETS,
         lambda store: store.totals.syncs,
     ),
+    histogram(
+        "millstream_store_batch_size_bytes",
+        "Bytes of written batches, headers included.",
+        BATCH_BYTES_BUCKETS,
+        lambda store: store.totals.batch_bytes,
+    ),
+    histogram(
+        "millstream_store_batch_size_records",
+        "Records of written batches. If most have one record, clients do not batch.",
+        BATCH_RECORDS_BUCKETS,
+        lambda store: store.totals.batch_records,
+    ),
     gauge(
         "millstream_store_recovered_bytes",
         "Bytes scanned when the data was opened; 0 after a clean shutdown.",
@@ -274,6 +294,11 @@ STORE_METRICS: Sequence[MetricDeclaration[Store]] = (
             MetricSample(labels=("kernel",), read=lambda store: store.sync_backend == "kernel"),
             MetricSample(labels=("threads",), read=lambda store: store.sync_backend == "threads"),
         ),
+    ),
+    counter(
+        "millstream_store_sync_fallbacks_total",
+        "Commits for which the kernel had no capacity, or which it refused: a thread synced them.",
+        lambda store: store.sync_fallbacks,
     ),
     counter(
         "millstream_store_cold_reads_total",

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from millstream import errors
 from millstream.errors import (
+    BACKPRESSURE_KINDS,
+    BackpressureKind,
     DamagedRecords,
+    DeadlineExceeded,
     MillstreamError,
     NodeRefused,
     OffsetOutOfRange,
@@ -72,21 +75,12 @@ KINDS: Mapping[str, type[MillstreamError]] = MappingProxyType(
 """The error class of each code."""
 
 
-def error_of(status: int, shape: ErrorShape) -> MillstreamError:
-    """Return the error that a response describes."""
-    kind = KINDS.get(shape.code)
-    detail = shape.detail or {}
-    if kind is None:
-        return NodeRefused(status, shape.code, shape.message)
-    if kind is OffsetOutOfRange:
-        return _out_of_range(status, shape, detail)
-    if kind is DamagedRecords:
-        return _damaged_records(status, shape, detail)
-    if kind is StaleReceipt:
-        return _stale_receipt(status, shape, detail)
-    if kind is QuotaExceeded:
-        return _quota_exceeded(status, shape, detail)
-    return kind(shape.message)
+_MakeError: TypeAlias = Callable[[int, ErrorShape, dict[str, Any]], MillstreamError]
+
+
+def _backpressure_kind(detail: dict[str, Any]) -> BackpressureKind | None:
+    """Return the kind of backpressure; None if it is missing or unknown to this release."""
+    return next((kind for kind in BACKPRESSURE_KINDS if kind == detail.get("kind")), None)
 
 
 def _out_of_range(status: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
@@ -120,3 +114,27 @@ def _quota_exceeded(status: int, shape: ErrorShape, detail: dict[str, Any]) -> M
         case {"quota": str(quota), "throttle_ms": int(throttle_ms)}:
             return QuotaExceeded(quota, throttle_ms)
     return NodeRefused(status, shape.code, shape.message)
+
+
+def _deadline_exceeded(_: int, shape: ErrorShape, detail: dict[str, Any]) -> MillstreamError:
+    return DeadlineExceeded(shape.message, _backpressure_kind(detail))
+
+
+_WITH_DETAIL: Mapping[type[MillstreamError], _MakeError] = {
+    OffsetOutOfRange: _out_of_range,
+    DamagedRecords: _damaged_records,
+    StaleReceipt: _stale_receipt,
+    QuotaExceeded: _quota_exceeded,
+    DeadlineExceeded: _deadline_exceeded,
+}
+"""Errors that have more than a message."""
+
+
+def error_of(status: int, shape: ErrorShape) -> MillstreamError:
+    """Return the error that a response describes."""
+    kind = KINDS.get(shape.code)
+    if kind is None:
+        return NodeRefused(status, shape.code, shape.message)
+    if (make := _WITH_DETAIL.get(kind)) is not None:
+        return make(status, shape, shape.detail or {})
+    return kind(shape.message)

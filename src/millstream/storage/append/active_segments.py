@@ -124,9 +124,9 @@ class ActiveSegments:
     @property
     def written_position(self) -> LogPosition:
         """How far the log is written."""
-        growing = self.growing
-        assert growing is not None, "what was written is in a growing segment"
-        return LogPosition(growing.next_offset, growing.base_offset, growing.size)
+        last = self.growing or self.sealing
+        assert last is not None, "what was written is in a segment without a seal"
+        return LogPosition(last.next_offset, last.base_offset, last.size)
 
     # Writing.
 
@@ -178,7 +178,7 @@ class ActiveSegments:
             self._go_offline(error)
             return
         count = len(queue.pending)
-        context.counters.refusals_full += count
+        context.counters.refusals["full"] += count
         if is_disk_full(error):
             self.disk_full = refusal
             self._on_disk_full()
@@ -201,7 +201,7 @@ class ActiveSegments:
     def close_idle(self) -> bool:
         """Close the files if the log is idle; the next write opens them again."""
         growing = self.growing
-        is_busy = self._queue.pending or self._commit.written or self.sealing
+        is_busy = self._queue.pending or self._commit.has_unsynced or self.sealing
         if growing is None or growing.file is None or is_busy:
             return False
         growing.file = None

@@ -17,7 +17,13 @@ from collections import deque
 from collections.abc import Callable
 
 from millstream.config.schema import Durability, LogConfig
-from millstream.errors import DeadlineExceeded, LogFull, MillstreamError, WouldBlock
+from millstream.errors import (
+    BackpressureKind,
+    DeadlineExceeded,
+    LogFull,
+    MillstreamError,
+    WouldBlock,
+)
 from millstream.storage.append.byte_budget import ByteBudget
 from millstream.storage.append.pending_append import PendingAppend
 from millstream.storage.retention.size_limit import SizeLimit, has_size_limit
@@ -93,9 +99,10 @@ class AppendQueue:
     def submit_now(self, append: PendingAppend) -> None:
         """Admit a batch now, or raise `WouldBlock` with the reason."""
         self.check_writable()
-        if reason := self._why_wait(append.size):
-            self._counters.refusals_busy += 1
-            raise WouldBlock(reason)
+        if self._waiting or self._why_over_capacity(append.size) is not None:
+            kind, reason = self._why_wait(append.size)
+            self._counters.refusals[kind] += 1
+            raise WouldBlock("other batches wait before it" if self._waiting else reason, kind)
         self._admit(append)
 
     def admit_waiting(self) -> None:
@@ -134,7 +141,8 @@ class AppendQueue:
             if append.on_admit is not None:
                 append.on_admit(offset)
         except Exception as error:  # noqa: BLE001 - passed on to the appender, who may have raised it.
-            self._counters.refusals_limit += isinstance(error, LogFull)
+            if isinstance(error, LogFull):
+                self._counters.refusals["limit"] += 1
             append.refuse(error)
             return
         append.offset = offset
@@ -162,7 +170,8 @@ class AppendQueue:
     # Waiting.
 
     def _wait(self, append: PendingAppend, timeout: float | None) -> None:
-        self._count_wait(append.size)
+        kind, _ = self._why_wait(append.size)
+        self._counters.waits[kind] += 1
         self._waiting.append(append)
         self._budget.wait(self)
         if timeout is not None:
@@ -173,37 +182,35 @@ class AppendQueue:
         """Refuse a batch whose deadline passed before it was admitted."""
         if append.waiter.done():
             return
-        reason = self._why_over_capacity(append.size) or "other batches wait before it"
+        kind, reason = self._why_wait(append.size)
         self._waiting.remove(append)
-        self._counters.refusals_busy += 1
-        append.refuse(DeadlineExceeded(f"not admitted within {timeout} s: {reason}"))
+        self._counters.refusals[kind] += 1
+        append.refuse(DeadlineExceeded(f"not admitted within {timeout} s: {reason}", kind))
 
-    def _why_wait(self, size: int) -> str | None:
-        return "other batches wait before it" if self._waiting else self._why_over_capacity(size)
+    def _why_wait(self, size: int) -> tuple[BackpressureKind, str]:
+        """Return why a batch of `size` bytes has to wait, for programs and for people.
 
-    def _why_over_capacity(self, size: int) -> str | None:
+        A batch that only waits behind others waits for its log.
+        """
+        why = self._why_over_capacity(size)
+        return why or ("log", "other batches wait before it")
+
+    def _why_over_capacity(self, size: int) -> tuple[BackpressureKind, str] | None:
         """Return why a batch of `size` bytes cannot be admitted now; None if it can."""
         # A single batch larger than the limit is admitted when nothing else is unflushed.
         unflushed = self.unflushed_bytes
         if unflushed and unflushed + size > self._unflushed_bytes_max:
-            return f"{unflushed} bytes are unflushed, limit is {self._unflushed_bytes_max}"
+            limit = self._unflushed_bytes_max
+            return "log", f"{unflushed} bytes are unflushed, limit is {limit}"
         budget = self._budget
         if not budget.has_capacity(size):
-            return f"{budget.used} bytes of all logs are unflushed, limit is {budget.bytes_max}"
+            return (
+                "store",
+                f"{budget.used} bytes of all logs are unflushed, limit is {budget.bytes_max}",
+            )
         if self.pending and self._is_stalled():
-            return "two segments wait to be sealed"
+            return "sealing", "two segments wait to be sealed"
         return None
-
-    def _count_wait(self, size: int) -> None:
-        """Count a batch that waits: for its log, for all logs, or for a segment to be sealed."""
-        counters, unflushed = self._counters, self.unflushed_bytes
-        is_log_busy = unflushed and unflushed + size > self._unflushed_bytes_max
-        if not is_log_busy and not self._budget.has_capacity(size):
-            counters.waits_store += 1
-        elif not is_log_busy and self.pending and self._is_stalled():
-            counters.waits_sealing += 1
-        else:  # This includes batches that only wait behind others of the same log.
-            counters.waits_log += 1
 
     # Refusal.
 

@@ -3,7 +3,15 @@
 A batch counts only when everything before it is durable, so a commit of class `fsync` syncs every
 segment with unsynced bytes, and the directory if it has a new name. What is written while a commit
 is in flight belongs to the next one. The checkpoint is written after a commit, so it is true
-whenever it reaches the disk. The other durability classes commit when a batch is written.
+whenever it reaches the disk.
+
+The other durability classes commit when a batch is written. The same sync then runs in the
+background, at most `flush_ms` after the first write that it covers, so that a power cut costs no
+more than what was written within that time:
+
+    write   write  write        write
+      |-------- flush_ms ------->|
+      timer is set               sync of all four starts; acknowledgements never wait for it
 """
 
 from __future__ import annotations
@@ -13,8 +21,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from millstream.clock import Clock
-from millstream.config.schema import Durability
+from millstream.clock import Clock, Timer, Timers
+from millstream.config.schema import Durability, LogConfig
 from millstream.errors import MillstreamError
 from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.group_committer import GroupCommitter
@@ -34,15 +42,17 @@ class CommitState:
     """The written and uncommitted batches of one log, and its unsynced segments.
 
     `written_position` returns how far the log is written. `go_offline` is called when a sync
-    failed; after that nothing is acknowledged.
+    failed; after that nothing is acknowledged. `timers` are those of the running event loop if none
+    are given.
     """
 
     def __init__(
         self,
         context: LogContext,
         *,
-        durability: Durability,
+        config: LogConfig,
         clock: Clock,
+        timers: Timers | None,
         committer: GroupCommitter,
         queue: AppendQueue,
         log_start: LogStart,
@@ -51,12 +61,17 @@ class CommitState:
     ) -> None:
         self._context = context
         self._clock = clock
+        self._timers = timers
+        self._timer: Timer | None = None
+        """Starts the next background sync."""
         self._committer = committer
         self._queue = queue
         self._log_start = log_start
         self._written_position = written_position
         self._go_offline = go_offline
-        self.durability = durability
+        self._config = config
+        self._synced_offset = context.state.end_offset
+        """End of the synced records, in a class other than `fsync`."""
         self.totals = committer.totals
         self.written: deque[PendingAppend] = deque()
         """Written batches that are not committed yet, in the order of their offsets."""
@@ -77,6 +92,26 @@ class CommitState:
         self._waiting_since = 0.0
         self._written_at = 0.0
 
+    def apply_config(self, config: LogConfig) -> None:
+        """Use other settings from the next batch on. If the class changes, nothing is in flight."""
+        if self._config.durability is Durability.FSYNC:
+            self._synced_offset = self._context.state.end_offset
+        self._config = config
+        self.cancel_background_sync()
+        if self._unsynced and config.durability is not Durability.FSYNC:
+            self._schedule_background_sync()
+
+    @property
+    def synced_offset(self) -> int:
+        """The end of the records that a power cut leaves in place."""
+        is_synced = self._config.durability is Durability.FSYNC
+        return self._context.state.end_offset if is_synced else self._synced_offset
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether a segment has written bytes that no sync has covered yet."""
+        return bool(self._unsynced) or self.is_in_flight
+
     @property
     def is_in_flight(self) -> bool:
         """Whether a commit was requested that has not ended."""
@@ -90,6 +125,7 @@ class CommitState:
     def stop(self, error: MillstreamError) -> None:
         """Refuse everything uncommitted, start no commit and ignore the one in flight."""
         self.is_stopped = True
+        self.cancel_background_sync()
         self._queue.refuse_all(self.written, error)
 
     # Written batches.
@@ -97,8 +133,10 @@ class CommitState:
     def add(self, segment: GrowingSegment, appends: list[PendingAppend]) -> None:
         """Commit batches that were just written to `segment`."""
         self.written.extend(appends)
-        if self.durability is not Durability.FSYNC:
+        if self._config.durability is not Durability.FSYNC:
             self._commit(LogPosition(segment.next_offset, segment.base_offset, segment.size))
+            if self._config.durability is not Durability.EPHEMERAL:
+                self._sync_later(segment)
             return
         is_any_acknowledged = False
         for append in appends:
@@ -113,21 +151,60 @@ class CommitState:
 
     def _sync_soon(self, segment: GrowingSegment) -> None:
         """Sync a segment with the next commit, which starts now unless one is in flight."""
+        self._add_unsynced(segment)
+        self._request()
+
+    def _add_unsynced(self, segment: GrowingSegment) -> None:
         if not self._unsynced:
             self._waiting_since = self._clock.monotonic()
         if segment not in self._unsynced:
             self._unsynced.append(segment)
-        self._request()
 
     def discard(self, segment: GrowingSegment) -> None:
         """Take a segment out of the next commit, because sealing has synced it.
 
-        If it waited for a commit, another one is in flight; when that ends, it also commits what
-        the sealed segment holds.
+        If it waited for a commit of class `fsync`, another one is in flight; when that ends, it
+        also commits what the sealed segment holds.
         """
         if segment in self._unsynced:
             self._unsynced.remove(segment)
             self._is_more_synced = True
+        # All segments before it are sealed.
+        self._synced_offset = max(self._synced_offset, segment.next_offset)
+
+    # Background sync of the classes other than `fsync`.
+
+    def _sync_later(self, segment: GrowingSegment) -> None:
+        """Sync a segment that was just written within `flush_ms`, or when enough is unsynced."""
+        self._add_unsynced(segment)
+        if segment.next_offset - self._synced_offset >= self._config.flush_records:
+            self.sync_now()
+        elif self._timer is None and self._syncing is None:
+            self._schedule_background_sync()
+
+    def _schedule_background_sync(self) -> None:
+        """Set the timer so that nothing written stays unsynced for longer than `flush_ms`."""
+        passed = self._clock.monotonic() - self._waiting_since
+        timers = self._timers or asyncio.get_running_loop()
+        self._timer = timers.call_later(
+            max(0.0, self._config.flush_ms / 1000 - passed), self.sync_now
+        )
+
+    def sync_now(self) -> None:
+        """Start a sync of everything written, unless one is in flight or nothing is unsynced."""
+        self.cancel_background_sync()
+        if self._unsynced:
+            self._request()
+
+    def forget_unsynced(self) -> None:
+        """Note that everything written was synced by other means."""
+        self._unsynced = []
+
+    def cancel_background_sync(self) -> None:
+        """Cancel the timer of the background sync."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _request(self) -> None:
         if self._syncing is None and not self.is_stopped:
@@ -138,6 +215,8 @@ class CommitState:
         """Publish and acknowledge everything before `position`."""
         context, written = self._context, self.written
         context.state.commit(position)
+        if self._log_start.is_capped:
+            self._log_start.apply_caps()
         committed_bytes = 0
         while written and written[0].offset < position.offset:
             append = written.popleft()
@@ -195,12 +274,22 @@ class CommitState:
             return
         self._count_sync()
         self._write_checkpoint(position)
+        if self._config.durability is not Durability.FSYNC:
+            self._end_background_sync(position)
+            return
         self._commit(position)
         if self._unsynced:
             self._request()
         elif self._is_more_synced:
             self._is_more_synced = False
             self._commit(self._written_position())
+
+    def _end_background_sync(self, position: LogPosition) -> None:
+        """Note how far the log is synced, and schedule a sync of what was written meanwhile."""
+        self._synced_offset = max(self._synced_offset, position.offset)
+        self._is_more_synced = False
+        if self._unsynced and self._timer is None:
+            self._schedule_background_sync()
 
     def _count_sync(self) -> None:
         now, counters = self._clock.monotonic(), self._context.counters
@@ -209,7 +298,8 @@ class CommitState:
         counters.sync_seconds += seconds
         counters.last_sync_seconds = seconds
         self.totals.syncs.observe(seconds)
-        self.totals.commits.observe(now - self._written_at)
+        if self._config.durability is Durability.FSYNC:  # Nobody waited for the others.
+            self.totals.commits.observe(now - self._written_at)
 
     # The checkpoint.
 

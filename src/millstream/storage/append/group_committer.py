@@ -66,9 +66,11 @@ class GroupCommitter:
 
     def request(self, log: Syncable) -> None:
         """Commit `log` as soon as possible. No commit of it may be in flight."""
-        if self._syncer and log.is_plain and self._syncer.has_capacity(_FILES_MAX):
-            self._syncer.sync(log.begin_plain_sync(), log.end_sync)
-            return
+        if self._syncer and log.is_plain:
+            if self._syncer.has_capacity(_FILES_MAX):
+                self._syncer.sync(log.begin_plain_sync(), log.end_sync)
+                return
+            self.totals.sync_fallbacks += 1
         self._waiting[log] = None
         self._deal()
 

@@ -62,8 +62,11 @@ def record_written(
     """Record batches that were written: in the segment, in themselves and in the counters."""
     base_offset, records = segment.base_offset, segment.stats.record_count
     size = segment.size
+    observe_bytes, observe_records = totals.batch_bytes.observe, totals.batch_records.observe
     for append, prefix, body in zip(appends, pieces[::2], pieces[1::2], strict=True):
         append.address = Address(base_offset, segment.stats.size)
+        observe_bytes(append.size)
+        observe_records(append.header.record_count)
         segment.add(append.header, append.size, b"".join((prefix, body[:_UNSTAMPED_HEADER_SIZE])))
     counters.writes += 1
     counters.appends += len(appends)

@@ -73,9 +73,11 @@ class MergePass:
         rules = self._run.context.metadata_file.partition.deletions
         reclaimable: set[SealedSegment] = set()
         touched: dict[str, int] = {}
+        # What retention evicted from the front goes with the rest of its segment.
+        deleted = snapshot.start if snapshot.start > snapshot.eviction_floor else 0
         for segment in segments:
             mask = snapshot.masks.get(segment.base_offset)
-            front_bytes = await self._front_bytes(segment, snapshot.start)
+            front_bytes = await self._front_bytes(segment, deleted)
             if mask is None and front_bytes == 0:
                 continue
             touched[segment.path] = since.get(segment.path, now_ms)

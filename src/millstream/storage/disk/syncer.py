@@ -75,6 +75,8 @@ class KernelSyncer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._groups: dict[int, _Group] = {}
         self._number = 0
+        self.refusals = 0
+        """Files that the kernel did not accept, and that were synced on the event loop."""
 
     def has_capacity(self, count: int) -> bool:
         return len(self._groups) + count <= SYNCS_IN_FLIGHT_MAX
@@ -125,6 +127,7 @@ class KernelSyncer:
             self._calls.submit(self._context, file.descriptor, self._event, self._number)
         except OSError:
             # The kernel did not accept it, so it is synced in this thread.
+            self.refusals += 1
             del self._groups[self._number]
             group.end(attempt_sync(file))
 

@@ -24,6 +24,15 @@ these fields has a value:
 A log that a broker created has, in all versions, the id of its topic (`topic_id`); other releases
 ignore it. A log with an id that is not in the metadata shows that the metadata was lost. A log
 without one was created by an embedded store.
+
+Two more fields may be in any version, because a release that does not know them only keeps records
+longer:
+
+    caps               [bytes or null, records or null]: the limits by which readers see the end of
+                       the log only. What they left is the same after a crash, and if other limits
+                       apply later, the start is made durable first
+    age_marks          [[offset, ms], ...]: records before the offset were appended before this time
+                       of the retention clock
 """
 
 from __future__ import annotations
@@ -31,7 +40,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.config.schema import Durability
 from millstream.errors import CorruptFile
@@ -69,6 +78,23 @@ class DeletionRule:
     """
 
 
+class Caps(NamedTuple):
+    """Limits of what readers see of a log."""
+
+    bytes_max: int | None
+    records_max: int | None
+
+
+NO_CAPS = Caps(None, None)
+
+
+class AgeMark(NamedTuple):
+    """Records before the offset were appended before this time of the retention clock."""
+
+    offset: int
+    ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
     """The content of `partition.json`."""
@@ -99,6 +125,12 @@ class PartitionMetadata:
     topic_id: uuid.UUID | None = None
     """The id of the topic in the metadata of a broker; `None` if no broker has used the log."""
 
+    caps: Caps = NO_CAPS
+    """Records that these limits leave out are evicted, even before the start offset is."""
+
+    age_marks: tuple[AgeMark, ...] = ()
+    """Offsets and times increase."""
+
     @property
     def leader_epoch(self) -> int:
         """The newest epoch."""
@@ -128,6 +160,7 @@ class PartitionMetadata:
             start_offset=start_offset,
             epochs=self.epochs[max(first - 1, 0) :],
             eviction_floor=self.eviction_floor if eviction_floor is None else eviction_floor,
+            age_marks=tuple(mark for mark in self.age_marks if mark.offset > start_offset),
         )
 
     def ending_at(self, end_offset: int) -> PartitionMetadata:
@@ -142,6 +175,9 @@ class PartitionMetadata:
             deletions=tuple(
                 replace(deletion, before=min(deletion.before, end_offset))
                 for deletion in self.deletions
+            ),
+            age_marks=tuple(
+                mark._replace(offset=min(mark.offset, end_offset)) for mark in self.age_marks
             ),
         )
 
@@ -161,6 +197,8 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
             tombstones_due_ms=int(content.get("tombstones_due_ms", 0)),
             deletions=tuple(_deletion(item) for item in content.get("deletions", ())),
             topic_id=uuid.UUID(content["topic_id"]) if "topic_id" in content else None,
+            caps=_caps(content.get("caps", NO_CAPS)),
+            age_marks=tuple(_age_mark(item) for item in content.get("age_marks", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{path}: {error!r}") from error
@@ -202,6 +240,10 @@ def write_partition_metadata(
     if any(later.values()):
         content |= later
         version = _VERSION
+    if partition.caps != NO_CAPS:
+        content["caps"] = list(partition.caps)
+    if partition.age_marks:
+        content["age_marks"] = [list(mark) for mark in partition.age_marks]
     write_document(
         filesystem,
         directory,
@@ -216,6 +258,16 @@ def write_partition_metadata(
 def _epoch(item: Any) -> LeaderEpoch:
     number, start_offset = item
     return LeaderEpoch(int(number), int(start_offset))
+
+
+def _caps(item: Any) -> Caps:
+    bytes_max, records_max = (None if limit is None else int(limit) for limit in item)
+    return Caps(bytes_max, records_max)
+
+
+def _age_mark(item: Any) -> AgeMark:
+    offset, ms = item
+    return AgeMark(int(offset), int(ms))
 
 
 def _deletion(item: Any) -> DeletionRule:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from millstream.storage.files.index import NO_TIME
-from millstream.storage.retention.eviction import record_count
+from millstream.storage.retention.size_caps import record_count
 from millstream.storage.segment.log_state import DeletedOffsets
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
 from millstream.storage.store import LogName, Store

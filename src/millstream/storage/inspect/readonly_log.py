@@ -41,7 +41,7 @@ from millstream.storage.files.checkpoint import UNKNOWN_END, SyncPoint
 from millstream.storage.files.document import DOCUMENT_SIZE_MAX
 from millstream.storage.files.index import SegmentIndex
 from millstream.storage.files.names import PARTITION_FILE, SegmentId, parse_segment_file
-from millstream.storage.files.partition_metadata import DeletionRule, PartitionMetadata
+from millstream.storage.files.partition_metadata import NO_CAPS, DeletionRule, PartitionMetadata
 from millstream.storage.files.seal import Seal
 from millstream.storage.inspect.catalog import (
     FindingKind,
@@ -55,6 +55,7 @@ from millstream.storage.inspect.catalog import (
 )
 from millstream.storage.inspect.unsealed_tail import UnsealedTail
 from millstream.storage.retention.key_deletions import resolve_deleted_offsets
+from millstream.storage.retention.size_caps import SizeCaps
 from millstream.storage.segment.damage import ANY_TIME, BatchPosition, scan_past_damage
 from millstream.storage.segment.log_state import DeletedOffsets, LogPosition, LogState
 from millstream.storage.segment.scan import SegmentScan, scan
@@ -130,6 +131,10 @@ class ReadOnlyLog:
             masks=self._masks_of(segments, partition, end),
         )
         state.lost = lost or _lost(files, segments, partition)
+        if segments and partition.caps != NO_CAPS:
+            offset, _ = SizeCaps(partition.caps).first_offset(state.snapshot)
+            if offset > state.start_offset:
+                state.start_at(offset, eviction_floor=offset)
         self._seen_names, self._seen_metadata = _segment_names(files.names), metadata
         return state
 

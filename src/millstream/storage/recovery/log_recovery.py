@@ -24,8 +24,7 @@ from, and one that never got its seal has not (`generations.py`). Either way one
 removed here, once the other was read and is valid; if it is not, both stay.
 
 Bytes that are valid but not proved to be durable may be in the page cache only, after a failed sync
-even marked as clean. In a log of class `fsync` they are written again and synced before any reader
-sees them.
+even marked as clean. They are written again and synced before any reader sees them.
 """
 
 from __future__ import annotations
@@ -505,9 +504,8 @@ class _LogRecovery:
 
     def _grow(self, scanned: ScannedSegment) -> None:
         """Make the last segment the growing one, after making all of it durable."""
-        if self._result.partition.durability is Durability.FSYNC:
-            self._make_durable(scanned)
-            self._filesystem.sync_directory(self._log_directory.directory)
+        self._make_durable(scanned)
+        self._filesystem.sync_directory(self._log_directory.directory)
         scan = scanned.scan
         self._result.growing = GrowingSegment(self._log_directory, scan.stats, scan.index, None)
 

@@ -1,4 +1,4 @@
-r"""Eviction: which segments of a log expire, and whether a batch fits.
+r"""Eviction: which segments of a log expire, what is too old, and whether a batch fits.
 
     +---------+ +---------+ +---------+ +---------
     | oldest  | |         | |         | | growing
@@ -7,9 +7,13 @@ r"""Eviction: which segments of a log expire, and whether a batch fits.
                        them less than the limit would be left
 
 Segments are evicted whole and from the front: a prefix of the log, up to the first that has to
-stay. Ages are measured by the retention clock, so neither the wall clock nor the timestamp of a
-record matters. A segment is as old as its seal: its youngest record was appended no later, so no
-record is evicted before it has reached its retention time.
+stay. Readers do not see what the limits of bytes and records leave out before that
+(`size_caps.py`).
+
+Ages are measured by the retention clock, so neither the wall clock nor the timestamp of a record
+matters. A segment is as old as its seal: its youngest record was appended no later, so no record is
+evicted before it has reached its retention time. Within segments, maintenance notes now and then
+how far the log reaches (an `AgeMark`): what is before that offset is at least as old as the mark.
 """
 
 from __future__ import annotations
@@ -20,12 +24,15 @@ from typing import NamedTuple
 
 from millstream.config.schema import Discard, LogConfig
 from millstream.errors import LogFull
+from millstream.storage.files.partition_metadata import AgeMark
 from millstream.storage.files.seal import Seal
+from millstream.storage.retention.size_caps import BYTES, RECORDS, record_count
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
 
 AGE = "age"
-BYTES = "bytes"
-RECORDS = "records"
+
+AGE_MARKS = 100
+"""Into how many parts the retention time is divided: ages are known to within one of them."""
 
 
 class Eviction(NamedTuple):
@@ -55,10 +62,11 @@ def plan_eviction(
     config: LogConfig,
     now_ms: int,
     needed_offset: int | None = None,
+    age_marks: Sequence[AgeMark] = (),
 ) -> Eviction | None:
     """Return what the settings of a log evict; `None` if that is nothing.
 
-    `start` is its first offset, `committed` the end of the committed records; records from
+    `start` is its first stored offset, `committed` the end of the committed records; records from
     `needed_offset` on stay. By size, segments are evicted while the remaining ones still reach the
     limit: a limit is the minimum that is kept. Segments of which a part was deleted count with the
     whole size of their files.
@@ -66,6 +74,7 @@ def plan_eviction(
     if config.retention_ms is config.retention_bytes is config.retention_records is None:
         return None
     end = committed if needed_offset is None else min(committed, needed_offset)
+    aged_offset = min(_aged_offset(age_marks, config, now_ms), end)
     live = [segment for segment in segments if start < segment.next_offset]
     evicted: list[SealedSegment] = []
     reasons: dict[str, None] = {}
@@ -76,19 +85,46 @@ def plan_eviction(
         bytes_left -= segment.size
         records_left -= segment.seal.record_count
         segment_reasons = _reasons(segment.seal, bytes_left, records_left, config, now_ms)
+        if segment.next_offset <= aged_offset and AGE not in segment_reasons:
+            segment_reasons.insert(0, AGE)
         if not segment_reasons:
             break
         evicted.append(segment)
         reasons |= dict.fromkeys(segment_reasons)
-    if not evicted:
+    before_offset = evicted[-1].next_offset if evicted else start
+    if aged_offset > before_offset:
+        before_offset = aged_offset
+        reasons[AGE] = None
+    if before_offset <= start:
         return None
     return Eviction(
-        before_offset=evicted[-1].next_offset,
+        before_offset=before_offset,
         segments=len(evicted),
         bytes=sum(segment.size for segment in evicted),
         records=sum(map(record_count, evicted)),
         reasons=tuple(reason for reason in (AGE, BYTES, RECORDS) if reason in reasons),
     )
+
+
+def _aged_offset(age_marks: Sequence[AgeMark], config: LogConfig, now_ms: int) -> int:
+    """Return the offset before which all records have reached their retention time."""
+    if config.retention_ms is None:
+        return 0
+    return max((m.offset for m in age_marks if now_ms - m.ms > config.retention_ms), default=0)
+
+
+def next_age_mark(
+    age_marks: Sequence[AgeMark], *, committed: int, config: LogConfig, now_ms: int
+) -> AgeMark | None:
+    """Return a mark for the records up to `committed`, if it is time for one."""
+    if config.retention_ms is None:
+        return None
+    if age_marks:
+        last = age_marks[-1]
+        is_early = now_ms - last.ms < config.retention_ms // AGE_MARKS
+        if committed <= last.offset or is_early:
+            return None
+    return AgeMark(committed, now_ms)
 
 
 def is_roll_due(segments: Sequence[Segment], *, config: LogConfig, now_ms: int) -> bool:
@@ -135,14 +171,6 @@ def check_capacity(
                 f"{name} is full: it must hold at most {limit} {unit}, has {held}, and the batch"
                 f" has {added}"
             )
-
-
-def record_count(segment: Segment) -> int:
-    """Return the number of records in the file of a segment."""
-    if isinstance(segment, SealedSegment):
-        return segment.seal.record_count
-    assert isinstance(segment, GrowingSegment)
-    return segment.stats.record_count
 
 
 def sealed_since(seal: Seal) -> int:

@@ -14,18 +14,25 @@ stays even if all its records are dead, because it says where the log ends.
 Deletion is deliberate, and readers continue at the start offset without notice. Eviction is not,
 so it moves the *eviction floor* along with the start offset: a reader at an offset below it gets a
 gap.
+
+Caps (`size_caps.py`) move the start with each commit, in memory only: what they leave follows from
+the committed end and from the caps, and `partition.json` has the caps. So the start is the same
+after a crash, and the file is written only before files are removed, and before other caps apply.
+Until then the *stored* start, in `partition.json`, is before the one that readers see.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from millstream.errors import OffsetOutOfRange, StorageFailed
 from millstream.storage.disk.errors import transient_error
-from millstream.storage.retention.eviction import record_count
+from millstream.storage.files.partition_metadata import NO_CAPS, AgeMark, Caps
 from millstream.storage.retention.removal_hooks import RemovalHooks
+from millstream.storage.retention.size_caps import SizeCaps, record_count
 from millstream.storage.segment.log_context import LogContext
 from millstream.storage.segment.segment import SealedSegment, Segment, remove_segment
 
@@ -42,6 +49,78 @@ class LogStart:
         self._removal_hooks = removal_hooks
         self.has_dead_segments = True
         """Whether there may be dead segments that still wait for a seal or a commit."""
+        self._size_caps: SizeCaps | None = None
+        """None until the caps apply, and if there are none."""
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether commits move the start."""
+        return self._size_caps is not None
+
+    def apply_caps(self) -> None:
+        """Move the start as far as the caps require. Called after each commit."""
+        assert self._size_caps is not None
+        state = self._context.state
+        offset, _ = self._size_caps.first_offset(state.snapshot)
+        if offset <= state.start_offset:
+            return
+        if (removal_hooks := self._removal_hooks()) is not None:
+            needed_offset = removal_hooks.needed_offset()
+            if needed_offset is not None and needed_offset < offset:
+                offset = needed_offset
+                if offset <= state.start_offset:
+                    return
+        self._context.counters.evicted_records += offset - state.start_offset
+        state.start_at(offset, eviction_floor=offset)
+
+    def begin_caps(self) -> None:
+        """Apply the stored caps from now on. The removal hooks are set."""
+        self._use_caps(self._context.metadata_file.partition.caps)
+
+    async def change_caps(self, caps: Caps) -> None:
+        """Apply other caps from now on. Durable when this returns; runs exclusively.
+
+        What the old caps have left out does not come back: the start is made durable too.
+        """
+        context, metadata_file = self._context, self._context.metadata_file
+        if caps == metadata_file.partition.caps:
+            return
+        snapshot = context.state.snapshot
+        partition = replace(metadata_file.partition, caps=caps)
+        if snapshot.start > partition.start_offset:
+            partition = partition.starting_at(
+                snapshot.start,
+                first_base=_first_base(snapshot.segments, snapshot.start, context.state.end_offset),
+                eviction_floor=snapshot.eviction_floor,
+            )
+        try:
+            await metadata_file.write(partition, frees_space=True)
+        except OSError as error:
+            failed = StorageFailed(f"{context.name}: the limits were not changed: {error}")
+            raise transient_error(context.name, error) or failed from error
+        self._use_caps(caps)
+        self.remove_dead_segments()
+
+    def _use_caps(self, caps: Caps) -> None:
+        self._size_caps = None if caps == NO_CAPS else SizeCaps(caps)
+        if self._size_caps is not None:
+            start = self._context.state.start_offset
+            self.apply_caps()
+            if self._context.state.start_offset > start:
+                self._context.on_change()
+
+    async def add_age_mark(self, mark: AgeMark) -> None:
+        """Note how old records are. If that fails, they are kept longer."""
+        await self._context.metadata_file.run_exclusive(self._add_age_mark(mark))
+
+    async def _add_age_mark(self, mark: AgeMark) -> None:
+        metadata_file = self._context.metadata_file
+        partition = metadata_file.partition
+        marked = replace(partition, age_marks=(*partition.age_marks, mark))
+        try:
+            await metadata_file.write(marked)
+        except OSError as error:
+            logger.debug("%s: the age of records was not noted: %s", self._context.name, error)
 
     async def delete_before(self, offset: int) -> None:
         """Move the start to `offset`. Durable when this returns; files are removed afterwards."""
@@ -61,14 +140,15 @@ class LogStart:
 
     async def _evict(self, offset: int) -> None:
         context = self._context
-        segments, start = context.state.snapshot.segments, context.state.start_offset
+        segments, seen = context.state.snapshot.segments, context.state.start_offset
+        start = context.metadata_file.partition.start_offset
         await self._move(offset, is_eviction=True)
         gone = [s for s in segments if start < s.next_offset <= offset]
         size, records = sum(s.size for s in gone), sum(map(record_count, gone))
         context.counters.evicted_segments += len(gone)
         context.counters.evicted_bytes += size
-        context.counters.evicted_records += records
-        if offset > start:
+        context.counters.evicted_records += _records_between(segments, seen, offset)
+        if gone:
             logger.info(
                 "%s: evicted offsets %d to %d: %d segments, %d bytes, %d records",
                 *(context.name, start, offset - 1, len(gone), size, records),
@@ -80,12 +160,14 @@ class LogStart:
         end = snapshot.committed.offset
         if offset > end:
             raise OffsetOutOfRange(offset, start=snapshot.start, end=end)
-        if offset <= snapshot.start:
+        stored = metadata_file.partition.start_offset
+        if offset <= (stored if is_eviction else snapshot.start):
             return
+        # An eviction may be behind what caps show. It is not stored further than asked for: in a
+        # class without a sync, a log that loses its end would lose what the caps still allow.
         floor = offset if is_eviction else snapshot.eviction_floor
-        kept = (s.base_offset for s in snapshot.segments if s.next_offset > min(offset, end - 1))
         partition = metadata_file.partition.starting_at(
-            offset, first_base=next(kept, offset), eviction_floor=floor
+            offset, first_base=_first_base(snapshot.segments, offset, end), eviction_floor=floor
         )
         frees_space = bool(_dead_segments(snapshot.segments, offset, end))
         try:
@@ -94,20 +176,22 @@ class LogStart:
             # The file may have the old or the new offset. Both are right: nothing was removed.
             failed = StorageFailed(f"{context.name}: nothing was deleted: {error}")
             raise transient_error(context.name, error) or failed from error
-        context.state.start_at(offset, eviction_floor=floor)
+        if offset > context.state.start_offset:  # A commit may have moved it further by now.
+            floor = max(floor, context.state.eviction_floor)
+            context.state.start_at(offset, eviction_floor=floor)
         self.remove_dead_segments()
         context.on_change()
 
     def remove_dead_segments(self) -> None:
-        """Drop segments before the start offset, and schedule the removal of their files.
+        """Drop segments before the stored start offset, and schedule the removal of their files.
 
         A segment that no committed record follows stays, and one without a seal stays until it is
         sealed.
         """
         state = self._context.state
-        snapshot = state.snapshot
-        below = [s for s in snapshot.segments if s.next_offset <= snapshot.start]
-        dead = _dead_segments(below, snapshot.start, snapshot.committed.offset)
+        snapshot, start = state.snapshot, self._context.metadata_file.partition.start_offset
+        below = [s for s in snapshot.segments if s.next_offset <= start]
+        dead = _dead_segments(below, start, snapshot.committed.offset)
         self.has_dead_segments = len(dead) < len(below)
         if dead:
             state.replace_segments([s for s in snapshot.segments if s not in dead])
@@ -123,6 +207,21 @@ class LogStart:
                 )
         except OSError as error:
             logger.warning("%s: a deleted segment was not removed: %s", context.name, error)
+
+
+def _first_base(segments: Sequence[Segment], start: int, end: int) -> int:
+    """Return the base offset of the first segment to keep if a log starts at `start`."""
+    kept = (s.base_offset for s in segments if s.next_offset > min(start, end - 1))
+    return next(kept, start)
+
+
+def _records_between(segments: Sequence[Segment], start: int, end: int) -> int:
+    """Return how many records are between two offsets; at most, if compaction removed some."""
+    return sum(
+        min(record_count(s), min(end, s.next_offset) - max(start, s.base_offset))
+        for s in segments
+        if s.base_offset < end and start < s.next_offset
+    )
 
 
 def _dead_segments(segments: Sequence[Segment], start: int, end: int) -> list[SealedSegment]:

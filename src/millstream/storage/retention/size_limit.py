@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from millstream.config.schema import Discard, LogConfig
-from millstream.storage.retention.eviction import check_capacity, record_count
+from millstream.storage.retention.eviction import check_capacity
+from millstream.storage.retention.size_caps import record_count
 from millstream.storage.segment.log_state import LogSnapshot, LogState, committed_size
 from millstream.storage.segment.segment import Segment
 

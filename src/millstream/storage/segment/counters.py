@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.errors import BACKPRESSURE_KINDS, BackpressureKind
 from millstream.histogram import Histogram
+
+BATCH_BYTES_BUCKETS = tuple(float(4**power) for power in range(3, 13))
+"""Upper bounds in bytes: 64 bytes to 16 MiB."""
+BATCH_RECORDS_BUCKETS = tuple(float(4**power) for power in range(9))
+"""Upper bounds in records: 1 to 65,536."""
 
 
 @dataclass(slots=True)
@@ -16,7 +22,17 @@ class StoreTotals:
     syncs: Histogram = field(default_factory=Histogram)
     """Durations of successful commits."""
     commits: Histogram = field(default_factory=Histogram)
-    """Durations from the first write of a commit to its end."""
+    """Durations from the first write of a commit of class `fsync` to its end."""
+    batch_bytes: Histogram = field(default_factory=lambda: Histogram(BATCH_BYTES_BUCKETS))
+    """Sizes of written batches."""
+    batch_records: Histogram = field(default_factory=lambda: Histogram(BATCH_RECORDS_BUCKETS))
+    """Numbers of records in written batches."""
+    sync_fallbacks: int = 0
+    """Commits that a thread synced because the kernel took no more."""
+
+
+def _no_backpressure() -> dict[BackpressureKind, int]:
+    return dict.fromkeys(BACKPRESSURE_KINDS, 0)
 
 
 @dataclass(slots=True)
@@ -33,14 +49,11 @@ class LogCounters:
     """Duration of the newest commit."""
     rolls: int = 0
     seals: int = 0
-    refusals_full: int = 0
-    refusals_busy: int = 0
-    refusals_limit: int = 0
 
-    # Batches that waited for admission, by the reason.
-    waits_log: int = 0
-    waits_store: int = 0
-    waits_sealing: int = 0
+    # Batches that were refused, and batches that waited for admission, by the kind of
+    # backpressure.
+    refusals: dict[BackpressureKind, int] = field(default_factory=_no_backpressure)
+    waits: dict[BackpressureKind, int] = field(default_factory=_no_backpressure)
 
     recovered_bytes: int = 0
     offline: int = 0

@@ -44,6 +44,9 @@ from millstream.storage.segment.stripped_batches import DeletedRecordFilter
 _WALK_BYTES = 256 * 1024
 """Bytes that are read at once when batches are searched rather than returned."""
 
+_ENDS_BYTES = 16 * 1024
+"""Bytes in which the ends of batches are looked up at once."""
+
 _TRANSACTION_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
@@ -226,6 +229,23 @@ def batches_since(
     for window, position, header in _headers(segment, start=first, limit=limit):
         if header.max_timestamp >= timestamp_ms:
             yield _visible_batch(window, position, header, masked)
+
+
+def batch_ends(
+    segment: Segment, position: int, offset: int, *, limit: int
+) -> list[tuple[int, int]]:
+    """Return the ends of some batches from the one at `position` on, as positions and offsets.
+
+    Empty only at `limit`. Checksums are not verified.
+    """
+    ends: list[tuple[int, int]] = []
+    window = _Window(segment, limit, position, _ENDS_BYTES)
+    stop = min(limit, position + _ENDS_BYTES)
+    while position < stop:
+        header = window.header(position, offset)
+        position, offset = position + header.size, header.next_offset
+        ends.append((position, offset))
+    return ends
 
 
 def transactional_batches(

@@ -232,6 +232,8 @@ def test_the_typed_values():
         "timestamp_after_max_ms": 2,
         "compression_type": "zstd",
         "durability": Durability.DISK,
+        "flush_messages": 2**63 - 1,
+        "flush_ms": 200,
         "segment_bytes": 2048,
         "segment_ms": 3,
         "index_interval_bytes": 100,
@@ -314,7 +316,7 @@ def test_a_record_cannot_have_to_wait_longer_for_compaction_than_it_may():
         ("1", "disk", Durability.FSYNC),
         ("1", "fsync", Durability.FSYNC),
         ("2", "memory", Durability.MEMORY),
-        ("2", "ephemeral", Durability.EPHEMERAL),
+        ("2", "disk", Durability.DISK),
     ],
 )
 def test_flushing_each_record_means_at_least_fsync(flush, asked, given):
@@ -324,9 +326,26 @@ def test_flushing_each_record_means_at_least_fsync(flush, asked, given):
     assert config.value(DURABILITY) == asked
 
 
-def test_what_is_in_memory_only_cannot_be_flushed():
-    with pytest.raises(InvalidConfig, match="cannot be flushed"):
-        TopicConfig.parse({"flush.messages": "1", DURABILITY: "ephemeral"})
+@pytest.mark.parametrize(("name", "value"), [("flush.messages", "1"), ("flush.ms", "1000")])
+def test_what_is_in_memory_only_cannot_be_flushed(name, value):
+    with pytest.raises(InvalidConfig, match=f"{name} must not be set .* cannot be flushed"):
+        TopicConfig.parse({name: value, DURABILITY: "ephemeral"})
+    node = LogConfig(flush_records=1, flush_ms=7)
+    config = TopicConfig.parse({DURABILITY: "ephemeral"}, node)
+    assert config.durability is Durability.EPHEMERAL
+
+
+@pytest.mark.parametrize(
+    ("overrides", "flush_ms", "flush_records"),
+    [
+        ({}, 200, 2**63 - 1),
+        ({"flush.ms": "0", "flush.messages": "5"}, 0, 5),
+        ({"flush.ms": str(2**63 - 1)}, 2**53, 2**63 - 1),
+    ],
+)
+def test_flush_settings_reach_the_log(overrides, flush_ms, flush_records):
+    config = TopicConfig.parse(overrides).log_config()
+    assert (config.flush_ms, config.flush_records) == (flush_ms, flush_records)
 
 
 def test_the_node_gives_the_defaults_of_what_it_can_set():

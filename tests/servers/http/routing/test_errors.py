@@ -16,13 +16,16 @@ from millstream.errors import (
     CorruptBatch,
     DeadlineExceeded,
     DiskFull,
+    LogFull,
     MalformedRequest,
     MillstreamError,
     OffsetOutOfRange,
     StorageFailed,
     Unavailable,
     UnknownTopic,
+    WouldBlock,
 )
+from millstream.protocols.http.errors import ErrorShape, error_of
 from millstream.servers.http.routing.errors import STATUSES, code_of, status_of
 from millstream.servers.http.server.listener import HttpListener
 from tests.servers.http.calls import Answer, app_with, ask
@@ -65,7 +68,6 @@ def test_every_error_has_a_status_and_a_code(kind):
         (MalformedRequest("body is not JSON"), 400, "malformed_request"),
         (Unavailable("later"), 503, "unavailable"),
         (DeadlineExceeded("too late"), 503, "deadline_exceeded"),
-        (DiskFull("no room"), 507, "disk_full"),
     ],
     ids=str,
 )
@@ -73,6 +75,24 @@ def test_an_error_says_what_is_wrong_and_who_has_to_act(error, status, code):
     found = answer_to(error)
     assert found.status == status
     assert found.json == {"error": {"code": code, "message": str(error), "detail": None}}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "kind"),
+    [
+        (WouldBlock("slow", "store"), 503, "would_block", "store"),
+        (DeadlineExceeded("too late", "log"), 503, "deadline_exceeded", "log"),
+        (DeadlineExceeded("too late", "sealing"), 503, "deadline_exceeded", "sealing"),
+        (DiskFull("no room"), 507, "disk_full", "full"),
+        (LogFull("no room"), 409, "log_full", "limit"),
+    ],
+)
+def test_the_kind_of_backpressure_is_told_to_programs(error, status, code, kind):
+    found = answer_to(error)
+    assert found.status == status
+    body = {"code": code, "message": str(error), "detail": {"kind": kind}}
+    assert found.json == {"error": body}
+    assert error_of(status, ErrorShape(**body)).kind in (kind, None)
 
 
 def test_an_offset_out_of_range_tells_the_numbers_to_programs_too():

@@ -13,6 +13,8 @@ from millstream.broker.topics.configs.topic_setting import SettingType, TopicSet
 from millstream.broker.topics.configs.topic_settings import (
     DISCARD,
     DURABILITY,
+    FLUSH_MESSAGES,
+    FLUSH_MS,
     REMOVED_CONFIGS,
     RETENTION_MS,
     RETENTION_RECORDS,
@@ -80,6 +82,8 @@ class TopicConfig:
     compression_type: str
     durability: Durability
     """The effective class, with `flush.messages` considered."""
+    flush_messages: int
+    flush_ms: int
     segment_bytes: int
     segment_ms: int
     index_interval_bytes: int
@@ -105,6 +109,7 @@ class TopicConfig:
         node = node or LogConfig()
         values = _defaults(node) | {name: _parse(name, text) for name, text in overrides.items()}
         _check_together(values)
+        _check_flush(values, overrides)
         return cls(
             node=node,
             overrides=MappingProxyType(
@@ -117,6 +122,8 @@ class TopicConfig:
             timestamp_after_max_ms=values["message.timestamp.after.max.ms"],
             compression_type=values["compression.type"],
             durability=_durability(values),
+            flush_messages=values[FLUSH_MESSAGES],
+            flush_ms=values[FLUSH_MS],
             segment_bytes=values["segment.bytes"],
             segment_ms=values["segment.ms"],
             index_interval_bytes=values["index.interval.bytes"],
@@ -156,6 +163,8 @@ class TopicConfig:
         return replace(
             self.node,
             durability=self.durability,
+            flush_ms=min(self.flush_ms, TIME_MS_MAX),
+            flush_records=self.flush_messages,
             segment_bytes_max=self.segment_bytes,
             segment_age_ms_max=min(age, TIME_MS_MAX),
             index_interval_bytes=self.index_interval_bytes,
@@ -218,12 +227,18 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise InvalidConfig(
             f"min.compaction.lag.ms must be at most max.compaction.lag.ms, {most}, got {least}"
         )
-    if values["flush.messages"] == 1 and values[DURABILITY] == Durability.EPHEMERAL.value:
-        raise InvalidConfig(
-            f"flush.messages must not be 1 if {DURABILITY} is ephemeral: records that are kept"
-            " in memory only cannot be flushed"
-        )
     check_value_schema(TopicValueFormat(values[VALUE_FORMAT]), values[VALUE_SCHEMA])
+
+
+def _check_flush(values: Mapping[str, Any], overrides: Mapping[str, str | None]) -> None:
+    """Refuse to flush a topic that has no file. Defaults of the node do not apply to it."""
+    if values[DURABILITY] == Durability.EPHEMERAL.value:
+        for name in (FLUSH_MESSAGES, FLUSH_MS):
+            if name in overrides:
+                raise InvalidConfig(
+                    f"{name} must not be set if {DURABILITY} is ephemeral: records that are kept"
+                    " in memory only cannot be flushed"
+                )
 
 
 def _limit(value: int) -> int | None:
@@ -237,7 +252,9 @@ def _time(limit_ms: int | None) -> int | None:
 
 def _durability(values: Mapping[str, Any]) -> Durability:
     """Return the requested durability class, or `fsync` if every record is to be flushed."""
-    return Durability.FSYNC if values["flush.messages"] == 1 else Durability(values[DURABILITY])
+    durability = Durability(values[DURABILITY])
+    is_flushed = values[FLUSH_MESSAGES] == 1 and durability is not Durability.EPHEMERAL
+    return Durability.FSYNC if is_flushed else durability
 
 
 def _apply(overrides: dict[str, str | None], change: ConfigChange) -> None:

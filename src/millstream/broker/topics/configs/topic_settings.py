@@ -30,6 +30,8 @@ APPLIED, ACCEPTED, FIXED = SettingEffect.APPLIED, SettingEffect.ACCEPTED, Settin
 
 DURABILITY = "millstream.durability"
 DISCARD = "millstream.discard"
+FLUSH_MESSAGES = "flush.messages"
+FLUSH_MS = "flush.ms"
 RETENTION_MS = "retention.ms"
 RETENTION_RECORDS = "millstream.retention.records"
 
@@ -63,9 +65,10 @@ _SETTINGS = (
         server_name="log.retention.ms",
         log_field="retention_ms",
         meaning="How long records are kept at least, if `cleanup.policy` has `delete`; -1 is"
-        " forever. The age of a record counts from when its segment was closed here, by the"
-        " retention clock, not from its timestamp. Whole segments are deleted, so a record may be"
-        " kept longer: a segment is closed at this age, unless `segment.ms` closes it before.",
+        " forever. The age of a record counts from when it was written here, by the"
+        " retention clock, not from its timestamp. Readers see a record for at most a hundredth of"
+        " this time and two maintenance intervals longer. Files are deleted by whole segments: a"
+        " segment is closed at this age, unless `segment.ms` closes it before.",
     ),
     TopicSetting(
         "retention.bytes",
@@ -76,9 +79,10 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name="log.retention.bytes",
         log_field="retention_bytes",
-        meaning="Size of a partition above which its oldest segments are deleted, if"
-        " `cleanup.policy` has `delete`; -1 is no limit. Whole segments are deleted, and never so"
-        f" many that less than this is left. With `{DISCARD}`, batches are rejected instead.",
+        meaning="Size of a partition, if `cleanup.policy` has `delete`; -1 is no limit. Readers see"
+        " the newest batches with at most this many bytes, and always the last batch; Kafka keeps"
+        " up to a segment more. Files are deleted later, by whole segments. A topic with"
+        f" `{DISCARD}=reject` rejects batches instead.",
     ),
     TopicSetting(
         RETENTION_RECORDS,
@@ -89,7 +93,8 @@ _SETTINGS = (
         most=LONG_MAX,
         server_name=RETENTION_RECORDS,
         log_field="retention_records",
-        meaning="The same as `retention.bytes`, counted in records. Not a Kafka config.",
+        meaning="The same as `retention.bytes`, counted in records: readers see exactly the last so"
+        " many. Not a Kafka config.",
     ),
     TopicSetting(
         DISCARD,
@@ -279,31 +284,39 @@ _SETTINGS = (
         server_name=DURABILITY,
         log_field="durability",
         meaning="What an acknowledged record survives: with `fsync` a power failure, with `disk` a"
-        " crash of the process, with `memory` neither, though it is written soon after; with"
-        " `ephemeral` it is kept in memory only. A topic cannot become or cease to be ephemeral."
+        " crash of the process and, after `flush.ms`, a power failure, with `memory` neither,"
+        " though it is written soon after and synced like `disk`; with `ephemeral` it is kept in"
+        " memory only. A topic cannot become or cease to be ephemeral."
         " Not a Kafka config.",
     ),
     TopicSetting(
-        "flush.messages",
+        FLUSH_MESSAGES,
         SettingType.LONG,
         str(LONG_MAX),
         APPLIED,
         least=1,
         most=LONG_MAX,
         server_name="log.flush.interval.messages",
-        meaning="1 makes `memory` and `disk` topics as safe as `fsync` ones. Larger values ask for"
-        " less than the default, `fsync`, and have no effect.",
+        log_field="flush_records",
+        meaning="A topic of class `disk` or `memory` is synced in the background as soon as this"
+        " many records of a partition are not synced, without waiting for `flush.ms`. 1 makes it as"
+        " safe as one of class `fsync`, which syncs before it acknowledges. An `ephemeral` topic"
+        " must not set it.",
     ),
     TopicSetting(
-        "flush.ms",
+        FLUSH_MS,
         SettingType.LONG,
-        str(LONG_MAX),
-        ACCEPTED,
+        str(_LOG.flush_ms),
+        APPLIED,
         least=0,
         most=LONG_MAX,
+        kafka_default=str(LONG_MAX),
         server_name="log.flush.interval.ms",
-        meaning="Without effect: a topic of class `fsync` is synced before each acknowledgement,"
-        f" and for the others `{DURABILITY}` defines what is promised.",
+        log_field="flush_ms",
+        meaning="A topic of class `disk` or `memory` is synced in the background this long after a"
+        " write at the latest: a power cut costs no more than what was written within this time."
+        " Kafka leaves that to the operating system. A topic of class `fsync` is synced sooner,"
+        " before each acknowledgement. An `ephemeral` topic must not set it.",
     ),
     TopicSetting(
         "min.insync.replicas",

@@ -153,7 +153,7 @@ def _message_for_client(error: MillstreamError) -> str:
     return _INTERNAL_MESSAGE
 
 
-def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
+def _detail(error: MillstreamError) -> Mapping[str, Any] | None:  # noqa: PLR0911 - one per type.
     """Return the details for programs, if the error has some."""
     if isinstance(error, DamagedRecords):
         return {"from": error.from_offset, "to": error.to_offset}
@@ -164,5 +164,7 @@ def _detail(error: MillstreamError) -> Mapping[str, Any] | None:
     if isinstance(error, InvalidBatchRecord):
         return {"records": list(error.record_indexes)}
     if isinstance(error, QuotaExceeded):
-        return {"quota": error.quota, "throttle_ms": error.throttle_ms}
+        return {"kind": error.kind, "quota": error.quota, "throttle_ms": error.throttle_ms}
+    if isinstance(error, errors.BACKPRESSURE_ERRORS) and error.kind is not None:
+        return {"kind": error.kind}
     return None
