@@ -246,7 +246,7 @@ class EmbeddedLog:
         """Evict what the settings of the log require, and return what that is."""
         plan = self.inner.plan_eviction()
         if plan is not None and not dry_run:
-            self._store.run(self.inner.evict_before(plan.before_offset))
+            self._store.run(self.inner.evict_before(plan.before_offset, plan.gap_reason))
         return plan
 
     def compact(self) -> CleanerResult | None:

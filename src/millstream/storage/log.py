@@ -47,7 +47,7 @@ from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
 from millstream.records.iterate import read_all
-from millstream.records.record import Gap, Record, StoredRecord
+from millstream.records.record import RETENTION, Gap, Record, StoredRecord
 from millstream.storage.append.active_segments import ActiveSegments
 from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.byte_budget import ByteBudget
@@ -147,6 +147,7 @@ class Log:
             end,
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
+            eviction_reason=partition.eviction_reason,
             masks=resolve_deleted_offsets(recovered.segments, partition, end.offset),
         )
         self._state.lost = recovered.offline
@@ -424,13 +425,13 @@ class Log:
         """
         await self._start.delete_before(offset)
 
-    async def evict_before(self, offset: int) -> None:
+    async def evict_before(self, offset: int, reason: str = RETENTION) -> None:
         """Delete all records before `offset` because of retention. Durable when this returns.
 
-        Like `delete_before`, except that readers below `offset` get a gap, and that the removal
-        hooks are consulted first.
+        Like `delete_before`, except that readers below `offset` get a gap with this reason, and
+        that the removal hooks are consulted first.
         """
-        await self._start.evict_before(offset)
+        await self._start.evict_before(offset, reason)
 
     def plan_eviction(self) -> Eviction | None:
         """Return what retention would delete now. Nothing is deleted."""
@@ -828,4 +829,4 @@ def _gap(offset: int, snapshot: LogSnapshot) -> Gap | None:
     """Return the gap of evicted records from `offset` on."""
     if not 0 <= offset < snapshot.eviction_floor:
         return None
-    return Gap(offset, snapshot.eviction_floor - 1, "retention")
+    return Gap(offset, snapshot.eviction_floor - 1, snapshot.eviction_reason)

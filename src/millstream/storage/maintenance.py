@@ -162,7 +162,10 @@ class Maintenance:
                     await self._attempt(name, Log.roll)
                     view = self._view(name)
                 if (plan := self._plan(view)) is not None:
-                    await self._attempt(name, partial(Log.evict_before, offset=plan.before_offset))
+                    evict = partial(
+                        Log.evict_before, offset=plan.before_offset, reason=plan.gap_reason
+                    )
+                    await self._attempt(name, evict)
             await self._store.run_housekeeping()
             self.counters.runs += 1
 

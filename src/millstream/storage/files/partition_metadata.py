@@ -20,10 +20,17 @@ these fields has a value:
                        apply to files, and the time of the retention clock at which they were made
     tombstones_due_ms  when the next tombstone may be removed, by the retention clock; only if one
                        waits
+
+Two more fields may be in any version, because a release that does not know them loses nothing:
+
+    eviction_reason    the policy that moved the eviction floor last: "age", "bytes" or "records";
+                       missing if a release before this field moved it
+    topic_id           id of the topic, as a UUID: cursors name it
 """
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +38,7 @@ from typing import Any
 from millstream.config.schema import Durability
 from millstream.errors import CorruptFile
 from millstream.records.filter.keys.matcher import KeyMatch
+from millstream.records.record import GAP_REASONS, RETENTION
 from millstream.storage.disk.filesystem import Filesystem, join
 from millstream.storage.files.ballast import BallastFile
 from millstream.storage.files.document import read_document, write_document
@@ -91,6 +99,12 @@ class PartitionMetadata:
     tombstones_due_ms: int = 0
     """When compaction may remove the next known tombstone, by the retention clock; 0 is never."""
 
+    eviction_reason: str = RETENTION
+    """Why the floor was moved last. It is the reason of the whole gap."""
+
+    topic_id: uuid.UUID | None = None
+    """Id of the topic. In an embedded store each log has its own. Old logs have none."""
+
     @property
     def leader_epoch(self) -> int:
         """The newest epoch."""
@@ -107,20 +121,19 @@ class PartitionMetadata:
         return replace(self, epochs=(*kept, LeaderEpoch(number, start_offset)))
 
     def starting_at(
-        self, start_offset: int, *, first_base: int, eviction_floor: int | None = None
+        self, start_offset: int, *, first_base: int, eviction_reason: str | None = None
     ) -> PartitionMetadata:
         """Return a copy with all records before `start_offset` deleted.
 
         `first_base` is the base offset of the first segment that is kept. Epochs that ended before
-        it are dropped: no batch has them any more. `eviction_floor` stays unless it is given.
+        it are dropped: no batch has them any more. With an `eviction_reason` they were evicted, and
+        the eviction floor moves too.
         """
         first = bisect_right(self.epochs, first_base, key=lambda epoch: epoch.start_offset)
-        return replace(
-            self,
-            start_offset=start_offset,
-            epochs=self.epochs[max(first - 1, 0) :],
-            eviction_floor=self.eviction_floor if eviction_floor is None else eviction_floor,
-        )
+        deleted = replace(self, start_offset=start_offset, epochs=self.epochs[max(first - 1, 0) :])
+        if eviction_reason is None:
+            return deleted
+        return replace(deleted, eviction_floor=start_offset, eviction_reason=eviction_reason)
 
     def ending_at(self, end_offset: int) -> PartitionMetadata:
         """Return a copy for a log that has lost everything from `end_offset` on.
@@ -152,6 +165,8 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
             is_rewritten=bool(content.get("is_rewritten", False)),
             tombstones_due_ms=int(content.get("tombstones_due_ms", 0)),
             deletions=tuple(_deletion(item) for item in content.get("deletions", ())),
+            eviction_reason=_reason(content.get("eviction_reason")),
+            topic_id=None if (text := content.get("topic_id")) is None else uuid.UUID(text),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"{path}: {error!r}") from error
@@ -191,6 +206,10 @@ def write_partition_metadata(
     if any(later.values()):
         content |= later
         version = _VERSION
+    if partition.eviction_reason != RETENTION:
+        content["eviction_reason"] = partition.eviction_reason
+    if partition.topic_id is not None:
+        content["topic_id"] = str(partition.topic_id)
     write_document(
         filesystem,
         directory,
@@ -205,6 +224,11 @@ def write_partition_metadata(
 def _epoch(item: Any) -> LeaderEpoch:
     number, start_offset = item
     return LeaderEpoch(int(number), int(start_offset))
+
+
+def _reason(stored: Any) -> str:
+    """Return a stored reason; one of a later release is shown as the general one."""
+    return stored if stored in GAP_REASONS else RETENTION
 
 
 def _deletion(item: Any) -> DeletionRule:

@@ -127,6 +127,7 @@ class ReadOnlyLog:
             end,
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
+            eviction_reason=partition.eviction_reason,
             masks=self._masks_of(segments, partition, end),
         )
         state.lost = lost or _lost(files, segments, partition)

@@ -20,12 +20,9 @@ from typing import NamedTuple
 
 from millstream.config.schema import Discard, LogConfig
 from millstream.errors import LogFull
+from millstream.records.record import AGE, BYTES, RECORDS
 from millstream.storage.files.seal import Seal
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
-
-AGE = "age"
-BYTES = "bytes"
-RECORDS = "records"
 
 
 class Eviction(NamedTuple):
@@ -38,6 +35,8 @@ class Eviction(NamedTuple):
     records: int
     reasons: tuple[str, ...]
     """Those of `AGE`, `BYTES` and `RECORDS` that apply to at least one segment."""
+    gap_reason: str
+    """The first of them that applies to the last segment: readers are told this one."""
 
     def __str__(self) -> str:
         reasons = ", ".join(self.reasons)
@@ -69,6 +68,7 @@ def plan_eviction(
     live = [segment for segment in segments if start < segment.next_offset]
     evicted: list[SealedSegment] = []
     reasons: dict[str, None] = {}
+    gap_reason = ""
     bytes_left = sum(segment.size for segment in live)
     records_left = sum(map(record_count, live))
     for segment in takewhile(lambda segment: _is_evictable(segment, end), live):
@@ -80,6 +80,7 @@ def plan_eviction(
             break
         evicted.append(segment)
         reasons |= dict.fromkeys(segment_reasons)
+        gap_reason = segment_reasons[0]
     if not evicted:
         return None
     return Eviction(
@@ -88,6 +89,7 @@ def plan_eviction(
         bytes=sum(segment.size for segment in evicted),
         records=sum(map(record_count, evicted)),
         reasons=tuple(reason for reason in (AGE, BYTES, RECORDS) if reason in reasons),
+        gap_reason=gap_reason,
     )
 
 

@@ -12,8 +12,8 @@ crash no file is missing that `partition.json` does not know to be dead. The las
 stays even if all its records are dead, because it says where the log ends.
 
 Deletion is deliberate, and readers continue at the start offset without notice. Eviction is not,
-so it moves the *eviction floor* along with the start offset: a reader at an offset below it gets a
-gap.
+so it moves the *eviction floor* along with the start offset, and notes the reason in the same
+write: a reader at an offset below the floor gets a gap that says why.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ class LogStart:
         """Move the start to `offset`. Durable when this returns; files are removed afterwards."""
         await self._context.metadata_file.run_exclusive(self._move(offset))
 
-    async def evict_before(self, offset: int) -> None:
+    async def evict_before(self, offset: int, reason: str) -> None:
         """Move the start and the eviction floor to `offset`, but not past what the hooks need.
 
-        Both are durable when this returns; files are removed afterwards.
+        Both and the reason are durable when this returns; files are removed afterwards.
         """
         # Outside the exclusive section: the hooks may need to change the log themselves.
         if (removal_hooks := self._removal_hooks()) is not None:
             needed_offset = removal_hooks.needed_offset()
             await removal_hooks.before_removal()
             offset = offset if needed_offset is None else min(offset, needed_offset)
-        await self._context.metadata_file.run_exclusive(self._evict(offset))
+        await self._context.metadata_file.run_exclusive(self._evict(offset, reason))
 
-    async def _evict(self, offset: int) -> None:
+    async def _evict(self, offset: int, reason: str) -> None:
         context = self._context
         segments, start = context.state.snapshot.segments, context.state.start_offset
-        await self._move(offset, is_eviction=True)
+        await self._move(offset, eviction_reason=reason)
         gone = [s for s in segments if start < s.next_offset <= offset]
         size, records = sum(s.size for s in gone), sum(map(record_count, gone))
         context.counters.evicted_segments += len(gone)
@@ -70,11 +70,11 @@ class LogStart:
         context.counters.evicted_records += records
         if offset > start:
             logger.info(
-                "%s: evicted offsets %d to %d: %d segments, %d bytes, %d records",
-                *(context.name, start, offset - 1, len(gone), size, records),
+                "%s: evicted offsets %d to %d by %s: %d segments, %d bytes, %d records",
+                *(context.name, start, offset - 1, reason, len(gone), size, records),
             )
 
-    async def _move(self, offset: int, *, is_eviction: bool = False) -> None:
+    async def _move(self, offset: int, *, eviction_reason: str | None = None) -> None:
         context = self._context
         snapshot, metadata_file = context.state.snapshot, context.metadata_file
         end = snapshot.committed.offset
@@ -82,10 +82,9 @@ class LogStart:
             raise OffsetOutOfRange(offset, start=snapshot.start, end=end)
         if offset <= snapshot.start:
             return
-        floor = offset if is_eviction else snapshot.eviction_floor
         kept = (s.base_offset for s in snapshot.segments if s.next_offset > min(offset, end - 1))
         partition = metadata_file.partition.starting_at(
-            offset, first_base=next(kept, offset), eviction_floor=floor
+            offset, first_base=next(kept, offset), eviction_reason=eviction_reason
         )
         frees_space = bool(_dead_segments(snapshot.segments, offset, end))
         try:
@@ -94,7 +93,7 @@ class LogStart:
             # The file may have the old or the new offset. Both are right: nothing was removed.
             failed = StorageFailed(f"{context.name}: nothing was deleted: {error}")
             raise transient_error(context.name, error) or failed from error
-        context.state.start_at(offset, eviction_floor=floor)
+        context.state.start_at(offset, eviction_reason=eviction_reason)
         self.remove_dead_segments()
         context.on_change()
 
