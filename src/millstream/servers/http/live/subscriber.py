@@ -27,7 +27,7 @@ from millstream.records.record import Gap
 from millstream.servers.http.live.encoded_batch import EncodedBatch, coalesce
 from millstream.servers.http.live.partition_feed import READ_BYTES_MAX, READ_RECORDS_MAX
 from millstream.servers.http.live.partition_subscription import PartitionSubscription
-from millstream.servers.http.live.start_position import check_partition_count
+from millstream.servers.http.live.start_position import PartitionStart, check_partition_count
 from millstream.servers.http.routing.throttle import Throttle
 from millstream.servers.http.routing.usage import ClientUsage
 
@@ -87,13 +87,15 @@ class LiveSubscriber:
         """Return the cursor over all partitions that it follows."""
         return b",".join([subscription.cursor for subscription in self._subscriptions.values()])
 
-    def follow(self, topic: Topic, starts: dict[Partition, int], excluded: bytes | None) -> None:
-        """Follow a topic from an offset for each of its partitions, which are open."""
+    def follow(
+        self, topic: Topic, starts: dict[Partition, PartitionStart], excluded: bytes | None
+    ) -> None:
+        """Follow a topic from a start for each of its partitions, which are open."""
         self.unfollow(topic.name)
         self._topics[topic.name] = topic
-        for partition, next_offset in starts.items():
+        for partition, start in starts.items():
             subscription = self._subscriptions[partition] = PartitionSubscription(
-                self, partition, next_offset, excluded
+                self, partition, start, excluded
             )
             self._join(subscription)
             self.enqueue(subscription)
@@ -114,7 +116,7 @@ class LiveSubscriber:
             return
         for partition in new:
             subscription = PartitionSubscription(
-                self, partition, 0, known[0].excluded if known else None
+                self, partition, PartitionStart(0), known[0].excluded if known else None
             )
             self._subscriptions[partition] = subscription
             self.enqueue(subscription)
@@ -232,7 +234,11 @@ class LiveSubscriber:
         subscription.is_queued = False
         if subscription.partition not in self._subscriptions:
             return None
-        event = self._lag_event(subscription) or self._tail_event(subscription)
+        event = (
+            self._recreated_event(subscription)
+            or self._lag_event(subscription)
+            or self._tail_event(subscription)
+        )
         if event is None and not subscription.is_at_tail:
             event = await self._catch_up(subscription)
         if (
@@ -241,6 +247,10 @@ class LiveSubscriber:
         ):
             self.enqueue(subscription)
         return event
+
+    def _recreated_event(self, subscription: PartitionSubscription) -> LiveEvent | None:
+        gap = subscription.progress.take_recreated()
+        return None if gap is None else self._gap_event(subscription, gap)
 
     def _lag_event(self, subscription: PartitionSubscription) -> LiveEvent | None:
         lag, subscription.progress.lag = subscription.progress.lag, None
