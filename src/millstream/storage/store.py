@@ -24,7 +24,7 @@ import contextlib
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -141,8 +141,11 @@ class Store:
         background: Executor | None = None,
         syncer: Syncer | None = None,
         page_cache_probe: PageCacheProbe | None = None,
+        draw_id: Callable[[], uuid.UUID] | None = None,
     ) -> None:
         self.path = path
+        self._draw_id = draw_id
+        """Makes the ids of logs, if nobody else does: a broker gives them those of its topics."""
         self.config = config or StoreConfig()
         self.log_config = log_config or LogConfig()
         self._filesystem = filesystem or OsFilesystem()
@@ -340,18 +343,26 @@ class Store:
 
     # Logs.
 
-    async def log(self, topic: str, partition: int = 0, *, config: LogConfig | None = None) -> Log:
+    async def log(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        config: LogConfig | None = None,
+        topic_id: uuid.UUID | None = None,
+    ) -> Log:
         """Return a log; create it if it does not exist.
 
         A `config` applies from now on. Without one, a log keeps its durability class and uses the
-        settings of the store otherwise. A log that is open keeps its settings.
+        settings of the store otherwise. A log that is open keeps its settings. `topic_id` is the
+        id of the topic that a new log belongs to; without one, a store that draws ids draws one.
         """
         name = LogName(check_topic(topic), check_partition(partition))
         async with self._exclusive(name):
             if self._is_closed:
                 raise LogClosed(f"{self.path} is closed")
             if name not in self._logs:
-                self._logs[name] = await self._open_log(name, config)
+                self._logs[name] = await self._open_log(name, config, topic_id)
             elif name in self._borrowed:
                 await self._apply_config(self._logs[name], config)
             self._borrowed.discard(name)
@@ -536,15 +547,17 @@ class Store:
         self._trash_removals.add(done)
         done.add_done_callback(self._trash_removals.discard)
 
-    async def _open_log(self, name: LogName, config: LogConfig | None) -> Log:
+    async def _open_log(
+        self, name: LogName, config: LogConfig | None, topic_id: uuid.UUID | None = None
+    ) -> Log:
         if name in self._failed:
             raise self._failed[name]
         try:
-            return await self._background.run(lambda: self._make_log(name, config))
+            return await self._background.run(lambda: self._make_log(name, config, topic_id))
         except OSError as error:
             raise StorageFailed(f"{name} cannot be opened: {error}") from error
 
-    def _make_log(self, name: LogName, config: LogConfig | None) -> Log:
+    def _make_log(self, name: LogName, config: LogConfig | None, topic_id: uuid.UUID | None) -> Log:
         """Create or open a log. Blocks: the name of a new one is durable before it is used."""
         recovered = self._recovered.get(name)
         if config is None:
@@ -565,7 +578,9 @@ class Store:
         ):
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
             _make_directory(log_directory.filesystem, log_directory.directory)
-            recovered = RecoveredLog(PartitionMetadata(config.durability))
+            if topic_id is None and self._draw_id is not None:
+                topic_id = self._draw_id()
+            recovered = RecoveredLog(PartitionMetadata(config.durability, topic_id=topic_id))
             write_partition_metadata(
                 log_directory.filesystem, log_directory.directory, recovered.partition
             )
@@ -576,6 +591,7 @@ class Store:
             write_partition_metadata(
                 log_directory.filesystem, log_directory.directory, recovered.partition
             )
+        self._fill_topic_id(log_directory, recovered, topic_id)
         return Log(
             name=str(name),
             log_directory=log_directory,
@@ -590,6 +606,26 @@ class Store:
             on_open=self._limit_open_files,
             on_unhealthy=partial(self.health.add, name),
         )
+
+    def _fill_topic_id(
+        self, log_directory: LogDirectory, recovered: RecoveredLog, topic_id: uuid.UUID | None
+    ) -> None:
+        """Give an id to a log of a release that stored none. An id is never replaced.
+
+        An id that the store draws must be stored at once: the next start would draw another. That
+        of a topic is stored with the next change.
+        """
+        if recovered.partition.topic_id is not None or recovered.offline is not None:
+            return
+        if topic_id is not None:
+            recovered.partition = replace(recovered.partition, topic_id=topic_id)
+        elif self._draw_id is not None:
+            partition = replace(recovered.partition, topic_id=self._draw_id())
+            with contextlib.suppress(OSError):  # On a full disk, cursors do not name their log.
+                write_partition_metadata(
+                    log_directory.filesystem, log_directory.directory, partition
+                )
+                recovered.partition = partition
 
     def _limit_open_files(self, log: Log) -> None:
         """Record that a log opened a file, and close idle logs beyond the limit, oldest first."""

@@ -170,7 +170,7 @@ class Partition:
 
     async def _open(self) -> None:
         config = self.config.log_config()
-        log = await self._store.log(self.topic, self.index, config=config)
+        log = await self._store.log(self.topic, self.index, config=config, topic_id=self.topic_id)
         if log.config != config and log.offline is None:
             await log.reconfigure(config)
         log_directory = log.log_directory
