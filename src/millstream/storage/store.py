@@ -145,7 +145,9 @@ class Store:
     ) -> None:
         self.path = path
         self._draw_id = draw_id
-        """Makes the ids of logs, if nobody else does: a broker gives them those of its topics."""
+        """Makes ids of topics, if nobody else does: a broker has its own."""
+        self._topic_ids: dict[str, uuid.UUID] = {}
+        """Ids that this store has drawn or read since it was opened."""
         self.config = config or StoreConfig()
         self.log_config = log_config or LogConfig()
         self._filesystem = filesystem or OsFilesystem()
@@ -506,6 +508,7 @@ class Store:
             async with self._opening.setdefault(name, asyncio.Lock()):
                 pass  # Callers that were opening it are done; others wait for the deletion.
         names = [name for name in self.names() if name.topic == topic]
+        self._topic_ids.pop(topic, None)
         logs = [self._logs.pop(name) for name in names if name in self._logs]
         for log in logs:
             await log.discard()
@@ -552,6 +555,8 @@ class Store:
     ) -> Log:
         if name in self._failed:
             raise self._failed[name]
+        if topic_id is None and self._draw_id is not None:
+            topic_id = self._own_topic_id(name.topic, self._draw_id)
         try:
             return await self._background.run(lambda: self._make_log(name, config, topic_id))
         except OSError as error:
@@ -578,8 +583,6 @@ class Store:
         ):
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
             _make_directory(log_directory.filesystem, log_directory.directory)
-            if topic_id is None and self._draw_id is not None:
-                topic_id = self._draw_id()
             recovered = RecoveredLog(PartitionMetadata(config.durability, topic_id=topic_id))
             write_partition_metadata(
                 log_directory.filesystem, log_directory.directory, recovered.partition
@@ -607,25 +610,40 @@ class Store:
             on_unhealthy=partial(self.health.add, name),
         )
 
+    def _own_topic_id(self, topic: str, draw: Callable[[], uuid.UUID]) -> uuid.UUID:
+        """Return the id of a topic of an embedded store: that of its logs, or a new one."""
+        if topic not in self._topic_ids:
+            stored = (
+                recovered.partition.topic_id
+                for name, recovered in sorted(self._recovered.items())
+                if name.topic == topic
+            )
+            self._topic_ids[topic] = (
+                next((id_ for id_ in stored if id_ is not None), None) or draw()
+            )
+        return self._topic_ids[topic]
+
     def _fill_topic_id(
         self, log_directory: LogDirectory, recovered: RecoveredLog, topic_id: uuid.UUID | None
     ) -> None:
         """Give an id to a log of a release that stored none. An id is never replaced.
 
-        An id that the store draws must be stored at once: the next start would draw another. That
-        of a topic is stored with the next change.
+        An id that the store draws is stored at once: the next start would draw another. That of a
+        broker's topic is stored with the next change.
         """
-        if recovered.partition.topic_id is not None or recovered.offline is not None:
+        partition = recovered.partition
+        if partition.topic_id is not None or recovered.offline is not None or topic_id is None:
             return
-        if topic_id is not None:
-            recovered.partition = replace(recovered.partition, topic_id=topic_id)
-        elif self._draw_id is not None:
-            partition = replace(recovered.partition, topic_id=self._draw_id())
-            with contextlib.suppress(OSError):  # On a full disk, cursors do not name their log.
+        partition = replace(partition, topic_id=topic_id)
+        if self._draw_id is not None:
+            try:
                 write_partition_metadata(
                     log_directory.filesystem, log_directory.directory, partition
                 )
-                recovered.partition = partition
+            except OSError as error:  # Perhaps a full disk. Its cursors have no id then.
+                logger.warning("%s: its id was not stored: %s", log_directory.directory, error)
+                return
+        recovered.partition = partition
 
     def _limit_open_files(self, log: Log) -> None:
         """Record that a log opened a file, and close idle logs beyond the limit, oldest first."""

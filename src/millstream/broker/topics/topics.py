@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -156,12 +157,18 @@ class Topics:
         configs = {RETENTION_MS: str(NO_LIMIT)}
         if kept is not node:
             configs[DURABILITY] = kept.value
-        row = TopicRow(id=self.new_id(), partitions=count, configs=configs)
+        row = TopicRow(id=self._adopted_id(log), partitions=count, configs=configs)
         topic = Topic(name, row, await self._put(name, row, ABSENT), self._parse(configs))
         if log is not None:
             await log.reconfigure(topic.config.log_config())
         self._add(topic)
         logger.info("adopted topic %s with %d partitions", name, count)
+
+    def _adopted_id(self, log: Log | None) -> uuid.UUID:
+        """Return the id that the logs of a topic have, or a new one: cursors stay valid."""
+        stored = [] if log is None or log.topic_id is None else [log.topic_id]
+        ids = itertools.chain(stored, iter(self._draw_id, None))
+        return make_topic_id(self._by_id.__contains__, ids.__next__)
 
     async def _any_log(self, name: str, partitions: Sequence[int]) -> Log | None:
         """Return the first healthy log of a topic: it knows its durability class."""

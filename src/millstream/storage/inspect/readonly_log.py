@@ -22,6 +22,7 @@ asks for the end.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -88,6 +89,8 @@ class ReadOnlyLog:
         self._masks: dict[Segment, DeletedOffsets | None] = {}
         self._rules: Sequence[DeletionRule] = ()
         self._state: LogState | None = None
+        self.topic_id: uuid.UUID | None = None
+        """Id of the topic, as of the state loaded last; `None` if it is not stored."""
         self._seen_names: list[str] = []
         self._seen_metadata = b""
 
@@ -131,6 +134,7 @@ class ReadOnlyLog:
             masks=self._masks_of(segments, partition, end),
         )
         state.lost = lost or _lost(files, segments, partition)
+        self.topic_id = partition.topic_id
         self._seen_names, self._seen_metadata = _segment_names(files.names), metadata
         return state
 
