@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import uuid
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
@@ -57,7 +58,8 @@ def open_store(
         if isinstance(durability, str):
             durability = parse_durability(durability)
         config = LogConfig(durability=durability)
-    return EmbeddedStoreContext(Store(fspath(path), config=store_config, log_config=config))
+    store = Store(fspath(path), config=store_config, log_config=config, draw_id=uuid.uuid4)
+    return EmbeddedStoreContext(store)
 
 
 class EmbeddedStoreContext:
@@ -228,21 +230,31 @@ class EmbeddedLog:
         """Return once the records before `until`, or all, survive a power cut."""
         self._store.run(self.inner.flush(until))
 
+    def cursor_at(self, offset: int) -> str:
+        """Return the position `offset` of this log as text, to be stored by a reader.
+
+        It names the log: if the log is deleted and created again, a reader that continues at the
+        cursor gets a `Gap` with the reason `recreated`, and starts over.
+        """
+        return self.inner.cursor_at(offset)
+
     def read(
-        self, offset: int | None = None, *, until: int | None = None
+        self, offset: int | str | None = None, *, until: int | None = None
     ) -> Iterator[StoredRecord | Gap]:
-        """Yield the committed records from `offset` on, or from the first.
+        """Yield the committed records from an offset or a cursor on, or from the first.
 
         A `Gap` names records that were evicted before they could be read.
         """
         return self.inner.records(offset, until=until)
 
-    def follow(self, offset: int | None = None) -> Iterator[StoredRecord | Gap]:
-        """Yield the records from `offset` on, or from the first, forever; wait for new ones.
+    def follow(self, offset: int | str | None = None) -> Iterator[StoredRecord | Gap]:
+        """Yield the records from an offset or a cursor on, or from the first; wait for new ones.
 
         Gaps are reported as by `read`, also to a reader that waited at the end and was too slow.
         """
-        position = self.start_offset if offset is None else offset
+        position, recreated = self.inner.start_of(offset)
+        if recreated is not None:
+            yield recreated
         while True:
             self._store.run(self.inner.wait_for(position))
             try:
@@ -307,7 +319,7 @@ class EmbeddedLog:
         """Evict what the settings of the log require, and return what that is."""
         plan = self.inner.plan_eviction()
         if plan is not None and not dry_run:
-            self._store.run(self.inner.evict_before(plan.before_offset))
+            self._store.run(self.inner.evict_before(plan.before_offset, plan.gap_reason))
         return plan
 
     def compact(self) -> CleanerResult | None:
@@ -323,7 +335,7 @@ class EmbeddedLog:
 
     def read_arrow(
         self,
-        offset: int | None = None,
+        offset: int | str | None = None,
         *,
         until: int | None = None,
         columns: Sequence[str] = COLUMNS,
@@ -331,10 +343,14 @@ class EmbeddedLog:
         """Yield the committed records as Arrow batches; needs the extra `arrow`.
 
         A table cannot have a gap: if records were evicted before they could be read, it ends with
-        `OffsetOutOfRange`, which names them.
+        `OffsetOutOfRange`, which names them. So it does if `offset` is a cursor of a deleted log.
         """
-        position = self.start_offset if offset is None else offset
+        position, recreated = self.inner.start_of(offset)
         end = self.end_offset if until is None else until
+        if recreated is not None:
+            error = OffsetOutOfRange(recreated.from_offset, start=position, end=end)
+            error.add_note(f"{self.inner.name} was deleted and created again: {offset}")
+            raise error
         while position < end:
             try:
                 chunk = self.inner.read(position)

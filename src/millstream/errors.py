@@ -129,14 +129,16 @@ class StreamMismatch(RequestError):
 class StreamClosed(RequestError):
     """The stream is closed and accepts no more appends."""
 
-    def __init__(self, path: str, end: int) -> None:
+    def __init__(self, path: str, end: int, mark: int = 0) -> None:
         super().__init__(f"stream {path[:300]!r} is closed at offset {end}")
         self.path = path
         self.end = end
         """The end of the stream, as an offset of the stream."""
+        self.mark = mark
+        """Mark of that offset; see `StreamRow.mark_at`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StreamClosed, (self.path, self.end)
+        return StreamClosed, (self.path, self.end, self.mark)
 
 
 class StaleStreamProducer(RequestError):

@@ -54,10 +54,10 @@ def test_an_event_source_misses_nothing_though_its_connection_is_cut(
         found = page.run("seen")
         page.run("source.close()")
     assert found == [
-        [{"n": 1}, f"{topic.name}:0:3"],
-        [{"n": 2}, f"{topic.name}:0:3"],
-        [{"n": 3}, f"{topic.name}:0:4"],
-        [{"n": 4}, f"{topic.name}:0:5"],
+        [{"n": 1}, topic.cursor(3)],
+        [{"n": 2}, topic.cursor(3)],
+        [{"n": 3}, topic.cursor(4)],
+        [{"n": 4}, topic.cursor(5)],
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_page_subscribes_and_appends_by_websocket(
         told = page.run(script.replace("TOPIC", topic.name))
     by_kind = {one["type"]: one for one in told if one["type"] != "answer"}
     answers = {one["id"]: one["result"] for one in told if one["type"] == "answer"}
-    assert answers[1] == {"cursor": f"{topic.name}:0:0"}
+    assert answers[1] == {"cursor": topic.cursor(0)}
     assert answers[2]["offsets"] == [0]
     assert [record["value"] for record in by_kind["records"]["records"]] == ["über"]
 

@@ -277,8 +277,8 @@ async def test_a_dry_run_says_what_would_go_and_touches_nothing() -> None:
     plans = store.plan_evictions()
     sizes = [sum(s.size for s in store.recovered_log(name).segments[:3]) for name in (A, B)]
     assert plans == [
-        (A, Eviction(6, 3, sizes[0], 6, ("records",))),
-        (B, Eviction(6, 3, sizes[1], 6, ("records",))),
+        (A, Eviction(6, 3, sizes[0], 6, ("records",), "records")),
+        (B, Eviction(6, 3, sizes[1], 6, ("records",), "records")),
     ]
     assert disk.contents() == before
     assert [log.name for log in store.open_logs] == ["b/0"]

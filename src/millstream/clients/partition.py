@@ -15,7 +15,8 @@ class TopicDescription(NamedTuple):
     """Name, id and partition count of a topic."""
 
     name: str
-    id: uuid.UUID
+    id: uuid.UUID | None
+    """`None` if the source does not know it."""
     partitions: int
 
 
@@ -74,14 +75,22 @@ class RecordSource(Protocol):
         ...
 
     def chunks(
-        self, partition: TopicPartition, start: int, end: int, *, isolation: Isolation
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: Isolation,
+        topic_id: uuid.UUID | None = None,
     ) -> Iterator[BatchChunk]:
         """Read complete batches from the one that contains `start` until `end` is reached.
 
         The first and the last batch may extend beyond the range; the caller drops those records.
         Ends early only at the end of the log. Raises `OffsetOutOfRange`, with the readable range,
         if retention has deleted `start` or `end` is beyond the last offset. Records that were
-        deleted on request are skipped. A `BatchChunk` is valid until the next one is requested.
+        deleted on request are skipped. With a `topic_id`, raises `UnknownTopicId` if the topic of
+        that name has another id: it was deleted and created again since the offsets were chosen. A
+        `BatchChunk` is valid until the next one is requested.
         """
         ...
 

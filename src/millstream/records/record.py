@@ -12,6 +12,20 @@ from msgspec import Struct
 
 Header = tuple[str, bytes | None]
 
+RETENTION = "retention"
+"""Reason of a gap that an earlier release left: it did not say which policy made it."""
+AGE = "age"
+BYTES = "bytes"
+RECORDS = "records"
+RECREATED = "recreated"
+"""Reason of a gap: the topic of the cursor was deleted, and another one has its name."""
+DAMAGED = "damaged"
+"""Reason of a gap: the records are damaged, or cannot be decoded."""
+SOURCE = "source"
+"""Reason of a gap: records were missing where they were copied from. Nothing reports it yet."""
+
+GAP_REASONS = (AGE, BYTES, RECORDS, RECREATED, DAMAGED, SOURCE, RETENTION)
+
 
 class Record(Struct, frozen=True):
     """A record to append."""
@@ -34,10 +48,14 @@ class StoredRecord(Struct, frozen=True):
 
 
 class Gap(NamedTuple):
-    """A range of offsets that a reader missed: the records were deleted first, or are damaged."""
+    """A range of offsets that a reader missed: the records were deleted first, or are damaged.
+
+    With the reason `recreated`, both offsets are the reader's position in a topic that was deleted:
+    how many records followed there is not known. The reader starts over in the present topic.
+    """
 
     from_offset: int
     to_offset: int
     """The last missing offset."""
     reason: str
-    """Why they are missing: "retention" or "damaged"."""
+    """One of `GAP_REASONS`: the policy that deleted them, `recreated`, or `damaged`."""

@@ -39,6 +39,7 @@ from millstream.errors import (
     CorruptFile,
     DamagedRecords,
     InvalidConfig,
+    InvalidRequest,
     LogClosed,
     LogOffline,
     MillstreamError,
@@ -50,8 +51,9 @@ from millstream.errors import (
 from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
+from millstream.records.cursor import CursorPosition, decode_cursor, encode_cursor
 from millstream.records.iterate import read_all
-from millstream.records.record import Gap, Record, StoredRecord
+from millstream.records.record import RECREATED, RETENTION, Gap, Record, StoredRecord
 from millstream.storage.append.active_segments import ActiveSegments
 from millstream.storage.append.append_queue import AppendQueue
 from millstream.storage.append.byte_budget import ByteBudget
@@ -156,6 +158,7 @@ class Log:
             end,
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
+            eviction_reason=partition.eviction_reason,
             masks=resolve_deleted_offsets(recovered.segments, partition, end.offset),
         )
         self._state.lost = recovered.lost
@@ -306,6 +309,36 @@ class Log:
     def partition(self) -> PartitionMetadata:
         """The content of `partition.json`: leader epochs, floors and deletions."""
         return self._context.metadata_file.partition
+
+    # Cursors.
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """The id of its topic; in an embedded store, an id of its own. `None` if it has none."""
+        return self.partition.cursor_id
+
+    def cursor_at(self, offset: int) -> str:
+        """Return the cursor of a position in this log, and not in another one of its name."""
+        topic, _, index = self.name.rpartition("/")
+        return encode_cursor({(topic, int(index)): CursorPosition(offset, self.topic_id)})
+
+    def start_of(self, start: int | str | None) -> tuple[int, Gap | None]:
+        """Return the offset at which a reader starts, and the gap that it has to be told.
+
+        `start` is an offset, a cursor, or `None` for the first record. There is a gap if the cursor
+        is of another log of this name, which was deleted.
+        """
+        if start is None:
+            return self.start_offset, None
+        if isinstance(start, int):
+            return start, None
+        topic, _, index = self.name.rpartition("/")
+        position = decode_cursor(start).get((topic, int(index)))
+        if position is None:
+            raise InvalidRequest(f"cursor must be one of {self.name}, got {start[:100]!r}")
+        if position.is_foreign(self.topic_id):
+            return 0, Gap(position.offset, position.offset, RECREATED)
+        return position.offset, None
 
     # Appending.
 
@@ -493,13 +526,13 @@ class Log:
         """
         await self._start.delete_before(offset)
 
-    async def evict_before(self, offset: int) -> None:
+    async def evict_before(self, offset: int, reason: str = RETENTION) -> None:
         """Delete all records before `offset` because of retention. Durable when this returns.
 
-        Like `delete_before`, except that readers below `offset` get a gap, and that the removal
-        hooks are consulted first.
+        Like `delete_before`, except that readers below `offset` get a gap with this reason, and
+        that the removal hooks are consulted first.
         """
-        await self._start.evict_before(offset)
+        await self._start.evict_before(offset, reason)
 
     def plan_eviction(self) -> Eviction | None:
         """Return what retention would delete now. Nothing is deleted."""
@@ -679,15 +712,18 @@ class Log:
         return self._state.read_at(address)
 
     def records(
-        self, offset: int | None = None, *, until: int | None = None
+        self, offset: int | str | None = None, *, until: int | None = None
     ) -> Iterator[StoredRecord | Gap]:
         """Iterate over the committed records from `offset`, or from the start, up to `until`.
 
-        Ends at the end of the log as of the last read. Transaction markers are left out. If records
-        that it has not reached are evicted, a `Gap` stands for them; deleted records are left out
-        silently.
+        A cursor may take the place of the offset. If it is one of a log that was deleted, a `Gap`
+        with the reason `recreated` comes first, and then this log from its start. Ends at the end
+        of the log as of the last read. Transaction markers are left out. If records that it has not
+        reached are evicted, a `Gap` stands for them; deleted records are left out silently.
         """
-        position = self.start_offset if offset is None else offset
+        position, gap = self.start_of(offset)
+        if gap is not None:
+            yield gap
         end = self.end_offset if until is None else until
         while position < end:
             try:
@@ -950,4 +986,4 @@ def _gap(offset: int, snapshot: LogSnapshot) -> Gap | None:
     """Return the gap of evicted records from `offset` on."""
     if not 0 <= offset < snapshot.eviction_floor:
         return None
-    return Gap(offset, snapshot.eviction_floor - 1, "retention")
+    return Gap(offset, snapshot.eviction_floor - 1, snapshot.eviction_reason)

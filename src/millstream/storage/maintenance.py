@@ -170,7 +170,10 @@ class Maintenance:
                 if (log := self._store.find(name)) is not None and log.offline is None:
                     await log.mark_age()
                 if (plan := self._plan(view)) is not None:
-                    await self._attempt(name, partial(Log.evict_before, offset=plan.before_offset))
+                    evict = partial(
+                        Log.evict_before, offset=plan.before_offset, reason=plan.gap_reason
+                    )
+                    await self._attempt(name, evict)
             await self._store.run_housekeeping()
             self.counters.runs += 1
 

@@ -24,7 +24,7 @@ import contextlib
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -131,7 +131,7 @@ class StoreOpenReport(NamedTuple):
 class Store:
     """All logs of one data directory, owned by one process and one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - a field for each of its many parts.
         self,
         path: str,
         *,
@@ -143,8 +143,13 @@ class Store:
         syncer: Syncer | None = None,
         timers: Timers | None = None,
         page_cache_probe: PageCacheProbe | None = None,
+        draw_id: Callable[[], uuid.UUID] | None = None,
     ) -> None:
         self.path = path
+        self._draw_id = draw_id
+        """Makes ids of topics, if nobody else does: a broker has its own."""
+        self._topic_ids: dict[str, uuid.UUID] = {}
+        """Ids that this store has drawn or read since it was opened."""
         self.config = config or StoreConfig()
         self.log_config = log_config or LogConfig()
         self._filesystem = filesystem or OsFilesystem()
@@ -381,6 +386,7 @@ class Store:
         settings of the store otherwise. A log that is open keeps its settings.
 
         A `topic_id` is recorded durably in the log. Raises `CorruptFile` if the log has another.
+        Without one, a store that draws ids gives the log an id of its own.
         """
         name = LogName(check_topic(topic), check_partition(partition))
         async with self._exclusive(name):
@@ -558,6 +564,7 @@ class Store:
             async with self._opening.setdefault(name, asyncio.Lock()):
                 pass  # Callers that were opening it are done; others wait for the deletion.
         names = [name for name in self.names() if name.topic == topic]
+        self._topic_ids.pop(topic, None)
         logs = [self._logs.pop(name) for name in names if name in self._logs]
         for log in logs:
             await log.discard()
@@ -604,12 +611,22 @@ class Store:
     ) -> Log:
         if name in self._failed:
             raise self._failed[name]
+        embedded_id: uuid.UUID | None = None
+        if topic_id is None and self._draw_id is not None:
+            embedded_id = self._own_topic_id(name.topic, self._draw_id)
+        make = partial(self._make_log, name, config, topic_id, embedded_id)
         try:
-            return await self._background.run(lambda: self._make_log(name, config, topic_id))
+            return await self._background.run(make)
         except OSError as error:
             raise StorageFailed(f"{name} cannot be opened: {error}") from error
 
-    def _make_log(self, name: LogName, config: LogConfig | None, topic_id: uuid.UUID | None) -> Log:
+    def _make_log(
+        self,
+        name: LogName,
+        config: LogConfig | None,
+        topic_id: uuid.UUID | None,
+        embedded_id: uuid.UUID | None,
+    ) -> Log:
         """Create or open a log. Blocks: the name of a new one is durable before it is used."""
         recovered = self._recovered.get(name)
         if config is None:
@@ -631,7 +648,10 @@ class Store:
             _make_directory(log_directory.filesystem, parent(log_directory.directory))
             _make_directory(log_directory.filesystem, log_directory.directory)
             partition_metadata = PartitionMetadata(
-                config.durability, topic_id=topic_id, caps=caps_of(config)
+                config.durability,
+                topic_id=topic_id,
+                embedded_id=embedded_id,
+                caps=caps_of(config),
             )
             recovered = RecoveredLog(partition_metadata)
             write_partition_metadata(
@@ -644,6 +664,7 @@ class Store:
             write_partition_metadata(
                 log_directory.filesystem, log_directory.directory, recovered.partition
             )
+        self._fill_embedded_id(log_directory, recovered, embedded_id)
         return Log(
             name=str(name),
             log_directory=log_directory,
@@ -664,6 +685,37 @@ class Store:
     def _note_damage(self, name: LogName, _: Log) -> None:
         """Note that a reader found damage; called in the thread of the reader."""
         self._damaged[name] = None
+
+    def _own_topic_id(self, topic: str, draw: Callable[[], uuid.UUID]) -> uuid.UUID:
+        """Return the id of a topic of an embedded store: that of its logs, or a new one."""
+        if topic not in self._topic_ids:
+            stored = (
+                recovered.partition.cursor_id
+                for name, recovered in sorted(self._recovered.items())
+                if name.topic == topic
+            )
+            self._topic_ids[topic] = (
+                next((id_ for id_ in stored if id_ is not None), None) or draw()
+            )
+        return self._topic_ids[topic]
+
+    def _fill_embedded_id(
+        self, log_directory: LogDirectory, recovered: RecoveredLog, embedded_id: uuid.UUID | None
+    ) -> None:
+        """Give an id to a log of a release that stored none. An id is never replaced.
+
+        It is stored at once: the next start would draw another.
+        """
+        partition = recovered.partition
+        if embedded_id is None or partition.cursor_id is not None or recovered.offline is not None:
+            return
+        partition = replace(partition, embedded_id=embedded_id)
+        try:
+            write_partition_metadata(log_directory.filesystem, log_directory.directory, partition)
+        except OSError as error:  # Perhaps a full disk. Its cursors have no id then.
+            logger.warning("%s: its id was not stored: %s", log_directory.directory, error)
+            return
+        recovered.partition = partition
 
     def _limit_open_files(self, log: Log) -> None:
         """Record that a log opened a file, and close idle logs beyond the limit, oldest first."""

@@ -146,6 +146,24 @@ def test_what_retention_took_is_told_beside_the_records(
         assert result.stderr == "partition 0: offsets 0-0 were deleted by retention\n"
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("age", "retention, by age"),
+        ("bytes", "retention, by size"),
+        ("records", "retention, by record count"),
+    ],
+)
+def test_a_gap_is_told_with_the_policy_that_made_it(
+    node: RunningBroker, client: millstream.Client, reason: str, words: str
+) -> None:
+    client.append("orders", 0)
+    client.append("orders", 1)
+    node.run(node.server.broker.store.get("orders").evict_before(1, reason))
+    result = run("topic", "tail", "orders", "--from", "earliest", "--no-follow", server=node.url)
+    assert result.stderr == f"partition 0: offsets 0-0 were deleted by {words}\n"
+
+
 def test_ctrl_c_ends_it_in_silence(node: RunningBroker, client: millstream.Client) -> None:
     client.append("orders", 1)
     words = ("topic", "tail", "orders", "--server", node.url, "--from", "earliest", "--values")

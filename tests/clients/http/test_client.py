@@ -268,7 +268,7 @@ def test_what_retention_took_is_told_as_a_gap(broker, client, name):
         client.append(name, "x" * 200, key=str(n))
     broker.run(broker.server.broker.store.maintenance.run_once(is_forced=True))
     [gap, *records] = client.read(name)
-    assert (gap.topic, gap.partition, gap.from_offset, gap.reason) == (name, 0, 0, "retention")
+    assert (gap.topic, gap.partition, gap.from_offset, gap.reason) == (name, 0, 0, "bytes")
     assert [record.offset for record in records] == list(range(gap.to_offset + 1, 30))
 
 

@@ -339,7 +339,8 @@ def test_places_of_other_records_than_were_sent_are_not_believed(patient):
 )
 def test_a_page_that_goes_back_is_not_believed(patient, page):
     record = {"timestamp": 1, "key": None, "value": 1, "headers": {}}
-    body = page | {"records": [record | one for one in page["records"]], "head": 9, "gaps": []}
+    rest = {"cursor": f"t:0:{page['next']}", "head": 9, "gaps": []}
+    body = page | {"records": [record | one for one in page["records"]]} | rest
     with ScriptedNode(answer(200, body)) as node, pytest.raises(MalformedAnswer):
         list(patient(node.url).read("t", from_=5, partition=0))
 

@@ -78,7 +78,7 @@ def test_a_follower_is_told_of_a_gap(broker, client, name):
     broker.run(broker.server.broker.store.maintenance.run_once(is_forced=True))
     with client.follow(name, from_=f"{name}:0:3") as follower:
         gap, record = take(follower, 2)
-    assert (gap.topic, gap.partition, gap.from_offset, gap.reason) == (name, 0, 3, "retention")
+    assert (gap.topic, gap.partition, gap.from_offset, gap.reason) == (name, 0, 3, "bytes")
     assert record.offset == gap.to_offset + 1
 
 

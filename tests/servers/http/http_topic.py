@@ -14,6 +14,7 @@ from millstream.broker.broker import Broker
 from millstream.broker.partition.partition import Partition
 from millstream.records.build import build_batch
 from millstream.records.compression import Codec
+from millstream.records.cursor import cursor_prefix
 from millstream.records.record import Record
 from millstream.testing.broker import RunningBroker
 from tests.broker.partitions import append
@@ -38,6 +39,11 @@ class HttpTopic:
 
     def partition(self, index: int = 0) -> Partition:
         return self.broker.topics.partition(self.name, index)
+
+    def cursor(self, offset: int, index: int = 0) -> str:
+        """Return the cursor of a position in the present topic."""
+        prefix = cursor_prefix(self.name, index, self.broker.topics.get(self.name).id)
+        return f"{prefix}{offset}"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the node's event loop."""
@@ -94,11 +100,16 @@ class HttpTopic:
 
         self.run(go())
 
-    def evict_before(self, offset: int) -> None:
+    def recreate(self, **fields: Any) -> None:
+        """Delete the topic, and create another one of its name."""
+        assert self.ask("DELETE", "").status == 204
+        assert self.ask("PUT", "", fields).status == 201
+
+    def evict_before(self, offset: int, reason: str = "retention") -> None:
         """Have retention delete everything before an offset."""
 
         async def go() -> None:
-            await self.broker.store.get(self.name).evict_before(offset)
+            await self.broker.store.get(self.name).evict_before(offset, reason)
 
         self.run(go())
 

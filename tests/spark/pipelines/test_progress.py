@@ -23,7 +23,11 @@ REPORT = {
     "eventTime": {"watermark": "2025-12-31T23:50:00.000Z"},
     "sources": [
         {
-            "endOffset": {"orders": {"0": 10, "1": 20}, "(lost)": {"orders-0": 3}},
+            "endOffset": {
+                "orders": {"0": 10, "1": 20},
+                "(lost)": {"orders-0": 3},
+                "(topics)": {"orders": "x"},
+            },
             "latestOffset": {"orders": {"0": 15, "1": 20}},
         }
     ],

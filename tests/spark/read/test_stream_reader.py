@@ -8,6 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from millstream.errors import DataLost
+from millstream.records.cursor import encode_topic_id
 from millstream.records.topic_partition import TopicPartition
 from millstream.spark.columns import TABLE
 from millstream.spark.options import SourceOptions, parse_read_options
@@ -33,6 +34,13 @@ def reader(node, topic):
     return reader
 
 
+def at(node, topic, offsets, *, lost=None):
+    """Return a position in the present topic."""
+    topic_id = node.server.broker.topics.get(topic).id
+    counts = {} if lost is None else {"(lost)": lost}
+    return {topic: offsets, **counts, "(topics)": {topic: encode_topic_id(topic_id)}}
+
+
 def values_between(reader, start, end):
     batches = [batch for one in reader.partitions(start, end) for batch in reader.read(one)]
     return [value for batch in batches for value in batch.column("value").to_pylist()]
@@ -40,8 +48,8 @@ def values_between(reader, start, end):
 
 def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(node, topic, reader):
     produce(node, topic, [b"x"] * 5)
-    assert reader().initialOffset() == {topic: {"0": 5}}
-    assert reader(startingOffsets="earliest").initialOffset() == {topic: {"0": 0}}
+    assert reader().initialOffset() == at(node, topic, {"0": 5})
+    assert reader(startingOffsets="earliest").initialOffset() == at(node, topic, {"0": 0})
 
 
 def test_what_is_new_is_read_once(node, topic, reader):
@@ -69,8 +77,8 @@ def test_limits_are_those_of_the_options_unless_spark_says_otherwise(node, topic
     stream = reader(startingOffsets="earliest", maxRecordsPerTrigger="20")
     start = stream.initialOffset()
     assert stream.getDefaultReadLimit() == ReadMaxRows(20)
-    assert stream.latestOffset(start, ReadMaxRows(20)) == {topic: {"0": 20}}
-    assert stream.latestOffset(start, ALL) == {topic: {"0": 50}}
+    assert stream.latestOffset(start, ReadMaxRows(20)) == at(node, topic, {"0": 20})
+    assert stream.latestOffset(start, ALL) == at(node, topic, {"0": 50})
     stream = reader(startingOffsets="earliest", maxBytesPerTrigger="10500")
     assert stream.getDefaultReadLimit() == ReadMaxBytes(10_500)
     assert 8 <= stream.latestOffset(start, ReadMaxBytes(10_500))[topic]["0"] <= 10
@@ -85,7 +93,7 @@ def test_what_comes_later_is_not_read_where_only_what_is_there_was_asked_for(nod
     stream.prepareForTriggerAvailableNow()
     produce(node, topic, [b"late"] * 2)
     end = stream.latestOffset(start, ALL)
-    assert end == {topic: {"0": 3}}
+    assert end == at(node, topic, {"0": 3})
     assert stream.latestOffset(end, ALL) == end
 
 
@@ -98,10 +106,10 @@ def test_what_retention_took_fails_or_is_counted(node, topic, reader):
         reader().latestOffset(start, ALL)
     stream = reader(failOnDataLoss="false")
     end = stream.latestOffset(start, ALL)
-    assert end == {topic: {"0": 6}, "(lost)": {f"{topic}-0": 3}}
+    assert end == at(node, topic, {"0": 6}, lost={f"{topic}-0": 3})
     assert values_between(stream, start, end) == [b"y", b"y"]
     produce(node, topic, [b"z"])
-    assert stream.latestOffset(end, ALL) == {topic: {"0": 7}, "(lost)": {f"{topic}-0": 3}}
+    assert stream.latestOffset(end, ALL) == at(node, topic, {"0": 7}, lost={f"{topic}-0": 3})
 
 
 def test_what_retention_takes_while_a_task_reads_fails_or_is_passed_over(node, topic, reader):
@@ -143,7 +151,7 @@ def test_new_partitions_are_read_from_their_beginning(node, topic, reader):
     admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
     produce(node, topic, [b"b"] * 4, partition=1)
     end = stream.latestOffset(start, ALL)
-    assert end == {topic: {"0": 3, "1": 4}}
+    assert end == at(node, topic, {"0": 3, "1": 4})
     assert values_between(stream, start, end) == [b"b"] * 4
 
 
@@ -154,7 +162,7 @@ def test_what_was_deleted_on_purpose_is_no_loss(node, topic, reader):
     stream = reader()
     start = {topic: {"0": 3}}
     end = stream.latestOffset(start, ALL)
-    assert end == {topic: {"0": 8}}
+    assert end == at(node, topic, {"0": 8})
     assert values_between(stream, start, end) == [b"x"] * 2
 
 
@@ -168,11 +176,11 @@ def test_a_topic_that_was_made_anew_fails_the_query(node, topic, reader):
         reader().latestOffset(position, ALL)
 
 
-def test_a_topic_that_is_gone_fails_or_is_passed_over(reader, topic):
+def test_a_topic_that_is_gone_fails_or_is_passed_over(node, reader, topic):
     position = {topic: {"0": 0}, "gone": {"0": 7}}
     with pytest.raises(DataLost, match="do not exist any more: gone-0"):
         reader().latestOffset(position, ALL)
-    assert reader(failOnDataLoss="false").latestOffset(position, ALL) == {topic: {"0": 0}}
+    assert reader(failOnDataLoss="false").latestOffset(position, ALL) == at(node, topic, {"0": 0})
 
 
 def test_a_process_connects_once_for_all_tasks_with_the_same_options(node):
@@ -191,7 +199,12 @@ def test_a_process_keeps_a_bounded_number_of_places(node):
 
 
 def test_a_position_is_what_it_was_after_spark_kept_it():
-    position = {"a-b": {"0": 1, "10": 2}, "c": {"0": 3}, "(lost)": {"a-b-10": 4}}
+    position = {
+        "a-b": {"0": 1, "10": 2},
+        "c": {"0": 3},
+        "(lost)": {"a-b-10": 4},
+        "(topics)": {"c": "x3Jd0QmnRkK8m2Yv1pTq5w"},
+    }
     assert encode_position(*decode_position(position)) == position
 
 

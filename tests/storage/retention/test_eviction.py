@@ -83,7 +83,7 @@ def test_without_limits_nothing_goes():
 
 def test_what_was_closed_longer_ago_than_allowed_goes():
     log = [sealed(0, age_ms=3 * DAY_MS), sealed(10, age_ms=2 * DAY_MS), sealed(20), growing(30)]
-    assert plan(log, retention_ms=DAY_MS) == Eviction(20, 2, 200, 20, ("age",))
+    assert plan(log, retention_ms=DAY_MS) == Eviction(20, 2, 200, 20, ("age",), "age")
 
 
 def test_a_segment_may_be_exactly_as_old_as_allowed():
@@ -118,7 +118,7 @@ def test_a_segment_whose_seal_was_derived_without_a_date_counts_from_then():
 
 def test_the_last_segment_may_go_too_once_it_is_closed():
     """Then the log starts where it ends; its file stays until another segment follows."""
-    assert plan([sealed(0, age_ms=2)], retention_ms=1) == Eviction(10, 1, 100, 10, ("age",))
+    assert plan([sealed(0, age_ms=2)], retention_ms=1) == Eviction(10, 1, 100, 10, ("age",), "age")
 
 
 def test_a_growing_segment_never_goes():
@@ -130,8 +130,8 @@ def test_a_growing_segment_never_goes():
 
 def test_segments_go_while_the_rest_still_holds_as_much_as_the_limit():
     log = [sealed(0), sealed(10), sealed(20), growing(30, size=50)]
-    assert plan(log, retention_bytes=150) == Eviction(20, 2, 200, 20, ("bytes",))
-    assert plan(log, retention_bytes=151) == Eviction(10, 1, 100, 10, ("bytes",))
+    assert plan(log, retention_bytes=150) == Eviction(20, 2, 200, 20, ("bytes",), "bytes")
+    assert plan(log, retention_bytes=151) == Eviction(10, 1, 100, 10, ("bytes",), "bytes")
 
 
 def test_a_log_that_would_hold_less_than_the_limit_keeps_all():
@@ -142,8 +142,8 @@ def test_a_log_that_would_hold_less_than_the_limit_keeps_all():
 
 def test_records_are_counted_as_bytes_are():
     log = [sealed(0, 10), sealed(10, 20), sealed(30, 5), growing(35, 5)]
-    assert plan(log, retention_records=10) == Eviction(30, 2, 200, 30, ("records",))
-    assert plan(log, retention_records=11) == Eviction(10, 1, 100, 10, ("records",))
+    assert plan(log, retention_records=10) == Eviction(30, 2, 200, 30, ("records",), "records")
+    assert plan(log, retention_records=11) == Eviction(10, 1, 100, 10, ("records",), "records")
     assert plan(log, retention_records=31) is None
 
 
@@ -155,20 +155,22 @@ def test_a_limit_of_nothing_lets_all_go_that_is_closed():
 def test_what_was_deleted_before_counts_no_more():
     """A dead segment may still exist: the last, or one whose file could not be removed."""
     log = [sealed(0), sealed(10), sealed(20), growing(30)]
-    assert plan(log, start=10, retention_bytes=200) == Eviction(20, 1, 100, 10, ("bytes",))
+    assert plan(log, start=10, retention_bytes=200) == Eviction(20, 1, 100, 10, ("bytes",), "bytes")
     assert plan(log, start=10, retention_bytes=201) is None
 
 
 def test_what_is_not_committed_stays():
     log = [sealed(0), sealed(10), growing(20)]
-    assert plan(log, committed=15, retention_bytes=0) == Eviction(10, 1, 100, 10, ("bytes",))
+    assert plan(log, committed=15, retention_bytes=0) == Eviction(
+        10, 1, 100, 10, ("bytes",), "bytes"
+    )
     assert plan(log, committed=5, retention_bytes=0) is None
 
 
 def test_every_reason_is_named_once():
     log = [sealed(0, age_ms=9), sealed(10), sealed(20), growing(30)]
     found = plan(log, retention_ms=5, retention_bytes=200, retention_records=1)
-    assert found == Eviction(30, 3, 300, 30, ("age", "bytes", "records"))
+    assert found == Eviction(30, 3, 300, 30, ("age", "bytes", "records"), "records")
     assert str(found) == (
         "3 segments with 30 records in 300 bytes, all before offset 30, by age, bytes, records"
     )
@@ -178,7 +180,7 @@ def test_a_log_that_rejects_evicts_by_age_alone():
     log = [sealed(0, age_ms=9), sealed(10), growing(20)]
     rejecting = {"discard": Discard.REJECT, "retention_bytes": 0, "retention_records": 0}
     assert plan(log, **rejecting) is None
-    assert plan(log, **rejecting, retention_ms=5) == Eviction(10, 1, 100, 10, ("age",))
+    assert plan(log, **rejecting, retention_ms=5) == Eviction(10, 1, 100, 10, ("age",), "age")
 
 
 def test_an_empty_log_has_nothing_to_lose():

@@ -28,7 +28,6 @@ TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 1.0
 """Time limit next to an offset that the node just refused: damage does not go away."""
 
-_NO_ID = uuid.UUID(int=0)
 _UNREADABLE = (CorruptData, MalformedAnswer, NodeRefused)
 _ALL = Isolation.READ_UNCOMMITTED
 
@@ -99,8 +98,7 @@ class NodeSource:
         if name not in self._topics:
             info = self._client.topics([name])[name]
             policy = self._client.topic_configs([name])[name].get("cleanup.policy", "")
-            topic_id = None if info.id == _NO_ID else info.id
-            self._topics[name] = (topic_id, info.partitions, "compact" in policy)
+            self._topics[name] = (info.id, info.partitions, "compact" in policy)
         return self._topics[name]
 
     def batches(

@@ -20,6 +20,8 @@ class ForkSource(NamedTuple):
     offset: int | None = None
     """`None` for the end of the source."""
     sub_offset: int = 0
+    mark: int | None = None
+    """Mark of the offset, if it has one."""
 
 
 class CreateStream(NamedTuple):
@@ -65,7 +67,7 @@ def new_stream_row(
     """Return the row of a new stream; raises if the request is invalid."""
     ttl, expires_ms, expires_text = request[1:4]
     content_type = request.content_type or DEFAULT_TYPE
-    fork, floor = None, 0
+    fork, floor, marks = None, 0, ()
     if source is not None:
         content_type = _inherited_type(request, source)
         if not request.has_expiry:
@@ -73,6 +75,7 @@ def new_stream_row(
             expires_text = source.row.expires_text
         fork = _fork(request, source)
         floor = _floor(source)
+        marks = source.row.marks_until(fork.offset)
     return StreamRow(
         topic=topic,
         topic_id=topic_id,
@@ -84,6 +87,7 @@ def new_stream_row(
         expires_text=expires_text,
         fork=fork,
         floor=floor,
+        inherited_marks=marks,
     )
 
 
@@ -105,6 +109,8 @@ def _fork(request: CreateStream, source: DurableStream) -> StreamFork:
         raise InvalidRequest(
             f"fork offset must be at most {tail}, the end of the source, got {offset}"
         )
+    if fork.offset is not None and fork.mark is not None:
+        check_mark(source.row, fork.offset, fork.mark)
     if offset < _floor(source):
         raise StreamGone(
             f"the source has no records before its start any more: cannot fork at offset {offset}"
@@ -115,6 +121,15 @@ def _fork(request: CreateStream, source: DurableStream) -> StreamFork:
         sub_offset=fork.sub_offset,
         is_expiry_inherited=not request.has_expiry,
     )
+
+
+def check_mark(row: StreamRow, offset: int, mark: int) -> None:
+    """Raise `StreamGone` if an offset with this mark is one of another stream of the same path."""
+    if row.mark_at(offset) != mark:
+        raise StreamGone(
+            f"offset {offset} is one of a stream that was deleted; this one was created after it:"
+            " start at -1"
+        )
 
 
 def _floor(source: DurableStream) -> int:

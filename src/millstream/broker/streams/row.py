@@ -22,6 +22,9 @@ from millstream.errors import CorruptFile, UnknownFormat
 ROW_VERSION = 1
 
 ROW_KEY = b"s"
+MARK_MIN, MARK_MAX = 10**15, 10**16 - 1
+"""Marks have sixteen digits."""
+
 WRITERS_KEY = b"w"
 PRODUCER_KEY = b"p"
 
@@ -61,6 +64,22 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     """Difference between offsets of the stream and offsets of its partition."""
     floor: int = 0
     """Records before this offset of the stream had been deleted when it was forked."""
+    inherited_marks: tuple[tuple[int, int], ...] = ()
+    """Of a fork: offsets, rising, and the mark of the offsets up to each. Those are offsets of its
+    source too, and name the same records there.
+    """
+
+    def mark_at(self, offset: int) -> int:
+        """Return the mark of an offset: a number that tells this stream from others of its path."""
+        for until, mark in self.inherited_marks:
+            if offset <= until:
+                return mark
+        return MARK_MIN + self.topic_id.int % (MARK_MAX - MARK_MIN + 1)
+
+    def marks_until(self, offset: int) -> tuple[tuple[int, int], ...]:
+        """Return the marks that a fork at an offset inherits."""
+        before = [(until, mark) for until, mark in self.inherited_marks if until < offset]
+        return (*before, (offset, self.mark_at(offset)))
 
 
 class WritersRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

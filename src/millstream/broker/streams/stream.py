@@ -263,7 +263,8 @@ class DurableStream:
         if isinstance(refusal, DuplicateWrite):
             return self._outcome(mark, self.end_offset, is_duplicate=True)
         if isinstance(refusal, StreamClosed):
-            raise StreamClosed(self.path, self.next_offset)
+            end_offset = self.next_offset
+            raise StreamClosed(self.path, end_offset, self.row.mark_at(end_offset))
         raise refusal
 
     def _outcome(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -189,7 +190,7 @@ class Topics:
             configs[DURABILITY] = kept.value
         is_free = topic_id is not None and topic_id not in self._by_id
         row = TopicRow(
-            id=topic_id if topic_id and is_free else self.new_id(),
+            id=topic_id if topic_id and is_free else self._adopted_id(log),
             partitions=count,
             configs=configs,
         )
@@ -207,6 +208,12 @@ class Topics:
         replaced = Topic(topic.name, row, revision, topic.config)
         self._add(replaced)
         return replaced
+
+    def _adopted_id(self, log: Log | None) -> uuid.UUID:
+        """Return the id that the logs of a topic have, or a new one: cursors stay valid."""
+        stored = [] if log is None or log.topic_id is None else [log.topic_id]
+        ids = itertools.chain(stored, iter(self._draw_id, None))
+        return make_topic_id(self._by_id.__contains__, ids.__next__)
 
     async def _any_log(self, name: str, partitions: Sequence[int]) -> Log | None:
         """Return the first healthy log of a topic: it knows its durability class."""

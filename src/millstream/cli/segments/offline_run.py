@@ -117,7 +117,7 @@ class OfflineRun:
 
     async def _look_after(self, log: Log, store: Store) -> None:
         if (plan := log.plan_eviction()) is not None:
-            await log.evict_before(plan.before_offset)
+            await log.evict_before(plan.before_offset, plan.gap_reason)
         is_growing = bool(log.segments) and isinstance(log.segments[-1], GrowingSegment)
         if is_growing and (log.config.is_compacted or log.deleted_records):
             await log.roll()  # Only closed segments are rewritten.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,10 +13,18 @@ from millstream.cli.support.output import printable
 from millstream.cli.support.record_lines import json_line, shown, text_line
 from millstream.clients.http.core.values import Item, PartitionState, TopicGap, TopicRecord
 from millstream.errors import UnknownTopic
-from millstream.protocols.http.cursors import encode_cursor
+from millstream.records.cursor import CursorPosition, encode_cursor
+from millstream.records.record import RECREATED
 
 if TYPE_CHECKING:
     from millstream.clients.http.sync.client import Client
+
+_POLICIES = {
+    "age": "retention, by age",
+    "bytes": "retention, by size",
+    "records": "retention, by record count",
+}
+"""What deleted the records of a gap, by its reason."""
 
 Print: TypeAlias = Callable[[TopicRecord], None]
 
@@ -55,17 +64,17 @@ class TopicTail:
                     return
 
     def _items(self) -> Iterator[Item]:
-        places = self._places()
-        cursor = encode_cursor({(self._topic, partition): at for partition, at in places.items()})
+        cursor = encode_cursor(self._positions())
         if not self._follows:
             yield from self._client.read(self._topic, from_=cursor, partition=self._partition)
             return
         with self._client.follow(self._topic, from_=cursor) as follower:
             yield from follower
 
-    def _places(self) -> dict[int, int]:
-        """Return the start offset of each partition; unselected partitions start at the end."""
-        partitions = self._client.topic(self._topic).describe().partitions
+    def _positions(self) -> dict[tuple[str, int], CursorPosition]:
+        """Return the start of each partition; unselected partitions start at the end."""
+        topic = self._client.topic(self._topic).describe()
+        partitions, topic_id = topic.partitions, uuid.UUID(topic.id)
         if self._partition is not None and self._partition >= len(partitions):
             raise UnknownTopic(
                 f"{self._topic} has partitions 0-{len(partitions) - 1}, got {self._partition}"
@@ -76,13 +85,16 @@ class TopicTail:
                 f"{self._topic} has {len(partitions)} partitions: an offset requires --partition"
             )
         return {
-            state.partition: self._place(state)
-            if self._partition in (None, state.partition)
-            else state.head
+            (self._topic, state.partition): CursorPosition(
+                self._start_offset(state)
+                if self._partition in (None, state.partition)
+                else state.head,
+                topic_id,
+            )
             for state in partitions
         }
 
-    def _place(self, state: PartitionState) -> int:
+    def _start_offset(self, state: PartitionState) -> int:
         if self._start == "latest":
             return state.head
         if self._start == "earliest":
@@ -104,8 +116,11 @@ def printer(*, is_values: bool, as_json: bool) -> Print:
 
 
 def _tell_gap(gap: TopicGap) -> None:
-    text = (
-        f"partition {gap.partition}: offsets {gap.from_offset}-{gap.to_offset} were deleted by"
-        f" {gap.reason}"
-    )
+    if gap.reason == RECREATED:
+        text = f"partition {gap.partition}: the topic was deleted and created again"
+    else:
+        text = (
+            f"partition {gap.partition}: offsets {gap.from_offset}-{gap.to_offset} were deleted by"
+            f" {_POLICIES.get(gap.reason, gap.reason)}"
+        )
     click.echo(printable(text), err=True)

@@ -13,6 +13,7 @@ whole batches themselves. It only uses requests that Apache Kafka supports.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -29,6 +30,7 @@ from millstream.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
+from millstream.protocols.kafka.codec.primitives import NO_ID
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.configs import (
     DescribeConfigsRequest,
@@ -261,7 +263,13 @@ class KafkaClient:
         return 1.0
 
     def chunks(
-        self, partition: TopicPartition, start: int, end: int, *, isolation: Isolation
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: Isolation,
+        topic_id: uuid.UUID | None = None,
     ) -> Iterator[BatchChunk]:
         """Read complete batches of a range; see `RecordSource.chunks`.
 
@@ -274,7 +282,12 @@ class KafkaClient:
                 f"offset range must satisfy 0 <= start <= end, got {start} to {end}"
             )
         return self._reading(
-            partition, start, end, isolation=isolation, size_max=self._fetch_size_max
+            partition,
+            start,
+            end,
+            isolation=isolation,
+            size_max=self._fetch_size_max,
+            topic_id=topic_id,
         )
 
     def _reading(
@@ -285,6 +298,7 @@ class KafkaClient:
         *,
         isolation: Isolation,
         size_max: int,
+        topic_id: uuid.UUID | None = None,
     ) -> Generator[BatchChunk, None, None]:
         def bounds() -> OffsetBounds:
             return self.bounds([partition], isolation=isolation)[partition]
@@ -297,6 +311,7 @@ class KafkaClient:
             isolation=isolation,
             size_max=size_max,
             bounds=bounds,
+            topic_id=topic_id,
         ).chunks()
 
 
@@ -305,4 +320,5 @@ def _describe(topic: MetadataResponseTopic) -> TopicDescription:
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise UnknownTopic(f"topic {topic.name!r} does not exist")
     raise_for_code(topic.error_code, f"topic {topic.name!r} cannot be described")
-    return TopicDescription(topic.name or "", topic.topic_id, len(topic.partitions))
+    topic_id = None if topic.topic_id == NO_ID else topic.topic_id
+    return TopicDescription(topic.name or "", topic_id, len(topic.partitions))

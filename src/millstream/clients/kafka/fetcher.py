@@ -111,6 +111,7 @@ class PartitionFetcher:
         isolation: Isolation,
         size_max: int,
         bounds: Callable[[], OffsetBounds],
+        topic_id: uuid.UUID | None = None,
     ) -> None:
         self._cluster = cluster
         self._partition = partition
@@ -122,7 +123,8 @@ class PartitionFetcher:
         self._size = min(FETCH_SIZE_FIRST, size_max)
         self._connection: BrokerConnection | None = None
         self._topic_id: uuid.UUID | None = None
-        self._has_read = False
+        self._expected_id = topic_id
+        """Topic that the range belongs to; that of the first chunk if the caller named none."""
 
     def chunks(self) -> Generator[BatchChunk, None, None]:
         """Yield the chunks. The connection and its buffers are in use until this ends."""
@@ -151,15 +153,23 @@ class PartitionFetcher:
 
     def _connect(self, deadline: Deadline) -> BrokerConnection:
         address = self._cluster.leader(self._partition, deadline)
-        topic_id = self._cluster.topic(self._partition.topic, deadline).topic_id
-        if self._has_read and topic_id != self._topic_id:
-            raise UnknownTopicId(
-                f"{self._partition}: the topic was deleted and created again"
-                f" (id {self._topic_id}, now {topic_id})"
-            )
-        self._topic_id = topic_id
+        self._topic_id = self._check_id(deadline)
         self._connection = self._cluster.acquire(address, deadline)
         return self._connection
+
+    def _check_id(self, deadline: Deadline) -> uuid.UUID:
+        """Return the id of the topic; raise if it is not the one that is read."""
+        name, expected_id = self._partition.topic, self._expected_id
+        topic_id = self._cluster.topic(name, deadline).topic_id
+        if topic_id != expected_id and expected_id is not None:
+            self._cluster.forget()  # What is cached may be older than the range.
+            topic_id = self._cluster.topic(name, deadline).topic_id
+            if topic_id != expected_id:
+                raise UnknownTopicId(
+                    f"{self._partition}: the topic was deleted and created again"
+                    f" (id {expected_id}, now {topic_id})"
+                )
+        return topic_id
 
     def _send(self, connection: BrokerConnection, deadline: Deadline) -> None:
         partition = FetchRequestPartition(
@@ -230,7 +240,7 @@ class PartitionFetcher:
             )
         self._update_size(chunk)
         self._position = chunk.position
-        self._has_read = True
+        self._expected_id = self._topic_id
         if self._position < self._end:
             self._send_ahead(connection)
         return BatchChunk(chunk.data, chunk.next_offset, _aborted(result))

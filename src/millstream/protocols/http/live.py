@@ -4,10 +4,10 @@ With SSE the name of an event is separate from its data; with WebSocket both are
 and the cursor replaces the id:
 
     event: records
-    id: orders:0:42
+    id: orders@x3Jd0QmnRkK8m2Yv1pTq5w:0:42
     data: {"topic":"orders","partition":0,"records":[...],"next":42,"head":42}
 
-    {"type":"records","cursor":"orders:0:42","topic":"orders","partition":0,"records":[...],...}
+    {"type":"records","cursor":"orders@x3...:0:42","topic":"orders","partition":0,...}
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX
 from millstream.protocols.http.queues import Receipts
-from millstream.protocols.http.records import AppendBody, NodeName, RecordShape
+from millstream.protocols.http.records import AppendBody, GapReason, NodeName, RecordShape
+from millstream.records.cursor import CURSOR_LENGTH_MAX
 
 TOPICS_MAX = 100
 """Topics of one connection: their names have to fit into the first line of a request."""
@@ -60,14 +60,17 @@ class RecordsData(Struct, kw_only=True):
 
 
 class GapData(Struct, kw_only=True, rename={"from_": "from"}):
-    """Offsets that were deleted before the watcher read them, or whose records are damaged."""
+    """Offsets that were deleted before the watcher read them, or whose records are damaged.
+
+    See `GapShape` for the reasons.
+    """
 
     topic: str
     partition: int
     from_: int
     to: int
     """The last missing offset."""
-    reason: str
+    reason: GapReason
 
 
 class LagData(Struct, kw_only=True, rename={"from_": "from"}):

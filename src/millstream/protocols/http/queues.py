@@ -8,9 +8,16 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from millstream.protocols.http.records import WAIT_MS_MAX, HeaderValue, RequestCost, record_json
+from millstream.protocols.http.records import (
+    WAIT_MS_MAX,
+    GapShape,
+    HeaderValue,
+    RequestCost,
+    gap_json,
+    record_json,
+)
 from millstream.protocols.http.values import Text
-from millstream.records.record import StoredRecord
+from millstream.records.record import Gap, StoredRecord
 
 CLAIM_MAX = 1_000
 """Jobs in one claim, and receipts in one request."""
@@ -148,7 +155,7 @@ class JobsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     after: Annotated[
         str,
         Meta(
-            pattern="^([0-9]{1,10}:[0-9]{1,19})?$",
+            pattern="^([0-9]{1,10}:[0-9]{1,19}(@[a-zA-Z0-9_-]{22})?)?$",
             description="`next` of the previous response.",
         ),
     ] = ""
@@ -181,6 +188,10 @@ class BrowsedJobsAnswer(Struct, kw_only=True):
     jobs: list[BrowsedJobShape]
     next: str | None
     """Pass as `after` to get the next page; null on the last page."""
+    gaps: list[GapShape]
+    """One with the reason `recreated` if `after` is of a queue whose topic was deleted: this is the
+    first page of the queue that now has the name. Else empty.
+    """
 
 
 class ClaimAnswer(Struct, kw_only=True):
@@ -279,9 +290,10 @@ def browsed_job_json(
     )
 
 
-def browsed_jobs_json(jobs: Iterable[bytes], after: str | None) -> bytes:
+def browsed_jobs_json(jobs: Iterable[bytes], after: str | None, gap: Gap | None) -> bytes:
     """Return a `BrowsedJobsAnswer` of encoded jobs."""
-    return b'{"jobs":[%s],"next":%s}' % (b",".join(jobs), _encode(after))
+    gaps = b"" if gap is None else gap_json(gap)
+    return b'{"jobs":[%s],"next":%s,"gaps":[%s]}' % (b",".join(jobs), _encode(after), gaps)
 
 
 def jobs_json(jobs: Iterable[bytes]) -> bytes:

@@ -10,7 +10,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import MalformedRequest
 from millstream.protocols.http.values import Text, text_bytes, text_json, value_bytes, value_json
-from millstream.records.record import Gap, Header, Record, StoredRecord
+from millstream.records.cursor import CURSOR_LENGTH_MAX, CURSOR_PATTERN
+from millstream.records.record import GAP_REASONS, Gap, Header, Record, StoredRecord
 
 NODE_HEADER = "millstream-node"
 """The header with the node that a record comes from. Kafka clients see it as a normal header."""
@@ -24,6 +25,17 @@ WAIT_MS_MAX = 60_000
 READ_BYTES_MAX = 16 * 1024 * 1024
 
 Offset: TypeAlias = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
+Cursor: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=CURSOR_LENGTH_MAX,
+        description="A position of a reader, which names its topic. Use it as it is.",
+        # Only described: `decode_cursor` checks it, and its error says what is expected.
+        extra_json_schema={"pattern": f"^{CURSOR_PATTERN}$"},
+    ),
+]
+GapReason: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(GAP_REASONS)})]
+"""Not checked when it is read: a client accepts the reasons of later releases."""
 PartitionIndex: TypeAlias = Annotated[
     int, Meta(ge=0, le=2**31 - 1, description="Partition of the topic, from 0.")
 ]
@@ -111,7 +123,13 @@ class AppendAnswer(Struct, kw_only=True):
 class RecordsQuery(Struct, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
     """The records to read."""
 
-    from_: Annotated[Offset, Meta(description="The cursor: the first offset to read.")] = 0
+    from_: Annotated[
+        Offset | Cursor,
+        Meta(
+            description="Where to start: the `cursor` of an earlier response, or an offset of the"
+            " present topic.",
+        ),
+    ] = 0
     limit: Annotated[int, Meta(ge=1, le=RECORDS_MAX, description="Maximum number of records.")] = (
         1_000
     )
@@ -132,12 +150,19 @@ class RecordsQuery(Struct, kw_only=True, forbid_unknown_fields=True, rename={"fr
 
 
 class GapShape(Struct, kw_only=True, rename={"from_": "from"}):
-    """Offsets that were deleted before the reader got to them, or whose records are damaged."""
+    """Offsets that were deleted before the reader got to them, or whose records are damaged.
+
+    The reason is the retention policy that deleted them (`age`, `bytes`, `records`; `retention` if
+    that was not recorded), or `recreated`: the cursor is one of a topic that was deleted. Then both
+    offsets are those of the cursor, and reading starts over in the topic that now has the name.
+    `damaged` records cannot be read. `source` is reserved for records that were missing in the
+    source of a copy.
+    """
 
     from_: int
     to: int
     """The last missing offset."""
-    reason: str
+    reason: GapReason
 
 
 class RecordShape(Struct, kw_only=True):
@@ -156,11 +181,15 @@ class RecordsAnswer(Struct, kw_only=True):
 
     records: list[RecordShape]
     next: int
-    """The cursor to continue with."""
+    """The offset to continue with. It does not name its topic: `cursor` does."""
+    cursor: Cursor
+    """The position to continue with, as `from`. If the topic is deleted and created again, a reader
+    that uses it gets a gap with the reason `recreated`, and the new records from the first.
+    """
     head: int
     """The offset after the last record."""
     gaps: list[GapShape]
-    """Offsets after the cursor that retention has deleted."""
+    """Offsets after the cursor that retention has deleted; or the cursor is of a deleted topic."""
 
 
 class DeletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -261,12 +290,19 @@ def gap_json(gap: Gap) -> bytes:
 
 
 def records_json(
-    records: Iterable[bytes], *, next_offset: int, head: int, gap: Gap | None
+    records: Iterable[bytes],
+    *,
+    next_offset: int,
+    cursor_prefix: str,
+    head: int,
+    gaps: Iterable[Gap],
 ) -> bytes:
     """Return a `RecordsAnswer` of encoded records."""
-    return b'{"records":[%s],"next":%d,"head":%d,"gaps":[%s]}' % (
+    return b'{"records":[%s],"next":%d,"cursor":"%s%d","head":%d,"gaps":[%s]}' % (
         b",".join(records),
         next_offset,
+        cursor_prefix.encode(),
+        next_offset,
         head,
-        b"" if gap is None else gap_json(gap),
+        b",".join(map(gap_json, gaps)),
     )

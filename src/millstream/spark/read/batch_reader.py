@@ -34,15 +34,15 @@ class BatchReader(DataSourceReader):
         """Return the tasks."""
         options = self._options
         source = open_source(options.source)
-        partitions = find_partitions(source, options.selection)
-        selected = [partition for partition in partitions if self._conditions.has(partition)]
+        topic_ids = find_partitions(source, options.selection)
+        selected = [partition for partition in topic_ids if self._conditions.has(partition)]
         bounds = source.bounds(selected, isolation=options.isolation)
         start = resolve(options.starting, selected, bounds, source, name="startingOffsets")
         end = resolve(options.ending, selected, bounds, source, name="endingOffsets")
         start, _ = resolve_start(source, start, bounds, options)
         start, end = self._clipped(source, start, end)
         # Spark takes an empty list for one partition without a value.
-        return [*make_tasks(source, start, end, options)] or [ReadTask(())]
+        return [*make_tasks(source, start, end, options, topic_ids)] or [ReadTask(())]
 
     def _clipped(
         self, source: RecordSource, start: Offsets, end: Offsets

@@ -7,11 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from millstream.clients.partition import BatchChunk, Isolation, OffsetBounds, TopicDescription
-from millstream.errors import DamagedRecords, OffsetOutOfRange, UnknownLog, UnknownTopic
+from millstream.errors import (
+    CorruptFile,
+    DamagedRecords,
+    OffsetOutOfRange,
+    UnknownLog,
+    UnknownTopic,
+    UnknownTopicId,
+)
 from millstream.records.batch import Bytes, split
 from millstream.records.topic_partition import TopicPartition
 from millstream.storage.disk.filesystem import Filesystem, OsFilesystem, join
 from millstream.storage.files.names import TOPICS_DIRECTORY, is_topic, parse_partition
+from millstream.storage.files.partition_metadata import read_partition_metadata
 from millstream.storage.inspect.catalog import check_directory, log_directory
 from millstream.storage.inspect.readonly_log import ReadOnlyLog
 from millstream.storage.inspect.transaction_outcomes import StableOffsetTracker, TransactionOutcomes
@@ -20,9 +28,6 @@ from millstream.storage.store import LogName
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """Approximate size of a read: enough to be worth a call, and little beside a task's memory."""
-
-_NO_ID = uuid.UUID(int=0)
-"""Topic ids are in the node's database, which cannot be opened without writing to it."""
 
 
 class DataDirectory:
@@ -62,7 +67,7 @@ class DataDirectory:
         if names is None:
             listed = self._filesystem.list(join(self._path, TOPICS_DIRECTORY))
             names = [name for name in listed if is_topic(name) and self._partitions(name)]
-        topics = {name: TopicDescription(name, _NO_ID, self._partitions(name)) for name in names}
+        topics = {name: self._describe(name) for name in names}
         for topic in topics.values():
             if not topic.partitions:
                 raise UnknownTopic(
@@ -92,7 +97,13 @@ class DataDirectory:
         }
 
     def chunks(
-        self, partition: TopicPartition, start: int, end: int, *, isolation: Isolation
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: Isolation,
+        topic_id: uuid.UUID | None = None,
     ) -> Iterator[BatchChunk]:
         """Yield whole batches, from the one that contains `start` until `end` is reached.
 
@@ -107,6 +118,7 @@ class DataDirectory:
             return
         chunk_reader = _ChunkReader(end, isolation)
         state = _existing(partition, view.reload)
+        _check_id(partition, topic_id, view)
         if start < state.eviction_floor:
             raise OffsetOutOfRange(start, start=state.start_offset, end=state.end_offset)
         if end > state.end_offset:
@@ -116,6 +128,7 @@ class DataDirectory:
         offset = max(start, state.start_offset)  # Skip records deleted by a user.
         while offset < end:
             chunk = view.query(partial(chunk_reader.chunk, offset))
+            _check_id(partition, topic_id, view)
             yield chunk
             offset = chunk.next_offset
             if offset < end:
@@ -179,6 +192,20 @@ class DataDirectory:
         self._views[partition] = ReadOnlyLog(self._filesystem, directory)
         return self._views[partition]
 
+    def _describe(self, topic: str) -> TopicDescription:
+        """Return a topic. Its id is that of the first log that has one."""
+        numbers = sorted(self._numbers(topic))
+        ids = (self._topic_id(TopicPartition(topic, number)) for number in numbers)
+        topic_id = next((id_ for id_ in ids if id_ is not None), None)
+        return TopicDescription(topic, topic_id, max(numbers, default=-1) + 1)
+
+    def _topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
+        directory = log_directory(self._path, LogName(partition.topic, partition.partition))
+        try:
+            return read_partition_metadata(self._filesystem, directory).cursor_id
+        except (FileNotFoundError, CorruptFile):
+            return None  # Just created or deleted; or damaged, which a read reports.
+
     def _partitions(self, topic: str) -> int:
         return max(self._numbers(topic), default=-1) + 1
 
@@ -218,6 +245,15 @@ class _ChunkReader:
         if undecided is not None:
             raise OffsetOutOfRange(self._end, start=state.start_offset, end=undecided)
         return aborted
+
+
+def _check_id(partition: TopicPartition, topic_id: uuid.UUID | None, view: ReadOnlyLog) -> None:
+    """Raise if the files are those of another topic than the one that is read."""
+    if None not in (topic_id, view.topic_id) and topic_id != view.topic_id:
+        raise UnknownTopicId(
+            f"{partition}: the topic was deleted and created again (id {topic_id}, now"
+            f" {view.topic_id})"
+        )
 
 
 def _existing(partition: TopicPartition, look: Callable[[], LogState]) -> LogState:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import uuid
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from millstream.clients.partition import OffsetBounds, RecordSource
 from millstream.config.schema import MIB
@@ -20,22 +22,27 @@ TASK_BYTES_MIN = 4 * MIB
 """Smallest size that is worth a task: decoding takes some milliseconds, and a task costs tens."""
 
 
-def find_partitions(source: RecordSource, selection: TopicSelection) -> list[TopicPartition]:
+TopicIds: TypeAlias = dict[TopicPartition, uuid.UUID | None]
+"""The id of each partition's topic; `None` if the source does not know it."""
+
+
+def find_partitions(source: RecordSource, selection: TopicSelection) -> TopicIds:
     """Return the partitions to read, sorted; raises `UnknownTopic` for a name without a topic."""
     if selection.assigned is not None:
-        _check_assigned(source, selection.assigned)
-        return sorted(selection.assigned)
+        return _assigned(source, selection.assigned)
     if selection.pattern is not None:
         pattern = re.compile(selection.pattern)
         topics = [topic for topic in source.topics().values() if pattern.fullmatch(topic.name)]
     else:
         topics = list(source.topics(selection.names).values())
-    return sorted(
+    ids = {topic.name: topic.id for topic in topics}
+    partitions = sorted(
         TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)
     )
+    return {partition: ids[partition.topic] for partition in partitions}
 
 
-def _check_assigned(source: RecordSource, assigned: Iterable[TopicPartition]) -> None:
+def _assigned(source: RecordSource, assigned: Iterable[TopicPartition]) -> TopicIds:
     topics = source.topics(sorted({partition.topic for partition in assigned}))
     for partition in assigned:
         if partition.partition >= (count := topics[partition.topic].partitions):
@@ -43,6 +50,7 @@ def _check_assigned(source: RecordSource, assigned: Iterable[TopicPartition]) ->
                 f"partition of topic {partition.topic} must be between 0 and {count - 1}, got"
                 f" {partition.partition}"
             )
+    return {partition: topics[partition.topic].id for partition in sorted(assigned)}
 
 
 def resolve_start(
@@ -96,11 +104,14 @@ def _loss(
 
 
 def make_tasks(
-    source: RecordSource, start: Offsets, end: Offsets, options: ReadOptions
+    source: RecordSource, start: Offsets, end: Offsets, options: ReadOptions, topic_ids: TopicIds
 ) -> list[ReadTask]:
-    """Return the tasks that together read all offsets from `start` to `end`."""
+    """Return the tasks that together read all offsets from `start` to `end`.
+
+    Each fails if the topic is not the one of `topic_ids` by then.
+    """
     ranges = [
-        OffsetRange(partition, start[partition], end[partition])
+        OffsetRange(partition, start[partition], end[partition], topic_ids.get(partition))
         for partition in sorted(end)
         if start[partition] < end[partition]
     ]

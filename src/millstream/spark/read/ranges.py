@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
@@ -22,6 +23,8 @@ class OffsetRange:
     partition: TopicPartition
     start: int
     end: int
+    topic_id: uuid.UUID | None = None
+    """Topic that the offsets belong to, if it is known."""
 
     @property
     def count(self) -> int:
@@ -86,7 +89,7 @@ def gather(
 def _cut(range_: OffsetRange, pieces: int) -> list[OffsetRange]:
     pieces = min(pieces, range_.count)
     edges = [range_.start + range_.count * number // pieces for number in range(pieces + 1)]
-    return [OffsetRange(range_.partition, start, end) for start, end in pairwise(edges)]
+    return [replace(range_, start=start, end=end) for start, end in pairwise(edges)]
 
 
 def limit_records(start: Offsets, end: Offsets, records_max: int) -> Offsets:

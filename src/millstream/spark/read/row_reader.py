@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from millstream.clients.aborted_filter import AbortedFilter
 from millstream.clients.kafka.client import KafkaClient
 from millstream.clients.partition import RecordSource
-from millstream.errors import DataLost, OffsetOutOfRange
+from millstream.errors import DataLost, OffsetOutOfRange, UnknownTopicId
 from millstream.formats.typed_batch import OnBadRecord, apply_format
 from millstream.records.arrow.decoder import arrow_batches
 from millstream.records.topic_partition import TopicPartition
@@ -100,7 +100,13 @@ def _decoded(
     while start < end:
         aborted = AbortedFilter()
         try:
-            for chunk in source.chunks(range_.partition, start, end, isolation=options.isolation):
+            for chunk in source.chunks(
+                range_.partition,
+                start,
+                end,
+                isolation=options.isolation,
+                topic_id=range_.topic_id,
+            ):
                 aborted.add(chunk.aborted)
                 yield from arrow_batches(
                     chunk.data,
@@ -110,6 +116,14 @@ def _decoded(
                     end=end,
                 )
                 start = chunk.next_offset
+        except UnknownTopicId as error:
+            reason = f"cannot read offsets {start} to {end - 1}: {error}"
+            if options.fail_on_data_loss:
+                raise DataLost(
+                    f"{reason}; set failOnDataLoss=false to continue without them"
+                ) from error
+            logger.warning("%s; continuing without them", reason)
+            return
         except OffsetOutOfRange as error:
             remaining = max(start, error.start), min(end, error.end)
             reason = (

@@ -2,16 +2,21 @@
 
 Spark stores the position of a stream in its checkpoint, as JSON:
 
-    {"orders": {"0": 1500, "1": 230}, "(lost)": {"orders-0": 17}}
+    {"orders": {"0": 1500, "1": 230},
+     "(lost)": {"orders-0": 17},
+     "(topics)": {"orders": "x3Jd0QmnRkK8m2Yv1pTq5w"}}
 
 For each partition, the offset to read next. `(lost)`, which is not a valid topic name, counts the
 offsets that retention deleted before they were read, since the query started, if there are any.
+`(topics)` has the ids of the topics, if they are known: a topic that is deleted and created again
+has another one, and is lost data. Positions of earlier releases have none.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -27,10 +32,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.clients.partition import OffsetBounds, RecordSource
-from millstream.errors import DataLost
+from millstream.errors import DataLost, InvalidConfig
+from millstream.records.cursor import decode_topic_id, encode_topic_id
 from millstream.records.topic_partition import TopicPartition
 from millstream.spark.options import ReadOptions
-from millstream.spark.read.plan import find_partitions, make_tasks, resolve_start
+from millstream.spark.read.plan import TopicIds, find_partitions, make_tasks, resolve_start
 from millstream.spark.read.positions import Offsets, resolve
 from millstream.spark.read.ranges import ReadTask, limit_bytes, limit_records
 from millstream.spark.source_cache import open_source
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOST = "(lost)"
+TOPICS = "(topics)"
 
 StreamPosition = dict[str, Any]
 
@@ -62,11 +69,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> StreamPosition:  # noqa: N802 - Spark's name, as below.
         """Return the start position of a query that has no checkpoint."""
-        bounds = self._bounds()
+        topic_ids, bounds = self._bounds()
         start = resolve(
             self._options.starting, list(bounds), bounds, self._source, name="startingOffsets"
         )
-        return encode_position(start, {})
+        return encode_position(start, {}, _by_topic(topic_ids))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the maximum size of a micro-batch."""
@@ -78,34 +85,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: StreamPosition, limit: ReadLimit) -> StreamPosition:  # noqa: N802
         """Return the end position of the next micro-batch."""
-        read, lost = decode_position(start)
-        bounds = self._bounds()
+        read, lost, read_ids = decode_position(start)
+        topic_ids, bounds = self._bounds()
+        read = self._without_recreated(read, read_ids, _by_topic(topic_ids))
         begin = self._begin(read, bounds)
         begin, newly_lost = resolve_start(self._source, begin, bounds, self._options)
         end = self._limited(begin, self._end(begin, bounds), limit)
-        return encode_position(end, Counter(lost) + Counter(newly_lost))
+        return encode_position(end, Counter(lost) + Counter(newly_lost), _by_topic(topic_ids))
 
     def reportLatestOffset(self) -> StreamPosition:  # noqa: N802
         """Return the ends of the topics, which Spark shows beside the position of the query."""
-        return encode_position(
-            {partition: bound.end for partition, bound in self._bounds().items()}, {}
-        )
+        topic_ids, bounds = self._bounds()
+        ends = {partition: bound.end for partition, bound in bounds.items()}
+        return encode_position(ends, {}, _by_topic(topic_ids))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Store the current ends; later records are not read."""
-        self._target = {partition: bound.end for partition, bound in self._bounds().items()}
+        _, bounds = self._bounds()
+        self._target = {partition: bound.end for partition, bound in bounds.items()}
 
     def partitions(self, start: StreamPosition, end: StreamPosition) -> list[InputPartition]:
         """Return the tasks of a micro-batch.
 
         Offsets that are lost after the batch was bounded are detected by the tasks.
         """
-        begin, _ = decode_position(start)
-        ends, _ = decode_position(end)
+        begin, _, begin_ids = decode_position(start)
+        ends, _, end_ids = decode_position(end)
+        recreated = _recreated(begin_ids, end_ids)
+        begin = {at: offset for at, offset in begin.items() if at.topic not in recreated}
         if new := [partition for partition in ends if partition not in begin]:
             bounds = self._source.bounds(new, isolation=self._options.isolation)
             begin |= {partition: bound.start for partition, bound in bounds.items()}
-        return [*make_tasks(self._source, begin, ends, self._options)]
+        topic_ids = {partition: end_ids.get(partition.topic) for partition in ends}
+        return [*make_tasks(self._source, begin, ends, self._options, topic_ids)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the records of a task."""
@@ -116,9 +128,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = RowReader(options=self._options, values=self._values, columns=self._columns)
         return reader.rows(partition)
 
-    def _bounds(self) -> dict[TopicPartition, OffsetBounds]:
-        partitions = find_partitions(self._source, self._options.selection)
-        return self._source.bounds(partitions, isolation=self._options.isolation)
+    def _bounds(self) -> tuple[TopicIds, dict[TopicPartition, OffsetBounds]]:
+        topic_ids = find_partitions(self._source, self._options.selection)
+        bounds = self._source.bounds(list(topic_ids), isolation=self._options.isolation)
+        return topic_ids, bounds
+
+    def _without_recreated(
+        self, read: Offsets, before: Mapping[str, uuid.UUID], now: Mapping[str, uuid.UUID]
+    ) -> Offsets:
+        """Return the offsets without those of topics that were deleted and created again.
+
+        Those are read from their start, unless lost data fails the query.
+        """
+        recreated = _recreated(before, now)
+        for topic in sorted(recreated):
+            reason = (
+                f"topic {topic} was deleted and created again (id {before[topic]}, now"
+                f" {now[topic]}): what was not read of the deleted one is lost"
+            )
+            if self._options.fail_on_data_loss:
+                raise DataLost(
+                    f"{reason}; set failOnDataLoss=false to read the new one from its start"
+                )
+            logger.warning("%s; reading the new one from its start", reason)
+        return {partition: at for partition, at in read.items() if partition.topic not in recreated}
 
     def _begin(self, read: Offsets, bounds: Mapping[TopicPartition, OffsetBounds]) -> Offsets:
         """Return the offset to read next in each partition that exists."""
@@ -159,29 +192,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limit_bytes(begin, end, bytes_max, self._source.offset_bytes(waiting))
 
 
-def encode_position(offsets: Offsets, lost: Mapping[TopicPartition, int]) -> StreamPosition:
+def _by_topic(topic_ids: TopicIds) -> dict[str, uuid.UUID]:
+    """Return the ids that are known, by topic."""
+    return {partition.topic: id_ for partition, id_ in topic_ids.items() if id_ is not None}
+
+
+def _recreated(before: Mapping[str, uuid.UUID], now: Mapping[str, uuid.UUID]) -> set[str]:
+    """Return the topics that have another id now; one that is not known is not compared."""
+    return {topic for topic, id_ in before.items() if now.get(topic, id_) != id_}
+
+
+def encode_position(
+    offsets: Offsets, lost: Mapping[TopicPartition, int], topic_ids: Mapping[str, uuid.UUID]
+) -> StreamPosition:
     """Return a position in the form that Spark stores."""
     position: StreamPosition = {}
     for partition in sorted(offsets):
         position.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
     if lost:
         position[LOST] = {str(partition): lost[partition] for partition in sorted(lost)}
+    if topic_ids:
+        position[TOPICS] = {name: encode_topic_id(topic_ids[name]) for name in sorted(topic_ids)}
     return position
 
 
-def decode_position(position: StreamPosition) -> tuple[Offsets, dict[TopicPartition, int]]:
-    """Return the offsets of a position, and the numbers of lost offsets."""
+def decode_position(
+    position: StreamPosition,
+) -> tuple[Offsets, dict[TopicPartition, int], dict[str, uuid.UUID]]:
+    """Return the offsets of a position, the numbers of lost offsets, and the ids of the topics."""
     offsets = {
         TopicPartition(topic, int(number)): offset
         for topic, partitions in position.items()
-        if topic != LOST
+        if topic not in (LOST, TOPICS)
         for number, offset in partitions.items()
     }
     lost = {}
     for name, count in position.get(LOST, {}).items():
         topic, _, number = name.rpartition("-")
         lost[TopicPartition(topic, int(number))] = count
-    return offsets, lost
+    topic_ids = {}
+    for topic, text in position.get(TOPICS, {}).items():
+        if (topic_id := decode_topic_id(text)) is None:
+            raise InvalidConfig(f"position has id {text!r} for topic {topic}: not a topic id")
+        topic_ids[topic] = topic_id
+    return offsets, lost, topic_ids
 
 
 def lag(progress: Mapping[str, Any]) -> dict[str, int]:

@@ -23,16 +23,19 @@ these fields has a value:
 
 A log that a broker created has, in all versions, the id of its topic (`topic_id`); other releases
 ignore it. A log with an id that is not in the metadata shows that the metadata was lost. A log
-without one was created by an embedded store.
+without one was created by an embedded store, which gives it an id of its own (`embedded_id`).
+Cursors name these ids.
 
-Two more fields may be in any version, because a release that does not know them only keeps records
-longer:
+More fields may be in any version, because a release that does not know them loses nothing, and
+only keeps records longer:
 
     caps               [bytes or null, records or null]: the limits by which readers see the end of
                        the log only. What they left is the same after a crash, and if other limits
                        apply later, the start is made durable first
     age_marks          [[offset, ms], ...]: records before the offset were appended before this time
                        of the retention clock
+    eviction_reason    the policy that moved the eviction floor last: "age", "bytes" or "records";
+                       missing if a release before this field moved it
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ from typing import Any, NamedTuple
 from millstream.config.schema import Durability
 from millstream.errors import CorruptFile
 from millstream.records.filter.keys.matcher import KeyMatch
+from millstream.records.record import GAP_REASONS, RETENTION
 from millstream.storage.disk.filesystem import Filesystem, join
 from millstream.storage.files.ballast import BallastFile
 from millstream.storage.files.document import read_document, write_document
@@ -125,11 +129,22 @@ class PartitionMetadata:
     topic_id: uuid.UUID | None = None
     """The id of the topic in the metadata of a broker; `None` if no broker has used the log."""
 
+    embedded_id: uuid.UUID | None = None
+    """The id that an embedded store gave to the log."""
+
     caps: Caps = NO_CAPS
     """Records that these limits leave out are evicted, even before the start offset is."""
 
     age_marks: tuple[AgeMark, ...] = ()
     """Offsets and times increase."""
+
+    eviction_reason: str = RETENTION
+    """Why the floor was moved last. It is the reason of the whole gap."""
+
+    @property
+    def cursor_id(self) -> uuid.UUID | None:
+        """The id that cursors of the log name."""
+        return self.topic_id or self.embedded_id
 
     @property
     def leader_epoch(self) -> int:
@@ -147,12 +162,18 @@ class PartitionMetadata:
         return replace(self, epochs=(*kept, LeaderEpoch(number, start_offset)))
 
     def starting_at(
-        self, start_offset: int, *, first_base: int, eviction_floor: int | None = None
+        self,
+        start_offset: int,
+        *,
+        first_base: int,
+        eviction_floor: int | None = None,
+        eviction_reason: str | None = None,
     ) -> PartitionMetadata:
         """Return a copy with all records before `start_offset` deleted.
 
         `first_base` is the base offset of the first segment that is kept. Epochs that ended before
-        it are dropped: no batch has them any more. `eviction_floor` stays unless it is given.
+        it are dropped: no batch has them any more. The eviction floor and its reason stay unless
+        they are given.
         """
         first = bisect_right(self.epochs, first_base, key=lambda epoch: epoch.start_offset)
         return replace(
@@ -160,6 +181,7 @@ class PartitionMetadata:
             start_offset=start_offset,
             epochs=self.epochs[max(first - 1, 0) :],
             eviction_floor=self.eviction_floor if eviction_floor is None else eviction_floor,
+            eviction_reason=eviction_reason or self.eviction_reason,
             age_marks=tuple(mark for mark in self.age_marks if mark.offset > start_offset),
         )
 
@@ -196,9 +218,11 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> Partition
             is_rewritten=bool(content.get("is_rewritten", False)),
             tombstones_due_ms=int(content.get("tombstones_due_ms", 0)),
             deletions=tuple(_deletion(item) for item in content.get("deletions", ())),
-            topic_id=uuid.UUID(content["topic_id"]) if "topic_id" in content else None,
+            topic_id=_id(content.get("topic_id")),
+            embedded_id=_id(content.get("embedded_id")),
             caps=_caps(content.get("caps", NO_CAPS)),
             age_marks=tuple(_age_mark(item) for item in content.get("age_marks", ())),
+            eviction_reason=_reason(content.get("eviction_reason")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{path}: {error!r}") from error
@@ -244,6 +268,10 @@ def write_partition_metadata(
         content["caps"] = list(partition.caps)
     if partition.age_marks:
         content["age_marks"] = [list(mark) for mark in partition.age_marks]
+    if partition.eviction_reason != RETENTION:
+        content["eviction_reason"] = partition.eviction_reason
+    if partition.embedded_id is not None:
+        content["embedded_id"] = str(partition.embedded_id)
     write_document(
         filesystem,
         directory,
@@ -260,6 +288,10 @@ def _epoch(item: Any) -> LeaderEpoch:
     return LeaderEpoch(int(number), int(start_offset))
 
 
+def _id(text: Any) -> uuid.UUID | None:
+    return None if text is None else uuid.UUID(text)
+
+
 def _caps(item: Any) -> Caps:
     bytes_max, records_max = (None if limit is None else int(limit) for limit in item)
     return Caps(bytes_max, records_max)
@@ -268,6 +300,11 @@ def _caps(item: Any) -> Caps:
 def _age_mark(item: Any) -> AgeMark:
     offset, ms = item
     return AgeMark(int(offset), int(ms))
+
+
+def _reason(stored: Any) -> str:
+    """Return a stored reason; one of a later release is shown as the general one."""
+    return stored if stored in GAP_REASONS else RETENTION
 
 
 def _deletion(item: Any) -> DeletionRule:

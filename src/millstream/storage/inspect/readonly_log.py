@@ -22,6 +22,7 @@ ended, it is reported to who asks for the end.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -89,6 +90,8 @@ class ReadOnlyLog:
         self._masks: dict[Segment, DeletedOffsets | None] = {}
         self._rules: Sequence[DeletionRule] = ()
         self._state: LogState | None = None
+        self.topic_id: uuid.UUID | None = None
+        """Id of the topic, as of the state loaded last; `None` if it is not stored."""
         self._seen_names: list[str] = []
         self._seen_metadata = b""
 
@@ -128,13 +131,15 @@ class ReadOnlyLog:
             end,
             start_offset=partition.start_offset,
             eviction_floor=partition.eviction_floor,
+            eviction_reason=partition.eviction_reason,
             masks=self._masks_of(segments, partition, end),
         )
         state.lost = lost or _lost(files, segments, partition)
         if segments and partition.caps != NO_CAPS:
-            offset, _ = SizeCaps(partition.caps).first_offset(state.snapshot)
+            offset, reason = SizeCaps(partition.caps).first_offset(state.snapshot)
             if offset > state.start_offset:
-                state.start_at(offset, eviction_floor=offset)
+                state.start_at(offset, eviction_reason=reason)
+        self.topic_id = partition.cursor_id
         self._seen_names, self._seen_metadata = _segment_names(files.names), metadata
         return state
 

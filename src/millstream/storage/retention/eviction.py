@@ -24,12 +24,11 @@ from typing import NamedTuple
 
 from millstream.config.schema import Discard, LogConfig
 from millstream.errors import LogFull
+from millstream.records.record import AGE, BYTES, RECORDS
 from millstream.storage.files.partition_metadata import AgeMark
 from millstream.storage.files.seal import Seal
-from millstream.storage.retention.size_caps import BYTES, RECORDS, record_count
+from millstream.storage.retention.size_caps import record_count
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
-
-AGE = "age"
 
 AGE_MARKS = 100
 """Into how many parts the retention time is divided: ages are known to within one of them."""
@@ -45,6 +44,8 @@ class Eviction(NamedTuple):
     records: int
     reasons: tuple[str, ...]
     """Those of `AGE`, `BYTES` and `RECORDS` that apply to at least one segment."""
+    gap_reason: str
+    """The first of them that applies to the last segment: readers are told this one."""
 
     def __str__(self) -> str:
         reasons = ", ".join(self.reasons)
@@ -78,6 +79,7 @@ def plan_eviction(
     live = [segment for segment in segments if start < segment.next_offset]
     evicted: list[SealedSegment] = []
     reasons: dict[str, None] = {}
+    gap_reason = ""
     bytes_left = sum(segment.size for segment in live)
     records_left = sum(map(record_count, live))
     for segment in takewhile(lambda segment: _is_evictable(segment, end), live):
@@ -91,9 +93,11 @@ def plan_eviction(
             break
         evicted.append(segment)
         reasons |= dict.fromkeys(segment_reasons)
+        gap_reason = segment_reasons[0]
     before_offset = evicted[-1].next_offset if evicted else start
     if aged_offset > before_offset:
         before_offset = aged_offset
+        gap_reason = AGE
         reasons[AGE] = None
     if before_offset <= start:
         return None
@@ -103,6 +107,7 @@ def plan_eviction(
         bytes=sum(segment.size for segment in evicted),
         records=sum(map(record_count, evicted)),
         reasons=tuple(reason for reason in (AGE, BYTES, RECORDS) if reason in reasons),
+        gap_reason=gap_reason,
     )
 
 

@@ -12,8 +12,8 @@ crash no file is missing that `partition.json` does not know to be dead. The las
 stays even if all its records are dead, because it says where the log ends.
 
 Deletion is deliberate, and readers continue at the start offset without notice. Eviction is not,
-so it moves the *eviction floor* along with the start offset: a reader at an offset below it gets a
-gap.
+so it moves the *eviction floor* along with the start offset, and notes the reason in the same
+write: a reader at an offset below the floor gets a gap that says why.
 
 Caps (`size_caps.py`) move the start with each commit, in memory only: what they leave follows from
 the committed end and from the caps, and `partition.json` has the caps. So the start is the same
@@ -61,7 +61,7 @@ class LogStart:
         """Move the start as far as the caps require. Called after each commit."""
         assert self._size_caps is not None
         state = self._context.state
-        offset, _ = self._size_caps.first_offset(state.snapshot)
+        offset, reason = self._size_caps.first_offset(state.snapshot)
         if offset <= state.start_offset:
             return
         if (removal_hooks := self._removal_hooks()) is not None:
@@ -71,7 +71,7 @@ class LogStart:
                 if offset <= state.start_offset:
                     return
         self._context.counters.evicted_records += offset - state.start_offset
-        state.start_at(offset, eviction_floor=offset)
+        state.start_at(offset, eviction_reason=reason)
 
     def begin_caps(self) -> None:
         """Apply the stored caps from now on. The removal hooks are set."""
@@ -92,6 +92,7 @@ class LogStart:
                 snapshot.start,
                 first_base=_first_base(snapshot.segments, snapshot.start, context.state.end_offset),
                 eviction_floor=snapshot.eviction_floor,
+                eviction_reason=snapshot.eviction_reason,
             )
         try:
             await metadata_file.write(partition, frees_space=True)
@@ -126,23 +127,23 @@ class LogStart:
         """Move the start to `offset`. Durable when this returns; files are removed afterwards."""
         await self._context.metadata_file.run_exclusive(self._move(offset))
 
-    async def evict_before(self, offset: int) -> None:
+    async def evict_before(self, offset: int, reason: str) -> None:
         """Move the start and the eviction floor to `offset`, but not past what the hooks need.
 
-        Both are durable when this returns; files are removed afterwards.
+        Both and the reason are durable when this returns; files are removed afterwards.
         """
         # Outside the exclusive section: the hooks may need to change the log themselves.
         if (removal_hooks := self._removal_hooks()) is not None:
             needed_offset = removal_hooks.needed_offset()
             await removal_hooks.before_removal()
             offset = offset if needed_offset is None else min(offset, needed_offset)
-        await self._context.metadata_file.run_exclusive(self._evict(offset))
+        await self._context.metadata_file.run_exclusive(self._evict(offset, reason))
 
-    async def _evict(self, offset: int) -> None:
+    async def _evict(self, offset: int, reason: str) -> None:
         context = self._context
         segments, seen = context.state.snapshot.segments, context.state.start_offset
         start = context.metadata_file.partition.start_offset
-        await self._move(offset, is_eviction=True)
+        await self._move(offset, eviction_reason=reason)
         gone = [s for s in segments if start < s.next_offset <= offset]
         size, records = sum(s.size for s in gone), sum(map(record_count, gone))
         context.counters.evicted_segments += len(gone)
@@ -150,24 +151,27 @@ class LogStart:
         context.counters.evicted_records += _records_between(segments, seen, offset)
         if gone:
             logger.info(
-                "%s: evicted offsets %d to %d: %d segments, %d bytes, %d records",
-                *(context.name, start, offset - 1, len(gone), size, records),
+                "%s: evicted offsets %d to %d by %s: %d segments, %d bytes, %d records",
+                *(context.name, start, offset - 1, reason, len(gone), size, records),
             )
 
-    async def _move(self, offset: int, *, is_eviction: bool = False) -> None:
+    async def _move(self, offset: int, *, eviction_reason: str | None = None) -> None:
         context = self._context
         snapshot, metadata_file = context.state.snapshot, context.metadata_file
         end = snapshot.committed.offset
         if offset > end:
             raise OffsetOutOfRange(offset, start=snapshot.start, end=end)
         stored = metadata_file.partition.start_offset
+        is_eviction = eviction_reason is not None
         if offset <= (stored if is_eviction else snapshot.start):
             return
         # An eviction may be behind what caps show. It is not stored further than asked for: in a
         # class without a sync, a log that loses its end would lose what the caps still allow.
-        floor = offset if is_eviction else snapshot.eviction_floor
         partition = metadata_file.partition.starting_at(
-            offset, first_base=_first_base(snapshot.segments, offset, end), eviction_floor=floor
+            offset,
+            first_base=_first_base(snapshot.segments, offset, end),
+            eviction_floor=offset if is_eviction else snapshot.eviction_floor,
+            eviction_reason=eviction_reason or snapshot.eviction_reason,
         )
         frees_space = bool(_dead_segments(snapshot.segments, offset, end))
         try:
@@ -177,8 +181,7 @@ class LogStart:
             failed = StorageFailed(f"{context.name}: nothing was deleted: {error}")
             raise transient_error(context.name, error) or failed from error
         if offset > context.state.start_offset:  # A commit may have moved it further by now.
-            floor = max(floor, context.state.eviction_floor)
-            context.state.start_at(offset, eviction_floor=floor)
+            context.state.start_at(offset, eviction_reason=eviction_reason)
         self.remove_dead_segments()
         context.on_change()
 

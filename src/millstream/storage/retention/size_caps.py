@@ -27,15 +27,13 @@ from itertools import accumulate
 
 from millstream.config.schema import Discard, LogConfig
 from millstream.errors import CorruptData
+from millstream.records.record import BYTES, RECORDS
 from millstream.storage.files.partition_metadata import NO_CAPS, Caps
 from millstream.storage.segment.log_state import LogSnapshot, committed_size
 from millstream.storage.segment.reader import batch_ends
 from millstream.storage.segment.segment import GrowingSegment, SealedSegment, Segment
 
 logger = logging.getLogger(__name__)
-
-BYTES = "bytes"
-RECORDS = "records"
 
 _SEEK_BYTES = 1024 * 1024
 """A distance that is not walked from batch to batch, but found in the index."""

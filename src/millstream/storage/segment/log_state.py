@@ -27,6 +27,7 @@ from millstream.errors import (
     StorageFailed,
 )
 from millstream.records.batch import decode_header
+from millstream.records.record import RETENTION
 from millstream.storage.segment.reader import (
     Address,
     Slice,
@@ -86,6 +87,8 @@ class LogSnapshot(NamedTuple):
     """
     eviction_floor: int = 0
     """Records before this offset were evicted by retention; at most `start`."""
+    eviction_reason: str = RETENTION
+    """Why they were evicted."""
     masks: Mapping[int, DeletedOffsets] = {}
     """By base offset of the segment; only segments in which something is, or may be, masked."""
 
@@ -101,11 +104,14 @@ class LogState:
         *,
         start_offset: int,
         eviction_floor: int = 0,
+        eviction_reason: str = RETENTION,
         masks: Mapping[int, DeletedOffsets] | None = None,
     ) -> None:
         self._directory = directory
         self._stripped = StrippedBatchCache()
-        self.snapshot = LogSnapshot((), (), committed, start_offset, eviction_floor, {})
+        self.snapshot = LogSnapshot(
+            (), (), committed, start_offset, eviction_floor, eviction_reason, {}
+        )
         self.replace_segments(segments)
         self.mask_deleted(masks or {})
         self.lost: MillstreamError | None = None
@@ -162,14 +168,13 @@ class LogState:
         if committed.offset > self.snapshot.committed.offset:
             self.snapshot = self.snapshot._replace(committed=committed)
 
-    def start_at(self, offset: int, *, eviction_floor: int | None = None) -> None:
-        """Publish that all before `offset` is deleted, and all before `eviction_floor` evicted."""
+    def start_at(self, offset: int, *, eviction_reason: str | None = None) -> None:
+        """Publish that all before `offset` is deleted, or, with a reason, evicted."""
         assert self.start_offset <= offset <= self.end_offset, "the start never moves back"
-        floor = self.snapshot.eviction_floor if eviction_floor is None else eviction_floor
-        assert self.snapshot.eviction_floor <= floor <= offset, (
-            "the eviction floor never moves back"
-        )
-        self.snapshot = self.snapshot._replace(start=offset, eviction_floor=floor)
+        moved = self.snapshot._replace(start=offset)
+        if eviction_reason is not None:
+            moved = moved._replace(eviction_floor=offset, eviction_reason=eviction_reason)
+        self.snapshot = moved
 
     def mask_deleted(self, masks: Mapping[int, DeletedOffsets]) -> None:
         """Publish the masks of some segments, by base offset; each includes what was masked before.

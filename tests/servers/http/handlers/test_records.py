@@ -453,6 +453,7 @@ def test_a_gap_alone_is_an_answer_and_not_waited_with(topic: HttpTopic) -> None:
     assert found == {
         "records": [],
         "next": 2,
+        "cursor": topic.cursor(2),
         "head": 2,
         "gaps": [{"from": 0, "to": 1, "reason": "retention"}],
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 from millstream.broker.broker import Broker
 from millstream.broker.partition.partition import Partition
+from millstream.records.cursor import cursor_prefix
 from millstream.records.record import Record
 from millstream.testing.broker import RunningBroker
 from tests.servers.http.calls import ask
@@ -40,12 +41,22 @@ class LiveTopic:
     def grow(self, count: int) -> None:
         self.node.run(self.broker.topics.add_partitions(self.name, count))
 
-    def evict(self, offset: int, *, partition: int = 0) -> None:
+    def recreate(self, *, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
+        """Delete the topic, and create another one of its name."""
+        self.delete()
+        self.create(partitions=partitions, configs=configs)
+
+    def evict(self, offset: int, *, partition: int = 0, reason: str = "retention") -> None:
         """Have retention delete everything before an offset."""
-        self.node.run(self.broker.store.get(self.name, partition).evict_before(offset))
+        self.node.run(self.broker.store.get(self.name, partition).evict_before(offset, reason))
 
     def partition(self, index: int = 0) -> Partition:
         return self.broker.topics.partition(self.name, index)
+
+    def cursor(self, offset: int, index: int = 0) -> str:
+        """Return the cursor of a position in the present topic."""
+        prefix = cursor_prefix(self.name, index, self.broker.topics.get(self.name).id)
+        return f"{prefix}{offset}"
 
     def append(self, *values: Any, partition: int = 0, node: str | None = None) -> list[int]:
         """Append records with one HTTP request; return their offsets."""

@@ -54,7 +54,7 @@ def test_a_heartbeat_says_where_the_watcher_stands(tmp_path: Path) -> None:
         topic.append(1)
         with watching(node.url, topic.name) as stream:
             told = stream.next()
-            assert (told.kind, told.data, told.id) == ("heartbeat", {}, f"{topic.name}:0:1")
+            assert (told.kind, told.data, told.id) == ("heartbeat", {}, topic.cursor(1))
         with talking(node.url) as talk:
             talk.result(op="subscribe", topics=[topic.name])
-            assert talk.next() == {"type": "heartbeat", "cursor": f"{topic.name}:0:1"}
+            assert talk.next() == {"type": "heartbeat", "cursor": topic.cursor(1)}

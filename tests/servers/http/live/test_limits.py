@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX
 from millstream.protocols.http.live import TOPICS_MAX
+from millstream.records.cursor import CURSOR_LENGTH_MAX
 from millstream.servers.http.live.partition_feed import READ_BYTES_MAX, READ_RECORDS_MAX
 from millstream.servers.http.live.start_position import PARTITIONS_MAX
 from millstream.servers.http.live.subscription_progress import EVENT_BYTES_MAX

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,13 @@ from hypothesis import strategies as st
 from millstream.broker.broker import Broker
 from millstream.broker.partition.record_page import read_page
 from millstream.config.schema import HttpConfig
-from millstream.protocols.http.cursors import decode_cursor
+from millstream.records.cursor import (
+    CursorPosition,
+    decode_cursor,
+    encode_cursor,
+)
 from millstream.records.record import Record
+from millstream.servers.http.handlers.records import start_of
 from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.live.sse import frame as sse_frame
 from millstream.servers.http.live.start_position import StartPosition
@@ -48,6 +54,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete_key"), st.integers(0, 3)),
         st.tuples(st.just("difference"), st.integers(0, 1), st.integers(1, 10)),
         st.tuples(st.just("grow")),
+        st.tuples(st.just("recreate"), st.integers(1, 3)),
     ),
     min_size=10,
     max_size=40,
@@ -81,20 +88,27 @@ class Session:
         """The key of each record, by its partition and offset."""
         self.seen: dict[int, list[int]] = {}
         self.missed: set[tuple[int, int]] = set()
-        self.cursor = f"{self.name}:0:0,{self.name}:1:0"
+        self.cursor = ""
+        self.untold: set[int] = set()
+        """Partitions of a topic that was created again, of which the client was not told yet."""
         self.frame = sse_frame
         self.subscriber: LiveSubscriber
 
     async def run(self, steps: list[tuple[Any, ...]]) -> None:
-        configs = {"millstream.durability": "ephemeral"}
-        await self.broker.topics.create(self.name, partitions=2, configs=configs)
+        await self.create()
+        self.cursor = encode_cursor({(self.name, n): CursorPosition(0, self.id) for n in (0, 1)})
         await self.enter()
         for step, *numbers in steps:
             await getattr(self, step)(*numbers)
         await self.catch_up()
+        assert not self.untold
         self.live.leave(self.subscriber)
         assert len(self.live.feeds) == 0
         await self.broker.topics.delete(self.name)
+
+    async def create(self) -> None:
+        configs = {"millstream.durability": "ephemeral"}
+        await self.broker.topics.create(self.name, partitions=2, configs=configs)
 
     async def enter(self) -> None:
         self.subscriber = self.live.enter(is_lasting=True, usage=usage_of(self.broker))
@@ -136,6 +150,22 @@ class Session:
             await self.broker.topics.add_partitions(self.name, count + 1)
             await self.append(count, 3)
 
+    async def recreate(self, count: int) -> None:
+        """Delete the topic and create it again; the client returns with its old cursor."""
+        self.live.leave(self.subscriber)
+        await self.broker.topics.delete(self.name)
+        await self.create()
+        self.deleted, self.missed, self.appended = set(), set(), {}
+        self.untold = {0, 1}
+        self.seen = {partition: self.seen.get(partition, []) for partition in self.untold}
+        for partition in self.untold:
+            await self.append(partition, count)
+        await self.enter()
+
+    @property
+    def id(self) -> uuid.UUID:
+        return self.broker.topics.get(self.name).id
+
     # What the client does.
 
     async def turns(self, count: int) -> None:
@@ -158,11 +188,15 @@ class Session:
             self.see(data["partition"], offsets)
         elif kind == "gap":
             partition = data["partition"]
-            self.missed |= {(partition, at) for at in range(data["from"], data["to"] + 1)}
+            if data["reason"] == "recreated":
+                self.start_over(partition)
+            else:
+                assert partition not in self.untold
+                self.missed |= {(partition, at) for at in range(data["from"], data["to"] + 1)}
         elif kind == "lagged":
             assert cursor is None
-            own = decode_cursor(self.cursor)
-            assert own.get((self.name, data["partition"]), 0) <= data["from"] <= data["to"]
+            own = decode_cursor(self.cursor).get((self.name, data["partition"]))
+            assert own is None or own.offset <= data["from"] <= data["to"]
         else:
             assert kind == "heartbeat"
         if cursor is not None:
@@ -178,10 +212,17 @@ class Session:
         return message.pop("type"), message, message.pop("cursor", None)
 
     def see(self, partition: int, offsets: list[int]) -> None:
+        assert partition not in self.untold, "another topic's records under an old cursor"
         seen = self.seen.setdefault(partition, [])
         assert offsets == sorted(set(offsets))
         assert not seen or offsets[0] > seen[-1], "nothing twice, and rising"
         seen += offsets
+
+    def start_over(self, partition: int) -> None:
+        # A partition that was added since may be in it too, if no cursor has it yet.
+        assert partition in self.untold or partition > 1
+        self.untold.discard(partition)
+        self.seen[partition] = []
 
     async def come_again(self, kind: str) -> None:
         self.live.leave(self.subscriber)
@@ -192,24 +233,25 @@ class Session:
         """Read from the cursor on with a plain read, as a client without a connection."""
         self.live.leave(self.subscriber)
         places = decode_cursor(self.cursor)
-        partition = self.broker.topics.partition(self.name, index)
-        progress = (self.name, index)
-        found = await read_page(partition, places[progress], limit=limit, size_max=500)
+        start = start_of(self.broker.topics.get(self.name), index, self.cursor)
+        if start.gap is not None:
+            self.start_over(index)
+        found = await read_page(start.partition, start.offset, limit=limit, size_max=500)
         if found.gap is not None:
             self.missed |= {
                 (index, at) for at in range(found.gap.from_offset, found.gap.to_offset + 1)
             }
         if found.records:
             self.see(index, [record.offset for record in found.records])
-        places[progress] = found.next_offset
-        self.cursor = ",".join(f"{topic}:{at}:{to}" for (topic, at), to in places.items())
+        places[self.name, index] = CursorPosition(found.next_offset, self.id)
+        self.cursor = encode_cursor(places)
         await self.enter()
 
     # What holds.
 
     async def catch_up(self) -> None:
         heads = {
-            (self.name, one.index): one.high_watermark
+            (self.name, one.index): CursorPosition(one.high_watermark, one.topic_id)
             for one in self.broker.topics.get(self.name).partitions
             if one.is_open
         }
@@ -226,7 +268,8 @@ class Session:
         places = decode_cursor(self.cursor)
         for progress in self.appended.keys() - self.deleted - self.missed:
             partition, offset = progress
-            if offset < places.get((self.name, partition), 0):
+            position = places.get((self.name, partition))
+            if position and position.topic_id == self.id and offset < position.offset:
                 assert offset in self.seen.get(partition, ()), progress
 
 

@@ -1,21 +1,25 @@
 """Whatever happens to a partition and to its watcher, every live record comes once, and in order.
 
 The model is a log of numbers, a feed over it, and one watcher that is sometimes slow and sometimes
-reconnects. Only `SubscriptionProgress` is real.
+reconnects. Sometimes the topic is deleted and created again. Only `SubscriptionProgress` is real.
 """
 
 from __future__ import annotations
+
+import uuid
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.broker.partition.record_page import RecordPage
+from millstream.records.cursor import CursorPosition
 from millstream.records.record import Gap, StoredRecord
 from millstream.servers.http.live.encoded_batch import EncodedBatch, event_prefix
 from millstream.servers.http.live.subscription_progress import SubscriptionProgress
 
 OPENING = event_prefix("t", 0)
+OLD = uuid.UUID(int=7)
 ROOM = 600
 """Bytes that may be queued: a few batches of this model."""
 
@@ -49,6 +53,16 @@ class Watcher(RuleBasedStateMachine):
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
         self.floor = data.draw(st.integers(self.floor, self.head))
+
+    @rule(count=st.integers(0, 8))
+    def recreate(self, count: int) -> None:
+        """Another topic takes the name, and the watcher reconnects with its old cursor."""
+        self.head, self.floor, self.feed_offset = count, 0, count
+        self.deleted, self.is_deletion_noted = set(), True
+        self.seen, self.missed = [], set()
+        old = self.progress.deleted or CursorPosition(self.progress.next_offset, OLD)
+        self.progress = SubscriptionProgress(0, old)
+        self.progress.join(self.feed_offset)
 
     def read(self, offset: int, count: int) -> RecordPage:
         """Return the page that a real partition would return."""
@@ -87,7 +101,12 @@ class Watcher(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20))
     def serve(self, count: int) -> None:
         progress = self.progress
-        if progress.lag is not None:
+        if progress.deleted is not None:
+            assert progress.has_work
+            at = progress.deleted.offset
+            assert progress.take_recreated() == Gap(at, at, "recreated")
+            assert progress.take_recreated() is None
+        elif progress.lag is not None:
             self.lags.append(progress.lag)
             assert progress.lag.from_offset == progress.next_offset
             progress.lag = None
@@ -112,9 +131,13 @@ class Watcher(RuleBasedStateMachine):
 
     @rule()
     def connect_again(self) -> None:
-        self.progress = SubscriptionProgress(self.progress.next_offset)
+        self.progress = SubscriptionProgress(self.progress.next_offset, self.progress.deleted)
 
     # What holds at every moment.
+
+    @invariant()
+    def nothing_comes_before_the_watcher_knows_that_its_topic_was_deleted(self) -> None:
+        assert self.progress.deleted is None or not self.seen
 
     @invariant()
     def nothing_comes_twice_and_offsets_rise(self) -> None:
@@ -128,10 +151,11 @@ class Watcher(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end the watcher has reached the head."""
-        for _ in range(4 * self.head + 10):
+        for _ in range(4 * self.head + 11):
             self.feed(20)
             self.serve(20)
         assert self.progress.is_at_tail
+        assert self.progress.deleted is None
         assert self.progress.next_offset == self.head
         self.nothing_comes_twice_and_offsets_rise()
         self.everything_before_the_cursor_was_seen_or_is_gone()

@@ -35,11 +35,11 @@ def test_who_subscribes_is_answered_and_then_told_of_what_comes(node: RunningBro
     topic.append("before")
     with talking(node.url) as talk:
         result = talk.result(op="subscribe", topics=[topic.name])
-        assert result == {"cursor": f"{topic.name}:0:1"}
+        assert result == {"cursor": topic.cursor(1)}
         topic.append({"n": 1}, {"n": 2})
         told = talk.next()
     assert told["type"] == "records"
-    assert told["cursor"] == f"{topic.name}:0:3"
+    assert told["cursor"] == topic.cursor(3)
     assert [record["value"] for record in told["records"]] == [{"n": 1}, {"n": 2}]
     assert (told["topic"], told["partition"], told["next"], told["head"]) == (topic.name, 0, 3, 3)
 
@@ -91,7 +91,7 @@ def test_who_unsubscribes_is_told_nothing_more(node: RunningBroker) -> None:
         topic.append("unwanted")
         other.append("wanted")
         told = talk.next()
-        assert (told["topic"], told["cursor"]) == (other.name, f"{other.name}:0:1")
+        assert (told["topic"], told["cursor"]) == (other.name, other.cursor(1))
 
 
 def test_who_subscribes_again_begins_anew(node: RunningBroker) -> None:
@@ -110,7 +110,7 @@ def test_a_topic_that_is_deleted_ends_and_the_connection_goes_on(node: RunningBr
         topic.delete()
         assert talk.next() == {"type": "end", "topic": topic.name, "reason": "deleted"}
         topic.create()
-        assert talk.result(op="subscribe", topics=[topic.name])["cursor"] == f"{topic.name}:0:0"
+        assert talk.result(op="subscribe", topics=[topic.name])["cursor"] == topic.cursor(0)
 
 
 @pytest.mark.parametrize(

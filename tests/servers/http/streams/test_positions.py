@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.broker.streams.row import MARK_MAX, MARK_MIN, StreamRow
 from millstream.errors import MalformedRequest
 from millstream.servers.http.streams.positions import (
     CURSOR_EPOCH_MS,
@@ -21,10 +23,32 @@ from millstream.servers.http.streams.positions import (
 offsets = st.integers(0, OFFSET_MAX)
 
 
-@given(offsets, offsets)
-def test_offsets_sort_as_text_and_read_back(one: int, other: int) -> None:
-    assert (offset_text(one) < offset_text(other)) == (one < other)
-    assert offset_of(offset_text(one)) == one
+marks = st.just(0) | st.integers(MARK_MIN, MARK_MAX)
+
+
+@given(offsets, offsets, marks)
+def test_offsets_sort_as_text_and_read_back(one: int, other: int, mark: int) -> None:
+    assert (offset_text(one, mark) < offset_text(other, mark)) == (one < other)
+    assert offset_of(offset_text(one, mark)) == (one, mark or None)
+
+
+@given(st.uuids(), st.lists(offsets, max_size=4), offsets)
+def test_a_fork_shares_its_offsets_with_its_source_up_to_the_fork(
+    topic_id: uuid.UUID, forks: list[int], offset: int
+) -> None:
+    row = StreamRow(topic="t", topic_id=topic_id, content_type="text/plain", created_ms=0)
+    for fork_offset in forks:
+        fork = StreamRow(
+            topic="f",
+            topic_id=uuid.uuid4(),
+            content_type="text/plain",
+            created_ms=0,
+            inherited_marks=row.marks_until(fork_offset),
+        )
+        assert fork.mark_at(fork_offset) == row.mark_at(fork_offset)
+        assert (fork.mark_at(offset) == row.mark_at(offset)) == (offset <= fork_offset)
+        row = fork
+    assert MARK_MIN <= row.mark_at(offset) <= MARK_MAX
 
 
 @pytest.mark.parametrize(

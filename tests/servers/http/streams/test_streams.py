@@ -392,3 +392,78 @@ def test_a_node_that_stops_ends_live_readers_at_once(tmp_path: Path) -> None:
     connection.close()
     waiting.join(30)
     assert [one.status for one in found] == [204]
+
+
+# Streams that are created again.
+
+
+def next_offset(stream: Stream) -> str:
+    return stream.ask("HEAD").headers["stream-next-offset"]
+
+
+@pytest.mark.parametrize("query", ["", "&live=long-poll", "&live=sse"])
+@pytest.mark.parametrize("body", [b"n", b"new and longer"])
+def test_an_offset_of_a_deleted_stream_is_gone_when_its_path_is_used_again(
+    stream: Stream, query: str, body: bytes
+) -> None:
+    stream.create(b"old")
+    old = next_offset(stream)
+    assert stream.ask("DELETE").status == 204
+    stream.create(body)
+    for _ in range(3):
+        assert stream.ask("POST", body, TEXT).status == 204
+    answer = stream.ask("GET", query=f"?offset={old}{query}")
+    assert (answer.status, answer.code) == (410, "stream_gone")
+    assert "is one of a stream that was deleted" in answer.message
+    assert "start at -1" in answer.message
+    assert stream.read("?offset=-1") == body * 4
+
+
+def test_an_offset_of_an_earlier_release_is_one_of_the_present_stream(stream: Stream) -> None:
+    stream.create(b"a")
+    stream.ask("POST", b"b", TEXT)
+    assert stream.read("?offset=" + "1".rjust(16, "0") + "_" + "0" * 16) == b"b"
+
+
+def test_an_offset_of_the_source_is_one_of_its_fork_up_to_the_fork(stream: Stream) -> None:
+    stream.create(b"a")
+    first = next_offset(stream)
+    stream.ask("POST", b"b", TEXT)
+    second = next_offset(stream)
+    forked = {"Stream-Forked-From": stream.path, "Stream-Fork-Offset": first}
+    fork = Stream(stream.node)
+    assert fork.ask("PUT", None, forked).status == 201
+    assert next_offset(fork) == first
+    fork.ask("POST", b"c", TEXT)
+    assert fork.read(f"?offset={first}") == b"c"
+    assert fork.ask("GET", query=f"?offset={second}").status == 410
+    # Another fork of the same source at the same path does not answer for the first.
+    own = next_offset(fork)
+    assert fork.ask("DELETE").status == 204
+    assert fork.ask("PUT", None, forked).status == 201
+    fork.ask("POST", b"d", TEXT)
+    assert fork.ask("GET", query=f"?offset={own}").status == 410
+    assert fork.read(f"?offset={first}") == b"d"
+
+
+def test_a_stream_is_not_forked_at_an_offset_of_a_deleted_one(stream: Stream) -> None:
+    stream.create(b"old")
+    old = next_offset(stream)
+    assert stream.ask("DELETE").status == 204
+    stream.create(b"new")
+    forked = {"Stream-Forked-From": stream.path, "Stream-Fork-Offset": old}
+    assert Stream(stream.node).ask("PUT", None, forked).status == 410
+
+
+def test_offsets_last_over_a_restart(tmp_path: Path) -> None:
+    with running_broker(tmp_path, http_server=WEB) as node:
+        stream = Stream(node).create(b"a")
+        first = next_offset(stream)
+        stream.ask("POST", b"b", TEXT)
+        fork = Stream(node)
+        assert fork.ask("PUT", None, {"Stream-Forked-From": stream.path}).status == 201
+    with running_broker(tmp_path, http_server=WEB) as node:
+        stream.node = fork.node = node
+        assert stream.read(f"?offset={first}") == b"b"
+        assert fork.read(f"?offset={first}") == b"b"
+        assert next_offset(fork) == next_offset(stream)

@@ -70,6 +70,26 @@ def test_from_version_13_on_topics_are_named_by_id(client, topic, version):
     assert values(answer.responses[0].partitions[0]) == [b"a"]
 
 
+@pytest.mark.parametrize("version", range(13, 19))
+def test_the_id_of_a_deleted_topic_gets_no_record_of_another_of_its_name(
+    broker, client, topic, version
+):
+    produce(client, topic, batch_of(b"old"))
+    old = FetchRequestTopic(topic_id=topic_id_of(client, topic), partitions=(part(),))
+    session = client.call(
+        FetchRequest(max_wait_ms=0, min_bytes=0, topics=(old,), session_epoch=0), version
+    ).session_id
+    topics = broker.server.broker.topics
+    broker.run(topics.delete(topic))
+    broker.run(topics.create(topic, partitions=2))
+    produce(client, topic, batch_of(b"new"))
+    again = request_for(topic, session_id=session, session_epoch=1)
+    for request in (FetchRequest(max_wait_ms=0, min_bytes=0, topics=(old,)), again):
+        (found,) = client.call(request, version).responses[0].partitions
+        assert found.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert not found.records
+
+
 def test_the_first_batch_comes_though_it_is_larger_than_every_limit(client, topic):
     produce(client, topic, batch_of(b"x" * 5000))
     produce(client, topic, batch_of(b"y"))

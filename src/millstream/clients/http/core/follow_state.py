@@ -4,18 +4,27 @@
 
 The cursor advances with each item that is handed out. A node that is asked to continue at a cursor
 sends everything after it, and reports what was deleted since, so nothing is lost. Items before the
-cursor are skipped if they arrive again, so nothing is delivered twice.
+cursor are skipped if they arrive again, so nothing is delivered twice. The cursor names its topics:
+if one is deleted and created again, the node reports a gap, and following starts over.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 
 from millstream.clients.http.core import requests
 from millstream.clients.http.core.attempts import Attempts
 from millstream.clients.http.core.events import ServerSentEvent, ServerSentEventReader
+from millstream.clients.http.core.read_state import position_after
 from millstream.clients.http.core.requests import Request
-from millstream.clients.http.core.responses import ClientResponse, decoded, record_of, refusal_of
+from millstream.clients.http.core.responses import (
+    ClientResponse,
+    decoded,
+    positions_of,
+    record_of,
+    refusal_of,
+)
 from millstream.clients.http.core.steps import ClientContext
 from millstream.clients.http.core.values import Item, TopicGap, TopicState
 from millstream.errors import (
@@ -26,8 +35,9 @@ from millstream.errors import (
     NodeUnreachable,
     UnknownTopic,
 )
-from millstream.protocols.http.cursors import decode_cursor, encode_cursor
 from millstream.protocols.http.live import EARLIEST, LATEST, EndData, GapData, RecordsData
+from millstream.records.cursor import CursorPosition, decode_cursor, encode_cursor
+from millstream.records.record import RECREATED
 
 
 class FollowState:
@@ -47,7 +57,7 @@ class FollowState:
         self._topics = tuple(dict.fromkeys(topics))
         self._from = from_
         self._exclude_node = exclude_node
-        self._offsets = {} if from_ in {EARLIEST, LATEST} else _decode(from_)
+        self._positions = {} if from_ in {EARLIEST, LATEST} else _decode(from_)
         self._attempts: Attempts | None = None
         self._events = self._new_events()
 
@@ -57,13 +67,14 @@ class FollowState:
 
         `latest` means the time of the call, not of the first connection that succeeds.
         """
-        return self._topics if self._from == LATEST and not self._offsets else ()
+        return self._topics if self._from == LATEST and not self._positions else ()
 
     def start_at(self, states: Sequence[TopicState]) -> None:
         """Start at the heads of the topics."""
         for state in states:
             for partition in state.partitions:
-                self._offsets[state.name, partition.partition] = partition.head
+                head = CursorPosition(partition.head, _topic_id(state.id))
+                self._positions[state.name, partition.partition] = head
 
     @property
     def cursor(self) -> str:
@@ -71,14 +82,14 @@ class FollowState:
 
         It is `earliest` until the first event arrives, if following starts there.
         """
-        return encode_cursor(self._offsets) if self._offsets else self._from
+        return encode_cursor(self._positions) if self._positions else self._from
 
     # Connections.
 
     def request(self) -> Request:
         """Return the request that opens the next connection."""
         self._events = self._new_events()
-        cursor = encode_cursor(self._offsets) if self._offsets else None
+        cursor = encode_cursor(self._positions) if self._positions else None
         return requests.get_events(
             self._topics, self._from, last_event_id=cursor, exclude_node=self._exclude_node
         )
@@ -115,21 +126,25 @@ class FollowState:
         """Process bytes of the stream and yield new items, advancing the cursor."""
         for event in self._events.feed(data):
             self._attempts = None
+            after = {} if event.id is None else positions_of("event id", event.id)
             for item in self._items(event):
-                self._advance(item)
+                key = (item.topic, item.partition)
+                position = after.get(key) or self._positions.get(key)
+                topic_id = None if position is None else position.topic_id
+                self._positions[key] = position_after(item, topic_id)
                 yield item
-            if event.id is not None:
-                self._offsets |= _decode_answer(event.id)
+            self._positions |= after
 
     def _items(self, event: ServerSentEvent) -> Iterator[Item]:
         if event.kind == "records":
             page = decoded(event.data, RecordsData)
             for shape in page.records:
-                if shape.offset >= self._offsets.get((page.topic, page.partition), 0):
+                if shape.offset >= self._next_offset(page.topic, page.partition):
                     yield record_of(shape, page.topic, page.partition)
         elif event.kind == "gap":
             gap = decoded(event.data, GapData)
-            if gap.to >= self._offsets.get((gap.topic, gap.partition), 0):
+            is_new = gap.to >= self._next_offset(gap.topic, gap.partition)
+            if is_new or gap.reason == RECREATED:
                 yield TopicGap(gap.topic, gap.partition, gap.from_, gap.to, gap.reason)
         elif event.kind == "end":
             end = decoded(event.data, EndData)
@@ -137,9 +152,9 @@ class FollowState:
                 raise NodeUnreachable(str(self._context.address), "the node is stopping")
             raise UnknownTopic(f"topic {end.topic} ended: {end.reason}")
 
-    def _advance(self, item: Item) -> None:
-        after = item.to_offset if isinstance(item, TopicGap) else item.offset
-        self._offsets[item.topic, item.partition] = after + 1
+    def _next_offset(self, topic: str, partition: int) -> int:
+        position = self._positions.get((topic, partition))
+        return 0 if position is None else position.offset
 
     def _new_events(self) -> ServerSentEventReader:
         return ServerSentEventReader(event_size_max=self._context.config.event_size_max)
@@ -158,15 +173,15 @@ RETRIABLE = (NodeUnreachable, _TemporaryRefusal)
 """Errors after which a new connection may succeed."""
 
 
-def _decode(cursor: str) -> dict[tuple[str, int], int]:
+def _topic_id(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise MalformedAnswer(f"topic id must be a UUID, got {text[:100]!r}") from None
+
+
+def _decode(cursor: str) -> dict[tuple[str, int], CursorPosition]:
     try:
         return decode_cursor(cursor)
     except MalformedRequest as error:
         raise InvalidRequest(f"from_: {error}") from None
-
-
-def _decode_answer(cursor: str) -> dict[tuple[str, int], int]:
-    try:
-        return decode_cursor(cursor)
-    except MalformedRequest as error:
-        raise MalformedAnswer(f"event id: {error}") from None

@@ -48,6 +48,8 @@ from millstream.protocols.http.topics import (
     TopicSummaryShape,
 )
 from millstream.protocols.http.values import Base64, Text, base64_bytes, value_bytes
+from millstream.records.cursor import CursorPosition, decode_cursor
+from millstream.records.record import RECREATED
 
 T = TypeVar("T")
 
@@ -161,8 +163,14 @@ class PartitionPage(NamedTuple):
 
     records: list[TopicRecord]
     gaps: list[TopicGap]
-    next_offset: int
+    next_position: CursorPosition
+    """The position after the page, with the id of the topic."""
     head: int
+
+    @property
+    def is_of_new_topic(self) -> bool:
+        """Whether the topic of the cursor was deleted: the page is the first of another one."""
+        return any(gap.reason == RECREATED for gap in self.gaps)
 
     @property
     def items(self) -> list[Item]:
@@ -172,12 +180,25 @@ class PartitionPage(NamedTuple):
 
 def page_of(answer: ClientResponse, topic: str, partition: int) -> PartitionPage:
     message = decoded(answer.body, RecordsAnswer)
+    position = positions_of("cursor", message.cursor).get((topic, partition))
+    if position is None or position.offset != message.next:
+        raise MalformedAnswer(
+            f"response continues at {message.next} and has the cursor {message.cursor[:100]!r}"
+        )
     return PartitionPage(
         [record_of(shape, topic, partition) for shape in message.records],
         [gap_of(shape, topic, partition) for shape in message.gaps],
-        message.next,
+        position,
         message.head,
     )
+
+
+def positions_of(name: str, cursor: str) -> dict[tuple[str, int], CursorPosition]:
+    """Return the positions of a cursor in a response; `name` is that of its field."""
+    try:
+        return decode_cursor(cursor)
+    except MalformedRequest as error:
+        raise MalformedAnswer(f"{name}: {error}") from None
 
 
 def record_of(shape: RecordShape, topic: str, partition: int) -> TopicRecord:

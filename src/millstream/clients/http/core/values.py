@@ -54,7 +54,11 @@ class TopicRecord:
 
 
 class TopicGap(NamedTuple):
-    """Records that were deleted before the reader reached them."""
+    """Records that were deleted before the reader reached them.
+
+    With the reason `recreated`, the topic was deleted and another one has its name: both offsets
+    are the reader's position in the old one, and the records that follow are those of the new one.
+    """
 
     topic: str
     partition: int
@@ -62,7 +66,8 @@ class TopicGap(NamedTuple):
     to_offset: int
     """Last missing offset."""
     reason: str
-    """Why they were deleted: "retention"."""
+    """`age`, `bytes` or `records`: the retention policy that deleted them; `retention` if that was
+    not recorded; or `recreated`."""
 
 
 Item: TypeAlias = TopicRecord | TopicGap

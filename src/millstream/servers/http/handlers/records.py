@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import NamedTuple
 
 from msgspec import UNSET
 from starlette.requests import ClientDisconnect
@@ -19,7 +20,7 @@ from millstream.broker.topics.record_appender import (
     ProducerStamp,
 )
 from millstream.broker.topics.topic import Topic
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, MalformedRequest
 from millstream.protocols.http.records import (
     AppendAnswer,
     AppendBody,
@@ -34,7 +35,8 @@ from millstream.protocols.http.records import (
     records_json,
 )
 from millstream.protocols.http.values import text_bytes
-from millstream.records.record import StoredRecord
+from millstream.records.cursor import cursor_prefix, decode_cursor
+from millstream.records.record import RECREATED, Gap, StoredRecord
 from millstream.servers.http.routing.bodies import in_thread_if, read_message, read_query
 from millstream.servers.http.routing.disconnect import DisconnectReason, watch_disconnect
 from millstream.servers.http.routing.operations import HttpOperation
@@ -106,29 +108,31 @@ async def read_records(request: HttpRequest) -> Response:
 
     Records come in the order of their offsets. Offsets that retention deleted before the cursor saw
     them are reported as a gap; records that were deleted by a client are skipped silently. Continue
-    with `next`, which may have moved though no record came: skipped records count towards the
-    limits too.
+    with `cursor`, which may have moved though no record came: skipped records count towards the
+    limits too. If its topic was deleted and created again, the next response has a gap with the
+    reason `recreated`, and the records of the new topic from the first. `next` is the offset in
+    `cursor`; an offset as `from` is one of the present topic, whichever that is.
     """
     query = read_query(request, RecordsQuery)
     topic = topic_of(request)
-    partition = one_partition(topic, query.partition)
-    await partition.open()
-    if not query.wait_ms:
-        await partition.settle(query.from_)
-        body = await _answer(await _read_page(partition, query, query.from_), query)
+    start = start_of(topic, query.partition, query.from_)
+    await start.partition.open()
+    if start.gap is not None or not query.wait_ms:
+        await start.partition.settle(start.offset)
+        body = await _answer(start, await _read_page(start.partition, query, start.offset), query)
     else:
-        body = await _wait_for_page(request, partition, query)
+        body = await _wait_for_page(request, start, query)
     request.usage.charge(QuotaKind.CONSUME, len(body))
     return json_response(body)
 
 
-async def _wait_for_page(request: HttpRequest, partition: Partition, query: RecordsQuery) -> bytes:
+async def _wait_for_page(request: HttpRequest, start: ReadStart, query: RecordsQuery) -> bytes:
     """Return new records as soon as there are some, the wait is over, or the node stops."""
     request.is_long_poll = True
     broker = request.context.broker
     deadline = broker.clock.monotonic() + query.wait_ms / 1000
+    partition, cursor = start.partition, start.offset
     waiter = NewRecordsWaiter([partition], broker.timers)
-    cursor = query.from_
     try:
         async with watch_disconnect(request) as disconnected:
             disconnected.add_done_callback(lambda _: waiter.wake())
@@ -140,7 +144,7 @@ async def _wait_for_page(request: HttpRequest, partition: Partition, query: Reco
                 is_over = remaining <= 0 or disconnected.done()
                 has_new = any(_is_wanted(record, query) for record in page.records)
                 if is_over or page.gap or has_new:
-                    return await _answer(page, query)
+                    return await _answer(start, page, query)
                 if page.next_offset == cursor:
                     await waiter.wait(remaining)
                 cursor = page.next_offset
@@ -152,12 +156,19 @@ async def _read_page(partition: Partition, query: RecordsQuery, cursor: int) -> 
     return await read_page(partition, cursor, limit=query.limit, size_max=query.max_bytes)
 
 
-async def _answer(page: RecordPage, query: RecordsQuery) -> bytes:
+async def _answer(start: ReadStart, page: RecordPage, query: RecordsQuery) -> bytes:
     records = await in_thread_if(
         len(page.records) > INLINE_RECORDS_MAX,
         lambda: [record_json(record) for record in page.records if _is_wanted(record, query)],
     )
-    return records_json(records, next_offset=page.next_offset, head=page.head, gap=page.gap)
+    partition = start.partition
+    return records_json(
+        records,
+        next_offset=page.next_offset,
+        cursor_prefix=cursor_prefix(partition.topic, partition.index, partition.topic_id),
+        head=page.head,
+        gaps=[gap for gap in (start.gap, page.gap) if gap is not None],
+    )
 
 
 def _is_wanted(record: StoredRecord, query: RecordsQuery) -> bool:
@@ -202,7 +213,7 @@ async def _delete(partition: Partition, deletion: DeletionBody) -> int:
     )
 
 
-# Topic and partition of a request.
+# Topic, partition and start of a request.
 
 
 def topic_of(request: HttpRequest) -> Topic:
@@ -230,6 +241,38 @@ async def ensured_topic(broker: Broker, name: str, usage: ClientUsage) -> Topic:
     topic = await topics.ensure(name)
     usage.charge(QuotaKind.MUTATION, topic.partition_count)
     return topic
+
+
+class ReadStart(NamedTuple):
+    """Where a read starts."""
+
+    partition: Partition
+    offset: int
+    gap: Gap | None = None
+    """Set if the cursor is of a topic that was deleted: the read starts over."""
+
+
+def start_of(topic: Topic, index: int | None, start: int | str) -> ReadStart:
+    """Return where a read starts, for an offset or a cursor."""
+    if isinstance(start, int):
+        return ReadStart(one_partition(topic, index), start)
+    try:
+        decoded = decode_cursor(start)
+    except MalformedRequest as error:
+        raise MalformedRequest(f"from must be an offset or a cursor: {error}") from None
+    positions = {index: at for (name, index), at in decoded.items() if name == topic.name}
+    if index is None and len(positions) == 1:
+        index = next(iter(positions))
+    partition = one_partition(topic, index)
+    position = positions.get(partition.index)
+    if position is None:
+        raise InvalidRequest(
+            f"from must be a cursor of topic {topic.name}, partition {partition.index},"
+            f" got {start[:100]!r}"
+        )
+    if position.is_foreign(topic.id):
+        return ReadStart(partition, 0, Gap(position.offset, position.offset, RECREATED))
+    return ReadStart(partition, position.offset)
 
 
 def one_partition(topic: Topic, index: int | None) -> Partition:
@@ -283,8 +326,9 @@ OPERATIONS = (
                 }
             ],
             "next": 41,
+            "cursor": "orders@x3Jd0QmnRkK8m2Yv1pTq5w:0:41",
             "head": 42,
-            "gaps": [{"from": 0, "to": 39, "reason": "retention"}],
+            "gaps": [{"from": 0, "to": 39, "reason": "age"}],
         },
     ),
     HttpOperation(

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.partition.partition import Partition
 from millstream.errors import MillstreamError
+from millstream.records.cursor import cursor_prefix, encode_cursor
 from millstream.servers.http.live.encoded_batch import EncodedBatch
 from millstream.servers.http.live.partition_feed import PartitionFeed
+from millstream.servers.http.live.start_position import PartitionStart
 from millstream.servers.http.live.subscription_progress import SubscriptionProgress
 
 if TYPE_CHECKING:
@@ -17,19 +19,20 @@ if TYPE_CHECKING:
 class PartitionSubscription:
     """Connects the progress in a partition with its subscriber and with the partition's feed."""
 
-    __slots__ = ("_label", "_subscriber", "excluded", "feed", "is_queued", "partition", "progress")
+    __slots__ = ("_prefix", "_subscriber", "excluded", "feed", "is_queued", "partition", "progress")
 
     def __init__(
         self,
         subscriber: LiveSubscriber,
         partition: Partition,
-        next_offset: int,
+        start: PartitionStart,
         excluded: bytes | None,
     ) -> None:
         self._subscriber = subscriber
-        self._label = f"{partition.topic}:{partition.index}:".encode()
+        prefix = cursor_prefix(partition.topic, partition.index, partition.topic_id)
+        self._prefix = prefix.encode()
         self.partition = partition
-        self.progress = SubscriptionProgress(next_offset)
+        self.progress = SubscriptionProgress(start.offset, start.deleted)
         self.excluded = excluded
         self.feed: PartitionFeed | None = None
         self.is_queued = False
@@ -37,8 +40,15 @@ class PartitionSubscription:
 
     @property
     def cursor(self) -> bytes:
-        """Return its part of the subscriber's cursor."""
-        return b"%s%d" % (self._label, self.progress.next_offset)
+        """Return its part of the subscriber's cursor.
+
+        Until the watcher is told that its topic was deleted, that is the position in that topic: a
+        connection that breaks before must not lose the gap.
+        """
+        if (deleted := self.progress.deleted) is not None:
+            partition = self.partition
+            return encode_cursor({(partition.topic, partition.index): deleted}).encode()
+        return b"%s%d" % (self._prefix, self.progress.next_offset)
 
     # Called by the feed.
 

@@ -1,6 +1,6 @@
 """`GET /v1/events`: live delivery as server-sent events.
 
-    id: orders:0:42
+    id: orders@x3Jd0QmnRkK8m2Yv1pTq5w:0:42
     event: records
     data: {"topic":"orders","partition":0,"records":[...],"next":42,"head":42}
 
@@ -15,8 +15,8 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX
 from millstream.protocols.http.live import EventsQuery
+from millstream.records.cursor import CURSOR_LENGTH_MAX
 from millstream.servers.http.live.heartbeat_timer import HeartbeatTimer
 from millstream.servers.http.live.start_position import StartPosition
 from millstream.servers.http.live.subscriber import LiveEvent, LiveSubscriber
@@ -56,7 +56,8 @@ async def watch_events(request: HttpRequest) -> Response:
 
     The id of an event is a cursor over all topics of the connection. A browser sends it back by
     itself, as `Last-Event-ID`, when it reconnects, and continues from there; other clients pass it
-    as `from`.
+    as `from`. If a topic was deleted and created again since, each partition starts with a gap with
+    the reason `recreated`, and then with its first record.
     """
     query = read_query(request, EventsQuery)
     start = StartPosition(query.from_, request.headers.get("last-event-id"))

@@ -4,26 +4,42 @@ latest       new records from now on
 earliest     all records
 a cursor     the records after it; a partition of one of its topics that it does not contain was
              created since, and is read from its first record; a topic that it does not contain
-             starts as if there were no cursor
+             starts as if there were no cursor; a topic that was deleted and created again since
+             starts with a gap and its first record, in each partition
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
 from millstream.errors import InvalidRequest, OffsetOutOfRange
-from millstream.protocols.http.cursors import CURSOR_LENGTH_MAX, decode_cursor
 from millstream.protocols.http.live import EARLIEST, LATEST
+from millstream.records.cursor import (
+    CURSOR_LENGTH_MAX,
+    CursorPosition,
+    cursor_prefix,
+    decode_cursor,
+)
 
 PARTITIONS_MAX = 256
 """Partitions of one connection: each event with an id has the position in all of them."""
 
 OFFSET_DIGITS_MAX = 19
 
-StartOffsets = dict[Topic, dict[Partition, int]]
-"""The first offset to read in each partition of each topic."""
+
+class PartitionStart(NamedTuple):
+    """Where a subscription starts in a partition."""
+
+    offset: int
+    deleted: CursorPosition | None = None
+    """The position of the cursor, if it is one in a topic that was deleted."""
+
+
+StartOffsets = dict[Topic, dict[Partition, PartitionStart]]
+"""The start in each partition of each topic."""
 
 
 class StartPosition:
@@ -35,44 +51,59 @@ class StartPosition:
             cursor = cursor or word
             word = LATEST
         self._is_earliest = word == EARLIEST
-        self._positions = decode_cursor(cursor) if cursor else {}
-        self._known = {topic for topic, _ in self._positions}
+        self._positions: dict[str, dict[int, CursorPosition]] = {}
+        for (topic, index), position in (decode_cursor(cursor) if cursor else {}).items():
+            self._positions.setdefault(topic, {})[index] = position
 
     async def starts(self, topics: Sequence[Topic]) -> StartOffsets:
-        """Open the partitions of topics, and return the start offset of each.
+        """Open the partitions of topics, and return the start of each.
 
-        Raises `OffsetOutOfRange` if the cursor is past the head: it belongs to another topic of the
-        same name, or to one that lost records which were not durable yet.
+        Raises `OffsetOutOfRange` if the cursor is past the head: the topic lost records which were
+        not durable yet, or the cursor does not name its topic and belongs to an earlier one.
         """
         check_partition_count(partition for topic in topics for partition in topic.partitions)
         for topic in topics:
             for partition in tuple(topic.partitions):
                 await partition.open()
-        for name, index in self._positions:
-            for topic in topics:
-                if topic.name == name:
+        for topic in topics:
+            for index, position in self._positions.get(topic.name, {}).items():
+                if not position.is_foreign(topic.id):
                     topic.partition(index)
         return {
             topic: {
-                partition: await self._offset(partition)
+                partition: await self._start(partition)
                 for partition in tuple(topic.partitions)
                 if partition.is_open
             }
             for topic in topics
         }
 
-    async def _offset(self, partition: Partition) -> int:
-        if partition.topic in self._known:
-            offset = self._positions.get((partition.topic, partition.index), 0)
-            await partition.settle(offset)
-            head = partition.high_watermark
-            if offset > head:
-                raise OffsetOutOfRange(offset, start=partition.log_start_offset, end=head)
-            return offset
+    async def _start(self, partition: Partition) -> PartitionStart:
+        positions = self._positions.get(partition.topic)
+        if positions is not None:
+            return await _continue(partition, positions)
         if self._is_earliest:
-            return partition.offsets.earliest().offset
+            return PartitionStart(partition.offsets.earliest().offset)
         await partition.settle()
-        return partition.offsets.latest(is_committed_only=True).offset
+        return PartitionStart(partition.offsets.latest(is_committed_only=True).offset)
+
+
+async def _continue(partition: Partition, positions: dict[int, CursorPosition]) -> PartitionStart:
+    """Return the start in a partition of a topic that is in the cursor."""
+    position = positions.get(partition.index)
+    if position is None:
+        # The partition was created since; unless all that the cursor has of the topic is of a
+        # deleted one.
+        if not all(other.is_foreign(partition.topic_id) for other in positions.values()):
+            return PartitionStart(0)
+        position = next(iter(positions.values()))._replace(offset=0)
+    if position.is_foreign(partition.topic_id):
+        return PartitionStart(0, position)
+    await partition.settle(position.offset)
+    head = partition.high_watermark
+    if position.offset > head:
+        raise OffsetOutOfRange(position.offset, start=partition.log_start_offset, end=head)
+    return PartitionStart(position.offset)
 
 
 def check_partition_count(partitions: Iterable[Partition]) -> None:
@@ -83,7 +114,10 @@ def check_partition_count(partitions: Iterable[Partition]) -> None:
             f"topics of a connection have {len(listed)} partitions, limit is {PARTITIONS_MAX}"
         )
     length = sum(
-        len(f"{partition.topic}:{partition.index}:,") + OFFSET_DIGITS_MAX for partition in listed
+        len(cursor_prefix(partition.topic, partition.index, partition.topic_id))
+        + OFFSET_DIGITS_MAX
+        + 1
+        for partition in listed
     )
     if length > CURSOR_LENGTH_MAX:
         raise InvalidRequest(

@@ -29,11 +29,11 @@ from millstream.errors import (
     UnknownTopic,
 )
 from millstream.protocols.http.live import EndData, GapData, LagData
-from millstream.records.record import Gap
+from millstream.records.record import DAMAGED, Gap
 from millstream.servers.http.live.encoded_batch import EncodedBatch, coalesce
 from millstream.servers.http.live.partition_feed import READ_BYTES_MAX, READ_RECORDS_MAX
 from millstream.servers.http.live.partition_subscription import PartitionSubscription
-from millstream.servers.http.live.start_position import check_partition_count
+from millstream.servers.http.live.start_position import PartitionStart, check_partition_count
 from millstream.servers.http.routing.throttle import Throttle
 from millstream.servers.http.routing.usage import ClientUsage
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECORDS = "records"
-DAMAGED = "damaged"
-"""The reason of a gap whose records are damaged or cannot be decoded."""
 DELETED, STOPPING, FAILED, TOO_MANY = "deleted", "stopping", "failed", "limit"
 
 
@@ -95,13 +93,15 @@ class LiveSubscriber:
         """Return the cursor over all partitions that it follows."""
         return b",".join([subscription.cursor for subscription in self._subscriptions.values()])
 
-    def follow(self, topic: Topic, starts: dict[Partition, int], excluded: bytes | None) -> None:
-        """Follow a topic from an offset for each of its partitions, which are open."""
+    def follow(
+        self, topic: Topic, starts: dict[Partition, PartitionStart], excluded: bytes | None
+    ) -> None:
+        """Follow a topic from a start for each of its partitions, which are open."""
         self.unfollow(topic.name)
         self._topics[topic.name] = topic
-        for partition, next_offset in starts.items():
+        for partition, start in starts.items():
             subscription = self._subscriptions[partition] = PartitionSubscription(
-                self, partition, next_offset, excluded
+                self, partition, start, excluded
             )
             self._join(subscription)
             self.enqueue(subscription)
@@ -122,7 +122,7 @@ class LiveSubscriber:
             return
         for partition in new:
             subscription = PartitionSubscription(
-                self, partition, 0, known[0].excluded if known else None
+                self, partition, PartitionStart(0), known[0].excluded if known else None
             )
             self._subscriptions[partition] = subscription
             self.enqueue(subscription)
@@ -240,7 +240,11 @@ class LiveSubscriber:
         subscription.is_queued = False
         if subscription.partition not in self._subscriptions:
             return None
-        event = self._lag_event(subscription) or self._tail_event(subscription)
+        event = (
+            self._recreated_event(subscription)
+            or self._lag_event(subscription)
+            or self._tail_event(subscription)
+        )
         if event is None and not subscription.is_at_tail:
             event = await self._catch_up(subscription)
         if (
@@ -249,6 +253,10 @@ class LiveSubscriber:
         ):
             self.enqueue(subscription)
         return event
+
+    def _recreated_event(self, subscription: PartitionSubscription) -> LiveEvent | None:
+        gap = subscription.progress.take_recreated()
+        return None if gap is None else self._gap_event(subscription, gap)
 
     def _lag_event(self, subscription: PartitionSubscription) -> LiveEvent | None:
         lag, subscription.progress.lag = subscription.progress.lag, None

@@ -10,6 +10,8 @@ Two states and no other:
          ▲                              │
          └──────────────────────────────┘
 
+A watcher whose cursor is of a deleted topic is told so first, in either state.
+
 Rule: the queue holds batches without a gap between them, the first beginning at `next_offset`. So
 everything that is dropped from it can be read again from `next_offset` on, and nothing comes twice.
 
@@ -22,6 +24,8 @@ from collections import deque
 from typing import NamedTuple
 
 from millstream.broker.partition.record_page import RecordPage
+from millstream.records.cursor import CursorPosition
+from millstream.records.record import RECREATED, Gap
 from millstream.servers.http.live.encoded_batch import EncodedBatch
 
 EVENT_BYTES_MAX = 256 * 1024
@@ -41,11 +45,13 @@ class LaggedRange(NamedTuple):
 class SubscriptionProgress:
     """The position of one watcher in one partition."""
 
-    __slots__ = ("_queue", "is_at_tail", "lag", "next_offset", "queued_bytes")
+    __slots__ = ("_queue", "deleted", "is_at_tail", "lag", "next_offset", "queued_bytes")
 
-    def __init__(self, next_offset: int) -> None:
+    def __init__(self, next_offset: int, deleted: CursorPosition | None = None) -> None:
         self.next_offset = next_offset
         """The first offset that was not sent to the watcher. It is in its cursor."""
+        self.deleted = deleted
+        """The watcher's position in a topic that was deleted, until it is told."""
         self.is_at_tail = False
         self.queued_bytes = 0
         self.lag: LaggedRange | None = None
@@ -60,7 +66,12 @@ class SubscriptionProgress:
     @property
     def has_work(self) -> bool:
         """Return whether there is something to read or to send."""
-        return not self.is_at_tail or bool(self._queue)
+        return not self.is_at_tail or bool(self._queue) or self.deleted is not None
+
+    def take_recreated(self) -> Gap | None:
+        """Return the gap of a watcher whose topic was deleted, once."""
+        deleted, self.deleted = self.deleted, None
+        return None if deleted is None else Gap(deleted.offset, deleted.offset, RECREATED)
 
     # At the tail.
 

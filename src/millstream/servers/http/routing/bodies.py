@@ -88,18 +88,16 @@ def read_query(request: HttpRequest, kind: type[T]) -> T:
     """Return the query of a request as a `kind`; raises `MalformedRequest` if it is not one."""
     fields = _query_fields(kind)
     values: dict[str, Any] = {}
-    for name, given in request.query_params.multi_items():
-        text = given
+    for name, text in request.query_params.multi_items():
         if name not in fields:
             allowed = ", ".join(repr(known) for known in fields) or "none"
             shown = name[:NAME_LENGTH_MAX]
             raise MalformedRequest(f"unknown query parameter {shown!r}, allowed: {allowed}")
         field = fields[name]
-        if field.is_number:
-            if not _NUMBER.fullmatch(text):
-                shown = text[:NAME_LENGTH_MAX]
-                raise MalformedRequest(f"{name} must be an integer, got {shown!r}")
-            text = text.partition(".")[0]
+        is_number = field.is_number and _NUMBER.fullmatch(text) is not None
+        if field.is_number and not (is_number or field.is_text):
+            shown = text[:NAME_LENGTH_MAX]
+            raise MalformedRequest(f"{name} must be an integer, got {shown!r}")
         if field.is_bool and text not in ("true", "false"):
             shown = text[:NAME_LENGTH_MAX]
             raise MalformedRequest(f"{name} must be true or false, got {shown!r}")
@@ -108,12 +106,11 @@ def read_query(request: HttpRequest, kind: type[T]) -> T:
         elif name in values:
             raise MalformedRequest(f"query parameter {name!r} must be given once")
         else:
-            values[name] = text
+            values[name] = int(text.partition(".")[0]) if is_number else text
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError:
-        numbers = {name: int(text) for name, text in values.items() if fields[name].is_number}
-        raise MalformedRequest(f"query {describe_mismatch(values | numbers, kind)}") from None
+        raise MalformedRequest(f"query {describe_mismatch(values, kind)}") from None
 
 
 class _QueryField(NamedTuple):
@@ -122,6 +119,7 @@ class _QueryField(NamedTuple):
     is_list: bool
     """Whether it may be repeated."""
     is_number: bool
+    is_text: bool
     is_bool: bool
 
 
@@ -132,10 +130,12 @@ def _query_fields(kind: type[msgspec.Struct]) -> dict[str, _QueryField]:
 
 def _query_field(kind: Any) -> _QueryField:
     info = msgspec.inspect.type_info(kind)
+    info = info.type if isinstance(info, msgspec.inspect.Metadata) else info
     infos = list(info.types) if isinstance(info, msgspec.inspect.UnionType) else [info]
     infos = [part.type if isinstance(part, msgspec.inspect.Metadata) else part for part in infos]
     return _QueryField(
         is_list=any(isinstance(part, msgspec.inspect.ListType) for part in infos),
         is_number=any(isinstance(part, msgspec.inspect.IntType) for part in infos),
+        is_text=any(isinstance(part, msgspec.inspect.StrType) for part in infos),
         is_bool=any(isinstance(part, msgspec.inspect.BoolType) for part in infos),
     )

@@ -17,7 +17,7 @@ from millstream.records.batch import BATCH_SIZE_MAX
 from millstream.servers.http.routing.bodies import read_bytes
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.streams.messages import body_of, values_of
-from millstream.servers.http.streams.positions import cursor_after, offset_text
+from millstream.servers.http.streams.positions import cursor_after
 from millstream.servers.http.streams.requests import (
     CLOSED,
     CURSOR,
@@ -41,6 +41,7 @@ from millstream.servers.http.streams.stream_chunk import (
     StreamChunk,
     first_offset,
     read_chunk,
+    text_of,
     wait_for_chunk,
 )
 
@@ -68,7 +69,7 @@ async def create_stream(request: HttpRequest) -> Response:
     usage = request.usage
     usage.charge(QuotaKind.PRODUCE, len(body))
     usage.charge(QuotaKind.MUTATION, int(is_new))
-    headers = {NEXT_OFFSET: offset_text(stream.next_offset), "Cache-Control": "no-store"}
+    headers = {NEXT_OFFSET: text_of(stream, stream.next_offset), "Cache-Control": "no-store"}
     if stream.closure is not None:
         headers[CLOSED] = "true"
     if is_new:
@@ -94,7 +95,7 @@ async def append_to_stream(request: HttpRequest) -> Response:
             raise InvalidRequest("body must not be empty unless the stream is closed")
         closed = await stream.close(mark)
         streams.counters.closes += 1
-        return _append_answer(request, closed)
+        return _append_answer(request, stream, closed)
     await _check_type(request, stream, mark)
     values = await values_of(stream.row.content_type, body)
     if not values:
@@ -108,7 +109,7 @@ async def append_to_stream(request: HttpRequest) -> Response:
         counters.appends += 1
         counters.records += len(values)
         counters.bytes += len(body)
-    return _append_answer(request, outcome)
+    return _append_answer(request, stream, outcome)
 
 
 async def _check_type(request: HttpRequest, stream: DurableStream, mark: WriteMark) -> None:
@@ -124,10 +125,12 @@ async def _check_type(request: HttpRequest, stream: DurableStream, mark: WriteMa
         )
 
 
-def _append_answer(request: HttpRequest, outcome: StreamAppendResult) -> Response:
+def _append_answer(
+    request: HttpRequest, stream: DurableStream, outcome: StreamAppendResult
+) -> Response:
     if outcome.timings is not None:
         request.note_timings(outcome.timings)
-    headers = {NEXT_OFFSET: offset_text(outcome.next_offset), "Cache-Control": "no-store"}
+    headers = {NEXT_OFFSET: text_of(stream, outcome.next_offset), "Cache-Control": "no-store"}
     if outcome.is_closed:
         headers[CLOSED] = "true"
     status = HTTPStatus.NO_CONTENT
@@ -144,7 +147,7 @@ async def describe_stream(request: HttpRequest) -> Response:
     stream = request.context.broker.streams.get(path_of(request))
     await stream.open()
     row = stream.row
-    headers = {NEXT_OFFSET: offset_text(stream.next_offset), "Cache-Control": "no-store"}
+    headers = {NEXT_OFFSET: text_of(stream, stream.next_offset), "Cache-Control": "no-store"}
     if row.ttl_seconds is not None:
         headers[TTL] = str(row.ttl_seconds)
     if row.expires_text is not None:

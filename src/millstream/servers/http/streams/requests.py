@@ -18,7 +18,7 @@ from millstream.broker.streams.writers import WriteMark
 from millstream.errors import InvalidRequest, MalformedRequest
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.usage import CLIENT_ID
-from millstream.servers.http.streams.positions import NOW, START, offset_of
+from millstream.servers.http.streams.positions import NOW, START, StreamOffset, offset_of
 
 PREFIX = "/v1/streams/"
 
@@ -126,15 +126,17 @@ def _parse_fork_source(request: HttpRequest) -> ForkSource | None:
             raise InvalidRequest(f"{FORK_OFFSET} and {FORK_SUB_OFFSET} require {FORKED_FROM}")
         return None
     amount = 0 if sub_offset is None else number_of(FORK_SUB_OFFSET, sub_offset)
+    start = None if offset is None else _fork_offset(offset)
     return ForkSource(
         source=check_path(_source_path(source)),
-        offset=None if offset is None else _fork_offset(offset),
+        offset=None if start is None else start.number,
         sub_offset=amount,
+        mark=None if start is None else start.mark,
     )
 
 
-def _fork_offset(text: str) -> int:
-    return 0 if text == START else offset_of(text)
+def _fork_offset(text: str) -> StreamOffset:
+    return StreamOffset(0, None) if text == START else offset_of(text)
 
 
 def _source_path(text: str) -> str:
@@ -199,7 +201,7 @@ class ReadQuery(msgspec.Struct):
     offset: Annotated[
         str,
         msgspec.Meta(
-            pattern="^(now|-1|[0-9]{16}_0{16})$",
+            pattern="^(now|-1|[0-9]{16}_(0{16}|[1-9][0-9]{15}))$",
             description="Start of the read: -1, now, or a Stream-Next-Offset",
         ),
     ] = START
@@ -215,7 +217,7 @@ class ReadQuery(msgspec.Struct):
 class ReadStream(NamedTuple):
     """The parameters of a read."""
 
-    offset: int | None
+    offset: StreamOffset | None
     """`None` for the beginning."""
     is_now: bool
     live: str | None

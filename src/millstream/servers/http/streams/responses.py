@@ -58,7 +58,7 @@ def with_stream_headers(handler: Handler) -> Handler:
 def _error_headers(error: Exception) -> dict[str, str]:
     """Return the headers that give details of an error."""
     if isinstance(error, StreamClosed):
-        return {CLOSED: "true", NEXT_OFFSET: offset_text(error.end)}
+        return {CLOSED: "true", NEXT_OFFSET: offset_text(error.end, error.mark)}
     if isinstance(error, StaleStreamProducer):
         return {PRODUCER_EPOCH: str(error.newest)}
     if isinstance(error, StreamProducerGap):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from millstream.broker.broker import Broker
 from millstream.broker.partition.record_page import NewRecordsWaiter, read_page
+from millstream.broker.streams.create_stream import check_mark
 from millstream.broker.streams.stream import DurableStream
 from millstream.config.schema import MIB
 from millstream.errors import (
@@ -34,11 +35,8 @@ class StreamChunk(NamedTuple):
     """Whether it contained the end of the stream when it was read."""
     is_end: bool
     """Whether the stream is closed and ends here."""
-
-    @property
-    def next_text(self) -> str:
-        """Return the offset to continue from, as clients see it."""
-        return offset_text(self.next_offset)
+    next_text: str
+    """The offset to continue from, as clients see it."""
 
     def etag(self, stream: DurableStream) -> str:
         """Return the ETag of this chunk; it changes when the stream is closed."""
@@ -52,7 +50,15 @@ def first_offset(stream: DurableStream, read: ReadStream) -> int:
         return stream.next_offset
     if read.offset is None:
         return stream.partition.log_start_offset + stream.row.shift
-    return read.offset
+    offset = read.offset
+    if offset.mark is not None:
+        check_mark(stream.row, offset.number, offset.mark)
+    return offset.number
+
+
+def text_of(stream: DurableStream, offset: int) -> str:
+    """Return an offset of a stream as clients see it."""
+    return offset_text(offset, stream.row.mark_at(offset))
 
 
 async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
@@ -83,10 +89,12 @@ async def read_chunk(stream: DurableStream, offset: int) -> StreamChunk:
         # Records that Kafka clients wrote after the end are not part of the stream.
         records = tuple(record for record in records if record.offset < closure.end_offset)
         next_offset = closure.end_offset
+    continued = max(offset, next_offset + shift)
     return StreamChunk(
         records,
         offset,
-        max(offset, next_offset + shift),
+        continued,
+        next_text=text_of(stream, continued),
         is_up_to_date=next_offset >= stream.end_offset,
         is_end=closure is not None and next_offset >= closure.end_offset,
     )

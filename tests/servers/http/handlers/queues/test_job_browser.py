@@ -160,6 +160,33 @@ async def test_a_page_behind_all_partitions_is_empty(node: AppNode) -> None:
 
 
 @with_app_node
+async def test_a_page_of_a_queue_that_was_created_again_is_the_first_one(node: AppNode) -> None:
+    await make_queue(node)
+    await node.append(QUEUE, *range(5))
+    page = await node.ask("GET", f"/v1/queues/{QUEUE}/jobs?limit=2")
+    assert page["gaps"] == []
+    await node.ask("DELETE", f"/v1/topics/{QUEUE}")
+    await make_queue(node)
+    await node.append(QUEUE, "a", "b", "c", "d")
+    page = await node.ask("GET", f"/v1/queues/{QUEUE}/jobs?after={page['next']}")
+    assert [one["value"] for one in page["jobs"]] == ["a", "b", "c", "d"]
+    assert page["gaps"] == [{"from": 1, "to": 1, "reason": "recreated"}]
+
+
+@with_app_node
+async def test_a_receipt_of_a_queue_that_was_created_again_is_stale(node: AppNode) -> None:
+    await make_queue(node)
+    await node.append(QUEUE, "old")
+    [job] = await claim(node)
+    await node.ask("DELETE", f"/v1/topics/{QUEUE}")
+    await make_queue(node)
+    await node.append(QUEUE, "new")
+    await claim(node)
+    status, answer = await settle(node, "ack", job)
+    assert (status, answer["error"]["code"]) == (409, "stale_receipt")
+
+
+@with_app_node
 async def test_what_is_no_state_or_no_queue_is_refused(node: AppNode) -> None:
     await make_queue(node)
     for words in ("state=done", "state=null", "after=x", "limit=0", "limit=1001"):

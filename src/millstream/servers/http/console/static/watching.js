@@ -122,7 +122,13 @@ export class Watch {
     hear("heartbeat", () => {});
     hear("records", (data) => this.#tell(data));
     hear("lagged", (data) => this.on.note(`This page was too slow; ${place(data)} is read again from the log.`));
-    hear("gap", (data) => this.on.note(`${place(data)} was deleted: ${data.reason}.`));
+    hear("gap", (data) =>
+      this.on.note(
+        data.reason === "recreated"
+          ? `${data.topic}/${data.partition} was deleted and created again; it is read from its start.`
+          : `${place(data)} was deleted: ${data.reason}.`,
+      ),
+    );
     hear("end", (data) => {
       if (data.reason === "stopping") return; // The browser connects again.
       this.on.note(`${data.topic} ended: ${data.reason}.`);

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import uuid
 from http import HTTPStatus
 
 from msgspec import UNSET
 from starlette.responses import Response
 
-from millstream.broker.queues.job_browser import QueuedJob, browse_jobs
+from millstream.broker.queues.job_browser import QueuedJob, RecordPosition, browse_jobs
 from millstream.protocols.http.queues import (
     BrowsedJobsAnswer,
     JobsQuery,
     browsed_job_json,
     browsed_jobs_json,
 )
+from millstream.records.cursor import encode_topic_id
+from millstream.records.record import RECREATED, Gap
 from millstream.servers.http.handlers.queues.queues import queue_of
 from millstream.servers.http.handlers.record_position import parse_record_position
 from millstream.servers.http.handlers.records import INLINE_RECORDS_MAX
@@ -30,13 +33,29 @@ async def list_jobs(request: HttpRequest) -> Response:
     if they are large; `next` continues after them.
     """
     query = read_query(request, JobsQuery)
-    after = parse_record_position(query.after) if query.after else None
+    queue = queue_of(request)
+    after, gap = _start(query.after, queue.topic.id)
     state = None if query.state is UNSET else query.state
-    page = await browse_jobs(queue_of(request), state=state, after=after, limit=query.limit)
+    page = await browse_jobs(queue, state=state, after=after, limit=query.limit)
     jobs = await in_thread_if(
         len(page.jobs) > INLINE_RECORDS_MAX, lambda: [_encoded(job) for job in page.jobs]
     )
-    return json_response(browsed_jobs_json(jobs, None if page.next is None else str(page.next)))
+    following = None if page.next is None else f"{page.next}@{encode_topic_id(queue.topic.id)}"
+    return json_response(browsed_jobs_json(jobs, following, gap))
+
+
+def _start(text: str, topic_id: uuid.UUID) -> tuple[RecordPosition | None, Gap | None]:
+    """Return the position after which the page starts, and the gap to report.
+
+    The cursor of a queue whose topic was deleted starts over.
+    """
+    if not text:
+        return None, None
+    position, _, id_text = text.partition("@")
+    after = parse_record_position(position)
+    if not id_text or id_text == encode_topic_id(topic_id):
+        return after, None
+    return None, Gap(after.offset, after.offset, RECREATED)
 
 
 def _encoded(job: QueuedJob) -> bytes:
@@ -75,6 +94,7 @@ OPERATIONS = (
                 }
             ],
             "next": None,
+            "gaps": [],
         },
     ),
 )
