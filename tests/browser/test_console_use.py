@@ -89,13 +89,23 @@ SHOWN = {
 LOOKS = {
     "light": {"scheme": "light"},
     "dark": {"scheme": "dark"},
+    "laptop": {"width": 1280, "height": 800},
+    "laptop-dark": {"width": 1280, "height": 800, "scheme": "dark"},
     "phone": {"width": 360, "height": 740, "is_phone": True},
+    "phone-400": {"width": 400, "height": 800, "is_phone": True},
+    "phone-400-dark": {"width": 400, "height": 800, "is_phone": True, "scheme": "dark"},
 }
+
+CUT = """[...document.querySelectorAll('.tabs, .chart-legend, .figure dt')]
+    .filter(one => one.scrollHeight > one.clientHeight
+        || (one.matches(':not(.tabs)') && one.scrollWidth > one.clientWidth))
+    .map(one => one.className + ': ' + one.textContent)"""
+"""Rows that do not fit: part of them is cut off, or they have a scroll bar of their own."""
 
 
 def test_every_view_fits_every_screen(stocked: RunningBroker, chromium: Chromium) -> None:
     """Writes a screenshot of each view to `build/screenshots`."""
-    wide = {}
+    wide, cut = {}, {}
     with writing(stocked, "clicks"), console(chromium, stocked.url) as page:
         for name, (view, is_there) in SHOWN.items():
             go(page, view)
@@ -105,8 +115,50 @@ def test_every_view_fits_every_screen(stocked: RunningBroker, chromium: Chromium
                 page.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
                 page.screenshot(SCREENSHOTS / f"{name}-{look}.png")
                 wide[name, look] = page.run("document.documentElement.scrollWidth - innerWidth")
+                cut[name, look] = page.run(CUT)
             page.look()
     assert {place: by for place, by in wide.items() if by > 0} == {}
+    assert {place: found for place, found in cut.items() if found} == {}
+
+
+@pytest.mark.parametrize("look", ["laptop", "phone-400"])
+@pytest.mark.parametrize("name", ["queues", "groups", "pipelines", "missing"])
+def test_a_view_that_fits_has_no_scroll_bar(
+    stocked: RunningBroker, chromium: Chromium, name: str, look: str
+) -> None:
+    view, is_there = SHOWN[name]
+    with console(chromium, stocked.url, view) as page:
+        page.look(**LOOKS[look])
+        page.until(is_there)
+        content = "document.querySelector('.view').getBoundingClientRect().bottom"
+        assert page.run(f"{content} < innerHeight - 60")
+        assert page.run("document.documentElement.scrollHeight") == LOOKS[look]["height"]
+
+
+def test_legends_fit_with_the_longest_figures(stocked: RunningBroker, chromium: Chromium) -> None:
+    with console(chromium, stocked.url) as page:
+        page.until("document.querySelectorAll('.chart-legend').length === 8")
+        page.run(
+            "document.querySelectorAll('.chart-value').forEach(one =>"
+            " { one.textContent = '1,023 KiB/s'; one.className = 'chart-value' })"
+        )
+        for look in ("laptop", "phone-400"):
+            page.look(**LOOKS[look])
+            assert page.run(CUT) == []
+
+
+def test_values_of_jobs_are_on_the_screen_of_a_phone(
+    stocked: RunningBroker, chromium: Chromium
+) -> None:
+    with console(chromium, stocked.url, "#/queues/mail") as page:
+        page.look(**LOOKS["phone-400"])
+        page.until("document.querySelectorAll('tr.record').length > 10")
+        outside = (
+            "[...document.querySelectorAll('tr.record .value')].filter(one => {"
+            " const box = one.getBoundingClientRect();"
+            " return box.width < 40 || box.left < 0 || box.right > innerWidth; }).length"
+        )
+        assert page.run(outside) == 0
 
 
 def test_everything_can_be_reached_by_keys(stocked: RunningBroker, chromium: Chromium) -> None:
