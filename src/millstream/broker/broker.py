@@ -21,6 +21,7 @@ from millstream.broker.groups.coordinator import GroupCoordinator
 from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
 from millstream.broker.problems import Problem, ProblemCode
+from millstream.broker.queues.dead_letter_box import DeadLetterBox
 from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.quotas import Quotas, defaults_of
 from millstream.broker.state.state_log import StateLog
@@ -78,6 +79,7 @@ class Broker:
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
         self.queues: WorkQueues
+        self.dead_letters: DeadLetterBox
         self._metadata = metadata
         self.streams: DurableStreams
         self._stack = AsyncExitStack()
@@ -167,6 +169,10 @@ class Broker:
         )
         stack.push_async_callback(self.queues.close)
         await self.queues.open()
+        self.dead_letters = DeadLetterBox(
+            topics=self.topics, queues=self.queues, appends=self.appends
+        )
+        stack.push_async_callback(self.dead_letters.close)
         stream_log = await StateLog.open(state, "streams")
         stack.push_async_callback(stream_log.close)
         self.streams = DurableStreams(
