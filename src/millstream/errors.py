@@ -97,10 +97,6 @@ def _stale_receipt(receipts: Sequence[str], done: int) -> StaleReceipt:
     return StaleReceipt(receipts, done=done)
 
 
-class NotADeadLetter(RequestError):
-    """A record in the dead-letter topic is not a dead letter of the queue."""
-
-
 class UnknownStream(RequestError):
     """There is no stream at that path, or it has expired."""
 

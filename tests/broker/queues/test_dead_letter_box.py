@@ -11,7 +11,7 @@ from millstream.broker.queues.dead_letter_box import DeadLetterBox
 from millstream.broker.queues.job_browser import RecordPosition
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.topics.configs.topic_config import AlterConfigOperation, ConfigChange
-from millstream.errors import BatchTooLarge, NotADeadLetter, StorageFailed
+from millstream.errors import BatchTooLarge, InvalidRequest, StorageFailed
 from millstream.records.record import Record
 from millstream.testing import ManualClock, SimulatedFilesystem, sample_crash_states
 from tests.in_loop import in_loop
@@ -137,7 +137,7 @@ async def test_records_that_are_no_letters_of_the_queue_are_neither_moved_nor_de
     box = box_of(node)
     assert await box.redrive(queue) == (1, 1)  # What is before it.
     for change in (box.redrive, box.purge):
-        with pytest.raises(NotADeadLetter, match="record 1 of q-dead/0 is not a dead letter of"):
+        with pytest.raises(InvalidRequest, match="record 1 of q-dead/0 is not a dead letter of"):
             await change(queue)
     assert [letter.value for letter in await node.records("q-dead")][-1] == b"stranger"
     await node.stop()
@@ -150,7 +150,7 @@ async def test_letters_that_are_jobs_of_another_queue_are_left_to_its_workers() 
     await node.put(b"a")
     await bury(node, queue)
     await node.queue("q-dead")
-    with pytest.raises(NotADeadLetter, match="are jobs of queue q-dead: claim them there"):
+    with pytest.raises(InvalidRequest, match="are jobs of queue q-dead: claim them there"):
         await box_of(node).redrive(queue)
     await node.stop()
 

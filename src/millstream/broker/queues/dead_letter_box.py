@@ -36,7 +36,7 @@ from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.topics.record_appender import RecordAppender
 from millstream.broker.topics.topic import Topic
 from millstream.broker.topics.topics import Topics
-from millstream.errors import NotADeadLetter, UnknownQueue
+from millstream.errors import InvalidRequest, UnknownQueue
 from millstream.records.record import Record, StoredRecord
 
 REDRIVE_MAX = 1_000
@@ -128,7 +128,7 @@ class DeadLetterBox:
         """Append up to `limit` letters to the topic of the queue as new jobs, and delete them.
 
         Their keys, values and headers are those of the first job; deliveries count from 0 again.
-        Raises `NotADeadLetter` if the first record is not a letter of this queue.
+        Raises `InvalidRequest` if the first record is not a letter of this queue.
         """
         return await self._locks.run(queue.name, self._redrive(queue, limit))
 
@@ -180,7 +180,7 @@ class DeadLetterBox:
                 return letters, end
             if dict(record.headers).get(QUEUE_HEADER) != queue.name.encode():
                 if not letters and not moved:
-                    raise NotADeadLetter(
+                    raise InvalidRequest(
                         f"record {record.offset} of {partition} is not a dead letter of queue"
                         f" {queue.name}: letters are moved and deleted in order, so move or delete"
                         " this record first"
@@ -225,7 +225,7 @@ class DeadLetterBox:
             self._queues.get(name)
         except UnknownQueue:
             return
-        raise NotADeadLetter(
+        raise InvalidRequest(
             f"the dead letters of queue {queue.name} are jobs of queue {name}: claim them there"
         )
 

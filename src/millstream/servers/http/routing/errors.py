@@ -56,7 +56,6 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         errors.GroupSubscribed: HTTPStatus.CONFLICT,
         errors.LogFull: HTTPStatus.CONFLICT,
         errors.StaleReceipt: HTTPStatus.CONFLICT,
-        errors.NotADeadLetter: HTTPStatus.CONFLICT,
         errors.OutOfOrderSequence: HTTPStatus.CONFLICT,
         errors.InvalidProducerEpoch: HTTPStatus.CONFLICT,
         errors.UnknownProducer: HTTPStatus.CONFLICT,

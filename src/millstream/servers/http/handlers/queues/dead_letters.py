@@ -43,7 +43,7 @@ async def redrive_dead_letters(request: HttpRequest) -> Response:
 
     Each becomes a job at least once: it is deleted from the dead-letter topic after the job is as
     durable as any other, so a crash in between makes it a job twice. Repeat the request until
-    `remaining` is 0. 409 means that the first record is not a dead letter of this queue.
+    `remaining` is 0. 400 also means that the first record is not a dead letter of this queue.
     """
     body = await read_message(request, RedriveBody, size_max=QUEUE_SIZE_MAX, is_optional=True)
     queue = queue_of(request)
@@ -54,13 +54,13 @@ async def redrive_dead_letters(request: HttpRequest) -> Response:
 async def purge_dead_letters(request: HttpRequest) -> Response:
     """Delete all dead letters of a queue for good.
 
-    409 means that the first record of the topic is not a dead letter of this queue.
+    400 means that the first record of the topic is not a dead letter of this queue.
     """
     result = await request.context.broker.dead_letters.purge(queue_of(request))
     return json_response(PurgeAnswer(purged=result.moved, remaining=result.remaining))
 
 
-_ERRORS = (HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE)
+_ERRORS = (HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE)  # The queue's topic may be full.
 
 OPERATIONS = (
     HttpOperation(
