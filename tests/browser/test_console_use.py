@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec import msgpack
 
-from millstream.testing.broker import RunningBroker
+from millstream.config.schema import ConsoleAccess, HttpConfig
+from millstream.testing.broker import RunningBroker, running_broker
 from tests.browser.chromium import Chromium
 from tests.browser.console import (
+    AVRO,
     SCREENSHOTS,
     append,
+    avro,
+    bury,
     claim,
     commit,
     console,
     consumer,
     go,
+    packed,
     put,
     texts,
     typing,
@@ -30,6 +36,14 @@ NAMES = [
     *("audit", "billing.invoices", "catalog", "clicks", LONG, "fraud.scores", "inventory"),
     *("payments.card.captures", "search.queries", "shipments.eu-central", "users.changes"),
 ]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A node whose console may write, so that its buttons have to fit too."""
+    config = HttpConfig(console=ConsoleAccess.WRITE)
+    with running_broker(tmp_path_factory.mktemp("node"), http_server=config) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +63,18 @@ def stocked(node: RunningBroker) -> Iterator[RunningBroker]:
             "note": "x" * 900,
         }
         append(node, "orders", {"key": f"customer-{n * 37}", "value": value, "partition": n % 4})
-    put(node, "/v1/queues/mail")
+    put(node, "/v1/queues/mail", {"lease_ms": 3_600_000})
     append(node, "mail", *({"key": f"k{n}", "value": {"to": f"p{n}@x"}} for n in range(40)))
     claim(node, "mail", "mailer-7f9c", 6)
+    bury(node, "reports", 7)
+    put(node, "/v1/topics/sensors", {"schema": {"format": "avro", "schema": AVRO}})
+    append(node, "sensors", *({"value": packed(avro(n))} for n in range(5)))
+    put(node, "/v1/topics/telemetry", {"schema": {"format": "msgpack"}})
+    values = ({"host": f"h{n}", "load": n / 8} for n in range(5))
+    append(node, "telemetry", *({"value": packed(msgpack.encode(one))} for one in values))
+    rates = {"producer_byte_rate": 1_048_576, "request_percentage": 50}
+    put(node, "/v1/quotas", {"client_id": "etl", "rates": rates})
+    put(node, "/v1/quotas", {"user": {"default": True}, "rates": {"consumer_byte_rate": 1e9}})
     with consumer(node, "billing", "orders", client="billing-worker-1") as joined:
         for partition in range(4):
             commit(joined, "orders", partition, 15 - 5 * partition)
@@ -63,7 +86,20 @@ SHOWN = {
     "topics": ("#/topics", "document.querySelectorAll('tbody tr').length > 10"),
     "topic": ("#/topics/orders", "document.querySelectorAll('tbody tr').length === 4"),
     "segments": ("#/topics/orders/segments", "document.querySelectorAll('.segment').length > 4"),
-    "configs": ("#/topics/orders/configs", "document.querySelectorAll('tbody tr').length > 1"),
+    "configs": ("#/topics/orders/configs", "document.querySelectorAll('tbody tr').length > 20"),
+    "readers": ("#/topics/orders/readers", "document.querySelectorAll('tbody tr').length > 2"),
+    "search": (
+        "#/topics/orders/search?field=state&value=shipped",
+        "document.querySelectorAll('tr.record').length === 15",
+    ),
+    "search-start": ("#/topics/orders/search", "document.querySelector('.search-form')"),
+    "avro": (
+        "#/topics/sensors/tail",
+        "document.querySelectorAll('tr.record').length === 5 &&"
+        " (document.querySelector('.detail-row')"
+        " || !document.querySelectorAll('tr.record')[2].click())",
+    ),
+    "msgpack": ("#/topics/telemetry/tail", "document.querySelectorAll('tr.record').length === 5"),
     "topic-tail": ("#/topics/orders/tail", "document.querySelectorAll('tr.record').length === 60"),
     "tail": (
         "#/tail?topic=orders&topic=clicks",
@@ -78,7 +114,14 @@ SHOWN = {
     "tail-choice": ("#/tail", "document.querySelectorAll('.choices li').length > 5"),
     "groups": ("#/groups", "document.querySelectorAll('tbody tr').length === 2"),
     "group": ("#/groups/billing", "document.querySelectorAll('tbody tr').length === 5"),
-    "queues": ("#/queues", "document.querySelectorAll('tbody tr').length === 1"),
+    "queues": ("#/queues", "document.querySelectorAll('tbody tr').length === 2"),
+    "dead-letters": (
+        "#/queues/reports?state=dead",
+        "document.querySelectorAll('tr.record').length === 7 &&"
+        " (document.querySelector('.detail-row')"
+        " || !document.querySelectorAll('tr.record')[2].click())",
+    ),
+    "clients": ("#/clients", "document.querySelectorAll('tbody tr').length > 3"),
     "queue": ("#/queues/mail?state=leased", "document.querySelectorAll('tr.record').length === 6"),
     "pipelines": ("#/pipelines", "document.body.innerText.includes('No pipelines yet')"),
     "health": ("#/health", "document.querySelectorAll('.card').length > 4"),
@@ -168,7 +211,14 @@ def test_everything_can_be_reached_by_keys(stocked: RunningBroker, chromium: Chr
         page.until("document.getElementById('help').open")
         page.press("Escape")
         page.until("!document.getElementById('help').open")
-        letters = {"t": "topics", "l": "tail", "g": "groups", "q": "queues", "p": "pipelines"}
+        letters = {
+            "t": "topics",
+            "l": "tail",
+            "g": "groups",
+            "q": "queues",
+            "p": "pipelines",
+            "c": "clients",
+        }
         for letter, view in {**letters, "h": "health", "o": "overview"}.items():
             page.press("g", letter)
             page.until(f"location.hash === '#/{view}'")
@@ -212,8 +262,7 @@ def test_focus_is_seen_and_the_navigation_can_be_skipped(
 
 def test_every_table_is_one_and_has_a_name(stocked: RunningBroker, chromium: Chromium) -> None:
     with console(chromium, stocked.url) as page:
-        for name in ("overview", "topics", "segments", "tail", "group", "queue"):
-            view, is_there = SHOWN[name]
+        for view, is_there in SHOWN.values():
             go(page, view)
             page.until(f"location.hash === '{view}' && ({is_there})")
             nameless = (
