@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from millstream.broker.partition import record_search
 from millstream.records.compression import Codec
 from millstream.records.record import Record
 from millstream.testing.broker import RunningBroker, running_broker
+from tests.servers.http.calls import ask
 from tests.servers.http.http_topic import HttpTopic
 
 
@@ -136,3 +138,26 @@ def test_deleted_records_are_not_found(topic: HttpTopic) -> None:
     topic.ask("DELETE", "/records", {"key": "customer-1"})
     rest = set(range(40)) - {n for n in range(20) if n % 2 == 0} - set(range(1, 40, 5))
     assert search(topic) == sorted(rest)
+
+
+def test_damage_is_told_and_never_looks_like_the_end(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as running:
+        topic = HttpTopic(running)
+        for number in range(20):
+            topic.append({"value": {"n": number, "mark": f"mark-{number:02}"}})
+    [log] = [one for one in tmp_path.rglob("*.log") if b"mark-12" in one.read_bytes()]
+    data = bytearray(log.read_bytes())
+    data[data.index(b"mark-12")] ^= 1
+    log.write_bytes(data)
+    with running_broker(tmp_path) as running:
+        path = f"{topic.path}/search?field=n"
+        found: list[int] = []
+        after = ""
+        while (answer := ask(running.url, "GET", f"{path}&after={after}")).status == 200:
+            found += [record["value"]["n"] for record in answer.json["records"]]
+            assert answer.json["next"] not in (None, after)
+            after = answer.json["next"]
+        assert answer.status == 500
+        assert found == list(range(12))[: len(found)]
+        rest = ask(running.url, "GET", f"{path}&after=0:13").json
+        assert [record["value"]["n"] for record in rest["records"]] == list(range(13, 20))
