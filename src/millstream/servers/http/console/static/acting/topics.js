@@ -25,7 +25,7 @@ export function produce(name, topic) {
         name: "partition",
         label: "Partition",
         kind: "number",
-        note: topic ? `0 to ${topic.partition_count - 1}; empty for that of the key, or any.` : "Empty for any.",
+        note: topic?.partition_count > 1 ? `0 to ${topic.partition_count - 1}; empty for that of the key, or any.` : "Empty for any.",
       },
     ],
     button: "Produce",

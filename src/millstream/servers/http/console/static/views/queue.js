@@ -29,7 +29,7 @@ export async function showQueue(place, { names: [name], query, signal }) {
   const split = h("div.split", { role: "img" });
   const settings = h("div");
   const isDead = state === DEAD;
-  const listed = h("div");
+  const listed = h("div.listed");
   const jobs = new JobTable(name);
   const pages = new Pages(`/v1/queues/${part(name)}/jobs`, "jobs", { state }, PAGE, parseExactly);
   const more = new More("jobs", async () => {
