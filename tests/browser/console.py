@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fastavro
 from confluent_kafka import Consumer, TopicPartition
 
 from millstream.testing.broker import RunningBroker
@@ -52,6 +55,51 @@ def claim(node: RunningBroker, queue: str, worker: str, count: int) -> None:
     body = json.dumps({"worker": worker, "max": count}).encode()
     answer = ask(node.url, "POST", f"/v1/queues/{queue}/claim", body)
     assert answer.status == 200, answer.body
+
+
+def bury(node: RunningBroker, queue: str, count: int) -> None:
+    """Create a queue with dead letters."""
+    put(node, f"/v1/queues/{queue}", {"deliveries_max": 1})
+    append(node, queue, *({"key": f"k{n}", "value": {"n": n}} for n in range(count)))
+    body = json.dumps({"max": count}).encode()
+    jobs = ask(node.url, "POST", f"/v1/queues/{queue}/claim", body).json["jobs"]
+    body = json.dumps({"receipts": [job["receipt"] for job in jobs]}).encode()
+    assert ask(node.url, "POST", f"/v1/queues/{queue}/nack", body).status == 200
+    while ask(node.url, "GET", f"/v1/queues/{queue}").json["dead"] < count:
+        pass
+
+
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "Reading",
+        "fields": [
+            {"name": "sensor", "type": "string"},
+            {"name": "count", "type": "long"},
+            {"name": "place", "type": ["null", "string"]},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        ],
+    }
+)
+
+
+def avro(number: int) -> bytes:
+    """Return a reading in Avro's binary encoding."""
+    writer = fastavro.parse_schema(json.loads(AVRO))
+    data = io.BytesIO()
+    reading = {
+        "sensor": f"s-{number}",
+        "count": 9_007_199_254_740_993 + number,
+        "place": None if number % 2 else "Köln",
+        "at": 1_763_240_000_000 + number,
+    }
+    fastavro.schemaless_writer(data, writer, reading)
+    return data.getvalue()
+
+
+def packed(data: bytes) -> dict[str, str]:
+    """Return bytes as JSON values have them."""
+    return {"base64": base64.b64encode(data).decode()}
 
 
 @contextmanager

@@ -138,7 +138,7 @@ def test_health_tells_what_the_node_is_and_what_it_runs_on(
     with console(chromium, node.url, "#/health") as page:
         page.until_shown("No problems.", node.bootstrap, node.url, node.data, "Kernel")
         go(page, "#/pipelines")
-        page.until_shown("No pipelines yet")
+        page.until_shown("No pipelines yet", "millstream pipeline run pipeline.toml")
 
 
 def test_a_node_without_topics_says_how_there_comes_to_be_one(

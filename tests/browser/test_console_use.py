@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec import msgpack
 
-from millstream.testing.broker import RunningBroker
+from millstream.config.schema import ConsoleAccess, HttpConfig
+from millstream.testing.broker import RunningBroker, running_broker
 from tests.browser.chromium import Chromium
 from tests.browser.console import (
+    AVRO,
     SCREENSHOTS,
     append,
+    avro,
+    bury,
     claim,
     commit,
     console,
     consumer,
     go,
+    packed,
     put,
     texts,
     typing,
@@ -30,6 +36,14 @@ NAMES = [
     *("audit", "billing.invoices", "catalog", "clicks", LONG, "fraud.scores", "inventory"),
     *("payments.card.captures", "search.queries", "shipments.eu-central", "users.changes"),
 ]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A node whose console may write, so that its buttons have to fit too."""
+    config = HttpConfig(console=ConsoleAccess.WRITE)
+    with running_broker(tmp_path_factory.mktemp("node"), http_server=config) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +63,18 @@ def stocked(node: RunningBroker) -> Iterator[RunningBroker]:
             "note": "x" * 900,
         }
         append(node, "orders", {"key": f"customer-{n * 37}", "value": value, "partition": n % 4})
-    put(node, "/v1/queues/mail")
+    put(node, "/v1/queues/mail", {"lease_ms": 3_600_000})
     append(node, "mail", *({"key": f"k{n}", "value": {"to": f"p{n}@x"}} for n in range(40)))
     claim(node, "mail", "mailer-7f9c", 6)
+    bury(node, "reports", 7)
+    put(node, "/v1/topics/sensors", {"schema": {"format": "avro", "schema": AVRO}})
+    append(node, "sensors", *({"value": packed(avro(n))} for n in range(5)))
+    put(node, "/v1/topics/telemetry", {"schema": {"format": "msgpack"}})
+    values = ({"host": f"h{n}", "load": n / 8} for n in range(5))
+    append(node, "telemetry", *({"value": packed(msgpack.encode(one))} for one in values))
+    rates = {"producer_byte_rate": 1_048_576, "request_percentage": 50}
+    put(node, "/v1/quotas", {"client_id": "etl", "rates": rates})
+    put(node, "/v1/quotas", {"user": {"default": True}, "rates": {"consumer_byte_rate": 1e9}})
     with consumer(node, "billing", "orders", client="billing-worker-1") as joined:
         for partition in range(4):
             commit(joined, "orders", partition, 15 - 5 * partition)
@@ -63,7 +86,20 @@ SHOWN = {
     "topics": ("#/topics", "document.querySelectorAll('tbody tr').length > 10"),
     "topic": ("#/topics/orders", "document.querySelectorAll('tbody tr').length === 4"),
     "segments": ("#/topics/orders/segments", "document.querySelectorAll('.segment').length > 4"),
-    "configs": ("#/topics/orders/configs", "document.querySelectorAll('tbody tr').length > 1"),
+    "configs": ("#/topics/orders/configs", "document.querySelectorAll('tbody tr').length > 20"),
+    "readers": ("#/topics/orders/readers", "document.querySelectorAll('tbody tr').length > 2"),
+    "search": (
+        "#/topics/orders/search?field=state&value=shipped",
+        "document.querySelectorAll('tr.record').length === 15",
+    ),
+    "search-start": ("#/topics/orders/search", "document.querySelector('.search-form')"),
+    "avro": (
+        "#/topics/sensors/tail",
+        "document.querySelectorAll('tr.record').length === 5 &&"
+        " (document.querySelector('.detail-row')"
+        " || !document.querySelectorAll('tr.record')[2].click())",
+    ),
+    "msgpack": ("#/topics/telemetry/tail", "document.querySelectorAll('tr.record').length === 5"),
     "topic-tail": ("#/topics/orders/tail", "document.querySelectorAll('tr.record').length === 60"),
     "tail": (
         "#/tail?topic=orders&topic=clicks",
@@ -78,7 +114,14 @@ SHOWN = {
     "tail-choice": ("#/tail", "document.querySelectorAll('.choices li').length > 5"),
     "groups": ("#/groups", "document.querySelectorAll('tbody tr').length === 2"),
     "group": ("#/groups/billing", "document.querySelectorAll('tbody tr').length === 5"),
-    "queues": ("#/queues", "document.querySelectorAll('tbody tr').length === 1"),
+    "queues": ("#/queues", "document.querySelectorAll('tbody tr').length === 2"),
+    "dead-letters": (
+        "#/queues/reports?state=dead",
+        "document.querySelectorAll('tr.record').length === 7 &&"
+        " (document.querySelector('.detail-row')"
+        " || !document.querySelectorAll('tr.record')[2].click())",
+    ),
+    "clients": ("#/clients", "document.querySelectorAll('tbody tr').length > 3"),
     "queue": ("#/queues/mail?state=leased", "document.querySelectorAll('tr.record').length === 6"),
     "pipelines": ("#/pipelines", "document.body.innerText.includes('No pipelines yet')"),
     "health": ("#/health", "document.querySelectorAll('.card').length > 4"),
@@ -89,13 +132,23 @@ SHOWN = {
 LOOKS = {
     "light": {"scheme": "light"},
     "dark": {"scheme": "dark"},
+    "laptop": {"width": 1280, "height": 800},
+    "laptop-dark": {"width": 1280, "height": 800, "scheme": "dark"},
     "phone": {"width": 360, "height": 740, "is_phone": True},
+    "phone-400": {"width": 400, "height": 800, "is_phone": True},
+    "phone-400-dark": {"width": 400, "height": 800, "is_phone": True, "scheme": "dark"},
 }
+
+CUT = """[...document.querySelectorAll('.tabs, .chart-legend, .figure dt')]
+    .filter(one => one.scrollHeight > one.clientHeight
+        || (one.matches(':not(.tabs)') && one.scrollWidth > one.clientWidth))
+    .map(one => one.className + ': ' + one.textContent)"""
+"""Rows that do not fit: part of them is cut off, or they have a scroll bar of their own."""
 
 
 def test_every_view_fits_every_screen(stocked: RunningBroker, chromium: Chromium) -> None:
     """Writes a screenshot of each view to `build/screenshots`."""
-    wide = {}
+    wide, cut = {}, {}
     with writing(stocked, "clicks"), console(chromium, stocked.url) as page:
         for name, (view, is_there) in SHOWN.items():
             go(page, view)
@@ -105,8 +158,50 @@ def test_every_view_fits_every_screen(stocked: RunningBroker, chromium: Chromium
                 page.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
                 page.screenshot(SCREENSHOTS / f"{name}-{look}.png")
                 wide[name, look] = page.run("document.documentElement.scrollWidth - innerWidth")
+                cut[name, look] = page.run(CUT)
             page.look()
     assert {place: by for place, by in wide.items() if by > 0} == {}
+    assert {place: found for place, found in cut.items() if found} == {}
+
+
+@pytest.mark.parametrize("look", ["laptop", "phone-400"])
+@pytest.mark.parametrize("name", ["queues", "groups", "pipelines", "missing"])
+def test_a_view_that_fits_has_no_scroll_bar(
+    stocked: RunningBroker, chromium: Chromium, name: str, look: str
+) -> None:
+    view, is_there = SHOWN[name]
+    with console(chromium, stocked.url, view) as page:
+        page.look(**LOOKS[look])
+        page.until(is_there)
+        content = "document.querySelector('.view').getBoundingClientRect().bottom"
+        assert page.run(f"{content} < innerHeight - 60")
+        assert page.run("document.documentElement.scrollHeight") == LOOKS[look]["height"]
+
+
+def test_legends_fit_with_the_longest_figures(stocked: RunningBroker, chromium: Chromium) -> None:
+    with console(chromium, stocked.url) as page:
+        page.until("document.querySelectorAll('.chart-legend').length === 8")
+        page.run(
+            "document.querySelectorAll('.chart-value').forEach(one =>"
+            " { one.textContent = '1,023 KiB/s'; one.className = 'chart-value' })"
+        )
+        for look in ("laptop", "phone-400"):
+            page.look(**LOOKS[look])
+            assert page.run(CUT) == []
+
+
+def test_values_of_jobs_are_on_the_screen_of_a_phone(
+    stocked: RunningBroker, chromium: Chromium
+) -> None:
+    with console(chromium, stocked.url, "#/queues/mail") as page:
+        page.look(**LOOKS["phone-400"])
+        page.until("document.querySelectorAll('tr.record').length > 10")
+        outside = (
+            "[...document.querySelectorAll('tr.record .value')].filter(one => {"
+            " const box = one.getBoundingClientRect();"
+            " return box.width < 40 || box.left < 0 || box.right > innerWidth; }).length"
+        )
+        assert page.run(outside) == 0
 
 
 def test_everything_can_be_reached_by_keys(stocked: RunningBroker, chromium: Chromium) -> None:
@@ -116,7 +211,14 @@ def test_everything_can_be_reached_by_keys(stocked: RunningBroker, chromium: Chr
         page.until("document.getElementById('help').open")
         page.press("Escape")
         page.until("!document.getElementById('help').open")
-        letters = {"t": "topics", "l": "tail", "g": "groups", "q": "queues", "p": "pipelines"}
+        letters = {
+            "t": "topics",
+            "l": "tail",
+            "g": "groups",
+            "q": "queues",
+            "p": "pipelines",
+            "c": "clients",
+        }
         for letter, view in {**letters, "h": "health", "o": "overview"}.items():
             page.press("g", letter)
             page.until(f"location.hash === '#/{view}'")
@@ -160,8 +262,7 @@ def test_focus_is_seen_and_the_navigation_can_be_skipped(
 
 def test_every_table_is_one_and_has_a_name(stocked: RunningBroker, chromium: Chromium) -> None:
     with console(chromium, stocked.url) as page:
-        for name in ("overview", "topics", "segments", "tail", "group", "queue"):
-            view, is_there = SHOWN[name]
+        for view, is_there in SHOWN.values():
             go(page, view)
             page.until(f"location.hash === '{view}' && ({is_there})")
             nameless = (
@@ -171,7 +272,8 @@ def test_every_table_is_one_and_has_a_name(stocked: RunningBroker, chromium: Chr
             assert page.run(nameless) == 0
             mute = (
                 "[...document.querySelectorAll('button, input, select, a')].filter(one =>"
-                " !(one.textContent.trim() || one.ariaLabel || one.title)).length"
+                " !(one.textContent.trim() || one.ariaLabel || one.title"
+                " || one.labels?.length)).length"
             )
             assert page.run(mute) == 0
 

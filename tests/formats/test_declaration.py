@@ -34,6 +34,12 @@ def test_a_topic_that_declares_nothing_is_raw():
     assert isinstance(choose_format({"topic": "x"}, {VALUE_FORMAT_CONFIG: "raw"}), RawFormat)
 
 
+def test_a_topic_of_messagepack_values_has_no_typed_columns():
+    assert isinstance(choose_format({}, {VALUE_FORMAT_CONFIG: "msgpack"}), RawFormat)
+    options = {"valueFormat": "json", "valueSchema": "a INT"}
+    assert isinstance(choose_format(options, {VALUE_FORMAT_CONFIG: "msgpack"}), JsonFormat)
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "names"),
     [

@@ -25,6 +25,7 @@ from millstream.broker.loop_timers import LoopTimers
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.seen_ids import greatest_producer_id
 from millstream.broker.problems import Problem, ProblemCode
+from millstream.broker.queues.dead_letter_box import DeadLetterBox
 from millstream.broker.queues.queues import WorkQueues
 from millstream.broker.quotas import Quotas, defaults_of
 from millstream.broker.state.state_log import StateLog
@@ -86,6 +87,7 @@ class Broker:
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
         self.queues: WorkQueues
+        self.dead_letters: DeadLetterBox
         self._metadata = metadata
         self.streams: DurableStreams
         self._stack = AsyncExitStack()
@@ -187,6 +189,10 @@ class Broker:
         )
         stack.push_async_callback(self.queues.close)
         await self.queues.open()
+        self.dead_letters = DeadLetterBox(
+            topics=self.topics, queues=self.queues, appends=self.appends
+        )
+        stack.push_async_callback(self.dead_letters.close)
         stream_log = await StateLog.open(state, "streams")
         stack.push_async_callback(stream_log.close)
         self.streams = DurableStreams(

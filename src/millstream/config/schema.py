@@ -90,6 +90,29 @@ class EventFormat(enum.Enum):
     """One line with time, level and fields, for people."""
 
 
+class ConsoleAccess(enum.Enum):
+    """What people can do with the console."""
+
+    OFF = "off"
+    """Nothing: it is not served."""
+
+    READ = "read"
+    """Look at everything and change nothing."""
+
+    WRITE = "write"
+    """Also append records, change topics and quotas, reset groups, redrive and purge dead
+    letters."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConsoleAccess | None:
+        """Accept the values of earlier releases, in which it could be switched on and off."""
+        if value is True or value in ("true", "yes", "on", "1"):
+            return cls.READ
+        if value is False or value in ("false", "no", "0"):
+            return cls.OFF
+        return None
+
+
 class InvalidField(InvalidConfig):
     """A field of a config has a value that is not allowed.
 
@@ -580,9 +603,9 @@ class HttpConfig(_Limited):
     access_log: bool = False
     """Whether each request is logged when its response begins, as an event at level info."""
 
-    console: bool = True
-    """Whether the console is served at `/`. It changes nothing, and shows what every client may
-    read.
+    console: ConsoleAccess = ConsoleAccess.READ
+    """Whether the console is served at `/`, and whether it can change something. It shows what
+    every client may read, and with `write` does what every client may do.
     """
 
     _limits: ClassVar[dict[str, tuple[int, int]]] = {
@@ -604,9 +627,11 @@ class HttpConfig(_Limited):
     def __post_init__(self) -> None:
         _Limited.__post_init__(self)
         _check_switch("access_log", self.access_log)
-        _check_switch("console", self.console)
         _check_texts("allowed_hosts", self.allowed_hosts, is_host_pattern, HOSTS_WORDS)
         _check_texts("allowed_origins", self.allowed_origins, is_origin_pattern, ORIGINS_WORDS)
+        if isinstance(self.console, bool):
+            object.__setattr__(self, "console", ConsoleAccess(self.console))
+        _check_member("console", self.console, ConsoleAccess)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

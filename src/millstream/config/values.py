@@ -88,10 +88,7 @@ def _read_switch(_: ConfigKey, given: Any) -> bool:
 
 
 def _read_choice(key: ConfigKey, given: Any) -> enum.Enum:
-    for choice in key.choices:
-        if isinstance(given, str) and choice.value == given.strip():
-            return choice
-    raise ValueError("not one of the choices")
+    return type(key.choices[0])(given.strip() if isinstance(given, str) else given)
 
 
 def _read_endpoint(key: ConfigKey, given: Any) -> Any:

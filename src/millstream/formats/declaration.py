@@ -34,6 +34,8 @@ def choose_format(options: Mapping[str, str], declared: Mapping[str, str]) -> Va
     """
     given = {name.lower(): value for name, value in options.items()}
     declared_kind = declared.get(VALUE_FORMAT_CONFIG) or "raw"
+    if declared_kind == "msgpack":  # It has no schema, so it has no typed columns.
+        declared_kind = "raw"
     kind = given.get(VALUE_FORMAT.lower(), declared_kind).strip().lower()
     schema = given.get(VALUE_SCHEMA.lower(), "").strip()
     if not schema and kind == declared_kind:

@@ -15,12 +15,23 @@ from millstream.config.schema import Endpoint
 from millstream.histogram import LATENCY_BUCKETS
 from millstream.observe.history import History, HistoryBuckets, HistorySample
 from millstream.observe.machine import detect_machine
-from millstream.protocols.http.node import HistoryAnswer, MachineShape, NodeAnswer, OpenedShape
+from millstream.protocols.http.node import (
+    ConnectionGroupShape,
+    ConnectionsAnswer,
+    HistoryAnswer,
+    MachineShape,
+    NodeAnswer,
+    OpenedShape,
+    ServerName,
+)
 from millstream.servers.http.counters import SECONDS
 from millstream.servers.http.handlers.health import Health
 from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.server.server_state import HttpServerState
 from millstream.servers.kafka.listener import KafkaListener
+
+CLIENTS_MAX = 1_000
+"""Clients in a list of connections."""
 
 _STATM = "/proc/self/statm"
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -110,6 +121,30 @@ class NodeInfo:
             kafka_connections=self._kafka.connection_count,
             http_connections=len(self._http.connections),
             watchers=live.event_streams + live.sockets,
+            console=self._http.config.console.value,
+        )
+
+    def connections(self) -> ConnectionsAnswer:
+        """Return the open connections, added up by client and address."""
+        clients: dict[tuple[str, str, str | None], ConnectionGroupShape] = {}
+        now = asyncio.get_running_loop().time()
+        for session in self._kafka.connections:
+            client = _client(clients, "kafka", session.host, session.client_id)
+            client.requests += session.request_count
+            idle_ms = int((now - session.active_at) * 1000)
+            client.idle_ms = idle_ms if client.idle_ms is None else min(client.idle_ms, idle_ms)
+        open_http = self._http.connections
+        for connection in open_http:
+            server: ServerName = "websocket" if connection.is_websocket else "http"
+            _client(clients, server, open_http.address_of(connection), None)
+        kafka, http = self._kafka, self._http
+        listed = sorted(clients.values(), key=lambda client: -client.connections)
+        return ConnectionsAnswer(
+            kafka=kafka.connection_count,
+            kafka_max=kafka.config.connections_max,
+            http=len(open_http),
+            http_max=http.config.connections_max,
+            clients=listed[:CLIENTS_MAX],
         )
 
     def history(self) -> HistoryAnswer:
@@ -132,6 +167,27 @@ class NodeInfo:
             cpu_seconds=time.process_time(),
             memory_bytes=resident_bytes(),
         )
+
+
+def _client(
+    clients: dict[tuple[str, str, str | None], ConnectionGroupShape],
+    server: ServerName,
+    address: str,
+    client_id: str | None,
+) -> ConnectionGroupShape:
+    """Count one more connection of a client, and return what is known of the client."""
+    key = (server, address, client_id)
+    if (client := clients.get(key)) is None:
+        client = clients[key] = ConnectionGroupShape(
+            server=server,
+            address=address,
+            client_id=client_id,
+            connections=0,
+            requests=0,
+            idle_ms=None,
+        )
+    client.connections += 1
+    return client
 
 
 def resident_bytes(path: str = _STATM) -> int | None:

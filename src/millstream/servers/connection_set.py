@@ -40,6 +40,10 @@ class ConnectionSet(Generic[P]):
         if not self._addresses and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
+    def address_of(self, protocol: P) -> str:
+        """Return the address of a connection in the set."""
+        return self._addresses[protocol]
+
     def count_of(self, address: str) -> int:
         """Return the number of connections from an address."""
         return self._by_address.get(address, 0)

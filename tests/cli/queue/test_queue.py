@@ -125,3 +125,36 @@ def test_a_queue_is_deleted_and_its_topic_stays(
     assert "Delete the queue mail (1 unfinished jobs)? Its topic remains. [y/N]" in said
     assert len(told("queue", "list", server=node.url)["queues"]) == (1 if status else 0)
     assert told("topic", "describe", "mail", server=node.url)["count"] == 1
+
+
+def bury(node: RunningBroker, count: int) -> None:
+    """Create a queue with dead letters."""
+    with millstream.Client(node.url) as client:
+        queue = client.create_queue("mail", deliveries_max=1)
+        for number in range(count):
+            queue.put(number)
+        queue.nack(queue.claim(count))
+        while queue.counts().dead < count:
+            pass
+
+
+def test_dead_letters_are_moved_back(node: RunningBroker) -> None:
+    bury(node, 3)
+    some = told("queue", "redrive", "mail", "--limit", 1, server=node.url)
+    assert some == {"moved": 1, "remaining": 2}
+    rest = run("queue", "redrive", "mail", server=node.url)
+    assert rest.stdout == "2 dead letters moved to mail, 0 remaining\n"
+    none = run("queue", "redrive", "mail", server=node.url)
+    assert (none.exit_code, none.stdout) == (0, "0 dead letters moved to mail, 0 remaining\n")
+    with millstream.Client(node.url) as client:
+        assert sorted(job.value for job in client.queue("mail").claim(10)) == [0, 1, 2]
+    assert run("queue", "redrive", "nothing", server=node.url).exit_code == 1
+
+
+def test_dead_letters_are_deleted_when_somebody_is_sure(node: RunningBroker) -> None:
+    bury(node, 2)
+    assert run("queue", "purge", "mail", server=node.url).exit_code == 2
+    assert run("queue", "purge", "mail", "--yes", server=node.url).stdout == (
+        "2 dead letters of mail deleted\n"
+    )
+    assert told("queue", "purge", "mail", "--yes", server=node.url)["purged"] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from millstream.cli.support.confirmation import confirm_or_exit, yes_option
 from millstream.cli.support.node_api import connected, path_of, server_option
 from millstream.cli.support.options import json_option
 from millstream.cli.support.output import to_json
+from millstream.cli.support.times import timestamp_of
 
 
 def _to(_context: click.Context, _parameter: click.Parameter, text: str) -> Any:
@@ -22,14 +22,11 @@ def _to(_context: click.Context, _parameter: click.Parameter, text: str) -> Any:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return {"timestamp": timestamp_of(text)}
     except ValueError:
         raise click.BadParameter(
             f"must be earliest, latest, an offset or an ISO 8601 time, got {text!r}"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return {"timestamp": round(moment.timestamp() * 1000)}
 
 
 @click.command()

@@ -12,7 +12,9 @@ VERBS = {
     "describe": "millstream.cli.queue.describe:describe",
     "jobs": "millstream.cli.queue.jobs:jobs",
     "list": "millstream.cli.queue.list:list_queues",
+    "purge": "millstream.cli.queue.purge:purge",
     "put": "millstream.cli.queue.put:put",
+    "redrive": "millstream.cli.queue.redrive:redrive",
     "set": "millstream.cli.queue.set:set_queue",
     "work": "millstream.cli.queue.work:work",
 }

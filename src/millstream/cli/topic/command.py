@@ -13,6 +13,7 @@ VERBS = {
     "delete-records": "millstream.cli.topic.delete_records:delete_records",
     "describe": "millstream.cli.topic.describe:describe",
     "list": "millstream.cli.topic.list:list_topics",
+    "search": "millstream.cli.topic.search:search",
     "set": "millstream.cli.topic.set:set_topic",
     "tail": "millstream.cli.topic.tail:tail",
 }

@@ -122,6 +122,8 @@ class ResetBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """All partitions of the topic if none is given."""
     to: ResetTo
     """The first offset, the end, an offset, or a time."""
+    preview: bool = False
+    """Whether to return the new positions without setting them."""
 
 
 class ResetShape(Struct, kw_only=True):
@@ -129,6 +131,8 @@ class ResetShape(Struct, kw_only=True):
 
     topic: str
     partition: int
+    previous: int | None
+    """The committed offset before; null if there was none."""
     committed: int
     end: int
     lag: int

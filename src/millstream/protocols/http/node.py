@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+ServerName: TypeAlias = Literal["kafka", "http", "websocket"]
 Counts: TypeAlias = list[int | None]
 Measures: TypeAlias = list[float | None]
 
@@ -70,6 +71,35 @@ class NodeAnswer(Struct, kw_only=True):
     """Includes those of watchers."""
     watchers: int
     """Connections with live delivery."""
+    console: Literal["off", "read", "write"]
+    """What the console can do: `http.console`."""
+
+
+class ConnectionGroupShape(Struct, kw_only=True):
+    """The open connections of one client from one address."""
+
+    server: ServerName
+    address: str
+    client_id: str | None
+    """The client id of the last request; null for HTTP, where every request has its own."""
+    connections: int
+    requests: int
+    """Requests in flight, including fetches that wait for records."""
+    idle_ms: int | None
+    """Time since the last request of any of them; null for HTTP."""
+
+
+class ConnectionsAnswer(Struct, kw_only=True):
+    """The open connections of a node, by client."""
+
+    kafka: int
+    """Number of connections to the Kafka server."""
+    kafka_max: int
+    """The limit, `kafka.connections_max`."""
+    http: int
+    http_max: int
+    clients: list[ConnectionGroupShape]
+    """The clients with the most connections first; the first 1,000."""
 
 
 class SeriesShape(Struct, kw_only=True):

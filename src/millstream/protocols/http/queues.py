@@ -194,6 +194,66 @@ class BrowsedJobsAnswer(Struct, kw_only=True):
     """
 
 
+class DeadLettersQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The dead letters to list."""
+
+    after: Annotated[
+        str,
+        Meta(
+            pattern="^([0-9]{1,10}:[0-9]{1,19})?$",
+            description="`next` of the previous response.",
+        ),
+    ] = ""
+    limit: Annotated[int, Meta(ge=1, le=CLAIM_MAX, description="Maximum number of letters.")] = 100
+
+
+class DeadLetterShape(Struct, kw_only=True):
+    """A record of the dead-letter topic."""
+
+    partition: int
+    """Of the dead-letter topic, as is `offset`."""
+    offset: int
+    timestamp: int
+    key: Text | None
+    value: Raw
+    headers: dict[str, HeaderValue]
+    """Those of the job, and `millstream-*` headers with its queue, position, number of deliveries
+    and reason: `expired` or `nacked`."""
+    node: str | UnsetType = UNSET
+
+
+class DeadLettersAnswer(Struct, kw_only=True):
+    """A page of dead letters, by partition and offset."""
+
+    letters: list[DeadLetterShape]
+    next: str | None
+    """Pass as `after` to get the next page; null on the last page."""
+    count: int
+    """Number of offsets in the dead-letter topic."""
+
+
+class RedriveBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How many dead letters to move back to the queue."""
+
+    max: Annotated[int, Meta(ge=1, le=CLAIM_MAX)] = CLAIM_MAX
+
+
+class RedriveAnswer(Struct, kw_only=True):
+    """Number of dead letters that are jobs again."""
+
+    moved: int
+    remaining: int
+    """Number of offsets left in the dead-letter topic."""
+
+
+class PurgeAnswer(Struct, kw_only=True):
+    """Number of dead letters that were deleted."""
+
+    purged: int
+    remaining: int
+    """Number of offsets left in the dead-letter topic."""
+
+
 class ClaimAnswer(Struct, kw_only=True):
     """The claimed jobs; none if there was none in time."""
 
@@ -294,6 +354,11 @@ def browsed_jobs_json(jobs: Iterable[bytes], after: str | None, gap: Gap | None)
     """Return a `BrowsedJobsAnswer` of encoded jobs."""
     gaps = b"" if gap is None else gap_json(gap)
     return b'{"jobs":[%s],"next":%s,"gaps":[%s]}' % (b",".join(jobs), _encode(after), gaps)
+
+
+def dead_letters_json(letters: Iterable[bytes], after: str | None, count: int) -> bytes:
+    """Return a `DeadLettersAnswer` of encoded letters."""
+    return b'{"letters":[%s],"next":%s,"count":%d}' % (b",".join(letters), _encode(after), count)
 
 
 def jobs_json(jobs: Iterable[bytes]) -> bytes:

@@ -35,9 +35,10 @@ ConfigValue: TypeAlias = (
 class SchemaShape(Struct, kw_only=True, forbid_unknown_fields=True):
     """Format and schema of the values of a topic."""
 
-    format: Literal["raw", "json", "avro"]
+    format: Literal["raw", "json", "avro", "msgpack"]
     schema: Annotated[str, Meta(max_length=0x7FFF)] = ""
-    """A Spark schema (JSON or DDL) for `json`, an Avro record for `avro`; none for `raw`."""
+    """A Spark schema (JSON or DDL) for `json`, an Avro record for `avro`; none for `raw` and
+    `msgpack`."""
 
 
 class TopicBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -144,6 +145,28 @@ class TopicAnswer(TopicSummaryShape, kw_only=True):
     bytes: int
     deleted: int
     reclaimable_bytes: int
+
+
+class TopicConfigShape(Struct, kw_only=True):
+    """One config of a topic."""
+
+    name: str
+    value: str
+    """The effective value."""
+    default: str
+    """The value of a topic that does not set it, on this node."""
+    is_set: bool
+    """Whether the topic sets it."""
+    effect: Literal["applied", "accepted", "fixed"]
+    """Whether the node applies it, only stores it, or does not let it be changed."""
+    allowed: str
+    meaning: str
+
+
+class TopicConfigsAnswer(Struct, kw_only=True):
+    """All configs of a topic, sorted by name."""
+
+    configs: list[TopicConfigShape]
 
 
 class ProducerAnswer(Struct, kw_only=True):

@@ -16,15 +16,27 @@ from starlette.responses import Response
 
 from millstream.broker.broker import Broker
 from millstream.clock import Clock, SystemClock
-from millstream.config.schema import HttpConfig
+from millstream.config.schema import ConsoleAccess, HttpConfig
 from millstream.servers.http.console.console_files import console_pages
 from millstream.servers.http.counters import HttpCounters
 from millstream.servers.http.handlers import node, pipelines, producers, quotas, records
 from millstream.servers.http.handlers.groups import groups, offset_resets
 from millstream.servers.http.handlers.health import Health, health_operations
 from millstream.servers.http.handlers.node import NodeReport
-from millstream.servers.http.handlers.queues import job_browser, job_push, jobs, queues
-from millstream.servers.http.handlers.topics import segments, topics
+from millstream.servers.http.handlers.queues import (
+    dead_letters,
+    job_browser,
+    job_push,
+    jobs,
+    queues,
+)
+from millstream.servers.http.handlers.topics import (
+    effective_configs,
+    readers,
+    search,
+    segments,
+    topics,
+)
 from millstream.servers.http.live import sse, websocket
 from millstream.servers.http.live.live_delivery import LiveDelivery
 from millstream.servers.http.routing.http_app import HttpApp
@@ -41,6 +53,9 @@ from millstream.tracing import Tracer
 OPERATIONS: tuple[HttpOperation, ...] = (
     *topics.OPERATIONS,
     *segments.OPERATIONS,
+    *effective_configs.OPERATIONS,
+    *readers.OPERATIONS,
+    *search.OPERATIONS,
     *records.OPERATIONS,
     *producers.OPERATIONS,
     *groups.OPERATIONS,
@@ -49,6 +64,7 @@ OPERATIONS: tuple[HttpOperation, ...] = (
     *job_browser.OPERATIONS,
     *jobs.OPERATIONS,
     *job_push.OPERATIONS,
+    *dead_letters.OPERATIONS,
     *sse.OPERATIONS,
     *websocket.OPERATIONS,
     *stream_operations.OPERATIONS,
@@ -92,7 +108,7 @@ def make_app(
         )
     operations += OPERATIONS
     operations.append(_description(operations))
-    if config.console:
+    if config.console is not ConsoleAccess.OFF:
         operations += console_pages()
     context = HttpContext(
         broker=broker,
@@ -112,6 +128,7 @@ def make_app(
         tracer=tracer,
         sites=sites,
         has_access_log=config.access_log,
+        is_console_writable=config.console is ConsoleAccess.WRITE,
     )
 
 

@@ -86,6 +86,7 @@ class Dispatcher:
                 f"version of {api.name} must be between {versions.first} and {versions.last},"
                 f" got {version}"
             )
+        connection.client_id = client_id or ""
         context = RequestContext(
             self._broker,
             self._config,

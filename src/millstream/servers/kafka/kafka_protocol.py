@@ -60,6 +60,8 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._throttled_until = 0.0
         self.host = ""
         self.principal = ANONYMOUS
+        self.client_id = ""
+        """Of the last request that was not a plain produce."""
         self.connected_at = self.active_at = self._loop.time()
         self._frame_started_at: float | None = None
         self._stalled_since: float | None = None
@@ -90,6 +92,11 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         for pending in self._requests:
             pending.cancel()
         self._requests.clear()
+
+    @property
+    def request_count(self) -> int:
+        """Number of requests in flight."""
+        return len(self._requests)
 
     def close(self, reason: str) -> None:
         """Close the connection at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from millstream.broker.broker import Broker
 from millstream.config.schema import KafkaConfig
@@ -80,6 +81,11 @@ class KafkaListener:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def connections(self) -> Iterable[KafkaProtocol]:
+        """The open connections."""
+        return self._connections
 
     def admit(self, session: KafkaProtocol) -> bool:
         """Return whether one more connection is allowed, and count it if so."""

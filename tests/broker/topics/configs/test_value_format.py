@@ -29,7 +29,13 @@ def declare(kind: str, schema: str) -> TopicConfig:
 
 @pytest.mark.parametrize(
     ("kind", "schema"),
-    [("raw", ""), ("json", "id BIGINT, name STRING"), ("json", STRUCT), ("avro", RECORD)],
+    [
+        ("raw", ""),
+        ("msgpack", ""),
+        ("json", "id BIGINT, name STRING"),
+        ("json", STRUCT),
+        ("avro", RECORD),
+    ],
 )
 def test_a_declaration_is_kept_as_it_was_given(kind: str, schema: str) -> None:
     config = declare(kind, schema)

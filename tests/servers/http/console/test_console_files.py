@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from millstream.config.schema import HttpConfig
+from millstream.config.schema import ConsoleAccess, HttpConfig
 from millstream.errors import InvalidConfig
 from millstream.servers.http.console.console_files import FIRST, POLICY, read_console
 from millstream.servers.http.routing.browser_safety import HEADERS
@@ -149,15 +149,15 @@ def test_pages_of_others_and_other_names_are_refused(node: RunningBroker) -> Non
 
 def test_it_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:
     with running_broker(
-        tmp_path_factory.mktemp("data"), http_server=HttpConfig(console=False)
+        tmp_path_factory.mktemp("data"), http_server=HttpConfig(console=ConsoleAccess.OFF)
     ) as running:
         for path in ("/", "/console/main.js"):
             assert get(running, path).status == 404
         assert get(running, "/health/ready").status == 200
 
 
-def test_the_switch_is_on_or_off() -> None:
-    with pytest.raises(InvalidConfig, match="console must be True or False, got 1"):
+def test_the_access_is_off_read_or_write() -> None:
+    with pytest.raises(InvalidConfig, match="console must be one of off, read, write, got 1"):
         HttpConfig(console=1)  # type: ignore[arg-type]
 
 

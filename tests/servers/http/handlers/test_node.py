@@ -12,6 +12,7 @@ import pytest
 from millstream import __version__
 from millstream.observe.node_info import resident_bytes
 from millstream.testing.broker import RunningBroker, running_broker
+from tests.browser.console import consumer
 from tests.servers.http.app_node import AppNode, with_app_node
 from tests.servers.http.calls import ask
 from tests.servers.http.http_topic import HttpTopic
@@ -37,6 +38,23 @@ def test_a_node_tells_what_it_is_and_where_its_servers_are(running: RunningBroke
     assert found["machine"]["free_bytes"] > 0
     assert found["http_connections"] >= 1
     assert found["uptime_ms"] >= 0
+
+
+def test_connections_are_added_up_by_client(running: RunningBroker) -> None:
+    topic = HttpTopic(running)
+    with consumer(running, "connected", topic.name, client="reader-1"):
+        found = ask(running.url, "GET", "/v1/node/connections").json
+    assert (found["kafka_max"], found["http_max"]) == (20_000, 10_000)
+    clients = {(one["server"], one["client_id"]): one for one in found["clients"]}
+    kafka, http = clients["kafka", "reader-1"], clients["http", None]
+    assert (kafka["address"], http["address"]) == ("127.0.0.1", "127.0.0.1")
+    assert kafka["connections"] >= 1
+    assert kafka["idle_ms"] >= 0
+    assert http["connections"] >= 1
+    assert http["idle_ms"] is None
+    assert found["kafka"] == sum(
+        one["connections"] for one in found["clients"] if one["server"] == "kafka"
+    )
 
 
 def test_what_a_node_holds_is_counted(running: RunningBroker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -78,12 +78,22 @@ class Stream:
 
 
 @contextmanager
-def watching(url: str, *topics: str, last_id: str | None = None, **query: str) -> Iterator[Stream]:
+def watching(
+    url: str,
+    *topics: str,
+    last_id: str | None = None,
+    client_id: str | None = None,
+    **query: str,
+) -> Iterator[Stream]:
     """Watch topics; `from_` is the parameter `from`."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
     words = [("topic", topic) for topic in topics]
     words += [(name.rstrip("_"), value) for name, value in query.items()]
-    headers: Mapping[str, str] = {} if last_id is None else {"Last-Event-ID": last_id}
+    headers = {
+        name: value
+        for name, value in (("Last-Event-ID", last_id), ("Client-Id", client_id))
+        if value is not None
+    }
     try:
         connection.request("GET", f"/v1/events?{urlencode(words)}", headers=headers)
         response = connection.getresponse()

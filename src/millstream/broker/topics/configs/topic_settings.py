@@ -261,9 +261,10 @@ _SETTINGS = (
         TopicValueFormat.RAW.value,
         APPLIED,
         values=tuple(kind.value for kind in TopicValueFormat),
-        meaning="Format of record values: `raw` bytes, or a format that"
-        f" `{VALUE_SCHEMA}` describes. The Spark source reads it as typed columns. A node stores"
-        " and shows it, and does not check records against it. Not a Kafka config.",
+        meaning="Format of record values: `raw` bytes, `msgpack`, or a format that"
+        f" `{VALUE_SCHEMA}` describes. The Spark source reads the latter as typed columns; the"
+        " console decodes values by it. A node stores and shows it, and does not check records"
+        " against it. Not a Kafka config.",
     ),
     TopicSetting(
         VALUE_SCHEMA,

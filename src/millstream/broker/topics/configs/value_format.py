@@ -21,7 +21,7 @@ VALUE_SCHEMA_SIZE_MAX = 0x7FFF
 stored but never shown."""
 
 VALUE_SCHEMA_ALLOWED = (
-    "empty for raw; for json a Spark schema, as JSON or DDL; for avro a record, as JSON"
+    "empty for raw and msgpack; for json a Spark schema, as JSON or DDL; for avro a record, as JSON"
 )
 
 _SHOWN_MAX = 60
@@ -37,6 +37,8 @@ class TopicValueFormat(enum.Enum):
     """One JSON object each."""
     AVRO = "avro"
     """One record in Avro's binary encoding each."""
+    MSGPACK = "msgpack"
+    """One MessagePack value each, which needs no schema."""
 
 
 def check_value_schema(kind: TopicValueFormat, schema: str) -> None:
@@ -44,9 +46,9 @@ def check_value_schema(kind: TopicValueFormat, schema: str) -> None:
     size = len(schema.encode())
     if size > VALUE_SCHEMA_SIZE_MAX:
         raise InvalidConfig(f"{VALUE_SCHEMA} has {size} bytes, limit is {VALUE_SCHEMA_SIZE_MAX}")
-    if kind is TopicValueFormat.RAW:
+    if kind in (TopicValueFormat.RAW, TopicValueFormat.MSGPACK):
         if schema:
-            raise _schema_error(kind, schema, "raw values have no schema")
+            raise _schema_error(kind, schema, f"{kind.value} values have no schema")
         return
     if not schema:
         raise _schema_error(kind, schema, f"{kind.value} values need a schema")

@@ -8,7 +8,7 @@ from typing import Protocol
 from starlette.responses import Response
 
 from millstream.errors import Unavailable
-from millstream.protocols.http.node import HistoryAnswer, NodeAnswer
+from millstream.protocols.http.node import ConnectionsAnswer, HistoryAnswer, NodeAnswer
 from millstream.servers.http.routing.operations import HttpOperation
 from millstream.servers.http.routing.request import HttpRequest
 from millstream.servers.http.routing.responses import json_response
@@ -25,6 +25,10 @@ class NodeReport(Protocol):
         """Return the metrics of the last minutes."""
         ...
 
+    def connections(self) -> ConnectionsAnswer:
+        """Return the open connections."""
+        ...
+
 
 async def describe_node(request: HttpRequest) -> Response:
     """Return the version, addresses and machine of the node, and the size of its data."""
@@ -37,6 +41,11 @@ async def get_history(request: HttpRequest) -> Response:
     They are kept in memory, so they start again when the node starts.
     """
     return json_response(_node_of(request).history())
+
+
+async def list_connections(request: HttpRequest) -> Response:
+    """List the open connections, added up by client and address."""
+    return json_response(_node_of(request).connections())
 
 
 def _node_of(request: HttpRequest) -> NodeReport:
@@ -88,6 +97,31 @@ OPERATIONS = (
             "kafka_connections": 2,
             "http_connections": 3,
             "watchers": 1,
+            "console": "read",
+        },
+    ),
+    HttpOperation(
+        "GET",
+        "/v1/node/connections",
+        list_connections,
+        "List connections",
+        {HTTPStatus.OK: ConnectionsAnswer},
+        tag="node",
+        answer_example={
+            "kafka": 2,
+            "kafka_max": 20_000,
+            "http": 3,
+            "http_max": 10_000,
+            "clients": [
+                {
+                    "server": "kafka",
+                    "address": "127.0.0.1",
+                    "client_id": "billing-1",
+                    "connections": 2,
+                    "requests": 1,
+                    "idle_ms": 120,
+                }
+            ],
         },
     ),
     HttpOperation(

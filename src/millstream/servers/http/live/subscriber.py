@@ -61,7 +61,7 @@ class LiveSubscriber:
 
     def __init__(self, live: LiveDelivery, *, is_lasting: bool, usage: ClientUsage) -> None:
         self._live = live
-        self._usage = usage
+        self.usage = usage
         self._throttle = Throttle(usage, live.timers, self._wake)
         self._is_lasting = is_lasting
         self._topics: dict[str, Topic] = {}
@@ -228,8 +228,8 @@ class LiveSubscriber:
     def note_sent(self, event: LiveEvent, size: int) -> None:
         """Note the size of an event that was sent; records are charged to the quota."""
         if event.kind == RECORDS:
-            self._usage.charge(QuotaKind.CONSUME, size)
-            self._usage.settle()
+            self.usage.charge(QuotaKind.CONSUME, size)
+            self.usage.settle()
 
     def heartbeat(self) -> LiveEvent:
         """Return an event with the cursor only."""

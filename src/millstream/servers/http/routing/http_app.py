@@ -6,8 +6,9 @@ Each request passes the same steps in this order, whatever it asks for:
     2. host       421 if `Host` has a name that the server does not answer to
     3. browser    403 if a page of another site had a browser send the request
     4. route      404 or 405 if no operation has the path and method
-    5. quota      429 if the client owes time or bytes; then measure the handler
-    6. handler    call it and send its response; exceptions become error responses
+    5. console    403 if the console sent the request to change something, and may not
+    6. quota      429 if the client owes time or bytes; then measure the handler
+    7. handler    call it and send its response; exceptions become error responses
 
 The head of every response passes `_complete_head`, which counts it, adds `Server-Timing` and the
 headers that browsers need, and describes the span.
@@ -47,6 +48,9 @@ from millstream.tracing import Span, Tracer
 TEXT_LENGTH_MAX = 256
 """Characters of a text chosen by the client, such as a path, that are copied to a span."""
 
+CONSOLE_HEADER = b"millstream-console"
+"""Set by the console on every request that changes something."""
+
 _WEBSOCKET_STATUS = {
     "websocket.accept": HTTPStatus.SWITCHING_PROTOCOLS,
     "websocket.http.response.start": HTTPStatus.FORBIDDEN,
@@ -71,10 +75,12 @@ class HttpApp:
         sites: SiteRules | None = None,
         has_access_log: bool = False,
         is_starting: bool = False,
+        is_console_writable: bool = False,
     ) -> None:
         """Create the application.
 
         `is_starting` answers 503 instead of 404 for everything that is not among the operations.
+        Unless `is_console_writable`, the console may only read.
         """
         self.router = Router(operations)
         self._clock = clock
@@ -85,6 +91,7 @@ class HttpApp:
         self._sites = sites or SiteRules()
         self._has_access_log = has_access_log
         self._is_starting = is_starting
+        self._is_console_writable = is_console_writable
         # Every operation is counted from 0, so that it is visible before its first request.
         for path in self.router.paths.values():
             for method in path.operations:
@@ -119,6 +126,8 @@ class HttpApp:
                 await response(scope, receive, send_response)
                 return
             operation = self._route(scope)
+            if not self._is_console_writable and operation.method != "GET":
+                check_console(scope["headers"])
             await self._handle(request, operation, send_response)
         except Exception as raised:
             # With the head sent, the connection can only be closed: the caller does that.
@@ -253,6 +262,17 @@ def server_timing(timings: AppendTimings | None, throttle_ms: int, total_ms: flo
         f"commit;dur={timings.commit_ms:g}, fsync;dur={timings.fsync_ms:g},"
         f" throttle;dur={timings.throttle_ms:g}, {total}"
     ).encode()
+
+
+def check_console(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raise if the console sent a request that changes something."""
+    for name, _ in headers:
+        if name == CONSOLE_HEADER:
+            message = (
+                "the console of this node can only read; to let it change something, start the node"
+                " with http.console = write"
+            )
+            raise HTTPException(HTTPStatus.FORBIDDEN, message)
 
 
 def traceparent_in(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -56,6 +56,8 @@ class ConnectionPhase(enum.Enum):
 class HttpProtocol(asyncio.Protocol):
     """The protocol of one connection. All of it runs on the event loop."""
 
+    is_websocket = False
+
     def __init__(self, state: HttpServerState) -> None:
         self.transport: asyncio.Transport
         self.is_write_paused = False

@@ -20,6 +20,7 @@ class Connection(Protocol):
     """The protocol of one connection, whether HTTP or WebSocket."""
 
     transport: asyncio.Transport
+    is_websocket: bool
 
     def shutdown(self) -> None:
         """Close now, or after the request in flight."""

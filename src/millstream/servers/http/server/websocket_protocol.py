@@ -41,6 +41,8 @@ _frames_logger.setLevel(logging.WARNING)  # It logs every frame and every connec
 class WebSocketProtocol(asyncio.Protocol):
     """The protocol of one WebSocket connection. All of it runs on the event loop."""
 
+    is_websocket = True
+
     def __init__(self, state: HttpServerState, scope: Scope) -> None:
         """`scope` is that of the HTTP request for the WebSocket."""
         self.transport: asyncio.Transport

@@ -132,6 +132,9 @@ def test_the_openapi_document_has_every_operation(node: RunningBroker) -> None:
         (method, path) for path in paths for method in paths[path] if path.startswith("/v1/queues")
     }
     assert found == {
+        ("get", "/v1/queues/{queue}/dead_letters"),
+        ("delete", "/v1/queues/{queue}/dead_letters"),
+        ("post", "/v1/queues/{queue}/redrive"),
         ("get", "/v1/queues"),
         ("put", "/v1/queues/{queue}"),
         ("get", "/v1/queues/{queue}"),

@@ -1,6 +1,7 @@
 // Requests to the node, and whether it is reachable.
 
 const TIMEOUT_MS = 10_000;
+const CHANGE_TIMEOUT_MS = 60_000;
 const RETRY_MS = 1_000;
 
 const BASE = new URL(".", document.baseURI);
@@ -42,13 +43,25 @@ export function part(name) {
   return encodeURIComponent(name);
 }
 
-/** Send a request and return the JSON of the response. */
-export async function get(path, query, signal, parse = JSON.parse) {
-  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+/** Request something and return the JSON of the response. */
+export function get(path, query, signal, parse = JSON.parse) {
+  return request(address(path, query), {}, TIMEOUT_MS, signal, parse);
+}
+
+/** Change something and return the JSON of the response; `body` is a value, or JSON as text. */
+export function send(method, path, body) {
+  const text = typeof body === "string" || body === undefined ? body : JSON.stringify(body);
+  const options = { method, body: text, headers: { "Millstream-Console": "1" } };
+  return request(address(path), options, CHANGE_TIMEOUT_MS);
+}
+
+async function request(url, options, milliseconds, signal, parse = JSON.parse) {
+  const timeout = AbortSignal.timeout(milliseconds);
   let answer;
   let text;
   try {
-    answer = await fetch(address(path, query), {
+    answer = await fetch(url, {
+      ...options,
       signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
       cache: "no-store",
     });
@@ -59,7 +72,7 @@ export async function get(path, query, signal, parse = JSON.parse) {
     throw new Unreachable(String(error));
   }
   node.note(true);
-  const found = parsed(text, parse);
+  const found = answer.status === 204 ? null : parsed(text, parse);
   if (answer.ok && found !== undefined) return found;
   const told = found?.error;
   throw new Refused(

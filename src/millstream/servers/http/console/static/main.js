@@ -1,11 +1,13 @@
 // The frame around the views: navigation, state of the node, keys, and the current view.
 
+import { noteAccess } from "./acting/access.js";
 import { get, node, repeat } from "./api.js";
 import { fill, h, icon, say, setText } from "./dom.js";
 import { duration, visible } from "./format.js";
 import { bind, listen, moveRow } from "./keys.js";
 import { nothing } from "./parts.js";
 import { above, link, parse, VIEWS } from "./routes.js";
+import { showClients } from "./views/clients.js";
 import { showGroup } from "./views/group.js";
 import { showGroups } from "./views/groups.js";
 import { showHealth } from "./views/health.js";
@@ -26,6 +28,7 @@ const LISTS = {
   groups: showGroups,
   queues: showQueues,
   pipelines: showPipelines,
+  clients: showClients,
   health: showHealth,
 };
 
@@ -110,6 +113,7 @@ function watchNode() {
     never,
     async () => {
       told = await get("/v1/node");
+      noteAccess(told.console);
       show();
     },
     show,

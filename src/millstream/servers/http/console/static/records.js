@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { bytes, moment, ago, visible, short, NOTHING } from "./format.js";
-import { compact, parseExactly, pretty } from "./json.js";
+import { compact, parseExactly, pretty, Written } from "./json.js";
 
 const TEXT_MAX = 64 * 1024;
 const DETAIL_MAX = 256 * 1024;
@@ -33,6 +33,20 @@ function hex(data) {
   return shown.join(" ") + (data.length > HEX_MAX ? " …" : "");
 }
 
+/** Kind and one-line text of a value in the format of its topic. */
+function readFormatted(value, decoder) {
+  // Bytes that happen to be a number in JSON come as that number.
+  const isNumber = typeof value === "number" || value instanceof Written;
+  if (!decoder || !(isPacked(value) || isNumber)) return read(value, false);
+  const data = isNumber ? new TextEncoder().encode(compact(value)) : unpacked(value);
+  try {
+    const text = compact(decoder.decode(data));
+    return { kind: "json", text, size: data.length, format: decoder.name };
+  } catch (error) {
+    return { ...read(value, false), problem: `not ${decoder.name}: ${error.message}` };
+  }
+}
+
 /** Kind and one-line text of a key, a header or a value. */
 function read(value, isText) {
   if (value === null || value === undefined) return { kind: "none", text: "", size: 0 };
@@ -59,13 +73,13 @@ function headerTexts(headers) {
 
 /** A record as the page keeps it: only texts, and only as much as can be shown. */
 export class ShownRecord {
-  constructor(topic, partition, record) {
+  constructor(topic, partition, record, decoder = null) {
     this.topic = topic;
     this.partition = partition;
     this.offset = record.offset;
     this.timestamp = record.timestamp;
     this.key = read(record.key, true);
-    this.value = read(record.value, false);
+    this.value = readFormatted(record.value, decoder);
     this.headers = headerTexts(record.headers);
     if (record.node !== undefined) this.headers.push(["millstream-node", String(record.node)]);
     this.isCut = this.value.text.length > DETAIL_MAX;
@@ -123,7 +137,8 @@ export function details(record, extra = []) {
     ["Partition", String(record.partition)],
     ["Offset", String(record.offset)],
     ["Timestamp", `${moment(record.timestamp)} (${ago(record.timestamp)})`],
-    ["Value", record.value.kind === "none" ? "none" : `${kinds[record.value.kind]}, ${bytes(record.value.size)}`],
+    ["Value", record.value.kind === "none" ? "none" : `${record.value.format ?? kinds[record.value.kind]}, ${bytes(record.value.size)}`],
+    ...(record.value.problem ? [["Format", record.value.problem]] : []),
     ...extra,
   ];
   const facts = h("dl.facts", null, rows.map(([name, text]) => [h("dt", null, name), h("dd", null, visible(text))]));

@@ -8,6 +8,7 @@ export const VIEWS = [
   { name: "groups", title: "Groups", letter: "g" },
   { name: "queues", title: "Queues", letter: "q" },
   { name: "pipelines", title: "Pipelines", letter: "p" },
+  { name: "clients", title: "Clients", letter: "c" },
   { name: "health", title: "Health", letter: "h" },
 ];
 

@@ -1,5 +1,6 @@
 // Live tail of topics: the newest records last, as many as the page can hold.
 
+import { decodersOf } from "./decoding/decoders.js";
 import { fill, h, setText } from "./dom.js";
 import { ago, clock, exact, many, moment, visible } from "./format.js";
 import { bind } from "./keys.js";
@@ -60,7 +61,13 @@ export class Tail {
     bind(" ", (event) => !event.target.closest("button, a, [data-row]") && this.pause(), signal);
     bind("c", () => this.clear(), signal);
     signal.addEventListener("abort", () => clearTimeout(this.#timer));
-    this.watch.open();
+    this.#start(signal);
+  }
+
+  /** Values are shown by the formats of their topics, so these come first. */
+  async #start(signal) {
+    this.decoders = await decodersOf(this.topics, signal);
+    if (!signal.aborted) this.watch.open();
   }
 
   #make(onFilter) {
@@ -150,7 +157,7 @@ export class Tail {
     this.#passed += skipped;
     this.#seen += skipped;
     for (const one of data.records.slice(skipped))
-      this.#add(new ShownRecord(data.topic, data.partition, one));
+      this.#add(new ShownRecord(data.topic, data.partition, one, this.decoders.get(data.topic)));
   }
 
   /** Show new records up to a page; then wait until the user continues. */
@@ -158,7 +165,7 @@ export class Tail {
     let taken = 0;
     while (taken < this.#unread.length && this.#sinceOpened < ROWS_MAX) {
       const { topic, partition, record } = this.#unread[taken];
-      this.#add(new ShownRecord(topic, partition, record));
+      this.#add(new ShownRecord(topic, partition, record, this.decoders.get(topic)));
       taken += 1;
     }
     this.#unread.splice(0, taken);

@@ -72,7 +72,7 @@ async def describe_group(request: HttpRequest) -> Response:
     """Return the members of a group, their assignments, its committed offsets and its lag."""
     broker = request.context.broker
     group = _group_of(request)
-    members = _members(broker, group)
+    members = members_of(broker, group)
     owners = {
         TopicPartition(assigned.topic, assigned.partition): member.id
         for member in members
@@ -120,26 +120,28 @@ class LagReader:
     """Computes the lag of groups, and gives way to other requests in between."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self.broker = broker
         self._processed = 0
 
     async def end_of(self, partition: TopicPartition) -> int | None:
         """Return the end offset of a partition, if it is known."""
-        await self._yield_turn()
-        return known_end_offset(self._broker.topics, self._broker.store, partition)
+        await self.yield_turn()
+        return known_end_offset(self.broker.topics, self.broker.store, partition)
 
     async def lag_of(self, group_id: str) -> int:
         """Return the lag of a group over all partitions whose end is known."""
-        await self._yield_turn()
+        await self.yield_turn()
         lag = 0
-        for partition, committed in list(self._broker.groups.offsets.of_group(group_id).items()):
+        for partition, committed in list(self.broker.groups.offsets.of_group(group_id).items()):
             if (end := await self.end_of(partition)) is not None:
                 lag += PartitionLag(committed.offset.offset, end).lag
         return lag
 
-    async def _yield_turn(self) -> None:
-        self._processed += 1
-        if self._processed % OFFSETS_PER_TURN == 0:
+    async def yield_turn(self, processed: int = 1) -> None:
+        """Note how much was processed, and let other tasks run from time to time."""
+        self._processed += processed
+        if self._processed >= OFFSETS_PER_TURN:
+            self._processed = 0
             await asyncio.sleep(0)
 
 
@@ -156,7 +158,8 @@ def _group_of(request: HttpRequest) -> Group:
     return group
 
 
-def _members(broker: Broker, group: Group) -> list[MemberShape]:
+def members_of(broker: Broker, group: Group) -> list[MemberShape]:
+    """Return the members of a group with their assignments."""
     if isinstance(group, ConsumerGroup):
         return [
             MemberShape(

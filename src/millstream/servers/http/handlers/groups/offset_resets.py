@@ -6,12 +6,14 @@ of a group, sets all of them or none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
 from starlette.responses import Response
 
 from millstream.broker.groups.lag import PartitionLag
+from millstream.broker.groups.offsets.committed_offsets import CommittedOffset
 from millstream.broker.groups.values import OffsetAndMetadata
 from millstream.broker.partition.partition import Partition
 from millstream.broker.topics.topic import Topic
@@ -42,7 +44,8 @@ async def reset_group(request: HttpRequest) -> Response:
 
     Durable before the response, for all partitions or for none. 409 means that the group has
     members: they have to leave first, because they would continue from their own positions. 416
-    means that the offset is outside of a partition: `detail` has the limits.
+    means that the offset is outside of a partition: `detail` has the limits. With `preview`, the
+    same is checked and returned, and nothing is changed.
     """
     body = await read_message(request, ResetBody, size_max=RESET_SIZE_MAX)
     broker = request.context.broker
@@ -53,21 +56,24 @@ async def reset_group(request: HttpRequest) -> Response:
         partition.index: await _target(partition, body.to) for partition in _partitions(topic, body)
     }
     broker.topics.by_id(topic.id)  # Raises if it was deleted meanwhile.
-    await broker.groups.reset(
-        group_id,
-        {
-            TopicPartition(topic.name, index): OffsetAndMetadata(
-                offset=target.offset, topic_id=topic.id
-            )
-            for index, target in targets.items()
-        },
-    )
+    before = dict(broker.groups.offsets.of_group(group_id))
+    if not body.preview:
+        await broker.groups.reset(
+            group_id,
+            {
+                TopicPartition(topic.name, index): OffsetAndMetadata(
+                    offset=target.offset, topic_id=topic.id
+                )
+                for index, target in targets.items()
+            },
+        )
     return json_response(
         ResetAnswer(
             offsets=[
                 ResetShape(
                     topic=topic.name,
                     partition=index,
+                    previous=_offset_in(before, TopicPartition(topic.name, index)),
                     committed=target.offset,
                     end=target.end,
                     lag=PartitionLag(target.offset, target.end).lag,
@@ -76,6 +82,13 @@ async def reset_group(request: HttpRequest) -> Response:
             ]
         )
     )
+
+
+def _offset_in(
+    committed: Mapping[TopicPartition, CommittedOffset], partition: TopicPartition
+) -> int | None:
+    found = committed.get(partition)
+    return None if found is None else found.offset.offset
 
 
 def _partitions(topic: Topic, body: ResetBody) -> list[Partition]:
@@ -124,7 +137,16 @@ OPERATIONS = (
         tag="groups",
         example={"topic": "orders", "to": "earliest"},
         answer_example={
-            "offsets": [{"topic": "orders", "partition": 0, "committed": 0, "end": 42, "lag": 42}]
+            "offsets": [
+                {
+                    "topic": "orders",
+                    "partition": 0,
+                    "previous": 30,
+                    "committed": 0,
+                    "end": 42,
+                    "lag": 42,
+                }
+            ]
         },
     ),
 )

@@ -1,5 +1,7 @@
 // One group: its members, and its committed offsets.
 
+import { action } from "../acting/access.js";
+import { deleteGroup, resetOffsets } from "../acting/groups.js";
 import { get, part, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
 import * as format from "../format.js";
@@ -34,9 +36,14 @@ export function showGroup(place, { names: [name], signal }) {
       members.element,
     ),
   );
-  fill(place, head(name, { path: [["Groups", link("groups")]], badges: [state] }), stage.element);
+  let topics = [];
+  const tools = [
+    action("Reset offsets…", () => resetOffsets(name, topics, refresh)),
+    action("Delete…", () => deleteGroup(name), { isDanger: true }),
+  ];
+  fill(place, head(name, { path: [["Groups", link("groups")]], badges: [state], tools }), stage.element);
 
-  repeat(
+  const refresh = repeat(
     REFRESH_MS,
     signal,
     async () => {
@@ -46,7 +53,8 @@ export function showGroup(place, { names: [name], signal }) {
       figures.set("lag", format.count(group.lag), format.exact(group.lag));
       figures.set("members", format.count(group.members.length));
       figures.set("partitions", format.count(group.partitions ?? group.offsets.length));
-      figures.set("topics", format.count(new Set(group.offsets.map((one) => one.topic)).size));
+      topics = [...new Set(group.offsets.map((one) => one.topic))];
+      figures.set("topics", format.count(topics.length));
       figures.set("kind", group.kind);
       mostLag = Math.max(1, ...group.offsets.map((one) => one.lag ?? 0));
       const clients = new Map(group.members.map((one) => [one.id, one]));

@@ -58,7 +58,7 @@ function makeCards(node) {
       ]),
     ),
     card(
-      "Doors",
+      "Servers",
       facts([
         ["Kafka", code(node.kafka)],
         ["Advertised address", code(node.advertised)],

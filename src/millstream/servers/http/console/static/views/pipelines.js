@@ -52,7 +52,7 @@ export function showPipelines(place, { signal }) {
       if (!pages.items.length) {
         total.textContent = "";
         stage.showState(
-          nothing("No pipelines yet", "Publishers that write exactly once into this node are listed here: Spark jobs with format(\"millstream\"), and pipelines from files.", "millstream pipeline run pipeline.yaml"),
+          nothing("No pipelines yet", "Publishers that write exactly once into this node are listed here: Spark jobs with format(\"millstream\"), and pipelines from files.", "millstream pipeline run pipeline.toml"),
         );
         return;
       }

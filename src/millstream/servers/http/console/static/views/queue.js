@@ -1,18 +1,21 @@
-// One queue: its counts and its jobs. Browsing claims none.
+// One queue: its counts, its jobs and its dead letters. Browsing claims none.
 
 import { get, Pages, part, repeat } from "../api.js";
+import { decodersOf } from "../decoding/decoders.js";
 import { fill, h, setText } from "../dom.js";
 import * as format from "../format.js";
 import { parseExactly } from "../json.js";
 import { badge, card, facts, failure, Figures, head, More, Stage, tabs } from "../parts.js";
 import { details, preview, ShownRecord } from "../records.js";
 import { link } from "../routes.js";
+import { showDeadLetters } from "./dead_letters.js";
 
 const REFRESH_MS = 1_500;
 const PAGE = 50;
-const STATES = ["ready", "leased", "delayed"];
+const DEAD = "dead";
+const STATES = ["ready", "leased", "delayed", DEAD];
 
-export function showQueue(place, { names: [name], query, signal }) {
+export async function showQueue(place, { names: [name], query, signal }) {
   const state = STATES.includes(query.get("state")) ? query.get("state") : "ready";
   const figures = new Figures([
     ["ready", "Ready"],
@@ -25,6 +28,8 @@ export function showQueue(place, { names: [name], query, signal }) {
   ]);
   const split = h("div.split", { role: "img" });
   const settings = h("div");
+  const isDead = state === DEAD;
+  const listed = h("div.listed");
   const jobs = new JobTable(name);
   const pages = new Pages(`/v1/queues/${part(name)}/jobs`, "jobs", { state }, PAGE, parseExactly);
   const more = new More("jobs", async () => {
@@ -39,12 +44,16 @@ export function showQueue(place, { names: [name], query, signal }) {
       figures.element,
       split,
       tabs("Jobs by state", entries, state),
-      jobs.element,
-      more.element,
+      listed,
       card("Settings", settings),
     ),
   );
   fill(place, head(name, { path: [["Queues", link("queues")]] }), stage.element);
+  const decoder = (await decodersOf([name], signal)).get(name);
+  if (signal.aborted) return;
+  jobs.decoder = decoder;
+  if (!isDead) listed.append(jobs.element, more.element);
+  const noteQueue = isDead ? showDeadLetters(listed, name, decoder, signal) : () => {};
 
   function show() {
     jobs.show(pages.items, state);
@@ -57,15 +66,16 @@ export function showQueue(place, { names: [name], query, signal }) {
     async () => {
       const [queue] = await Promise.all([
         get(`/v1/queues/${part(name)}`, {}, signal),
-        pages.refresh(signal),
+        isDead ? null : pages.refresh(signal),
       ]);
       stage.showContent();
+      noteQueue(queue);
       for (const one of ["ready", "leased", "delayed", "dead", "acked", "enqueued", "delivered"])
         figures.set(one, format.count(queue[one]), format.exact(queue[one]));
       for (const [one, text] of entries) setText(text, `${title(one)} ${format.count(queue[one])}`);
       drawSplit(split, queue);
       showSettings(settings, queue);
-      show();
+      if (!isDead) show();
     },
     (error) => stage.showState(failure(error, "queues")),
   );
@@ -105,7 +115,7 @@ function showSettings(place, queue) {
       h(
         "span",
         null,
-        h("a", { href: link("tail", { topic: queue.dead_letter, from: "earliest" }) }, queue.dead_letter),
+        h("a", { href: link(["queues", queue.name], { state: DEAD }) }, queue.dead_letter),
         ` (${format.exact(queue.dead)})`,
       ),
     ],
@@ -123,6 +133,7 @@ class JobTable {
 
   constructor(queue) {
     this.queue = queue;
+    this.decoder = null;
     this.body = h("tbody");
     const heads = ["Offset", "Deliveries", "State", "Worker", "Enqueued", "Key", "Value"].map((text) =>
       h("th", { scope: "col", class: ["Offset", "Deliveries"].includes(text) ? "number" : null }, text),
@@ -155,7 +166,7 @@ class JobTable {
 
   #rows(job) {
     const key = `${job.partition}:${job.offset}`;
-    const record = new ShownRecord(this.queue, job.partition, job);
+    const record = new ShownRecord(this.queue, job.partition, job, this.decoder);
     const isOpen = this.#open.has(key);
     const toggle = () => {
       if (!this.#open.delete(key)) this.#open.add(key);
@@ -168,9 +179,9 @@ class JobTable {
       "tr.record",
       { "data-row": true, "data-job": key, tabindex: "-1", "aria-expanded": String(isOpen) },
       h("th.number", { scope: "row", title: `partition ${job.partition}` }, `${job.partition}/${format.exact(job.offset)}`),
-      h("td.number", null, format.exact(job.deliveries)),
+      h("td.number", { "data-label": "deliveries" }, format.exact(job.deliveries)),
       h("td", null, badge(job.state, job.state === "leased" ? "warn" : "plain"), " ", h("span.when", null, when(job))),
-      h("td", null, job.worker ? format.visible(job.worker) : format.NOTHING),
+      h(job.worker ? "td" : "td.is-none", { "data-label": "worker" }, job.worker ? format.visible(job.worker) : format.NOTHING),
       h("td", { title: format.moment(job.timestamp) }, format.ago(job.timestamp)),
       h("td.key", null, preview(record.key)),
       h("td.value", null, preview(record.value)),

@@ -1,15 +1,20 @@
-// One topic: partitions, segments, configs and live tail.
+// One topic: partitions, segments, live tail, search, readers and configs.
 
+import { action } from "../acting/access.js";
+import { addPartitions, deleteTopic, produce } from "../acting/topics.js";
 import { get, part, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
 import * as format from "../format.js";
-import { badge, card, failure, Figures, head, Stage, tabs } from "../parts.js";
+import { badge, failure, Figures, head, Stage, tabs } from "../parts.js";
 import { topicRates } from "../rates.js";
 import { link } from "../routes.js";
 import { Table } from "../tables.js";
 import { Tail } from "../tail.js";
-import { showSegments } from "./segments.js";
 import { fromTools, readFrom } from "./tail.js";
+import { showConfigs } from "./topic/configs.js";
+import { showReaders } from "./topic/readers.js";
+import { showSearch } from "./topic/search.js";
+import { showSegments } from "./topic/segments.js";
 
 const REFRESH_MS = 2_000;
 
@@ -17,6 +22,8 @@ const TABS = [
   ["partitions", "Partitions"],
   ["segments", "Segments"],
   ["tail", "Live tail"],
+  ["search", "Search"],
+  ["readers", "Readers"],
   ["configs", "Configs"],
 ];
 
@@ -39,10 +46,19 @@ export function showTopic(place, { names: [name, wanted], query, signal }) {
   ]);
   const inside = h("div");
   const stage = new Stage(h("div", null, figures.element, tabs("Parts of the topic", entries, tab), inside));
-  fill(place, head(name, { path: [["Topics", link("topics")]], badges: [durability] }), stage.element);
+  let now = null;
+  const tools = [
+    action("Produce…", () => produce(name, now)),
+    action("Add partitions…", () => addPartitions(name, now, refresh)),
+    action("Delete…", () => deleteTopic(name), { isDanger: true }),
+  ];
+  fill(place, head(name, { path: [["Topics", link("topics")]], badges: [durability], tools }), stage.element);
 
-  const show = { partitions, configs }[tab]?.(inside) ?? (() => {});
+  const show = tab === "partitions" ? partitions(inside) : () => {};
   if (tab === "segments") showSegments(inside, name, query, signal);
+  if (tab === "search") showSearch(inside, name, query, signal);
+  if (tab === "readers") showReaders(inside, name, signal);
+  if (tab === "configs") showConfigs(inside, name, signal);
   if (tab === "tail") {
     const beginning = readFrom(query);
     const tail = new Tail({ topics: [name], ...beginning, signal });
@@ -51,11 +67,12 @@ export function showTopic(place, { names: [name, wanted], query, signal }) {
     inside.append(tail.element);
   }
 
-  repeat(
+  const refresh = repeat(
     REFRESH_MS,
     signal,
     async () => {
       const topic = await get(`/v1/topics/${part(name)}`, {}, signal);
+      now = topic;
       stage.showContent();
       fill(durability, badge(topic.durability, "plain"));
       showFigures(figures, topic);
@@ -108,24 +125,4 @@ function partitions(inside) {
   });
   inside.append(table.element);
   return (topic) => table.show(topic.partitions);
-}
-
-function configs(inside) {
-  const table = new Table({
-    label: "Configs",
-    columns: [
-      { id: "name", label: "Config", class: "name mono", show: ([name]) => format.visible(name) },
-      { id: "value", label: "Value", class: "mono wrap", show: ([, value]) => format.visible(value) },
-    ],
-    key: ([name]) => name,
-    empty: "The topic sets no configs.",
-  });
-  const id = h("code");
-  inside.append(
-    card(null, h("p.hint", null, "Configs of the topic; all others have the defaults of the node. Its id is ", id, "."), table.element),
-  );
-  return (topic) => {
-    id.textContent = topic.id;
-    table.show(Object.entries(topic.configs));
-  };
 }

@@ -1,5 +1,7 @@
 // Topics with their sizes and rates.
 
+import { action } from "../acting/access.js";
+import { createTopic } from "../acting/topics.js";
 import { Pages, repeat } from "../api.js";
 import { fill, h } from "../dom.js";
 import * as format from "../format.js";
@@ -80,7 +82,7 @@ export function showTopics(place, { query, signal }) {
     if (text) refresh();
   }, search);
   const stage = new Stage(h("div", null, table.element, more.element));
-  fill(place, head("Topics", { badges: [total], tools: [field] }), stage.element);
+  fill(place, head("Topics", { badges: [total], tools: [field, action("New topic…", createTopic)] }), stage.element);
 
   function update() {
     rows = withRates(pages.items, topicRates);

@@ -1,10 +1,10 @@
 // Segments of a topic: drawn to scale, one strip for each partition, and listed.
 
-import { Pages, part, repeat } from "../api.js";
-import { fill, h } from "../dom.js";
-import * as format from "../format.js";
-import { badge, failure, More, Stage } from "../parts.js";
-import { Table } from "../tables.js";
+import { Pages, part, repeat } from "../../api.js";
+import { fill, h } from "../../dom.js";
+import * as format from "../../format.js";
+import { badge, failure, More, Stage } from "../../parts.js";
+import { Table } from "../../tables.js";
 
 const REFRESH_MS = 3_000;
 const PAGE = 200;
