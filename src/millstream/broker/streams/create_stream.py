@@ -67,7 +67,8 @@ def new_stream_row(
     """Return the row of a new stream; raises if the request is invalid."""
     ttl, expires_ms, expires_text = request[1:4]
     content_type = request.content_type or DEFAULT_TYPE
-    fork, floor, marks = None, 0, ()
+    fork, floor = None, 0
+    marks: tuple[tuple[int, int], ...] = ()
     if source is not None:
         content_type = _inherited_type(request, source)
         if not request.has_expiry:
