@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.errors import CorruptData, MillstreamError
+from millstream.errors import CorruptData, MillstreamError, StorageFailed
 from millstream.metadata.metadata_checkpoint import RevisionRecord, encode_record
 from millstream.metadata.sqlite import SqliteMetadata
 from millstream.metadata.sqlite_copy import has_hot_journal
@@ -214,3 +214,13 @@ def test_what_the_node_knows_to_have_existed_must_exist(tmp_path):
     with pytest.raises(CorruptData, match="the node has state that depends on it"):
         asyncio.run(open_it())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_of_opening(tmp_path):
+    dead_writer(tmp_path, revisions=3)
+    path = tmp_path / "meta.db-checkpoint"
+    path.unlink()
+    (tmp_path / "meta.db-checkpoint.tmp").mkdir()  # In the place of the file to rename.
+    found = asyncio.run(content_or_error(tmp_path / "meta.db"))
+    assert isinstance(found, StorageFailed)
+    assert f"{tmp_path}/meta.db cannot be opened" in str(found)

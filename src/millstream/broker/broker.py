@@ -6,7 +6,7 @@ It knows neither sockets nor wire formats; the servers hold one and call it.
       topics/     the records: one store
       __state/    state of groups, transactions, queues and streams: a store of its own, separate
                   from the records of clients
-      meta.db     topics, ids, settings
+      meta.db     topics, ids, settings; meta.db-checkpoint has the revision that it must have
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ def verify_all(  # noqa: PLR0917 - click passes them by name.
 ) -> None:
     """Verify that no data is damaged and that no acknowledged record is lost.
 
-    For a directory, does what `segments verify` does. For a node (--bootstrap), reads every batch
+    For a directory, does what `segments verify` does, and verifies the metadata and the state of
+    producers. For a node (--bootstrap), reads every batch
     over the Kafka protocol and verifies its checksum, checks that offsets have no gaps, and
     compares lookups by offset and time with the records read.
 

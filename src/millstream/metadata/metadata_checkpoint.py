@@ -141,6 +141,11 @@ class MetadataCheckpoint:
         self._file: File | None = None
         self._sequence = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether records can be written: `start` was successful."""
+        return self._file is not None
+
     def read(self) -> RevisionRecord | None:
         """Return the newest record; `None` if there is no file.
 
@@ -169,9 +174,13 @@ class MetadataCheckpoint:
             newest = records[-1]
         self._sequence = newest.sequence
         self._file = self._filesystem.open(self.path)
-        for _ in range(2):  # Neither record says `closed` any more when the first change is made.
-            self.write(revision)
-        self._file.sync()
+        try:
+            for _ in range(2):  # Neither says `closed` any more when the first change is made.
+                self.write(revision)
+            self._file.sync()
+        except OSError:
+            self.close()
+            raise
 
     def write(self, revision: int, closed: FileDigest | None = None) -> None:
         """Record a committed revision. Not durable by itself, and need not be."""

@@ -167,7 +167,7 @@ class SqliteMetadata:
         """Close the file, and record its digest if all changes are in it."""
         self._connected().close()
         try:
-            if self._failed is None:
+            if self._failed is None and self._checkpoint.is_open:
                 digest = file_digest(self._filesystem, self.path)
                 self._checkpoint.finish(self._revision, digest)
         except OSError as error:  # The next start opens it as after a crash.
