@@ -71,7 +71,7 @@ from millstream.storage.disk.background_tasks import BackgroundTasks
 from millstream.storage.disk.errors import transient_error
 from millstream.storage.disk.executor import Executor
 from millstream.storage.disk.io_throttle import IoThrottle
-from millstream.storage.files.partition_metadata import PartitionMetadata
+from millstream.storage.files.partition_metadata import AgeMark, PartitionMetadata
 from millstream.storage.recovery.log_recovery import RecoveredLog
 from millstream.storage.retention.eviction import Eviction, next_age_mark, plan_eviction
 from millstream.storage.retention.key_deletions import (
@@ -530,8 +530,11 @@ class Log:
         """Delete all records before `offset` because of retention. Durable when this returns.
 
         Like `delete_before`, except that readers below `offset` get a gap with this reason, and
-        that the removal hooks are consulted first.
+        that the removal hooks are consulted first. What stays is synced before files are removed,
+        in every class: a power cut must not leave less than the limits allow.
         """
+        if self.config.durability is not Durability.EPHEMERAL:
+            await self.flush(until=self.end_offset)
         await self._start.evict_before(offset, reason)
 
     def plan_eviction(self) -> Eviction | None:
@@ -554,22 +557,23 @@ class Log:
         that the limits leave out. What the log showed with other limits does not come back.
         """
         self._has_begun_retention = True
-        self._start.begin_caps()
-        if self.offline is None:
-            await self._context.metadata_file.run_exclusive(
-                self._start.change_caps(caps_of(self.config))
-            )
+        is_writable = self.offline is None
+        await self._start.begin_caps(caps_of(self.config), is_writable=is_writable)
 
-    async def mark_age(self) -> None:
-        """Note how old the records are that the log has now, if it is time for that."""
-        mark = next_age_mark(
+    def next_age_mark(self) -> AgeMark | None:
+        """Return how old the records are that the log has now, if it is time to note that."""
+        if self.end_offset <= self.start_offset or self.offline is not None:
+            return None
+        return next_age_mark(
             self.partition.age_marks,
             committed=self.end_offset,
             config=self.config,
             now_ms=self._retention_now_ms(),
         )
-        if mark is not None and self.end_offset > self.start_offset:
-            await self._start.add_age_mark(mark)
+
+    async def add_age_mark(self, mark: AgeMark) -> None:
+        """Note how old records are. Durable when this returns; if it fails, they live longer."""
+        await self._start.add_age_mark(mark)
 
     @property
     def needed_offset(self) -> int | None:
@@ -637,19 +641,23 @@ class Log:
         this returns. The first acknowledgement of class `fsync` promises that everything before it
         is durable too.
         """
-        await self._context.metadata_file.run_exclusive(self._reconfigure(config))
-
-    async def _reconfigure(self, config: LogConfig) -> None:
+        self._check_class(config)
         if self._has_begun_retention:
             await self._start.change_caps(caps_of(config))
+        await self._context.metadata_file.run_exclusive(self._reconfigure(config))
+
+    def _check_class(self, config: LogConfig) -> None:
+        before, after = self.config.durability, config.durability
+        if before is not after and Durability.EPHEMERAL in (before, after):
+            raise InvalidConfig(
+                f"{self.name} is {before.value} and cannot become {after.value} while it is open"
+            )
+
+    async def _reconfigure(self, config: LogConfig) -> None:
         before, after = self.config.durability, config.durability
         if before is after:
             self._apply_config(config)
             return
-        if Durability.EPHEMERAL in (before, after):
-            raise InvalidConfig(
-                f"{self.name} is {before.value} and cannot become {after.value} while it is open"
-            )
         await self._segments.wait_until_resumed()
         await self._segments.pause_until(self._change_durability(config))
         if self.offline:

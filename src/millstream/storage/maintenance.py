@@ -167,8 +167,9 @@ class Maintenance:
                 if view is not None and self._is_due_to_roll(view):
                     await self._attempt(name, Log.roll)
                     view = self._view(name)
-                if (log := self._store.find(name)) is not None and log.offline is None:
-                    await log.mark_age()
+                log = self._store.find(name)
+                if log is not None and (mark := log.next_age_mark()) is not None:
+                    await self._attempt(name, partial(Log.add_age_mark, mark=mark))
                 if (plan := self._plan(view)) is not None:
                     evict = partial(
                         Log.evict_before, offset=plan.before_offset, reason=plan.gap_reason

@@ -268,8 +268,9 @@ def test_limits_and_age_marks_keep_no_older_release_from_opening_a_log():
     write_partition_metadata(
         filesystem, "/p", PartitionMetadata(caps=Caps(1, 2), age_marks=(AgeMark(3, 4),))
     )
-    content = json.loads(filesystem.content("/p/partition.json"))
-    assert (content["version"], content["caps"], content["age_marks"]) == (1, [1, 2], [[3, 4]])
+    document = json.loads(filesystem.content("/p/partition.json"))
+    content = document["content"]
+    assert (document["version"], content["caps"], content["age_marks"]) == (1, [1, 2], [[3, 4]])
 
 
 def test_deleting_forgets_the_marks_before_the_start():

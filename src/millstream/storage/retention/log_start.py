@@ -23,12 +23,13 @@ Until then the *stored* start, in `partition.json`, is before the one that reade
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from millstream.errors import OffsetOutOfRange, StorageFailed
+from millstream.errors import MillstreamError, OffsetOutOfRange, StorageFailed
 from millstream.storage.disk.errors import transient_error
 from millstream.storage.files.partition_metadata import NO_CAPS, AgeMark, Caps
 from millstream.storage.retention.removal_hooks import RemovalHooks
@@ -73,18 +74,43 @@ class LogStart:
         self._context.counters.evicted_records += offset - state.start_offset
         state.start_at(offset, eviction_reason=reason)
 
-    def begin_caps(self) -> None:
-        """Apply the stored caps from now on. The removal hooks are set."""
+    async def begin_caps(self, caps: Caps, *, is_writable: bool) -> None:
+        """Apply the stored caps, then these, from now on. The removal hooks are set."""
         self._use_caps(self._context.metadata_file.partition.caps)
+        if is_writable:
+            try:
+                await self.change_caps(caps)
+            except MillstreamError as error:
+                # They apply all the same, and are stored when the log is opened again.
+                logger.warning("%s: limits were not stored: %s", self._context.name, error)
+                self._use_caps(caps)
 
     async def change_caps(self, caps: Caps) -> None:
-        """Apply other caps from now on. Durable when this returns; runs exclusively.
+        """Apply other caps from now on. Durable when this returns.
 
-        What the old caps have left out does not come back: the start is made durable too.
+        What the old caps have left out does not come back: the start is made durable too. So it
+        does not move while this runs, as a task of the log: a caller that stops waiting must not
+        leave file and memory in disagreement.
         """
-        context, metadata_file = self._context, self._context.metadata_file
+        await asyncio.shield(self._context.tasks.start(self._change_caps(caps)))
+
+    async def _change_caps(self, caps: Caps) -> None:
+        metadata_file, size_caps = self._context.metadata_file, self._size_caps
         if caps == metadata_file.partition.caps:
             return
+        self._size_caps = None
+        try:
+            # Outside the exclusive section: the hooks may need to change the log themselves.
+            if (removal_hooks := self._removal_hooks()) is not None:
+                await removal_hooks.before_removal()
+            await metadata_file.run_exclusive(self._store_caps(caps))
+        except Exception:
+            self._size_caps = size_caps
+            raise
+        self._use_caps(caps)
+
+    async def _store_caps(self, caps: Caps) -> None:
+        context, metadata_file = self._context, self._context.metadata_file
         snapshot = context.state.snapshot
         partition = replace(metadata_file.partition, caps=caps)
         if snapshot.start > partition.start_offset:
@@ -99,7 +125,6 @@ class LogStart:
         except OSError as error:
             failed = StorageFailed(f"{context.name}: the limits were not changed: {error}")
             raise transient_error(context.name, error) or failed from error
-        self._use_caps(caps)
         self.remove_dead_segments()
 
     def _use_caps(self, caps: Caps) -> None:
