@@ -365,6 +365,10 @@ class DeadlineExceeded(Unavailable):
     """The append was not admitted before its deadline."""
 
 
+class MemoryShortage(Unavailable):
+    """Too many large batches are being decompressed; the request waited in vain for memory."""
+
+
 class Busy(Unavailable):
     """A concurrent change is in progress; try again in a moment."""
 
@@ -479,6 +483,10 @@ class CorruptData(MillstreamError):
 
 class CorruptBatch(CorruptData):
     """A batch is truncated, fails its checksum or contradicts its neighbours."""
+
+
+class OversizedBody(CorruptBatch):
+    """The records of a stored batch take more memory, decompressed, than the node allows."""
 
 
 class CorruptFile(CorruptData):

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 
 from millstream.broker.groups.coordinator import GroupCoordinator
 from millstream.broker.loop_timers import LoopTimers
+from millstream.broker.partition.batch_opener import BatchOpener, DecompressionBudget
 from millstream.broker.partition.partition import Partition
 from millstream.broker.problems import Problem, ProblemCode
 from millstream.broker.queues.queues import WorkQueues
@@ -72,6 +73,8 @@ class Broker:
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata)
         self.appends = RecordAppender(clock)
+        self.opener = BatchOpener(DecompressionBudget(config, timers=timers))
+        """Decompresses batches for all partitions, within one budget of memory."""
         self.topics = Topics(
             metadata=metadata, store=store, config=config, make_partition=self._make_partition
         )
@@ -241,6 +244,7 @@ class Broker:
             config=topic.config,
             clock=self.clock,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
+            opener=self.opener,
         )
 
     def _expire(self) -> None:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
-from millstream.records.batch import BatchHeader, split
+from millstream.errors import OversizedBody
+from millstream.records.batch import BatchHeader, Bytes, split
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX
 from millstream.records.control import read_marker
 from millstream.records.iterate import records_of
 from millstream.records.record import Gap, StoredRecord
-
-T = TypeVar("T")
 
 BATCHES_BYTES_MAX = 256 * 1024
 """Bytes that are read from a log at once; a single batch may be larger."""
@@ -30,9 +29,6 @@ BATCHES_BYTES_MAX = 256 * 1024
 READS_MAX = 64
 """Reads of a log for one page. A range without visible records, such as aborted ones, may be as
 long as the log: the cursor moves over it in steps of about 16 MiB."""
-
-INLINE_BYTES_MAX = 64 * 1024
-"""Uncompressed batches up to this size are decoded on the event loop, others in a thread."""
 
 
 class RecordPage(NamedTuple):
@@ -71,7 +67,7 @@ async def read_page(
         fetched = partition.reader.read(cursor, size_max=BATCHES_BYTES_MAX, is_committed_only=True)
         if not fetched.parts:
             break
-        cursor = await inline_or_in_thread(fetched, partial(page.take, fetched, cursor))
+        cursor = await partition.opener.run(fetched.parts, partial(page.take, fetched, cursor))
         if page.is_full:
             break
     return RecordPage(tuple(page.records), cursor, partition.high_watermark, gap)
@@ -87,19 +83,30 @@ class _PageBuilder:
         self._size = 0
         self.is_full = False
 
-    def take(self, fetched: FetchResult, cursor: int) -> int:
-        """Add the records from `cursor` on; return the next cursor."""
-        records = self.records
-        for record in committed_records(fetched):
-            if record.offset < cursor:
-                continue
-            self._size += size_of(record)
-            if records and (len(records) == self._limit or self._size > self._size_max):
-                self.is_full = True
-                return max(cursor, records[-1].offset + 1)
-            records.append(record)
-        self.is_full = len(records) >= self._limit or self._size >= self._size_max
-        return fetched.next_offset
+    def take(self, fetched: FetchResult, cursor: int, size_max: int) -> int:
+        """Add the records from `cursor` on; return the next cursor.
+
+        Has no effect if it raises `OversizedBody` because of a batch of more than `size_max` bytes.
+        """
+        records, size = self.records.copy(), self._size
+        next_offset, is_full = fetched.next_offset, False
+        try:
+            for record in committed_records(fetched, size_max=size_max):
+                if record.offset < cursor:
+                    continue
+                size += size_of(record)
+                if records and (len(records) == self._limit or size > self._size_max):
+                    next_offset, is_full = max(cursor, records[-1].offset + 1), True
+                    break
+                records.append(record)
+        except OversizedBody:
+            if not records or size_max < BODY_SIZE_MAX:
+                raise
+            # The page ends before the batch that is too large; the next one reports it.
+            next_offset, is_full = max(cursor, records[-1].offset + 1), True
+        self.records, self._size = records, size
+        self.is_full = is_full or len(records) >= self._limit or size >= self._size_max
+        return next_offset
 
 
 def size_of(record: StoredRecord) -> int:
@@ -110,18 +117,25 @@ def size_of(record: StoredRecord) -> int:
     return size
 
 
-async def inline_or_in_thread(fetched: FetchResult, work: Callable[[], T]) -> T:
-    """Decode batches by calling `work`: on the event loop if that is quick, else in a thread."""
-    if fetched.size <= INLINE_BYTES_MAX and not any(map(_is_compressed, fetched.parts)):
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+def committed_records(fetched: FetchResult, *, size_max: int) -> Iterator[StoredRecord]:
+    """Yield the records of batches that were read with `is_committed_only`, in order.
 
-
-def committed_records(fetched: FetchResult) -> Iterator[StoredRecord]:
-    """Yield the records of batches that were read with `is_committed_only`, in order."""
+    Raises `OversizedBody` at a batch that decompresses to more than `size_max` bytes.
+    """
     for header, batch, is_visible in committed_batches(fetched):
         if is_visible:
-            yield from records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+            yield from records_of(header, open_stored(header, batch, size_max=size_max))
+
+
+def open_stored(header: BatchHeader, batch: memoryview, *, size_max: int) -> Bytes:
+    """Return the decompressed records of a stored batch; the error says where the next one is."""
+    try:
+        return open_body(header, batch, size_max=size_max)
+    except OversizedBody as error:
+        raise OversizedBody(
+            f"batch at offset {header.base_offset} cannot be decoded, the next one is at"
+            f" {header.next_offset}: {error}"
+        ) from error
 
 
 def committed_batches(fetched: FetchResult) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
@@ -147,10 +161,6 @@ def _note_aborted(
     """Hide the producers of aborted transactions that start before the end of a batch."""
     while aborted and aborted[-1].first_offset <= header.last_offset:
         hidden.add(aborted.pop().producer_id)
-
-
-def _is_compressed(part: memoryview) -> bool:
-    return any(header.codec for header, _ in split(part))
 
 
 class NewRecordsWaiter:

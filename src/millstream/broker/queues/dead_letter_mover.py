@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
 from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.decisions import exhausted_jobs, is_returned_by_worker
 from millstream.broker.queues.events import (
     DeadLettersIntended,
@@ -38,11 +40,13 @@ from millstream.config.schema import KIB
 from millstream.errors import (
     InvalidTimestamp,
     MillstreamError,
+    OversizedBody,
     RequestError,
     TopicExists,
     UnknownTopic,
 )
 from millstream.records.batch import split
+from millstream.records.compression import BODY_SIZE_MAX
 from millstream.records.iterate import read_records
 from millstream.records.record import Record, StoredRecord
 
@@ -280,13 +284,24 @@ class DeadLetterMover:
             fetched = partition.reader.read(cursor, size_max=_READ_BYTES_MAX)
             if not fetched.parts:
                 break
-            for part in fetched.parts:
-                for header, batch in split(part):
-                    if not header.is_control:
-                        records = read_records(batch)
-                        positions.update(position for r in records if (position := self._origin(r)))
+            work = partial(self._origins, fetched)
+            positions |= await partition.opener.run(fetched.parts, work)
             cursor = fetched.next_offset
             await asyncio.sleep(0)
+        return positions
+
+    def _origins(self, fetched: FetchResult, size_max: int) -> set[JobPosition]:
+        """Return the jobs of this queue whose letters are in these batches."""
+        positions: set[JobPosition] = set()
+        for part in fetched.parts:
+            for header, batch in split(part):
+                try:
+                    records = [] if header.is_control else read_records(batch, size_max=size_max)
+                except OversizedBody:
+                    if size_max < BODY_SIZE_MAX:
+                        raise
+                    continue  # A batch with a letter of ours is not that large.
+                positions.update(position for r in records if (position := self._origin(r)))
         return positions
 
     def _origin(self, record: StoredRecord) -> JobPosition | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
-from millstream.broker.partition.record_page import committed_batches, inline_or_in_thread
+from millstream.broker.partition.record_page import committed_batches, open_stored
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.fresh_jobs import FreshJobs, JobChunk
 from millstream.config.schema import KIB, MIB
-from millstream.records.body import open_body
-from millstream.records.compression import BODY_SIZE_MAX
 from millstream.records.iterate import records_of
 from millstream.records.record import StoredRecord
 
@@ -68,7 +67,7 @@ class ReadAhead:
         )
         if not fetched.parts:
             return False
-        chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, cursor, end))
+        chunk = await self.partition.opener.run(fetched.parts, partial(_open, fetched, cursor, end))
         if self.jobs is jobs and jobs.end == end:  # Else it was cleared meanwhile.
             self._bytes = fetched.size if not jobs.count else self._bytes + fetched.size
             jobs.add(chunk)
@@ -81,11 +80,7 @@ def _is_same(removals: tuple[int, object] | None, other: tuple[int, object] | No
     return removals[0] == other[0] and removals[1] is other[1]
 
 
-def _batch_opener(fetched: FetchResult, cursor: int, begin: int) -> Callable[[], JobChunk]:
-    return lambda: _open(fetched, cursor, begin)
-
-
-def _open(fetched: FetchResult, cursor: int, begin: int) -> JobChunk:
+def _open(fetched: FetchResult, cursor: int, begin: int, size_max: int) -> JobChunk:
     """Decode batches from `cursor` on; offsets from `begin` up to it were deleted."""
     records: list[StoredRecord] = []
     removed: dict[int, int] = {}
@@ -100,7 +95,7 @@ def _open(fetched: FetchResult, cursor: int, begin: int) -> JobChunk:
     for header, batch, is_shown in committed_batches(fetched):
         skip_to(header.base_offset)
         if is_shown:
-            stored = records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+            stored = records_of(header, open_stored(header, batch, size_max=size_max))
             is_dense = header.record_count == header.last_offset_delta + 1
             if is_dense and header.base_offset >= cursor:
                 records += stored
@@ -146,7 +141,8 @@ async def read_offsets(
         fetched = partition.reader.read(offset, size_max=1, is_committed_only=True)
         if not fetched.parts:
             break
-        chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, offset, offset))
+        work = partial(_open, fetched, offset, offset)
+        chunk = await partition.opener.run(fetched.parts, work)
         by_offset = {record.offset: record for record in chunk.records}
         size += fetched.size
         end = max(fetched.next_offset, offset + 1)

@@ -82,6 +82,7 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.LogClosed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.CorruptData: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.OversizedBody: ErrorCode.MESSAGE_TOO_LARGE,
     }
 )
 
@@ -95,6 +96,7 @@ _PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
     ErrorCode.INVALID_REQUEST: errors.InvalidRequest,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
     ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,
+    ErrorCode.MESSAGE_TOO_LARGE: errors.BatchTooLarge,
 }
 """Codes that several errors share, with the error that a client raises."""
 
