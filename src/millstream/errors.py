@@ -390,6 +390,10 @@ class DeadlineExceeded(Unavailable):
         return DeadlineExceeded, (str(self), self.kind)
 
 
+class MemoryShortage(Unavailable):
+    """Too many large batches are being decompressed; the request waited in vain for memory."""
+
+
 class Busy(Unavailable):
     """A concurrent change is in progress; try again in a moment."""
 
@@ -512,6 +516,10 @@ class CorruptData(MillstreamError):
 
 class CorruptBatch(CorruptData):
     """A batch is truncated, fails its checksum or contradicts its neighbours."""
+
+
+class OversizedBody(CorruptBatch):
+    """The records of a stored batch take more memory, decompressed, than the node allows."""
 
 
 class DamagedRecords(CorruptData):

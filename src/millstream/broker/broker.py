@@ -22,6 +22,7 @@ from millstream.broker.dynamic_configs import DynamicConfigs
 from millstream.broker.groups.coordinator import GroupCoordinator
 from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.loop_timers import LoopTimers
+from millstream.broker.partition.batch_opener import BatchOpener, DecompressionBudget
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.seen_ids import greatest_producer_id
 from millstream.broker.problems import Problem, ProblemCode
@@ -81,6 +82,8 @@ class Broker:
         self.quotas = Quotas(metadata, defaults=defaults_of(config))
         self.producer_ids = ProducerIds(metadata, self._find_producer_ids)
         self.appends = RecordAppender(clock)
+        self.opener = BatchOpener(DecompressionBudget(config, timers=timers))
+        """Decompresses batches for all partitions, within one budget of memory."""
         self.topics = Topics(
             metadata=metadata, store=store, config=config, make_partition=self._make_partition
         )
@@ -273,6 +276,7 @@ class Broker:
             config=topic.config,
             clock=self.clock,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
+            opener=self.opener,
         )
 
     async def _find_producer_ids(self) -> int:

@@ -417,6 +417,16 @@ class BrokerConfig(_Limited):
     producer_id_expiration_ms: int = 1 * DAY_MS
     """How long a partition remembers an idle producer."""
 
+    decompression_bytes_max: int = 256 * MIB
+    """Memory for batches that are decompressed at the same time, for all readers of single records
+    together: HTTP and live clients, queues, streams, lookups by time, and checks of appended
+    batches. A batch takes up to twice its decompressed size, which is at most 64 MiB; up to 1 MiB
+    it is not counted. Beyond this, requests wait. Kafka consumers decompress for themselves.
+    """
+
+    decompression_wait_ms_max: int = 10_000
+    """How long a request waits for memory to decompress a batch before it fails."""
+
     limit_producer_bytes_per_second: int | None = None
     """Bytes that a client may append per second, if no quota applies to it."""
 
@@ -456,6 +466,8 @@ class BrokerConfig(_Limited):
         "transactional_id_expiration_ms": (1, 2**53),
         "publication_expiration_ms": (1, 2**53),
         "producer_id_expiration_ms": (1, 2**53),
+        "decompression_bytes_max": (128 * MIB, 1024 * GIB),
+        "decompression_wait_ms_max": (1, 600_000),
         "limit_producer_bytes_per_second": (1, 2**53),
         "limit_consumer_bytes_per_second": (1, 2**53),
         "limit_request_percent": (1, 100_000),
@@ -495,9 +507,14 @@ class KafkaConfig(_Limited):
     """Requests of one connection that are processed at once; beyond this, no more are read."""
 
     output_bytes_max: int = 512 * KIB
-    """Bytes of responses that may wait for one client to read them; beyond this, no more of its
-    requests are started. One response may exceed it: records are sent from the files in which they
-    are stored.
+    """Memory of the requests of one connection that are in flight, and of their responses; beyond
+    this, no more of its requests are started. One response may exceed it.
+    """
+
+    responses_bytes_max: int = 256 * MIB
+    """Memory of requests in flight, and of responses that wait to be read, over all connections. A
+    fetch gets at most an eighth of what is left of it, or one batch. Beyond this, fetches that wait
+    for new records are answered, and clients that do not read are disconnected.
     """
 
     output_ms_max: int = 60_000
@@ -525,6 +542,7 @@ class KafkaConfig(_Limited):
         "request_ms_max": (100, 2**31 - 1),
         "requests_in_flight_max": (1, 100_000),
         "output_bytes_max": (64 * KIB, 1 * GIB),
+        "responses_bytes_max": (1 * MIB, 64 * GIB),
         "output_ms_max": (100, 2**31 - 1),
         "receive_bytes_max": (1 * MIB, 64 * GIB),
         "fetch_bytes_max": (1 * KIB, 1 * GIB),

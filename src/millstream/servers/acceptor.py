@@ -27,6 +27,9 @@ PAUSE_SECONDS = 0.2
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+"""Not on every system."""
+
 
 class ConnectionLimits(Protocol):
     """The settings of a server that the acceptor obeys."""
@@ -57,12 +60,14 @@ class Acceptor:
         on_refused: Callable[[str], None],
         refusal: bytes = b"",
         descriptor_share: float | None = None,
+        unsent_bytes_max: int | None = None,
     ) -> None:
         """Create an acceptor that does not listen yet.
 
         `on_refused` is called with the limit that a refused connection exceeds: `connections`,
         `descriptors` or `address`; the client is sent `refusal`. `descriptor_share` is the part of
-        the descriptors of the process that connections may take.
+        the descriptors of the process that connections may take. `unsent_bytes_max` limits what
+        the kernel takes of a connection's output before it can be sent, which may be megabytes.
         """
         self.is_exhausted = False
         """Whether no descriptor was left for the last connection."""
@@ -72,6 +77,7 @@ class Acceptor:
         self._on_refused = on_refused
         self._refusal = refusal
         self._descriptor_share = descriptor_share
+        self._unsent_bytes_max = unsent_bytes_max
         self._descriptors_max: int | None = None
         self._socket: socket.socket | None = None
         self._connecting: Counter[str] = Counter()
@@ -84,6 +90,9 @@ class Acceptor:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             self._descriptors_max = max(1, int(soft * self._descriptor_share))
         self._socket = await _listening_socket(host, port)
+        if self._unsent_bytes_max is not None and _NOTSENT_LOWAT is not None:
+            # Connections inherit it.
+            self._socket.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._unsent_bytes_max)
         self._resume()
         bound_port: int = self._socket.getsockname()[1]
         return bound_port

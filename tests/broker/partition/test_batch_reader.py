@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.broker.partition.batch_reader import cut_at, read_batches
+from millstream.broker.partition.batch_reader import FirstBatchCache, cut_at, read_batches
 from millstream.broker.partition.results import FetchResult
 from millstream.config.schema import Durability
 from millstream.records.batch import HEADER_SIZE, decode_header, seal, split
@@ -62,7 +62,7 @@ class Batches:
 
     def get(self, offset: int, **options):
         options = {"end_offset": self.end_offset, "size_max": 1 << 20, "is_first": True} | options
-        return read_batches(self, offset, **options)
+        return read_batches(self, offset, first_batch=FirstBatchCache(), **options)
 
 
 def counts(got) -> list[int]:

@@ -121,7 +121,7 @@ def test_a_batch_that_claims_more_records_than_fit_takes_no_offsets():
     batch = changed(changed(SOUND, COUNT, ">i", count), DELTA, ">i", count - 1)
     with pytest.raises(InvalidRecord, match=f"{count} records do not fit in {len(SOUND) - 61}"):
         check(batch)
-    with pytest.raises(InvalidRecord, match="2147483647 records do not fit in 268435456 bytes"):
+    with pytest.raises(InvalidRecord, match="2147483647 records do not fit in 67108864 bytes"):
         check(changed(batch, ATTRIBUTES, ">h", Codec.GZIP))
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from millstream.broker.partition import record_page as difference
 from millstream.broker.partition.record_page import NewRecordsWaiter, RecordPage, read_page
-from millstream.broker.partition.results import FetchResult
 from millstream.errors import DamagedRecords, OffsetOutOfRange
 from millstream.records.batch import decode_header, seal, split
 from millstream.records.compression import Codec
@@ -92,21 +91,16 @@ def test_no_more_is_opened_than_is_asked_for(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_packed_batches_are_opened_in_a_thread_wherever_they_lie(monkeypatch, codec) -> None:
+def test_packed_batches_are_opened_in_a_thread_wherever_they_lie(codec) -> None:
     async def scenario(bench: Bench) -> None:
         await append(bench.partition, batch(b"a"))
-        await append(bench.partition, batch(b"b", codec=codec))
-        loop = asyncio.get_running_loop()
-        threads: list[Any] = []
-        real = loop.run_in_executor
-
-        def run_in_executor(pool: Any, work: Any) -> Any:
-            threads.append(work)
-            return real(pool, work)
-
-        monkeypatch.setattr(loop, "run_in_executor", run_in_executor)
-        assert offsets(await read(bench, 0)) == [0, 1]
-        assert len(threads) == 1
+        await append(bench.partition, batch(b"b" * 100_000, codec=codec))
+        bench.background.is_held = True
+        reading = asyncio.ensure_future(read(bench, 0))
+        await turns()
+        assert bench.background.waiting == 1
+        bench.background.let_go()
+        assert offsets(await reading) == [0, 1]
 
     run(scenario)
 
@@ -116,20 +110,21 @@ def test_retention_that_comes_while_batches_are_opened_skips_nothing_in_silence(
 ) -> None:
     """The log can change between two reads of one page, while a thread decodes batches."""
     monkeypatch.setattr(difference, "BATCHES_BYTES_MAX", 1)
-    real = difference.inline_or_in_thread
 
     async def scenario(bench: Bench) -> None:
         for _ in range(6):
             await append(bench.partition, batch(b"x" * 900))
         evictions = [4]
 
-        async def off_loop(fetched: FetchResult, work: Any) -> Any:
-            done = await real(fetched, work)
+        real = bench.partition.opener.run
+
+        async def off_loop(parts: Any, work: Any) -> Any:
+            done = await real(parts, work)
             if evictions:
                 await bench.store.get("t").evict_before(evictions.pop())
             return done
 
-        monkeypatch.setattr(difference, "inline_or_in_thread", off_loop)
+        monkeypatch.setattr(bench.partition.opener, "run", off_loop)
         found = await read(bench, 0)
         assert (offsets(found), found.gap, found.next_offset) == ([0], None, 1)
         found = await read(bench, 1)
@@ -140,7 +135,6 @@ def test_retention_that_comes_while_batches_are_opened_skips_nothing_in_silence(
 
 def test_retention_that_comes_twice_before_a_record_is_seen_is_one_gap(monkeypatch) -> None:
     monkeypatch.setattr(difference, "BATCHES_BYTES_MAX", 1)
-    real = difference.inline_or_in_thread
 
     async def scenario(bench: Bench) -> None:
         for number in range(3):
@@ -149,12 +143,14 @@ def test_retention_that_comes_twice_before_a_record_is_seen_is_one_gap(monkeypat
         log = bench.store.get("t")
         await log.evict_before(2)
 
-        async def off_loop(fetched: FetchResult, work: Any) -> Any:
-            done = await real(fetched, work)
+        real = bench.partition.opener.run
+
+        async def off_loop(parts: Any, work: Any) -> Any:
+            done = await real(parts, work)
             await log.evict_before(6)
             return done
 
-        monkeypatch.setattr(difference, "inline_or_in_thread", off_loop)
+        monkeypatch.setattr(bench.partition.opener, "run", off_loop)
         found = await read(bench, 0)
         assert (offsets(found), tuple(found.gap or ())) == ([6], (0, 5, "retention"))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import MalformedRequest
 from millstream.servers.kafka.block_pool import BLOCK_SIZE, BlockPool
-from millstream.servers.kafka.frame_receiver import FRAME_SIZE_MIN, FrameReceiver
+from millstream.servers.kafka.frame_receiver import FRAME_SIZE_MIN, Frame, FrameReceiver
 
 MIB = 1024 * 1024
 
@@ -28,6 +28,11 @@ def make(*, bytes_max: int = 512 * MIB, frame_size_max: int = 100 * MIB):
     return blocks, FrameReceiver(blocks, frame_size_max=frame_size_max)
 
 
+def cut(receiver: FrameReceiver) -> list[Frame]:
+    """Cut all frames of the backlog."""
+    return list(iter(receiver.next_frame, None))
+
+
 def feed(receiver: FrameReceiver, data: bytes, piece: int) -> list[bytes]:
     """Feed `data` in pieces of at most `piece` bytes; release each frame at once."""
     found, position = [], 0
@@ -37,7 +42,8 @@ def feed(receiver: FrameReceiver, data: bytes, piece: int) -> list[bytes]:
         count = min(piece, len(space), len(data) - position)
         space[:count] = data[position : position + count]
         position += count
-        for frame, block in receiver.received(count):
+        receiver.received(count)
+        for frame, block in cut(receiver):
             found.append(bytes(frame))
             block.release()
     return found
@@ -64,7 +70,8 @@ def test_frames_of_all_sizes_come_out_in_order_and_all_memory_comes_back(sizes, 
         count = min(piece, len(space))
         space[:count] = data[position : position + count]
         position += count
-        for frame, block in receiver.received(count):
+        receiver.received(count)
+        for frame, block in cut(receiver):
             found.append(bytes(frame))
             block.release()
         assert receiver.has_capacity()
@@ -77,7 +84,8 @@ def test_a_frame_keeps_its_bytes_while_others_arrive():
     first, second = body(1000, 1), body(1000, 2)
     space = receiver.space()
     space[: len(framed(first))] = framed(first)
-    ((kept, _),) = receiver.received(len(framed(first)))
+    receiver.received(len(framed(first)))
+    ((kept, _),) = cut(receiver)
     assert feed(receiver, framed(second) * 300, 4096) == [second] * 300
     assert bytes(kept) == first
 
@@ -86,7 +94,8 @@ def test_a_frame_is_a_view_of_what_arrived_and_not_a_copy():
     _, receiver = make()
     space = receiver.space()
     space[:104] = framed(body(100))
-    ((frame, block),) = receiver.received(104)
+    receiver.received(104)
+    ((frame, block),) = cut(receiver)
     assert block.view.obj is frame.obj
 
 
@@ -98,11 +107,13 @@ def test_reads_go_behind_frames_that_are_in_use_and_to_the_start_when_none_is():
         assert len(space) == BLOCK_SIZE - 104 * number
         space[:104] = framed(body(100, number))
         receiver.received(104)
+        cut(receiver)
     for _ in range(3):
         first.release()
     assert blocks.reading is first
     receiver.space()[:104] = framed(body(100))
-    ((_, block),) = receiver.received(104)
+    receiver.received(104)
+    ((_, block),) = cut(receiver)
     block.release()
     receiver.space()[:104] = framed(body(100))
     receiver.received(104)
@@ -123,8 +134,12 @@ def test_frames_before_a_bad_size_give_their_memory_back():
     blocks, receiver = make(frame_size_max=1000)
     data = framed(body(100)) + struct.pack(">i", -1)
     receiver.space()[: len(data)] = data
+    receiver.received(len(data))
+    frame = receiver.next_frame()
+    assert frame is not None
+    frame[1].release()
     with pytest.raises(MalformedRequest):
-        receiver.received(len(data))
+        receiver.next_frame()
     receiver.close()
     assert blocks.used_bytes == BLOCK_SIZE
 
@@ -135,7 +150,8 @@ def test_a_claim_alone_allocates_next_to_nothing():
     for receiver in receivers:
         receiver.space()[:4] = struct.pack(">i", 100 * MIB)
         before = blocks.used_bytes
-        assert receiver.received(4) == []
+        receiver.received(4)
+        assert not receiver.has_backlog
         assert blocks.used_bytes - before <= 16 * 1024, "each, so that a failure costs little too"
 
 

@@ -7,11 +7,21 @@ import struct
 
 from millstream.config.schema import KafkaConfig
 from millstream.errors import MalformedRequest
+from millstream.servers.kafka.backlogs import (
+    ARRIVAL_REQUESTS_MAX,
+    SLICE_REQUESTS_MAX,
+    TURN_REQUESTS_MAX,
+    Backlogs,
+)
 from millstream.servers.kafka.block_pool import BLOCK_SIZE, BlockPool
 from millstream.servers.kafka.counters import KafkaCounters
 from millstream.servers.kafka.deferred_response import DeferredResponse
-from millstream.servers.kafka.kafka_protocol import TURN_REQUESTS_MAX, KafkaProtocol
+from millstream.servers.kafka.fetch_session import FetchSessions
+from millstream.servers.kafka.kafka_protocol import KafkaProtocol
 from millstream.servers.kafka.pending_request import PendingRequest
+from millstream.servers.kafka.response_memory import ResponseMemory
+
+MIB = 1024 * 1024
 
 
 class FakeTransport(asyncio.Transport):
@@ -21,18 +31,20 @@ class FakeTransport(asyncio.Transport):
         self.is_reading = True
         self.is_aborted = self.is_closed = False
         self.unread = 0
+        self.on_write = lambda: None
 
     def get_extra_info(self, name, default=None):
         return ("10.0.0.1", 4242)
 
     def set_write_buffer_limits(self, high=None, low=None):
-        self.high = high
+        self.high, self.low = high, low
 
     def get_write_buffer_size(self):
         return self.unread
 
     def write(self, data):
         self.sent.append(bytes(data))
+        self.on_write()
 
     def writelines(self, parts):
         self.sent.append(b"".join(parts))
@@ -56,6 +68,11 @@ class FakeListener:
     def __init__(self, config: KafkaConfig | None = None, *, is_full=False):
         self.config = config or KafkaConfig()
         self.blocks = BlockPool(bytes_max=self.config.receive_bytes_max)
+        self.backlogs = Backlogs()
+        self.fetch_sessions = FetchSessions(10)
+        self.response_memory = ResponseMemory(
+            bytes_max=self.config.responses_bytes_max, fetch_sessions=self.fetch_sessions
+        )
         self.counters = KafkaCounters()
         self.dispatcher = self
         self.is_draining = False
@@ -353,3 +370,104 @@ async def test_draining_answers_what_is_under_way_and_then_closes():
     assert connection.begun == [b"hold it!"]
     assert connection.transport.sent == [b"one"]
     assert connection.transport.is_closed
+
+
+# Memory of all connections together.
+
+
+@on_loop
+async def test_many_small_requests_are_cut_when_their_turn_comes():
+    connection = Connection(KafkaConfig(requests_in_flight_max=1))
+    connection.receive(*[b"request!" for _ in range(5000)])
+    assert connection.begun == [b"request!"]
+    blocks = connection.listener.blocks
+    connection.listener.begun[0][1].release()
+    assert blocks.reading.users == 1, "a backlog that waits keeps no block that others share"
+    assert blocks.used_bytes == BLOCK_SIZE + 64 * 1024
+    connection.session.connection_lost(None)
+    assert blocks.used_bytes == BLOCK_SIZE
+
+
+@on_loop
+async def test_connections_with_a_backlog_share_one_turn_and_a_lone_request_waits_for_none():
+    connections = [Connection(KafkaConfig(output_bytes_max=64 * MIB)) for _ in range(20)]
+    for connection in connections[1:]:
+        connection.session._listener = connection.listener = connections[0].listener
+    listener = connections[0].listener
+    for connection in connections[:-1]:
+        connection.receive(*[b"request!" for _ in range(200)])
+    assert len(listener.begun) == TURN_REQUESTS_MAX + 18 * ARRIVAL_REQUESTS_MAX
+    connections[-1].receive(b"lone one")
+    assert listener.begun[-1][0] == b"lone one"
+    before = len(listener.begun)
+    await turn()
+    assert len(listener.begun) - before <= TURN_REQUESTS_MAX
+    for _ in range(2 * 19 * 200 // SLICE_REQUESTS_MAX):
+        await turn()
+    assert len(listener.begun) == 19 * 200 + 1
+
+
+@on_loop
+async def test_requests_in_flight_count_with_what_they_take():
+    connection = Connection(KafkaConfig(output_bytes_max=64 * 1024))
+    connection.receive(*[b"request!" for _ in range(30)])
+    assert len(connection.begun) == 16, "64 KiB, at 4 KiB each"
+    memory = connection.listener.response_memory
+    assert memory.used_bytes == 16 * 4096
+    for number in range(16):
+        connection.answer(number, b"x")
+    await turn()
+    assert len(connection.begun) == 30
+    connection.session.connection_lost(None)
+    assert memory.used_bytes == 0
+    connection.answer(20, b"too late")
+    assert memory.used_bytes == 0
+
+
+@on_loop
+async def test_a_response_counts_until_its_last_byte_is_sent():
+    """A view of its last byte keeps all of it in memory."""
+    connection = Connection()
+    assert (connection.transport.high, connection.transport.low) == (0, 0)
+    memory = connection.listener.response_memory
+    connection.receive(b"request1")
+    connection.answer(0, bytes(MIB))
+    connection.transport.on_write = connection.session.pause_writing
+    await turn()
+    assert memory.used_bytes == MIB
+    connection.session.resume_writing()
+    assert memory.used_bytes == 0
+
+
+@on_loop
+async def test_a_response_gets_a_share_of_the_memory_that_is_left():
+    memory = Connection(KafkaConfig(responses_bytes_max=8 * MIB)).listener.response_memory
+    assert memory.share() == MIB
+    memory.hold(4 * MIB)
+    assert memory.share() == MIB // 2
+    memory.hold(4 * MIB)
+    assert memory.share() == 64 * 1024
+
+
+@on_loop
+async def test_without_memory_waiting_fetches_are_answered_and_stalled_clients_are_closed():
+    connections = [Connection(KafkaConfig(responses_bytes_max=MIB)) for _ in range(3)]
+    for connection in connections[1:]:
+        connection.session._listener = connection.listener = connections[0].listener
+    memory, waiting = (
+        connections[0].listener.response_memory,
+        connections[0].listener.fetch_sessions,
+    )
+    answered = []
+    waiting.waiting[1] = lambda: answered.append(waiting.waiting.pop(1))
+    for number, connection in enumerate(connections):
+        connection.transport.unread = 1000
+        connection.session._unread_bytes = 400_000
+        connection.session.pause_writing()
+        connection.session.stalled_since += number
+        connection.session.note_progress(0.0)
+        connection.transport.unread = 1000 - 500 * (number == 0)  # The first one reads, slowly.
+    await turn()
+    assert len(answered) == 1
+    assert [connection.transport.is_aborted for connection in connections] == [False, True, False]
+    assert memory.used_bytes == 800_000

@@ -23,6 +23,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
+from millstream.broker.partition.batch_opener import INLINE_BYTES_MAX, BatchOpener, sizes_of
 from millstream.broker.partition.batch_validator import BatchValidator
 from millstream.broker.partition.producers.entry import NOTHING, AppendedBatch
 from millstream.broker.partition.producers.states import (
@@ -35,21 +36,22 @@ from millstream.clock import Clock
 from millstream.config.schema import Durability
 from millstream.errors import (
     CorruptBatch,
+    DamagedRecords,
     LogFull,
     MillstreamError,
     OffsetOutOfRange,
+    OversizedBody,
     Unavailable,
 )
 from millstream.records.batch import BatchHeader, Bytes, decode_header, with_append_time
 from millstream.records.control import Marker, build_marker
 from millstream.records.iterate import read_all
 from millstream.storage.append.pending_append import AppendWaiter, OnAdmit
-from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
 
 INLINE_SIZE_MAX = 16 * 1024
-"""Batches up to this size are inspected on the event loop if their topic requires inspection: that
-takes no longer than to wake a thread."""
+"""Batches up to this size are inspected on the event loop if their topic requires inspection, and
+if they are not much larger without compression: that takes no longer than to wake a thread."""
 
 
 class _ClientBatch:
@@ -132,6 +134,18 @@ class _ClientBatch:
             self._waiter.set_exception(exception)
 
 
+def _inspect_inline(
+    validator: BatchValidator, header: BatchHeader, batch: Bytes
+) -> tuple[BatchHeader, Bytes] | None:
+    """Inspect the records on the event loop; return `None` if that would take long."""
+    if len(batch) > INLINE_SIZE_MAX or not sizes_of([(header, batch)]).is_inline:
+        return None
+    try:
+        return validator.inspect(header, batch, size_max=INLINE_BYTES_MAX)
+    except OversizedBody:  # It is larger than it says.
+        return None
+
+
 class _QueuedBatch(NamedTuple):
     """A batch whose records are being inspected, or which arrived after such a batch."""
 
@@ -157,11 +171,11 @@ class PartitionAppender:
         validator: BatchValidator,
         *,
         clock: Clock,
-        background: Executor,
+        opener: BatchOpener,
         refusal: MillstreamError | None = None,
     ) -> None:
         self._log = log
-        self._background = background
+        self._opener = opener
         self._queue: deque[_QueuedBatch] = deque()
         self._duplicates: list[_PendingDuplicate] = []
         self._comparisons: set[asyncio.Task[None]] = set()
@@ -234,24 +248,34 @@ class PartitionAppender:
             self, header, waiter, now_ms, timeout, is_early, expected_marker_offset, on_admit
         )
         must_inspect = validator.must_inspect(header, is_built=is_built)
-        if self._queue or (must_inspect and len(batch) > INLINE_SIZE_MAX):
-            self._enqueue(client_batch, batch, must_inspect=must_inspect)
-        elif must_inspect:
-            self._submit(client_batch, *validator.inspect(header, batch))
-        else:
+        if not must_inspect and not self._queue:
             self._submit(client_batch, header, batch)
+        elif self._queue or (inspected := _inspect_inline(validator, header, batch)) is None:
+            self._enqueue(client_batch, batch, must_inspect=must_inspect)
+        else:
+            self._submit(client_batch, *inspected)
 
     def _enqueue(self, client_batch: _ClientBatch, batch: Bytes, *, must_inspect: bool) -> None:
         """Inspect the records in a thread; submit the batch after all that arrived before it."""
         header = client_batch.header
         prepared: asyncio.Future[tuple[BatchHeader, Bytes]]
         if must_inspect:
-            prepared = self._background.run(partial(self.validator.inspect, header, batch))
+            prepared = asyncio.ensure_future(self._inspect(self.validator, header, batch))
         else:
             prepared = asyncio.get_running_loop().create_future()
             prepared.set_result((header, batch))
         self._queue.append(_QueuedBatch(prepared, client_batch))
         prepared.add_done_callback(self._submit_prepared)
+
+    async def _inspect(
+        self, validator: BatchValidator, header: BatchHeader, batch: Bytes
+    ) -> tuple[BatchHeader, Bytes]:
+        """Inspect the records in a thread."""
+
+        def inspect(size_max: int) -> tuple[BatchHeader, Bytes]:
+            return validator.inspect(header, batch, size_max=size_max)
+
+        return await self._opener.run_in_thread(sizes_of([(header, batch)]), inspect)
 
     def _submit_prepared(self, _: asyncio.Future[tuple[BatchHeader, Bytes]]) -> None:
         while self._queue and self._queue[0].prepared.done():
@@ -310,7 +334,7 @@ class PartitionAppender:
         size_max = self.validator.decompressed_max
         try:
             result = await committed
-            is_same = await self._background.run(
+            is_same = await self._opener.run_large(
                 partial(_is_stored, self._log, first, batch, size_max=size_max)
             )
         except MillstreamError as error:
@@ -421,7 +445,7 @@ def _is_stored(log: Log, first: AppendedBatch, batch: Bytes, *, size_max: int) -
             and (old.key, old.value, old.headers) == (new.key, new.value, new.headers)
             for old, new in pairs
         )
-    except (CorruptBatch, OffsetOutOfRange):  # Deleted by now, or not readable.
+    except (CorruptBatch, DamagedRecords, OffsetOutOfRange):  # Deleted by now, or not readable.
         return False
 
 

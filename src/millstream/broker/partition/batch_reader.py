@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 
 from millstream.broker.partition.results import FetchResult
 from millstream.errors import DamagedRecords
-from millstream.records.batch import HEADER_SIZE, LENGTH_END, decode_header, split
+from millstream.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, decode_header, split
 from millstream.records.filter.batch_filter import FilterRules, filler_batches, filter_batches
 from millstream.storage.log import Log
 
@@ -23,8 +23,34 @@ _COUNT = struct.Struct(">i")
 _COUNT_AT = HEADER_SIZE - _COUNT.size
 
 
+class FirstBatchCache:
+    """The batch in which a log starts, without its records before the start. Threads may share it.
+
+    It is built by decoding the batch, which is done once, and not on the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._cached: tuple[tuple[int, int], memoryview] | None = None
+
+    def get(self, start_offset: int, header: BatchHeader, batch: memoryview) -> memoryview:
+        """Return `batch` without the records before `start_offset`."""
+        key, cached = (start_offset, header.base_offset), self._cached
+        if cached is not None and cached[0] == key:
+            return cached[1]
+        rules = FilterRules(start_offset=start_offset, producers=frozenset({header.base_offset}))
+        remaining = memoryview(b"".join(filter_batches(batch, rules).pieces))
+        self._cached = key, remaining
+        return remaining
+
+
 def read_batches(
-    log: Log, offset: int, *, end_offset: int, size_max: int, is_first: bool
+    log: Log,
+    offset: int,
+    *,
+    end_offset: int,
+    size_max: int,
+    is_first: bool,
+    first_batch: FirstBatchCache,
 ) -> FetchResult:
     """Return the batches from the one that contains `offset` to the last before `end_offset`.
 
@@ -54,7 +80,7 @@ def read_batches(
         if not data:
             break
         if offset < start_offset and not parts:
-            data, next_offset = _starting_at(start_offset, data, next_offset)
+            data, next_offset = _starting_at(start_offset, data, next_offset, first_batch)
         if not parts:
             start, last = _skip_empty(data)
             if start == len(data):
@@ -93,14 +119,14 @@ def _after_deleted(log: Log, offset: int) -> int:
     return offset
 
 
-def _starting_at(offset: int, data: memoryview, next_offset: int) -> tuple[memoryview, int]:
+def _starting_at(
+    offset: int, data: memoryview, next_offset: int, first_batch: FirstBatchCache
+) -> tuple[memoryview, int]:
     """Return `data`, or only its first batch if that has records before `offset`, without those."""
     header = decode_header(data)
     if header.base_offset >= offset or not header.record_count:
         return data, next_offset
-    rules = FilterRules(start_offset=offset, producers=frozenset({header.base_offset}))
-    filtered = b"".join(filter_batches(data[: header.size], rules).pieces)
-    return memoryview(filtered), header.next_offset
+    return first_batch.get(offset, header, data[: header.size]), header.next_offset
 
 
 def cut_at(data: memoryview, end_offset: int) -> tuple[memoryview, int]:

@@ -20,6 +20,7 @@ from millstream.errors import (
     InvalidBatch,
     InvalidRecord,
     InvalidTimestamp,
+    OversizedBody,
     RequestError,
 )
 from millstream.records.batch import (
@@ -40,12 +41,13 @@ from millstream.records.batch import (
     unpack_header,
 )
 from millstream.records.body import RECORD_SIZE_MIN, open_body
-from millstream.records.compression import BODY_SIZE_MAX, Codec, OversizedBody, compress
+from millstream.records.compression import BODY_SIZE_MAX, Codec, compress, declared_size
 from millstream.records.filter.keys.keyless import check_records, keyless_records
 
 DECOMPRESSION_RATIO_MAX = 64
-"""The decompressed size of a batch may be this many times the largest batch of its topic. Text
-shrinks to a tenth, very repetitive text to a fiftieth, a decompression bomb to a thousandth.
+"""If records are inspected, the decompressed size of a batch may be this many times the largest
+batch of its topic, and `BODY_SIZE_MAX`. Text shrinks to a tenth, very repetitive text to a
+fiftieth, a decompression bomb to a thousandth.
 """
 
 _OTHERS_SHOWN = 10
@@ -192,11 +194,17 @@ class BatchValidator:
             raise _offsets_error(base_offset, count, delta + 1, body_size_max)
         if attributes & ~_CLIENT_BITS or codec > _CODEC_MAX:
             raise _attributes_error(attributes)
-        if producer_id == NO_PRODUCER_ID:
-            is_valid = not attributes & TRANSACTIONAL_BIT
-        else:
-            is_valid = producer_id >= 0 and producer_epoch >= 0 and base_sequence >= 0
-        if not is_valid:
+        # No reader would decompress more; most clients declare the size.
+        if codec and (declared_size(codec, memoryview(batch)[HEADER_SIZE:]) or 0) > BODY_SIZE_MAX:
+            raise BatchTooLarge(
+                f"records of a batch must have at most {BODY_SIZE_MAX} bytes without compression,"
+                f" got {declared_size(codec, memoryview(batch)[HEADER_SIZE:])}"
+            )
+        if (
+            attributes & TRANSACTIONAL_BIT
+            if producer_id == NO_PRODUCER_ID
+            else producer_id < 0 or producer_epoch < 0 or base_sequence < 0
+        ):
             raise _producer_error(producer_id, producer_epoch, base_sequence)
         if not self.is_append_time:
             self._check_timestamp(max_ms, now_ms)
@@ -215,17 +223,25 @@ class BatchValidator:
             or (self._codec is not None and header.attributes & CODEC_MASK != self._codec)
         )
 
-    def inspect(self, header: BatchHeader, batch: Bytes) -> tuple[BatchHeader, Bytes]:
-        """Inspect the records; return the batch as it is to be stored. This may take a while."""
+    def inspect(
+        self, header: BatchHeader, batch: Bytes, *, size_max: int = BODY_SIZE_MAX
+    ) -> tuple[BatchHeader, Bytes]:
+        """Inspect the records; return the batch as it is to be stored. This may take a while.
+
+        Raises `OversizedBody` if the records take more than `size_max` bytes, and may take more.
+        """
+        limit = min(size_max, self.decompressed_max)
         try:
             if self._is_compacted:
-                self._check_keys(batch)
+                _check_keys(batch, limit)
             else:
-                check_records(batch, size_max=self.decompressed_max)
+                check_records(batch, size_max=limit)
             if self._codec is not None and header.codec != self._codec:
-                batch = recompress(header, batch, self._codec, size_max=self.decompressed_max)
+                batch = recompress(header, batch, self._codec, size_max=limit)
                 header = decode_header(batch)
         except OversizedBody as error:
+            if size_max < self.decompressed_max:
+                raise
             raise BatchTooLarge(str(error)) from error
         except CorruptBatch as error:
             # Not `InvalidBatch`, upon which Kafka's clients try again: the checksum is correct.
@@ -249,9 +265,10 @@ class BatchValidator:
             return
         raise InvalidTimestamp(f"timestamp is {timestamp_ms} and now is {now_ms}: {rule}")
 
-    def _check_keys(self, batch: Bytes) -> None:
-        if indexes := keyless_records(batch, size_max=self.decompressed_max):
-            raise InvalidBatchRecord(indexes)
+
+def _check_keys(batch: Bytes, size_max: int) -> None:
+    if indexes := keyless_records(batch, size_max=size_max):
+        raise InvalidBatchRecord(indexes)
 
 
 def _format_error(magic: int) -> RequestError:

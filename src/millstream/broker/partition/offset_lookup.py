@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from millstream.broker.partition.batch_opener import BatchOpener
 from millstream.broker.partition.reader import PartitionReader
 from millstream.broker.partition.results import OffsetAndTimestamp
 from millstream.errors import FencedLeaderEpoch, UnknownLeaderEpoch
 from millstream.records.batch import NO_TIMESTAMP
-from millstream.storage.disk.executor import Executor
 from millstream.storage.log import Log
 from millstream.storage.segment.reader import TimestampedOffset
 
@@ -23,10 +23,10 @@ NO_OFFSET = -1
 class OffsetLookup:
     """Finds offsets in one partition."""
 
-    def __init__(self, log: Log, reader: PartitionReader, background: Executor) -> None:
+    def __init__(self, log: Log, reader: PartitionReader, opener: BatchOpener) -> None:
         self._log = log
         self._reader = reader
-        self._background = background
+        self._opener = opener
 
     @property
     def leader_epoch(self) -> int:
@@ -70,7 +70,7 @@ class OffsetLookup:
         self, find: Callable[[], TimestampedOffset | None], *, is_committed_only: bool
     ) -> OffsetAndTimestamp | None:
         end_offset = self._reader.end_offset(is_committed_only=is_committed_only)
-        record = await self._background.run(find)
+        record = await self._opener.run_large(find)
         if record is None or record.offset >= end_offset:
             return None
         leader_epoch = self._log.partition.epoch_at(record.offset)

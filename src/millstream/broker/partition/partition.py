@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from millstream.broker.loop_threads import LoopThreads
 from millstream.broker.partition.appender import PartitionAppender
+from millstream.broker.partition.batch_opener import BatchOpener
 from millstream.broker.partition.batch_validator import BatchValidator, PartitionConfig
 from millstream.broker.partition.offset_lookup import OffsetLookup
 from millstream.broker.partition.producers.recovery import recover_producers
@@ -78,6 +79,7 @@ class Partition:
         clock: Clock,
         producer_id_expiration_ms: int = DAY_MS,
         background: Executor | None = None,
+        opener: BatchOpener | None = None,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -87,6 +89,8 @@ class Partition:
         self._clock = clock
         self._expiration_ms = producer_id_expiration_ms
         self._background = background or LoopThreads()
+        self.opener = opener or BatchOpener(executor=self._background)
+        """Decompresses batches for all who read records of the partition."""
         self._watchers: dict[Callable[[], None], None] = {}
         self._is_queue = False
         self.retention_hold: RetentionHold | None = None
@@ -195,6 +199,7 @@ class Partition:
             states,
             undecided=recovered.undecided,
             prefetcher=self._store.prefetcher,
+            opener=self.opener,
         )
         self._opened = _OpenPartition(
             log,
@@ -204,11 +209,11 @@ class Partition:
                 states,
                 self._validator(),
                 clock=self._clock,
-                background=self._background,
+                opener=self.opener,
                 refusal=damage,
             ),
             reader,
-            OffsetLookup(log, reader, self._background),
+            OffsetLookup(log, reader, self.opener),
             ProducerSnapshotSaver(
                 log,
                 states,

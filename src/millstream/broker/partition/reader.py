@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
-from millstream.broker.partition.batch_reader import read_batches
+from millstream.broker.partition.batch_opener import BatchOpener
+from millstream.broker.partition.batch_reader import FirstBatchCache, read_batches
 from millstream.broker.partition.producers.states import ProducerStates
 from millstream.broker.partition.results import FetchResult, PartitionDescription
-from millstream.errors import DamagedRecords, OffsetOutOfRange
+from millstream.errors import DamagedRecords, MillstreamError, OffsetOutOfRange
 from millstream.records.record import Gap
 from millstream.storage.log import Log
 from millstream.storage.prefetch import ColdRange, Prefetcher
+
+
+class RangeWithDeletions(NamedTuple):
+    """A range of which some records were deleted, so that batches have to be rebuilt to read it."""
+
+    offset: int
+    size_max: int
 
 
 class PartitionReader:
@@ -24,12 +35,15 @@ class PartitionReader:
         *,
         undecided: Sequence[DamagedRecords] = (),
         prefetcher: Prefetcher,
+        opener: BatchOpener,
     ) -> None:
         self._log = log
         self._states = states
         self._undecided = undecided
         """Ranges before damage in which it is unknown which records are committed."""
         self._prefetcher = prefetcher
+        self._opener = opener
+        self._first_batch = FirstBatchCache()
 
     # Offsets.
 
@@ -57,17 +71,38 @@ class PartitionReader:
 
     # Batches.
 
-    def cold_ranges(self, offset: int, *, size_max: int) -> list[ColdRange]:
-        """Return the ranges that such a read would load from the disk: old data, not in memory.
+    def cold_ranges(self, offset: int, *, size_max: int) -> list[ColdRange | RangeWithDeletions]:
+        """Return the ranges that would delay such a read: old data, and batches to be rebuilt.
 
-        A caller on the event loop has them prefetched first.
+        Old data has to be loaded from the disk. Batches with deleted records have to be decoded. A
+        caller on the event loop has them prefetched first.
         """
         log = self._log
-        return self._prefetcher.cold_ranges(log.segments, max(offset, log.start_offset), size_max)
+        ranges: list[ColdRange | RangeWithDeletions] = [
+            *self._prefetcher.cold_ranges(log.segments, max(offset, log.start_offset), size_max)
+        ]
+        if log.masks or offset < log.start_offset:
+            ranges.append(RangeWithDeletions(offset, size_max))
+        return ranges
 
-    async def prefetch(self, ranges: Sequence[ColdRange]) -> None:
-        """Load old data into memory without blocking the event loop."""
-        await self._prefetcher.prefetch(ranges)
+    async def prefetch(self, ranges: Sequence[ColdRange | RangeWithDeletions]) -> None:
+        """Load old data into memory, and rebuild batches, without blocking the event loop."""
+        await self._prefetcher.prefetch([item for item in ranges if isinstance(item, ColdRange)])
+        for item in ranges:
+            if isinstance(item, RangeWithDeletions) and self._log.eviction_floor <= item.offset:
+                with contextlib.suppress(MillstreamError):  # The read itself will report it.
+                    await self._opener.run_large(partial(self._rebuild, item))
+
+    def _rebuild(self, batches: RangeWithDeletions) -> None:
+        """Read a range in a thread, so that its rebuilt batches are cached."""
+        read_batches(
+            self._log,
+            batches.offset,
+            end_offset=self.high_watermark,
+            size_max=batches.size_max,
+            is_first=True,
+            first_batch=self._first_batch,
+        )
 
     def read(
         self, offset: int, *, size_max: int, is_committed_only: bool = False, is_first: bool = True
@@ -92,7 +127,12 @@ class PartitionReader:
         if is_committed_only and self._undecided:
             end_offset = min(end_offset, self._decided_end(offset))
         result = read_batches(
-            log, offset, end_offset=end_offset, size_max=size_max, is_first=is_first
+            log,
+            offset,
+            end_offset=end_offset,
+            size_max=size_max,
+            is_first=is_first,
+            first_batch=self._first_batch,
         )
         if is_committed_only and result.parts:
             aborted = self._states.aborted.between(offset, result.next_offset)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
-from millstream.errors import CorruptBatch, DamagedRecords
+from millstream.errors import CorruptBatch, DamagedRecords, OversizedBody
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX
@@ -23,17 +23,12 @@ from millstream.records.control import read_marker
 from millstream.records.iterate import records_of
 from millstream.records.record import Gap, StoredRecord
 
-T = TypeVar("T")
-
 BATCHES_BYTES_MAX = 256 * 1024
 """Bytes that are read from a log at once; a single batch may be larger."""
 
 READS_MAX = 64
 """Reads of a log for one page. A range without visible records, such as aborted ones, may be as
 long as the log: the cursor moves over it in steps of about 16 MiB."""
-
-INLINE_BYTES_MAX = 64 * 1024
-"""Uncompressed batches up to this size are decoded on the event loop, others in a thread."""
 
 
 class RecordPage(NamedTuple):
@@ -76,7 +71,7 @@ async def read_page(
             )
             if not fetched.parts:
                 break
-            cursor = await inline_or_in_thread(fetched, partial(page.take, fetched, cursor))
+            cursor = await partition.opener.run(fetched.parts, partial(page.take, fetched, cursor))
         except DamagedRecords as damage:
             ends = [record.offset + 1 for record in page.records[-1:]]
             cursor = max(cursor, damage.from_offset, *ends)
@@ -98,19 +93,31 @@ class _PageBuilder:
         self._size = 0
         self.is_full = False
 
-    def take(self, fetched: FetchResult, cursor: int) -> int:
-        """Add the records from `cursor` on; return the next cursor."""
-        records = self.records
-        for record in committed_records(fetched):
-            if record.offset < cursor:
-                continue
-            self._size += size_of(record)
-            if records and (len(records) == self._limit or self._size > self._size_max):
-                self.is_full = True
-                return max(cursor, records[-1].offset + 1)
-            records.append(record)
-        self.is_full = len(records) >= self._limit or self._size >= self._size_max
-        return fetched.next_offset
+    def take(self, fetched: FetchResult, cursor: int, size_max: int) -> int:
+        """Add the records from `cursor` on; return the next cursor.
+
+        Has no effect if it raises `OversizedBody` because of a batch of more than `size_max` bytes.
+        If it raises `DamagedRecords`, the records before these were added.
+        """
+        records, size = self.records.copy(), self._size
+        next_offset, is_full = fetched.next_offset, False
+        damage: DamagedRecords | None = None
+        try:
+            for record in committed_records(fetched, size_max=size_max):
+                if record.offset < cursor:
+                    continue
+                size += size_of(record)
+                if records and (len(records) == self._limit or size > self._size_max):
+                    next_offset, is_full = max(cursor, records[-1].offset + 1), True
+                    break
+                records.append(record)
+        except DamagedRecords as error:
+            damage = error
+        self.records, self._size = records, size
+        self.is_full = is_full or len(records) >= self._limit or size >= self._size_max
+        if damage is not None:
+            raise damage
+        return next_offset
 
 
 def size_of(record: StoredRecord) -> int:
@@ -121,28 +128,29 @@ def size_of(record: StoredRecord) -> int:
     return size
 
 
-async def inline_or_in_thread(fetched: FetchResult, work: Callable[[], T]) -> T:
-    """Decode batches by calling `work`: on the event loop if that is quick, else in a thread."""
-    if fetched.size <= INLINE_BYTES_MAX and not any(map(_is_compressed, fetched.parts)):
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+def committed_records(fetched: FetchResult, *, size_max: int) -> Iterator[StoredRecord]:
+    """Yield the records of batches that were read with `is_committed_only`, in order.
 
-
-def committed_records(fetched: FetchResult) -> Iterator[StoredRecord]:
-    """Yield the records of batches that were read with `is_committed_only`, in order."""
+    Raises `OversizedBody` at a batch that decompresses to more than `size_max` bytes.
+    """
     for header, batch, is_visible in committed_batches(fetched):
         if is_visible:
-            yield from decoded_records(header, batch)
+            yield from decoded_records(header, batch, size_max=size_max)
 
 
-def decoded_records(header: BatchHeader, batch: memoryview) -> Iterator[StoredRecord]:
+def decoded_records(
+    header: BatchHeader, batch: memoryview, *, size_max: int
+) -> Iterator[StoredRecord]:
     """Yield the records of a stored batch; raise `DamagedRecords` if they cannot be decoded.
 
-    The checksum of such a batch is correct: a client sent it so.
+    The checksum of such a batch is correct: a client sent it so. Raises `OversizedBody` if the
+    batch decompresses to more than `size_max` bytes, and may decompress to more.
     """
     try:
-        yield from records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX))
+        yield from records_of(header, open_body(header, batch, size_max=size_max))
     except CorruptBatch as error:
+        if isinstance(error, OversizedBody) and size_max < BODY_SIZE_MAX:
+            raise
         raise DamagedRecords(
             f"batch at offset {header.base_offset}",
             f"records cannot be decoded: {error}",
@@ -174,10 +182,6 @@ def _note_aborted(
     """Hide the producers of aborted transactions that start before the end of a batch."""
     while aborted and aborted[-1].first_offset <= header.last_offset:
         hidden.add(aborted.pop().producer_id)
-
-
-def _is_compressed(part: memoryview) -> bool:
-    return any(header.codec for header, _ in split(part))
 
 
 class NewRecordsWaiter:

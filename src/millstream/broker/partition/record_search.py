@@ -15,7 +15,6 @@ from millstream.broker.partition.record_page import (
     BATCHES_BYTES_MAX,
     READS_MAX,
     committed_records,
-    inline_or_in_thread,
     size_of,
 )
 from millstream.broker.partition.results import FetchResult
@@ -81,8 +80,8 @@ async def search_partition(
             search.reads += 1
             if not fetched.parts:
                 break
-            look = partial(_look, fetched, cursor, to_offset, partition.index, search)
-            cursor = await inline_or_in_thread(fetched, look)
+            look = partial(_look, fetched, cursor, to_offset, index=partition.index, search=search)
+            cursor = await partition.opener.run(fetched.parts, look)
         except MillstreamError:
             if search.scanned == 0:
                 raise
@@ -94,13 +93,18 @@ def _look(
     fetched: FetchResult,
     cursor: int,
     to_offset: int,
+    size_max: int,
+    *,
     index: int,
     search: RecordSearch,
 ) -> int:
-    """Look at the records of some batches from `cursor` on; return the next cursor."""
+    """Look at the records of some batches from `cursor` on; return the next cursor.
+
+    Raises `OversizedBody` if the first batch decompresses to more than `size_max` bytes.
+    """
     position = cursor
     try:
-        for record in committed_records(fetched):
+        for record in committed_records(fetched, size_max=size_max):
             if record.offset < cursor:
                 continue
             if record.offset >= to_offset:
@@ -114,7 +118,7 @@ def _look(
             if search.matches(record):
                 search.found.append((index, record))
                 search.result_bytes += size
-    except MillstreamError:  # A batch is damaged: the next read begins with it.
+    except MillstreamError:  # Damaged, or too large so far: the next read begins with it.
         if position == cursor:
             raise
         return position

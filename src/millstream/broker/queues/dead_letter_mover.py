@@ -16,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
 from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.decisions import (
     exhausted_jobs,
     is_expired,
@@ -45,11 +47,13 @@ from millstream.errors import (
     DamagedRecords,
     InvalidTimestamp,
     MillstreamError,
+    OversizedBody,
     RequestError,
     TopicExists,
     UnknownTopic,
 )
 from millstream.records.batch import decode_header, split
+from millstream.records.compression import BODY_SIZE_MAX
 from millstream.records.iterate import read_records
 from millstream.records.record import Header, Record, StoredRecord
 
@@ -331,13 +335,24 @@ class DeadLetterMover:
             fetched = partition.reader.read(cursor, size_max=_READ_BYTES_MAX)
             if not fetched.parts:
                 break
-            for part in fetched.parts:
-                for header, batch in split(part):
-                    if not header.is_control:
-                        records = _decoded(batch)
-                        positions.update(position for r in records if (position := self._origin(r)))
+            work = partial(self._origins, fetched)
+            positions |= await partition.opener.run(fetched.parts, work)
             cursor = fetched.next_offset
             await asyncio.sleep(0)
+        return positions
+
+    def _origins(self, fetched: FetchResult, size_max: int) -> set[JobPosition]:
+        """Return the jobs of this queue whose letters are in these batches."""
+        positions: set[JobPosition] = set()
+        for part in fetched.parts:
+            for header, batch in split(part):
+                try:
+                    records = [] if header.is_control else read_records(batch, size_max=size_max)
+                except CorruptBatch as error:
+                    if isinstance(error, OversizedBody) and size_max < BODY_SIZE_MAX:
+                        raise
+                    continue  # A batch with a letter of ours can be decoded.
+                positions.update(position for r in records if (position := self._origin(r)))
         return positions
 
     def _origin(self, record: StoredRecord) -> JobPosition | None:
@@ -364,14 +379,6 @@ def _stored_batch(partition: Partition, offset: int) -> bytes | None:
     except DamagedRecords:
         return None
     return bytes(fetched.parts[0]) if fetched.parts else None
-
-
-def _decoded(batch: memoryview) -> list[StoredRecord]:
-    """Return the records of a batch; none if they cannot be decoded, as others wrote it then."""
-    try:
-        return read_records(batch)
-    except CorruptBatch:
-        return []
 
 
 def _is_damage(letter: Record) -> bool:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
-from millstream.broker.partition.record_page import (
-    committed_batches,
-    decoded_records,
-    inline_or_in_thread,
-)
+from millstream.broker.partition.record_page import committed_batches, decoded_records
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.queues.fresh_jobs import FreshJobs, JobChunk
 from millstream.config.schema import KIB, MIB
@@ -77,7 +74,7 @@ class ReadAhead:
             return True
         if not fetched.parts:
             return False
-        chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, cursor, end))
+        chunk = await self.partition.opener.run(fetched.parts, partial(_open, fetched, cursor, end))
         if self.jobs is jobs and jobs.end == end:  # Else it was cleared meanwhile.
             self._bytes = fetched.size if not jobs.count else self._bytes + fetched.size
             self.damage = chunk.damage
@@ -91,11 +88,7 @@ def _is_same(removals: tuple[int, object] | None, other: tuple[int, object] | No
     return removals[0] == other[0] and removals[1] is other[1]
 
 
-def _batch_opener(fetched: FetchResult, cursor: int, begin: int) -> Callable[[], JobChunk]:
-    return lambda: _open(fetched, cursor, begin)
-
-
-def _open(fetched: FetchResult, cursor: int, begin: int) -> JobChunk:
+def _open(fetched: FetchResult, cursor: int, begin: int, size_max: int) -> JobChunk:
     """Decode batches from `cursor` on; offsets from `begin` up to it were deleted.
 
     Ends before the first batch that cannot be decoded.
@@ -114,7 +107,7 @@ def _open(fetched: FetchResult, cursor: int, begin: int) -> JobChunk:
         skip_to(header.base_offset)
         if is_shown:
             try:
-                stored = list(decoded_records(header, batch))
+                stored = list(decoded_records(header, batch, size_max=size_max))
             except DamagedRecords as damage:
                 return JobChunk(records, removed, max(position, cursor), damage)
             is_dense = header.record_count == header.last_offset_delta + 1
@@ -167,7 +160,8 @@ async def read_offsets(
             if not fetched.parts:
                 break
             size += fetched.size
-            chunk = await inline_or_in_thread(fetched, _batch_opener(fetched, offset, offset))
+            work = partial(_open, fetched, offset, offset)
+            chunk = await partition.opener.run(fetched.parts, work)
             by_offset = {record.offset: record for record in chunk.records}
             end, damage = max(fetched.next_offset, offset + 1), chunk.damage
         except DamagedRecords as error:

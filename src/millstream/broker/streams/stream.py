@@ -17,12 +17,11 @@ from functools import partial
 from typing import NamedTuple
 
 from millstream.broker.partition.partition import Partition
-from millstream.broker.partition.record_page import inline_or_in_thread
 from millstream.broker.partition.results import Appended
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.in_flight import InFlight, InFlightAppend
 from millstream.broker.streams.row import StoredStream, StreamRow
-from millstream.broker.streams.write_marks import mark_headers, marks_in
+from millstream.broker.streams.write_marks import mark_headers, read_marks
 from millstream.broker.streams.writer_checkpoint import WriterCheckpoint
 from millstream.broker.streams.writers import (
     DuplicateWrite,
@@ -145,8 +144,8 @@ class DurableStream:
                 continue
             if not fetched.parts:
                 break
-            work = partial(lambda result: list(marks_in(result, partition.topic_id)), fetched)
-            marks = await inline_or_in_thread(fetched, work)
+            work = partial(read_marks, fetched, partition.topic_id)
+            marks = await partition.opener.run(fetched.parts, work)
             for mark, next_offset in marks:
                 self.writers.apply(mark, next_offset)
                 self._writer_checkpoint.apply(mark, next_offset)

@@ -9,13 +9,12 @@ topic: a mark that was copied from another stream, header and all, is ignored.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import msgspec
 
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.streams.writers import WriteMark
-from millstream.errors import CorruptBatch
+from millstream.errors import CorruptBatch, OversizedBody
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
 from millstream.records.compression import BODY_SIZE_MAX
@@ -50,19 +49,30 @@ def without_mark(headers: tuple[Header, ...]) -> tuple[Header, ...]:
     return tuple(header for header in headers if header[0] != MARK_HEADER)
 
 
-def marks_in(fetched: FetchResult, topic_id: uuid.UUID) -> Iterator[tuple[WriteMark, int]]:
-    """Yield the marks of batches, each with the offset after its batch."""
+def read_marks(
+    fetched: FetchResult, topic_id: uuid.UUID, size_max: int
+) -> list[tuple[WriteMark, int]]:
+    """Return the marks of batches, each with the offset after its batch.
+
+    Raises `OversizedBody` at a batch that decompresses to more than `size_max` bytes.
+    """
+    marks = []
     for part in fetched.parts:
         for header, batch in split(part):
-            mark = None if header.is_control else _mark_of(header, batch, topic_id)
+            mark = None if header.is_control else _mark_of(header, batch, topic_id, size_max)
             if mark is not None:
-                yield mark, header.next_offset
+                marks.append((mark, header.next_offset))
+    return marks
 
 
-def _mark_of(header: BatchHeader, batch: memoryview, topic_id: uuid.UUID) -> WriteMark | None:
+def _mark_of(
+    header: BatchHeader, batch: memoryview, topic_id: uuid.UUID, size_max: int
+) -> WriteMark | None:
     try:
-        first = next(records_of(header, open_body(header, batch, size_max=BODY_SIZE_MAX)), None)
-    except CorruptBatch:
+        first = next(records_of(header, open_body(header, batch, size_max=size_max)), None)
+    except CorruptBatch as error:
+        if isinstance(error, OversizedBody) and size_max < BODY_SIZE_MAX:
+            raise
         return None  # A batch with a mark is ours, and can be decoded.
     for name, value in first.headers if first is not None else ():
         if name == MARK_HEADER and value is not None:

@@ -56,6 +56,9 @@ class BrokerCensus:
     repeated_publications: int
     producers: int
     quotas: int
+    decompression_bytes: int
+    decompression_waiting: int
+    decompression_timeouts: int
 
 
 def _groups_in(kind_and_state: tuple[str, str]) -> MetricSample[BrokerCensus]:
@@ -138,6 +141,21 @@ BROKER_METRICS: Sequence[MetricDeclaration[BrokerCensus]] = (
         "Users and clients with quotas.",
         lambda census: census.quotas,
     ),
+    gauge(
+        "millstream_broker_decompression_memory_bytes",
+        "Memory reserved for large batches that are being decompressed.",
+        lambda census: census.decompression_bytes,
+    ),
+    gauge(
+        "millstream_broker_decompression_waiting",
+        "Requests that wait for memory to decompress a batch.",
+        lambda census: census.decompression_waiting,
+    ),
+    counter(
+        "millstream_broker_decompression_timeouts_total",
+        "Requests that failed because they waited too long for memory to decompress a batch.",
+        lambda census: census.decompression_timeouts,
+    ),
 )
 
 BROKER = MetricSection(metrics=BROKER_METRICS)
@@ -170,6 +188,9 @@ def census_of(broker: Broker) -> BrokerCensus:
             if partition.is_open
         ),
         quotas=len(broker.quotas.all()),
+        decompression_bytes=broker.opener.budget.used_bytes,
+        decompression_waiting=broker.opener.budget.waiting,
+        decompression_timeouts=broker.opener.budget.timeouts,
     )
 
 

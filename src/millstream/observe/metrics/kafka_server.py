@@ -66,6 +66,11 @@ KAFKA_SERVER_METRICS: Sequence[MetricDeclaration[KafkaListener]] = (
         lambda server: server.blocks.used_bytes,
     ),
     gauge(
+        "millstream_kafka_response_memory_bytes",
+        "Memory of requests in flight, and of responses that wait to be read.",
+        lambda server: server.response_memory.used_bytes,
+    ),
+    gauge(
         "millstream_kafka_fetch_sessions",
         "Fetch sessions.",
         lambda server: len(server.fetch_sessions),

@@ -20,6 +20,17 @@ READ_SIZE_MIN = 64 * 1024
 BLOCK_SIZE_MIN = 512
 """Smallest block: a thousand connections that sent four bytes each must cost next to nothing."""
 
+LARGE_SHARE = 0.75
+"""The share of the memory that requests may use which do not fit into one read."""
+
+READ_SHARE = 256
+"""A read gets at most this fraction of the memory that is left: if all connections have to wait
+with what they sent, none of them leaves nothing to the others.
+"""
+
+READ_SIZE_LEAST = 4 * 1024
+"""What a read gets if next to nothing is left."""
+
 KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Free memory that is kept for the next requests instead of being returned to the system."""
 
@@ -57,14 +68,27 @@ class BlockPool:
         self.filled = 0
         """Bytes of it with frames that may still be in use."""
 
+    def space(self) -> memoryview:
+        """Return the memory for the next read into the shared block."""
+        start = self.filled
+        size = max((self._bytes_max - self.used_bytes) // READ_SHARE, READ_SIZE_LEAST)
+        if size < BLOCK_SIZE - start:
+            return self.reading.view[start : start + size]
+        return self.reading.view[start:] if start else self.reading.view
+
+    def has_capacity_for_read(self) -> bool:
+        """Return whether a connection may read into the shared block."""
+        return self.used_bytes <= self._bytes_max
+
     def has_capacity(self, size: int, *, held: int) -> bool:
         """Return whether a connection that holds `held` bytes may have `size` bytes instead.
 
         If no other connection holds memory, it may, whatever the size: otherwise a request larger
-        than the limit could never arrive.
+        than the limit could never arrive. A part of the memory is left to small requests, which
+        need no memory of their own: clients that send large ones slowly do not delay them.
         """
         others = self.used_bytes - held
-        return others <= BLOCK_SIZE or others + size <= self._bytes_max
+        return others <= BLOCK_SIZE or others + size <= self._bytes_max * LARGE_SHARE
 
     def take(self, size: int) -> ReceiveBlock:
         """Return a block of at least `size` bytes, whatever `has_capacity` says."""

@@ -24,17 +24,24 @@ class DeferredResponse:
     def then(self, callback: Callable[[Any], None]) -> None:
         """Call `callback` with the response, at once if it is ready."""
         if self._is_done:
-            callback(self._answer)
+            answer, self._answer = self._answer, None
+            callback(answer)
         else:
             self._then = callback
 
     def finish(self, answer: Any) -> None:
-        """Set the response. Only the first call has an effect."""
+        """Set the response. Only the first call has an effect.
+
+        It is not kept, nor is anything else: a cycle of references would keep the records of the
+        response in memory until the next garbage collection.
+        """
         if self._is_done:
             return
-        self._is_done, self._answer = True, answer
-        if self._then is not None:
-            self._then(answer)
+        then, self._then, self._cancel, self._is_done = self._then, None, None, True
+        if then is not None:
+            then(answer)
+        else:
+            self._answer = answer
 
     @property
     def is_done(self) -> bool:
@@ -48,6 +55,6 @@ class DeferredResponse:
         """
         if self._cancel is None or self._is_done:
             return False
-        self._is_done, self._then = True, None
-        self._cancel()
+        cancel, self._then, self._cancel, self._is_done = self._cancel, None, None, True
+        cancel()
         return True

@@ -21,6 +21,7 @@ from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.handlers.versions import unsupported_version
 from millstream.servers.kafka.pending_request import PendingRequest
 from millstream.servers.kafka.request_context import RequestContext
+from millstream.servers.kafka.response_memory import ResponseMemory
 from millstream.servers.kafka.spans import describe_topics
 from millstream.storage.disk.background_tasks import BackgroundTasks
 from millstream.tracing import Tracer
@@ -37,6 +38,9 @@ A coroutine delays the requests behind it, so that those of one connection take 
 
 _PRODUCE = APIS[PRODUCE_KEY].name
 
+DECODED_FACTOR = 8
+"""Memory of a decoded request, per byte of its frame, without records: small values take much."""
+
 
 class Dispatcher:
     """Runs the handlers of requests, and passes their responses to the connections."""
@@ -48,12 +52,14 @@ class Dispatcher:
         *,
         config: KafkaConfig,
         fetch_sessions: FetchSessions,
+        response_memory: ResponseMemory,
         counters: KafkaCounters,
         tracer: Tracer | None = None,
     ) -> None:
         self._broker = broker
         self._config = config
         self._fetch_sessions = fetch_sessions
+        self._response_memory = response_memory
         self._tracer = tracer
         self._tasks = BackgroundTasks()
         self._routes = {
@@ -95,6 +101,7 @@ class Dispatcher:
             client_id or "",
             connection.principal,
             connection.host,
+            response_memory=self._response_memory,
         )
         span = tracer.begin(api.name) if tracer is not None and key != PRODUCE_KEY else span
         pending = PendingRequest(
@@ -117,6 +124,10 @@ class Dispatcher:
             raise MalformedRequest(
                 f"{error}, in {api.name} of client {context.client_id}"
             ) from error
+        if api.key != PRODUCE_KEY:
+            # Only records are views into the frame, everything else was copied.
+            pending.memory_bytes += DECODED_FACTOR * len(body)
+            pending.release()
         if pending.span is not None:
             describe_topics(pending.span, request)
         try:

@@ -120,6 +120,9 @@ class PendingFastProduce:
         self.parts: list[Bytes] | None = None
         """The response; `None` until it is ready, empty if the client wants none."""
 
+    memory_bytes = 512
+    """Memory that the request takes until its response is sent, about, apart from its bytes."""
+
     # The interface of an append's waiter.
 
     def done(self) -> bool:

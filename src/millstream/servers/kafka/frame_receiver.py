@@ -4,7 +4,8 @@
     | size | request       | size | request that is not complete yet
     +------+---------------+------+----------------------- - -
 
-Reads fill a block that all connections share. An incomplete frame at its end is moved to a private
+Reads fill a block that all connections share. A frame is cut when its turn comes: until then many
+small requests cost no more than their bytes. An incomplete frame at the end is moved to a private
 block of the connection, which then receives the remainder of that frame and nothing else. The size
 that a client announces is never allocated up front: the private block grows with the bytes that
 have arrived, unless the connection has sent frames of that size before.
@@ -27,6 +28,9 @@ _TRUSTED_SIZE = 16 * 1024
 _GROWTH = 4
 """A private block may have this size at once, or this many times the bytes that have arrived."""
 
+_COPIED_SHARE = 2
+"""A backlog that fits into this fraction of its block is copied before it waits."""
+
 
 Frame: TypeAlias = tuple[memoryview, ReceiveBlock]
 """One complete request, and the block to release when it is no longer needed."""
@@ -38,10 +42,19 @@ class FrameReceiver:
     def __init__(self, blocks: BlockPool, *, frame_size_max: int) -> None:
         self._blocks = blocks
         self.frame_size_max = frame_size_max
+        self._block: ReceiveBlock | None = None
+        """The block with bytes that arrived and are not cut yet, if there are any."""
+        self._start = self._end = 0
+        """Where in it these bytes are."""
         self._private: ReceiveBlock | None = None
         self._filled = 0
         self._frame_end = 0
         self._largest = 0
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether there are bytes for `next_frame`. Do not read while there are."""
+        return self._block is not None
 
     @property
     def is_within_frame(self) -> bool:
@@ -51,7 +64,9 @@ class FrameReceiver:
     def has_capacity(self) -> bool:
         """Return whether there is memory for the next bytes. Do not read while there is none."""
         private = self._private
-        if private is None or self._filled < private.size:
+        if private is None:
+            return self._blocks.has_capacity_for_read()
+        if self._filled < private.size:
             return True
         requested = self._size_wanted(self._filled)
         if not self._blocks.has_capacity(requested, held=private.size):
@@ -66,55 +81,79 @@ class FrameReceiver:
         if self._private is not None:
             end = min(self._private.size, self._frame_end) if self._frame_end else _SIZE.size
             return self._private.view[self._filled : end]
-        blocks = self._blocks
-        return blocks.reading.view[blocks.filled :] if blocks.filled else blocks.reading.view
+        return self._blocks.space()
 
-    def received(self, count: int) -> list[Frame]:
-        """Process `count` bytes that were read into `space`; return the completed frames."""
+    def received(self, count: int) -> None:
+        """Process `count` bytes that were read into `space`: complete frames are a backlog then."""
         if self._private is not None:
-            return self._received_private(self._private, count)
+            self._received_private(self._private, count)
+            return
         blocks = self._blocks
         block, start = blocks.reading, blocks.filled
-        frames: list[Frame] = []
-        try:
-            end = self._cut(block, start, start + count, frames)
-            if end < start + count:
-                self._carry(block.view[end : start + count])
-        except MalformedRequest:
-            for _ in frames:
-                block.release()
-            raise
-        if frames or start:
+        if count >= _SIZE.size and self._size_at(block.view, start) <= count - _SIZE.size:
+            block.users += 1
+            self._block, self._start, self._end = block, start, start + count
             blocks.keep_read(count)
-        return frames
+        else:
+            self._carry(block.view[start : start + count])
+            if start:
+                blocks.keep_read(count)
+
+    def next_frame(self) -> Frame | None:
+        """Cut the next complete frame; return `None` once there is none.
+
+        Raises `MalformedRequest` at a frame whose size is not allowed.
+        """
+        block = self._block
+        if block is None:
+            return None
+        view, position, limit = block.view, self._start, self._end
+        if limit - position >= _SIZE.size:
+            (size,) = _unpack_size(view, position)
+            if not FRAME_SIZE_MIN <= size <= self.frame_size_max:
+                self._size_at(view, position)
+            start = position + _SIZE.size
+            end = start + size
+            if end <= limit:
+                if size > self._largest:  # noqa: PLR1730 - half the time of `max`.
+                    self._largest = size
+                if end == limit:  # The last frame takes over the use of the block.
+                    self._block = None
+                else:
+                    self._start = end
+                    block.users += 1
+                return view[start:end], block
+        self._carry(view[position:limit])
+        self.drop_backlog()
+        return None
+
+    def copy_backlog(self) -> None:
+        """Move the backlog to a block of its own size, if it would keep a much larger one in use.
+
+        For a connection that has to wait.
+        """
+        block, size = self._block, self._end - self._start
+        if block is not None and block.size >= _COPIED_SHARE * size:
+            own = self._blocks.take(size)
+            own.view[:size] = block.view[self._start : self._end]
+            block.release()
+            self._block, self._start, self._end = own, 0, size
+
+    def drop_backlog(self) -> None:
+        """Forget the bytes that are not cut yet."""
+        if self._block is not None:
+            self._block.release()
+        self._block = None
 
     def close(self) -> None:
         """Release all memory."""
+        self.drop_backlog()
         if self._private is not None:
             self._private.release()
         self._private = None
 
-    def _cut(self, block: ReceiveBlock, position: int, limit: int, frames: list[Frame]) -> int:
-        """Add the complete frames between two positions of a block; return the end of the last."""
-        view = block.view
-        size_max = self.frame_size_max
-        while limit - position >= 4:
-            (size,) = _unpack_size(view, position)
-            if not FRAME_SIZE_MIN <= size <= size_max:
-                self._size_at(view, position)
-            start = position + 4
-            end = start + size
-            if end > limit:
-                break
-            block.users += 1
-            frames.append((view[start:end], block))
-            if size > self._largest:  # noqa: PLR1730 - half the time of `max`.
-                self._largest = size
-            position = end
-        return position
-
     def _size_at(self, view: memoryview, position: int) -> int:
-        size: int = _SIZE.unpack_from(view, position)[0]
+        size: int = _unpack_size(view, position)[0]
         if not FRAME_SIZE_MIN <= size <= self.frame_size_max:
             raise MalformedRequest(
                 f"frame size must be between {FRAME_SIZE_MIN} and {self.frame_size_max}, got {size}"
@@ -136,12 +175,10 @@ class FrameReceiver:
             return max(self._frame_end, _SIZE.size)
         return min(self._frame_end, max(_TRUSTED_SIZE, arrived * _GROWTH))
 
-    def _received_private(self, block: ReceiveBlock, count: int) -> list[Frame]:
+    def _received_private(self, block: ReceiveBlock, count: int) -> None:
         self._filled += count
         if not self._frame_end and self._filled >= _SIZE.size:
             self._frame_end = _SIZE.size + self._size_at(block.view, 0)
-        if not self._frame_end or self._filled < self._frame_end:
-            return []
-        self._largest = max(self._largest, self._frame_end - _SIZE.size)
-        self._private = None  # From here on the frame is its only user.
-        return [(block.view[_SIZE.size : self._frame_end], block)]
+        if self._frame_end and self._filled >= self._frame_end:
+            self._private = None  # From here on the frame is its only user.
+            self._block, self._start, self._end = block, 0, self._frame_end

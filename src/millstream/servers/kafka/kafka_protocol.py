@@ -21,7 +21,7 @@ from millstream.broker.quota_rules import ANONYMOUS
 from millstream.errors import MalformedRequest, MillstreamError
 from millstream.records.batch import Bytes
 from millstream.servers.kafka.fast_produce import PendingFastProduce
-from millstream.servers.kafka.frame_receiver import Frame, FrameReceiver
+from millstream.servers.kafka.frame_receiver import FrameReceiver
 from millstream.servers.kafka.pending_request import PendingRequest
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TURN_REQUESTS_MAX = 64
-"""Requests of one connection that are started in one turn of the loop, before others have
-theirs.
+SMALL_PART_BYTES = 1024
+"""Parts of responses are joined if they are smaller than this on average: if they have to wait,
+many small ones would need several times their size in memory.
 """
 
 
@@ -46,13 +46,14 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(
             listener.blocks, frame_size_max=self._config.request_size_max
         )
-        self._backlog: deque[Frame] = deque()
         self._requests: deque[PendingRequest | PendingFastProduce] = deque()
         self._pauses = 0
         self._is_flush_scheduled = False
-        self._is_backlog_scheduled = False
-        self._unsent_bytes = 0
-        """Bytes of responses that wait for those before them or for the end of the turn."""
+        self._is_in_turn = False
+        """Whether the connection is in the queue of those with a backlog."""
+        self._held_bytes = 0
+        """Memory of requests in flight, and of responses that wait for those before them or for the
+        end of the turn."""
         self._is_reading = True
         self._is_writing_paused = False
         self._is_waiting_for_memory = False
@@ -64,8 +65,12 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         """Of the last request that was not a plain produce."""
         self.connected_at = self.active_at = self._loop.time()
         self._frame_started_at: float | None = None
-        self._stalled_since: float | None = None
+        self.stalled_since: float | None = None
+        """When the client last read something, if it does not read its responses now."""
         self._unread = 0
+        """Bytes that the socket had not taken when that was last checked."""
+        self._unread_bytes = 0
+        """Bytes of responses since the socket last had taken all."""
         self._has_sent_request = False
 
     # The connection.
@@ -79,16 +84,16 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             self._is_closing = True
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=self._config.output_bytes_max)
+        # Whatever the socket does not take at once is counted until all of it is sent: the last
+        # byte of a response keeps all of it in memory.
+        transport.set_write_buffer_limits(high=0, low=0)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's.
         """Release everything. What was appended stays appended."""
         self._is_closing = True
         self._listener.forget(self)
         self._receiver.close()
-        for _, block in self._backlog:
-            block.release()
-        self._backlog.clear()
+        self._release_responses()
         for pending in self._requests:
             pending.cancel()
         self._requests.clear()
@@ -105,16 +110,22 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._is_closing = True
         logger.info("%s: closed: %s", self.host, reason)
         self._listener.counters.closed_by_us += 1
+        self._release_responses()
         self._transport.abort()
+
+    def _release_responses(self) -> None:
+        """Stop counting the memory of a connection that ends."""
+        memory = self._listener.response_memory
+        memory.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+        memory.note_read(self)
 
     def drain(self) -> None:
         """Stop reading, answer the requests in flight, then close."""
         self._is_reading = False
         if self._transport is not None and not self._is_closing:
             self._transport.pause_reading()
-            for _, block in self._backlog:
-                block.release()
-            self._backlog.clear()
+            self._receiver.drop_backlog()
             self._close_if_drained()
 
     def _close_if_drained(self) -> None:
@@ -134,21 +145,22 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             return
         self._listener.counters.received_bytes += nbytes
         try:
-            frames = self._receiver.received(nbytes)
+            self._receiver.received(nbytes)
         except MalformedRequest as error:
             self.close(str(error))
             return
-        if frames:
+        receiver = self._receiver
+        if receiver.has_backlog:
             self.active_at = self._loop.time()
             self._has_sent_request = True
             self._frame_started_at = None
-            self._backlog.extend(frames)
-            self._process_backlog()
-        if self._receiver.is_within_frame:
+            if not self._is_in_turn:
+                self._process_backlog(self._listener.backlogs.requests_at_arrival())
+        if receiver.is_within_frame:
             if self._frame_started_at is None:
                 self._frame_started_at = self._loop.time()
             self._update_flow_control()
-        elif self._backlog or self._throttled_until:
+        elif receiver.has_backlog or self._throttled_until or not receiver.has_capacity():
             self._update_flow_control()
 
     def eof_received(self) -> bool:
@@ -159,7 +171,8 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         """Pause or resume reading, depending on how much is in flight."""
         if self._is_closing or self._transport is None:
             return
-        may_read = not self._backlog and not self._is_throttled() and self._has_memory()
+        has_backlog = self._receiver.has_backlog
+        may_read = not has_backlog and not self._is_throttled() and self._has_memory()
         if may_read and not self._is_reading and not self._listener.is_draining:
             self._is_reading = True
             self._transport.resume_reading()
@@ -181,31 +194,49 @@ class KafkaProtocol(asyncio.BufferedProtocol):
 
     # Requests.
 
-    def _process_backlog(self) -> None:
-        """Start requests up to the limits, and leave other connections their turn of the loop."""
-        begin = self._listener.dispatcher.begin
-        for _ in range(TURN_REQUESTS_MAX):
-            if not self._backlog or self._is_closing or not self._may_begin():
+    def _process_backlog(self, count_max: int) -> None:
+        """Start at most `count_max` requests, and leave others to a later turn of the loop."""
+        listener, receiver = self._listener, self._receiver
+        begin = listener.dispatcher.begin
+        for _ in range(count_max):
+            if self._is_closing:
                 return
-            data, block = self._backlog.popleft()
+            if not self._may_begin():
+                receiver.copy_backlog()  # It may have to wait for long.
+                return
             try:
-                self._requests.append(begin(self, data, block))
+                frame = receiver.next_frame()
+            except MalformedRequest as error:
+                self.close(str(error))
+                return
+            if frame is None:
+                return
+            data, block = frame
+            try:
+                pending = begin(self, data, block)
             except MillstreamError as error:
                 block.release()
                 self.close(str(error))
-        if self._backlog and not self._is_backlog_scheduled:
-            self._is_backlog_scheduled = True
-            self._loop.call_soon(self._resume_backlog)
+                return
+            self._requests.append(pending)
+            self._held_bytes += pending.memory_bytes
+            listener.response_memory.hold(pending.memory_bytes)
+        if receiver.has_backlog and not self._is_in_turn:
+            self._is_in_turn = True
+            listener.backlogs.add(self)
 
-    def _resume_backlog(self) -> None:
-        self._is_backlog_scheduled = False
-        self._continue()
+    def continue_backlog(self, count_max: int) -> None:
+        """Start more requests of the backlog: the connection has its turn."""
+        self._is_in_turn = False
+        if not self._is_closing:
+            self._process_backlog(count_max)
+            self._update_flow_control()
 
     def _may_begin(self) -> bool:
         return (
             not self._pauses
             and not self._is_writing_paused
-            and self._unsent_bytes < self._config.output_bytes_max
+            and self._held_bytes < self._config.output_bytes_max
             and len(self._requests) < self._config.requests_in_flight_max
             and not self._throttled_until
         )
@@ -220,8 +251,8 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._continue()
 
     def _continue(self) -> None:
-        if self._backlog:
-            self._process_backlog()
+        if self._receiver.has_backlog and not self._is_in_turn:
+            self._process_backlog(self._listener.backlogs.requests_at_arrival())
         self._update_flow_control()
 
     # Throttling.
@@ -250,8 +281,11 @@ class KafkaProtocol(asyncio.BufferedProtocol):
 
     def answered(self, size: int) -> None:
         """Register a response of `size` bytes, which is sent with others of this turn."""
-        self._unsent_bytes += size
-        if not self._is_flush_scheduled and not self._is_closing:
+        if self._is_closing:
+            return
+        self._held_bytes += size
+        self._listener.response_memory.hold(size)
+        if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -261,20 +295,30 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         if self._is_closing or self._transport is None:
             return
         out: list[Bytes] = []
-        requests = self._requests
+        requests, freed = self._requests, 0
         while requests and (parts := requests[0].parts) is not None:
-            requests.popleft()
+            freed += requests.popleft().memory_bytes
             out += parts
         if out:
             size = sum(map(len, out))
-            self._unsent_bytes -= size
+            freed += size
             self._listener.counters.sent_bytes += size
+            if self._is_writing_paused:
+                self._unread_bytes += size
+                self._listener.response_memory.note_unread(self, self._unread_bytes)
+            else:
+                self._unread_bytes = size
             if len(out) == 1:
                 self._transport.write(out[0])
+            elif size <= SMALL_PART_BYTES * len(out):
+                self._transport.write(b"".join(out))
             else:
                 self._transport.writelines(out)
-        if self._backlog:
-            self._process_backlog()
+        if freed:
+            self._held_bytes -= freed
+            self._listener.response_memory.held_bytes -= freed
+        if self._receiver.has_backlog and not self._is_in_turn:
+            self._process_backlog(self._listener.backlogs.requests_at_arrival())
         if not self._is_reading:
             self._update_flow_control()
         if self._listener.is_draining:
@@ -283,12 +327,15 @@ class KafkaProtocol(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Start no more requests: the client does not read its responses."""
         self._is_writing_paused = True
-        self._stalled_since = self._loop.time()
+        self.stalled_since = self._loop.time()
+        self._listener.response_memory.note_unread(self, self._unread_bytes)
 
     def resume_writing(self) -> None:
         """Continue: the client reads again."""
         self._is_writing_paused = False
-        self._stalled_since = None
+        self.stalled_since = None
+        self._unread = 0
+        self._listener.response_memory.note_read(self)
         self._continue()
 
     # Deadlines.
@@ -296,10 +343,9 @@ class KafkaProtocol(asyncio.BufferedProtocol):
     def check_deadlines(self, now: float) -> None:
         """Close the connection if one of its deadlines has passed."""
         config = self._config
-        if self._stalled_since is not None:
-            if self._is_read_from():
-                self._stalled_since = now
-            elif now - self._stalled_since > config.output_ms_max / 1000:
+        if self.stalled_since is not None:
+            is_stalled = not self.note_progress(now)
+            if is_stalled and now - self.stalled_since > config.output_ms_max / 1000:
                 self.close(f"read nothing for {config.output_ms_max} ms while responses wait")
         elif not self._has_sent_request:
             if now - self.connected_at > config.handshake_ms_max / 1000:
@@ -310,8 +356,14 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         elif not self._requests and now - self.active_at > config.idle_ms_max / 1000:
             self.close(f"no request for {config.idle_ms_max} ms")
 
+    def note_progress(self, now: float) -> bool:
+        """Return whether the client has read some output since the last call, and remember it."""
+        is_read_from = self._is_read_from()
+        if is_read_from:
+            self.stalled_since = now
+        return is_read_from
+
     def _is_read_from(self) -> bool:
-        """Return whether the client has read some output since the last call."""
         assert self._transport is not None
         size, before = self._transport.get_write_buffer_size(), self._unread
         self._unread = size

@@ -10,15 +10,22 @@ from millstream.config.schema import KafkaConfig
 from millstream.servers.acceptor import Acceptor
 from millstream.servers.connection_set import ConnectionSet
 from millstream.servers.kafka.apis import HANDLERS
+from millstream.servers.kafka.backlogs import Backlogs
 from millstream.servers.kafka.block_pool import BlockPool
 from millstream.servers.kafka.counters import KafkaCounters
 from millstream.servers.kafka.dispatcher import Dispatcher
 from millstream.servers.kafka.fetch_session import FetchSessions
 from millstream.servers.kafka.kafka_protocol import KafkaProtocol
+from millstream.servers.kafka.response_memory import ResponseMemory
 from millstream.tracing import Tracer
 
 SWEEP_SECONDS_MAX = 1.0
 """Longest interval at which deadlines are checked."""
+
+UNSENT_BYTES_MAX = 256 * 1024
+"""Bytes of responses that the kernel takes of a connection before it can send them. By itself it
+takes up to 4 MB: a client that reads nothing could have thousands of small requests processed.
+"""
 
 
 class _DynamicLimits:
@@ -46,12 +53,17 @@ class KafkaListener:
         self.config = config or KafkaConfig()
         self.counters = KafkaCounters()
         self.blocks = BlockPool(bytes_max=self.config.receive_bytes_max)
+        self.backlogs = Backlogs()
         self.fetch_sessions = FetchSessions(self.config.fetch_sessions_max)
+        self.response_memory = ResponseMemory(
+            bytes_max=self.config.responses_bytes_max, fetch_sessions=self.fetch_sessions
+        )
         self.dispatcher = Dispatcher(
             broker,
             HANDLERS,
             config=self.config,
             fetch_sessions=self.fetch_sessions,
+            response_memory=self.response_memory,
             counters=self.counters,
             tracer=tracer,
         )
@@ -62,6 +74,7 @@ class KafkaListener:
             self._connections,
             lambda: KafkaProtocol(self),
             on_refused=self._note_refused,
+            unsent_bytes_max=UNSENT_BYTES_MAX,
         )
         self._sweep: asyncio.TimerHandle | None = None
 

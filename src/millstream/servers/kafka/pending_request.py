@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REQUEST_BYTES = 4096
+"""Memory of a request in flight, apart from its content."""
+
 WAIT_STEP_NAMES = {"Produce": "commit", "Fetch": "wait for records"}
 """Names of the span steps in which a deferred request waits, by API."""
 
@@ -42,6 +45,7 @@ class PendingRequest:
         "began",
         "busy_seconds",
         "context",
+        "memory_bytes",
         "parts",
         "span",
     )
@@ -67,6 +71,8 @@ class PendingRequest:
         self._deferred: DeferredResponse | None = None
         self.parts: list[Bytes] | None = None
         """The response; `None` until it is ready, empty if the client wants none."""
+        self.memory_bytes = REQUEST_BYTES
+        """Memory that the request takes until its response is sent, about."""
         self.busy_seconds = 0.0
         """Time that the loop was occupied, as far as it is measured: not within coroutines."""
         self.span = span

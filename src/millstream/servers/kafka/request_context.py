@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from millstream.broker.broker import Broker
     from millstream.broker.quotas import QuotaKind
     from millstream.servers.kafka.fetch_session import FetchSessions
+    from millstream.servers.kafka.response_memory import ResponseMemory
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class RequestContext:
     client_id: str
     principal: str = ANONYMOUS
     host: str = ""
+    response_memory: ResponseMemory | None = None
+    """The memory for responses of all connections; unlimited in tests without a listener."""
     throttle_ms: int = 0
     """How long the client has to wait before its next request, as known so far."""
 

@@ -47,6 +47,14 @@ _WALK_BYTES = 256 * 1024
 _ENDS_BYTES = 16 * 1024
 """Bytes in which the ends of batches are looked up at once."""
 
+_SEEK_BYTES = 16 * 1024
+"""Bytes that are read beside those that are wanted, to find their start from the entry of the index
+before it: four times its interval.
+"""
+
+_KEPT_SHARE = 4
+"""Bytes of a growing segment are copied if they are less than this fraction of what was read."""
+
 _TRANSACTION_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
@@ -111,7 +119,7 @@ def read_slice(
     is damaged; a damaged one behind it ends the slice.
     """
     entry = segment.index().for_offset(offset)
-    window = _Window(segment, limit, entry.position, _WALK_BYTES + size_max)
+    window = _Window(segment, limit, entry.position, _SEEK_BYTES + size_max)
     position, header = window.find(entry.position, entry.offset, offset, is_checked=is_checked)
     start = position
     if masked is not None:
@@ -142,7 +150,7 @@ def read_slice(
         except CorruptBatch:
             break  # A read from there reports it.
     address = Address(segment.base_offset, start)
-    return Slice(window.bytes(start, position), next_offset, address)
+    return Slice(window.kept_bytes(start, position), next_offset, address)
 
 
 def read_at(
@@ -397,6 +405,14 @@ class _Window:
             window_end = max(end, start + self._size)
             self._view = self.segment.view(start, min(self._limit, window_end))
         return self._view[start - self._start : end - self._start]
+
+    def kept_bytes(self, start: int, end: int) -> memoryview:
+        """Return bytes that the caller keeps: a copy, if they would keep a much larger read."""
+        view = self.bytes(start, end)
+        is_read = type(self._view.obj) is bytes  # Not mapped.
+        if is_read and _KEPT_SHARE * len(view) < len(self._view):
+            return memoryview(bytes(view))
+        return view
 
     def header(self, position: int, offset: int) -> BatchHeader:
         """Return the header at `position`, whose batch must start with `offset`."""

@@ -23,15 +23,24 @@ MIB = 1024 * 1024
 class Node:
     """A running process. It must never log an internal error."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path, bootstrap: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], log: Path, bootstrap: str, http: str
+    ) -> None:
         self._process = process
         self._log = log
         self.bootstrap = bootstrap
+        self.http = http
 
     def memory_bytes(self) -> int:
         """Return the resident memory of the process."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    def anonymous_bytes(self) -> int:
+        """Return the resident memory that no file backs: the system cannot take it back."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
         return int(line.split()[1]) * 1024
 
     def said(self) -> str:
@@ -80,7 +89,7 @@ def running_node(directory: Path, **settings: Any) -> Iterator[Node]:
     assert process.stdout is not None
     try:
         lines = dict(iter(lambda: tuple(process.stdout.readline().split()), ("ready",)))
-        node = Node(process, log, lines["kafka"])
+        node = Node(process, log, lines["kafka"], lines["http"])
         yield node
         node.check()
         process.send_signal(signal.SIGTERM)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
+import json
 import struct
+import urllib.error
+import urllib.request
 import zlib
 
 import cramjam
 import pytest
 from crc32c import crc32c
 
+from millstream.config.schema import BrokerConfig
 from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.list_offsets import (
     ListOffsetsRequest,
@@ -46,7 +51,8 @@ def packed(codec):
         packer = zlib.compressobj(9, zlib.DEFLATED, 31)
         head = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
         block = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
-        return head + block * (UNPACKED // len(zeros))  # The end is missing; no one comes so far.
+        # The end is missing, and declares nothing: no one comes so far.
+        return head + block * (UNPACKED // len(zeros)) + bytes(8)
     if codec == Codec.ZSTD:
         frame = bytes(cramjam.zstd.compress(start + zeros))
         return frame + bytes(cramjam.zstd.compress(zeros)) * (UNPACKED // len(zeros))
@@ -98,6 +104,33 @@ def test_looking_up_a_time_in_a_bomb_is_bounded(node, codec):
             return found.partitions[0].error_code
 
         check_cost(node, look_up, REFUSALS | {ErrorCode.NONE})
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD], ids=lambda c: c.name)
+def test_twelve_http_reads_of_a_bomb_cost_the_budget_and_say_why_they_fail(node, codec):
+    with node.client(timeout=60) as client:
+        topic = make_topic(client, max_message_bytes=SIZE_MAX)
+        assert produced(client, topic, bomb(codec)) == 0
+    with concurrent.futures.ThreadPoolExecutor(12) as readers:
+        before, peak = node.anonymous_bytes(), 0
+        url = f"{node.http}/v1/topics/{topic}/records?from=0"
+        reads = [readers.submit(get, url) for _ in range(12)]
+        while not all(read.done() for read in reads):
+            serve_once(node)
+            peak = max(peak, node.anonymous_bytes())
+    for read in reads:
+        status, error = read.result()
+        assert (status, error["code"]) == (413, "oversized_body")
+        assert "the next one is at 2" in error["message"]
+    assert peak - before < BrokerConfig().decompression_bytes_max
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, None
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]
 
 
 def check_cost(node, ask, codes):

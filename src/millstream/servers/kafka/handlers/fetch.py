@@ -17,6 +17,7 @@ from functools import partial
 from uuid import UUID
 
 from millstream.broker.partition.partition import Partition
+from millstream.broker.partition.reader import RangeWithDeletions
 from millstream.broker.quotas import QuotaKind
 from millstream.errors import MillstreamError, OffsetOutOfRange
 from millstream.protocols.kafka.codec.primitives import NO_ID
@@ -146,7 +147,7 @@ class PendingFetch:
         self._session = session
         self._is_full = session is None or request.session_epoch == INITIAL_EPOCH
         self._size_min = request.min_bytes
-        self._size_max = max(0, min(request.max_bytes, context.config.fetch_bytes_max))
+        self._requested_max = max(0, min(request.max_bytes, context.config.fetch_bytes_max))
         self._wait_ms = min(max(request.max_wait_ms, 0), WAIT_MS_MAX)
         self._is_committed_only = request.isolation_level == READ_COMMITTED
         self._requested = list(requested)
@@ -157,22 +158,29 @@ class PendingFetch:
         """Bytes of records that were read; an empty batch counts as 0."""
         self._changed: set[int] = set()
         self._watchers: list[tuple[Partition, partial[None]]] = []
-        self._deferred = DeferredResponse(self._stop_waiting)
+        self._deferred: DeferredResponse | None = None
+        """Set while the fetch waits."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_read_scheduled = False
+
+    @property
+    def _size_max(self) -> int:
+        """Bytes of records that the response may have now: less if many responses wait."""
+        memory = self._context.response_memory
+        return self._requested_max if memory is None else min(self._requested_max, memory.share())
 
     def unopened(self) -> list[Partition]:
         """Return the partitions that were not used since the node started."""
         return [p for p in self._partitions if isinstance(p, Partition) and not p.is_open]
 
-    def cold_ranges(self) -> list[tuple[Partition, list[ColdRange]]]:
-        """Return the ranges to be read that are not in memory.
+    def cold_ranges(self) -> list[tuple[Partition, list[ColdRange | RangeWithDeletions]]]:
+        """Return the ranges to be read that would delay the event loop.
 
         Records that are read again later, while the fetch waits for new ones, are at the end of the
         log and need no prefetch.
         """
         ranges_by_partition = []
-        remaining = self._size_max
+        remaining = self._requested_max
         for requested, partition in zip(self._requested, self._partitions, strict=True):
             if remaining <= 0:
                 break
@@ -195,10 +203,7 @@ class PendingFetch:
             self._sizes.append(size)
             remaining = max(0, remaining - size)
             is_first = is_first and not size
-        if self._is_enough():
-            return self._answer()
-        self._wait()
-        return self._deferred
+        return self._answer() if self._is_enough() else self._wait()
 
     def _resolve(self, key: PartitionKey) -> Partition | MillstreamError:
         topics = self._context.broker.topics
@@ -257,7 +262,10 @@ class PendingFetch:
         return result, 0 if read.is_blank else read.size
 
     def _is_enough(self) -> bool:
-        if self._wait_ms == 0 or not self._requested or sum(self._sizes) >= self._size_min:
+        if self._wait_ms == 0 or not self._requested:
+            return True
+        size = sum(self._sizes)
+        if size >= self._size_min or size >= self._size_max:
             return True
         return any(
             result is not None and (result.error_code or result.diverging_epoch.epoch >= 0)
@@ -266,8 +274,9 @@ class PendingFetch:
 
     # Waiting.
 
-    def _wait(self) -> None:
+    def _wait(self) -> DeferredResponse:
         self._release_records()
+        self._deferred = DeferredResponse(self._stop_waiting)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._wait_ms / 1000, self._finish)
         for number, partition in enumerate(self._partitions):
@@ -276,6 +285,7 @@ class PendingFetch:
                 partition.watch(callback)
                 self._watchers.append((partition, callback))
         self._context.fetch_sessions.waiting[self] = self._finish
+        return self._deferred
 
     def _on_change(self, number: int) -> None:
         self._changed.add(number)
@@ -286,7 +296,7 @@ class PendingFetch:
     def _read_changed(self) -> None:
         """Read the partitions again that have new records."""
         self._is_read_scheduled = False
-        if self._deferred.is_done:
+        if self._deferred is None:
             return
         changed, self._changed = self._changed, set()
         for number in sorted(changed):
@@ -304,10 +314,10 @@ class PendingFetch:
         ]
 
     def _finish(self) -> None:
-        if not self._deferred.is_done:
+        if (deferred := self._deferred) is not None:
             self._stop_waiting()
             self._read_released()
-            self._deferred.finish(self._answer())
+            deferred.finish(self._answer())
 
     def _read_released(self) -> None:
         """Read the released records again."""
@@ -326,6 +336,7 @@ class PendingFetch:
 
     def _stop_waiting(self) -> None:
         """Clean up, whether the fetch was answered or its connection was lost."""
+        self._deferred = None
         if self._timer is not None:
             self._timer.cancel()
         for partition, callback in self._watchers:
@@ -349,6 +360,7 @@ class PendingFetch:
             if size and self._session is not None and requested.key in self._session.partitions:
                 self._session.move_to_end(requested.key)
         throttle_ms = self._context.charge(QuotaKind.CONSUME, sum(self._sizes))
+        self._results.clear()
         return FetchResponse(
             throttle_time_ms=throttle_ms,
             session_id=self._session.id if self._session else NO_SESSION,
