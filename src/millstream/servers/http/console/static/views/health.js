@@ -92,6 +92,7 @@ function makeCards(node) {
     card("For tools", h("ul.plain", null, [
       ["health/ready", "Is the node ready?"],
       ["metrics", "Metrics, for Prometheus"],
+      ["docs", "All operations, for people"],
       ["openapi.json", "All operations, as OpenAPI"],
     ].map(([path, text]) => h("li", null, h("a", { href: address(path) }, `/${path}`), ` ${text}`)))),
   ];
