@@ -23,10 +23,12 @@ from millstream.errors import MalformedRequest
 CURSOR_LENGTH_MAX = 40 * 1024
 """Below the largest head of a request that servers accept; enough for some hundred partitions."""
 
-CURSOR_PATTERN = (
-    r"[a-zA-Z0-9._-]{1,249}(@[a-zA-Z0-9_-]{22})?:[0-9]{1,10}:[0-9]{1,19}"
-    r"(,[a-zA-Z0-9._-]{1,249}(@[a-zA-Z0-9_-]{22})?:[0-9]{1,10}:[0-9]{1,19})*"
-)
+TOPIC_ID_PATTERN = "[a-zA-Z0-9_-]{21}[AQgw]"
+"""The last of the 22 characters has two bits."""
+
+_POSITION_PATTERN = f"[a-zA-Z0-9._-]{{1,249}}(@{TOPIC_ID_PATTERN})?:[0-9]{{1,10}}:[0-9]{{1,19}}"
+
+CURSOR_PATTERN = f"{_POSITION_PATTERN}(,{_POSITION_PATTERN})*"
 """The form of a cursor, for the description of the API."""
 
 

@@ -80,7 +80,7 @@ class TestEviction:
             await bench.partition.delete_before(12)
             found = bench.partition.reader.describe()
             assert (found.start_offset, found.eviction_floor, found.high_watermark) == (12, 10, 15)
-            assert found.gaps == (Gap(0, 9, "retention"),)
+            assert found.gaps == (Gap(0, 9, "age"),)
             assert found.segments == len(bench.store.get("t").segments)
             assert found.bytes > 0
             assert found.leader_epoch == found.cleaned_offset == 0

@@ -45,6 +45,7 @@ class DifferenceModel(RuleBasedStateMachine):
         self.records: dict[int, Kept] = {}
         self.end = 0
         self.floor = 0
+        self.reason = "retention"
         self.first_offsets: dict[int, int] = {}
         """First offset of each open transaction, by producer."""
         self.sequences = dict.fromkeys(PRODUCERS, 0)
@@ -155,8 +156,8 @@ class DifferenceModel(RuleBasedStateMachine):
         self.runner.run(go())
         self.bury(offset)
 
-    @rule(data=st.data())
-    def evict(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), reason=st.sampled_from(["age", "bytes", "records"]))
+    def evict(self, data: st.DataObject, reason: str) -> None:
         """Evict entire segments, as retention does."""
         log = self.bench.store.get("t")
         edges = [one.base_offset for one in log.segments if one.base_offset > log.start_offset]
@@ -165,10 +166,10 @@ class DifferenceModel(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from(edges))
 
         async def go() -> None:
-            await log.evict_before(offset)
+            await log.evict_before(offset, reason)
 
         self.runner.run(go())
-        self.floor = log.eviction_floor
+        self.floor, self.reason = log.eviction_floor, reason
         assert self.floor == offset
         self.bury(offset)
 
@@ -230,7 +231,7 @@ class DifferenceModel(RuleBasedStateMachine):
     def check(self, cursor: int, found: RecordPage, limit: int, size_max: int) -> int:
         begin = cursor
         if cursor < self.floor:
-            assert found.gap == (cursor, self.floor - 1, "retention")
+            assert found.gap == (cursor, self.floor - 1, self.reason)
             begin = self.floor
         else:
             assert found.gap is None

@@ -40,7 +40,7 @@ class RecordPage(NamedTuple):
     head: int
     """The high watermark of the partition."""
     gap: Gap | None = None
-    """The records that retention deleted before they were read."""
+    """The records that retention deleted before they were read, and why."""
 
 
 async def read_page(
@@ -63,7 +63,7 @@ async def read_page(
         if (missed := partition.reader.gap_at(cursor)) is not None:
             if page.records:
                 break  # The next page starts with this gap.
-            gap = missed if gap is None else gap._replace(to_offset=missed.to_offset)
+            gap = missed if gap is None else missed._replace(from_offset=gap.from_offset)
             cursor = missed.to_offset + 1
         try:
             fetched = partition.reader.read(

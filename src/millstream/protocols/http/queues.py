@@ -17,6 +17,7 @@ from millstream.protocols.http.records import (
     record_json,
 )
 from millstream.protocols.http.values import Text
+from millstream.records.cursor import TOPIC_ID_PATTERN
 from millstream.records.record import Gap, StoredRecord
 
 CLAIM_MAX = 1_000
@@ -155,7 +156,7 @@ class JobsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
     after: Annotated[
         str,
         Meta(
-            pattern="^([0-9]{1,10}:[0-9]{1,19}(@[a-zA-Z0-9_-]{22})?)?$",
+            pattern=f"^([0-9]{{1,10}}:[0-9]{{1,19}}(@{TOPIC_ID_PATTERN})?)?$",
             description="`next` of the previous response.",
         ),
     ] = ""

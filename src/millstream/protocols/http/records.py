@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import MalformedRequest
 from millstream.protocols.http.values import Text, text_bytes, text_json, value_bytes, value_json
-from millstream.records.cursor import CURSOR_LENGTH_MAX, CURSOR_PATTERN
+from millstream.records.cursor import CURSOR_PATTERN
 from millstream.records.record import GAP_REASONS, Gap, Header, Record, StoredRecord
 
 NODE_HEADER = "millstream-node"
@@ -24,11 +24,14 @@ TIMESTAMP_MAX = 2**53
 WAIT_MS_MAX = 60_000
 READ_BYTES_MAX = 16 * 1024 * 1024
 
+READ_CURSOR_LENGTH_MAX = 4096
+"""Characters of a cursor in the query of a read. That of one partition has at most 303."""
+
 Offset: TypeAlias = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 Cursor: TypeAlias = Annotated[
     str,
     Meta(
-        max_length=CURSOR_LENGTH_MAX,
+        max_length=READ_CURSOR_LENGTH_MAX,
         description="A position of a reader, which names its topic. Use it as it is.",
         # Only described: `decode_cursor` checks it, and its error says what is expected.
         extra_json_schema={"pattern": f"^{CURSOR_PATTERN}$"},
