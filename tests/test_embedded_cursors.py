@@ -10,7 +10,7 @@ import pytest
 
 import millstream
 from millstream import Durability, EmbeddedStore, Gap, LogConfig
-from millstream.errors import InvalidRequest, MalformedRequest, OffsetOutOfRange
+from millstream.errors import CorruptFile, InvalidRequest, MalformedRequest, OffsetOutOfRange
 from millstream.storage.store import Store
 
 CONFIG = LogConfig(durability=Durability.DISK)
@@ -135,6 +135,9 @@ def test_the_log_of_a_topic_has_the_id_of_the_topic(tmp_path):
         async with Store(str(tmp_path), log_config=CONFIG) as store:
             assert (await store.log("t", topic_id=topic_id)).topic_id == topic_id
         async with Store(str(tmp_path), log_config=CONFIG) as store:
-            assert (await store.log("t", topic_id=uuid.uuid4())).topic_id == topic_id
+            assert (await store.log("t", topic_id=topic_id)).topic_id == topic_id
+        async with Store(str(tmp_path), log_config=CONFIG) as store:
+            with pytest.raises(CorruptFile, match=f"belongs to the topic with id {topic_id}"):
+                await store.log("t", topic_id=uuid.uuid4())
 
     asyncio.run(run())
