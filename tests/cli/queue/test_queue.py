@@ -25,7 +25,7 @@ def test_a_queue_is_made_set_and_shown(node: RunningBroker) -> None:
     settings, head, counts = run("queue", "describe", "mail", server=node.url).stdout.splitlines()
     assert settings == changed.stdout.strip()
     assert head.split()[:3] == ["ENQUEUED", "READY", "LEASED"]
-    assert counts.split() == ["0"] * 8
+    assert counts.split() == ["0"] * 9
 
 
 def test_what_a_queue_cannot_be_is_said_in_one_line(node: RunningBroker) -> None:
