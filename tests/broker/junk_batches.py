@@ -16,7 +16,8 @@ RECORDS = 3
 
 def _compressed_junk(codec: Codec) -> bytes:
     batch = build_batch([Record(b"value")] * RECORDS, now_ms=NOW_MS, codec=codec)
-    return seal(decode_header(batch), b"\xff" * 40)
+    # The end is the size that gzip declares: a larger one would be refused for that.
+    return seal(decode_header(batch), b"\xff" * 36 + b"\1\0\0\0")
 
 
 def _malformed_record(codec: Codec) -> bytes:
