@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from millstream.broker.partition.producers.entry import NOTHING
-from millstream.config.schema import LogConfig
+from millstream.config.schema import Durability, LogConfig
 from millstream.errors import (
     DiskFull,
     InvalidProducerEpoch,
@@ -92,7 +92,8 @@ class TestProducers:
 
         run(scenario)
 
-    def test_a_batch_that_may_be_a_duplicate_waits_until_the_first_one_is_safe(self):
+    @pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.MEMORY])
+    def test_a_batch_that_may_be_a_duplicate_waits_until_the_first_one_is_safe(self, durability):
         async def scenario(bench: Bench):
             held = bench.store._background
             held.is_held = True
@@ -100,13 +101,15 @@ class TestProducers:
             again = append(bench.partition, batch(b"a", producer_id=1, timestamp_ms=NOW_MS + 1))
             other = append(bench.partition, batch(b"b", producer_id=1))
             await turns()
-            assert not any(future.done() for future in (first, again, other))
+            is_synced = durability is Durability.FSYNC
+            assert [future.done() for future in (first, again, other)] == [not is_synced] * 3
             held.let_go()
             assert (await first).offset == (await again).offset == 0
             with pytest.raises(OutOfOrderSequence):
                 await other
 
-        run(scenario, store_background=HeldExecutor())
+        config = Config(log=LogConfig(durability=durability))
+        run(scenario, config=config, store_background=HeldExecutor())
 
     def test_a_batch_that_cannot_be_compared_any_more_is_refused(self):
         async def scenario(bench: Bench):

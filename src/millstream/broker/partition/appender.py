@@ -305,11 +305,20 @@ class PartitionAppender:
 
     def acknowledge_duplicate(self, first: AppendedBatch, waiter: AppendWaiter) -> None:
         """Acknowledge a duplicate once the batch that it repeats is committed."""
+        if self._log.config.durability is Durability.MEMORY:  # It is acknowledged before that.
+            waiter.set_result(self._result_of(first))
+        else:
+            self._notify_when_committed(first, waiter)
+
+    def _result_of(self, first: AppendedBatch) -> Appended:
         result = Appended(first.first_offset, first.last_offset, None)
         if self.validator.is_append_time:
-            result = TimestampedAppend.of(result, first.timestamp_ms)
-        is_acknowledged = self._log.config.durability is Durability.MEMORY
-        if is_acknowledged or first.last_offset < self._log.end_offset:
+            return TimestampedAppend.of(result, first.timestamp_ms)
+        return result
+
+    def _notify_when_committed(self, first: AppendedBatch, waiter: AppendWaiter) -> None:
+        result = self._result_of(first)
+        if first.last_offset < self._log.end_offset:
             waiter.set_result(result)
         elif self._refusal is not None:
             waiter.set_exception(self._refusal)
@@ -330,7 +339,7 @@ class PartitionAppender:
     async def _compare(self, batch: Bytes, reused: ReusedSequence, waiter: AppendWaiter) -> None:
         first = reused.first
         committed: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self.acknowledge_duplicate(first, committed)
+        self._notify_when_committed(first, committed)  # It cannot be read before.
         size_max = self.validator.decompressed_max
         try:
             result = await committed
