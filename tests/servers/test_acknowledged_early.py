@@ -179,13 +179,13 @@ async def resume_after_it(node: HeldNode) -> list[int]:
     topic = node.broker.topics.get(TOPIC)
     cursor = f"{TOPIC}:0:2"
     [offsets] = (await StartPosition(cursor).starts([topic])).values()
-    return list(offsets.values())
+    return [start.offset for start in offsets.values()]
 
 
 async def watch_from_now_on(node: HeldNode) -> list[int]:
     topic = node.broker.topics.get(TOPIC)
     [offsets] = (await StartPosition("latest").starts([topic])).values()
-    return list(offsets.values())
+    return [start.offset for start in offsets.values()]
 
 
 WAITING: list[tuple[Work, Any]] = [
