@@ -963,7 +963,6 @@ class Log:
     def _stop_accepting(self) -> LogClosed:
         """Refuse new batches, and stop the cleaner; its run is one of the tasks to wait for."""
         self._is_closing = True
-        self._commit.cancel_background_sync()
         self._queue.refusal = closed = LogClosed(f"{self.name} is closed")
         self._cleaner.stop()
         return closed
@@ -972,6 +971,7 @@ class Log:
         """Wait for what is in flight, and return the segments without a seal."""
         while self._commit.is_in_flight or not self._context.tasks.is_idle:
             await self._context.tasks.changed()
+        self._commit.cancel_background_sync()  # Not before: a sync that ends sets the next timer.
         return self._segments.release()
 
     def _end(self) -> None:

@@ -250,6 +250,25 @@ async def test_a_log_that_becomes_fsync_and_back_keeps_its_promises() -> None:
 
 
 @in_loop
+async def test_a_log_that_is_closed_during_a_sync_leaves_no_timer() -> None:
+    """What was written meanwhile is synced by the seal, and not by a timer after the end."""
+    syncer = HeldSyncer()
+    timed = Timed(syncer=syncer)
+    log = await timed.log()
+    await log.append(batch_of(b"1"))
+    await log.flush()
+    await log.append(batch_of(b"2"))
+    await timed.pass_ms(200)
+    await log.append(batch_of(b"3"))
+    closing = asyncio.create_task(timed.store.close())
+    await turns()
+    syncer.tell()
+    await closing
+    assert timed.timers.pending == 0
+    assert await timed.after_power_cut() == [b"1", b"2", b"3"]
+
+
+@in_loop
 async def test_a_closed_log_leaves_no_timer() -> None:
     timed = Timed()
     log = await timed.log()
