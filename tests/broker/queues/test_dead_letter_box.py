@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from millstream.broker.queues.dead_letter_box import DeadLetterBox
+from millstream.broker.queues.dead_letter_mover import REASON_HEADER
 from millstream.broker.queues.job_browser import RecordPosition
 from millstream.broker.queues.queue import WorkQueue
 from millstream.broker.topics.configs.topic_config import AlterConfigOperation, ConfigChange
@@ -140,6 +141,28 @@ async def test_records_that_are_no_letters_of_the_queue_are_neither_moved_nor_de
         with pytest.raises(InvalidRequest, match="record 1 of q-dead/0 is not a dead letter of"):
             await change(queue)
     assert [letter.value for letter in await node.records("q-dead")][-1] == b"stranger"
+    await node.stop()
+
+
+@in_loop
+async def test_letters_of_damaged_batches_stay_and_let_the_others_through() -> None:
+    node = await started()
+    queue = await node.queue(deliveries_max=1)
+    await node.put(b"a")
+    await bury(node, queue)
+    [letter] = await node.records("q-dead")
+    headers = tuple(
+        (name, b"damaged" if name == REASON_HEADER else value) for name, value in letter.headers
+    )
+    damaged = Record(b"stored bytes", None, headers, 123)
+    await node.appends.append(node.topics.get("q-dead"), [damaged])
+    await node.put(b"b")
+    assert await box_of(node).redrive(queue) == (1, 1)
+    [kept] = [one for one in await node.records("q-dead") if one.offset == 2]
+    assert (kept.value, kept.headers, kept.timestamp_ms) == (b"stored bytes", headers, 123)
+    assert await box_of(node).redrive(queue) == (0, 1)
+    assert await claimed_values(queue) == [b"a", b"b"]
+    assert await box_of(node).purge(queue) == (1, 0)
     await node.stop()
 
 

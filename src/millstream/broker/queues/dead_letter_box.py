@@ -8,7 +8,8 @@ makes jobs of them again: at least once, as every delivery of a queue. No letter
 
 Records are deleted up to an offset, so redrive and purge stop at the first record that is not a
 letter of the queue. They also stop before letters of a move that is not finished: after a crash,
-the mover looks for these to know what it has moved (`dead_letter_mover.py`).
+the mover looks for these to know what it has moved (`dead_letter_mover.py`). Letters for batches
+that cannot be decoded are no jobs: a redrive appends them to the dead-letter topic again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.record_page import read_page, size_of
 from millstream.broker.queues.dead_letter_mover import (
     BATCH_BYTES_MAX,
+    DAMAGED,
     DELIVERIES_HEADER,
     JOBS_MAX,
     OFFSET_HEADER,
@@ -145,13 +147,26 @@ class DeadLetterBox:
                 letters, next_offset = await self._own_letters(
                     queue, partition, end, limit=min(JOBS_MAX, limit - moved), moved=moved
                 )
-                if letters:
+                jobs = [_job_of(letter) for letter in letters if not _is_damaged(letter)]
+                if jobs:
                     topic = self._topics.by_id(queue.store.topic.id)
-                    await self._appends.append(topic, [_job_of(letter) for letter in letters])
+                    await self._appends.append(topic, jobs)
+                await self._keep(partition, [letter for letter in letters if _is_damaged(letter)])
                 if not await _delete(partition, next_offset):
                     break
-                moved += len(letters)
+                moved += len(jobs)
         return RedriveResult(moved, await self._remaining(queue))
+
+    async def _keep(self, partition: Partition, letters: list[StoredRecord]) -> None:
+        """Append letters to their partition again, because everything before is deleted."""
+        if letters:
+            records = [
+                Record(letter.value, letter.key, letter.headers, letter.timestamp_ms)
+                for letter in letters
+            ]
+            topic = self._topics.by_id(partition.topic_id)
+            partitions = [partition.index] * len(records)
+            await self._appends.append(topic, records, partitions=partitions)
 
     async def _purge(self, queue: WorkQueue) -> RedriveResult:
         self._check_not_a_queue(queue)
@@ -236,6 +251,11 @@ async def _delete(partition: Partition, offset: int) -> bool:
         return False
     await partition.delete_before(offset)
     return True
+
+
+def _is_damaged(letter: StoredRecord) -> bool:
+    """Return whether a letter stands for records that cannot be decoded: it is no job."""
+    return dict(letter.headers).get(REASON_HEADER) == DAMAGED.encode()
 
 
 def _job_of(letter: StoredRecord) -> Record:
