@@ -379,7 +379,7 @@ class WouldBlock(Unavailable):
 
 
 class DeadlineExceeded(Unavailable):
-    """The append was not admitted before its deadline."""
+    """The request was not admitted before its deadline: the disk or memory is short."""
 
     def __init__(self, message: str, kind: BackpressureKind | None = None) -> None:
         super().__init__(message)
@@ -388,10 +388,6 @@ class DeadlineExceeded(Unavailable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeadlineExceeded, (str(self), self.kind)
-
-
-class MemoryShortage(Unavailable):
-    """Too many large batches are being decompressed; the request waited in vain for memory."""
 
 
 class Busy(Unavailable):
@@ -516,10 +512,6 @@ class CorruptData(MillstreamError):
 
 class CorruptBatch(CorruptData):
     """A batch is truncated, fails its checksum or contradicts its neighbours."""
-
-
-class OversizedBody(CorruptBatch):
-    """The records of a stored batch take more memory, decompressed, than the node allows."""
 
 
 class DamagedRecords(CorruptData):

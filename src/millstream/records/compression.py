@@ -27,7 +27,7 @@ from typing import Protocol
 
 import cramjam
 
-from millstream.errors import CorruptBatch, OversizedBody
+from millstream.errors import CorruptBatch
 from millstream.records.batch import Bytes
 
 BODY_SIZE_MAX = 64 * 1024 * 1024
@@ -58,6 +58,7 @@ _MAPPED_SIZE_MIN = 1024 * 1024
 the interpreter lock meanwhile.
 """
 
+_GZIP_MAGIC = bytes.fromhex("1f8b")
 _GZIP_TRAILER_SIZE = 8
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_DICTIONARY_SIZES = (0, 1, 2, 4)
@@ -69,6 +70,10 @@ _VARINT_SIZE_MAX = 5
 
 # Rust's message for a full output buffer; cramjam has no exception class for it.
 _FULL = "failed to write whole buffer"
+
+
+class OversizedBody(CorruptBatch):
+    """A body decompresses to more bytes than allowed: a bomb, or a limit that is too low."""
 
 
 class Codec(IntEnum):
@@ -154,7 +159,8 @@ def _make_buffer(size: int) -> memoryview:
 
 def _gzip_size(data: memoryview) -> int | None:
     """Return the size of the last member: the last four bytes, the lowest first."""
-    return int.from_bytes(data[-4:], "little") if len(data) > _GZIP_TRAILER_SIZE else None
+    is_gzip = len(data) > _GZIP_TRAILER_SIZE and data[:2] == _GZIP_MAGIC
+    return int.from_bytes(data[-4:], "little") if is_gzip else None
 
 
 def _snappy_size(data: memoryview) -> int | None:

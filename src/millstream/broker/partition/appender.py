@@ -40,10 +40,10 @@ from millstream.errors import (
     LogFull,
     MillstreamError,
     OffsetOutOfRange,
-    OversizedBody,
     Unavailable,
 )
 from millstream.records.batch import BatchHeader, Bytes, decode_header, with_append_time
+from millstream.records.compression import OversizedBody
 from millstream.records.control import Marker, build_marker
 from millstream.records.iterate import read_all
 from millstream.storage.append.pending_append import AppendWaiter, OnAdmit

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 from millstream.broker.loop_threads import LoopThreads
 from millstream.clock import Timers
 from millstream.config.schema import BrokerConfig
-from millstream.errors import MemoryShortage, OversizedBody
+from millstream.errors import DeadlineExceeded
 from millstream.records.batch import HEADER_SIZE, BatchHeader, Bytes, split
-from millstream.records.compression import BODY_SIZE_MAX, declared_size
+from millstream.records.compression import BODY_SIZE_MAX, OversizedBody, declared_size
 from millstream.storage.disk.executor import Executor
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class DecompressionBudget:
             self._waiting.remove(waiter)
             self.timeouts += 1
             waiter.admitted.set_exception(
-                MemoryShortage(
+                DeadlineExceeded(
                     f"no memory to decompress a batch within {self._wait_ms_max} ms:"
                     f" {self.used_bytes} bytes of {self._bytes_max} are in use"
                 )

@@ -20,7 +20,6 @@ from millstream.errors import (
     InvalidBatch,
     InvalidRecord,
     InvalidTimestamp,
-    OversizedBody,
     RequestError,
 )
 from millstream.records.batch import (
@@ -41,7 +40,13 @@ from millstream.records.batch import (
     unpack_header,
 )
 from millstream.records.body import RECORD_SIZE_MIN, open_body
-from millstream.records.compression import BODY_SIZE_MAX, Codec, compress, declared_size
+from millstream.records.compression import (
+    BODY_SIZE_MAX,
+    Codec,
+    OversizedBody,
+    compress,
+    declared_size,
+)
 from millstream.records.filter.keys.keyless import check_records, keyless_records
 
 DECOMPRESSION_RATIO_MAX = 64

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.results import AbortedTransactionStart, FetchResult
 from millstream.clock import Timers
-from millstream.errors import CorruptBatch, DamagedRecords, OversizedBody
+from millstream.errors import CorruptBatch, DamagedRecords
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
-from millstream.records.compression import BODY_SIZE_MAX
+from millstream.records.compression import BODY_SIZE_MAX, OversizedBody
 from millstream.records.control import read_marker
 from millstream.records.iterate import records_of
 from millstream.records.record import Gap, StoredRecord
@@ -97,11 +97,9 @@ class _PageBuilder:
         """Add the records from `cursor` on; return the next cursor.
 
         Has no effect if it raises `OversizedBody` because of a batch of more than `size_max` bytes.
-        If it raises `DamagedRecords`, the records before these were added.
         """
         records, size = self.records.copy(), self._size
         next_offset, is_full = fetched.next_offset, False
-        damage: DamagedRecords | None = None
         try:
             for record in committed_records(fetched, size_max=size_max):
                 if record.offset < cursor:
@@ -111,12 +109,11 @@ class _PageBuilder:
                     next_offset, is_full = max(cursor, records[-1].offset + 1), True
                     break
                 records.append(record)
-        except DamagedRecords as error:
-            damage = error
+        except DamagedRecords:  # Those before it are returned first.
+            self.records, self._size = records, size
+            raise
         self.records, self._size = records, size
         self.is_full = is_full or len(records) >= self._limit or size >= self._size_max
-        if damage is not None:
-            raise damage
         return next_offset
 
 
@@ -143,8 +140,8 @@ def decoded_records(
 ) -> Iterator[StoredRecord]:
     """Yield the records of a stored batch; raise `DamagedRecords` if they cannot be decoded.
 
-    The checksum of such a batch is correct: a client sent it so. Raises `OversizedBody` if the
-    batch decompresses to more than `size_max` bytes, and may decompress to more.
+    The checksum of such a batch is correct: a client sent it so. Raises `OversizedBody` if it
+    decompresses to more than `size_max` bytes, and may be opened with a higher limit.
     """
     try:
         yield from records_of(header, open_body(header, batch, size_max=size_max))

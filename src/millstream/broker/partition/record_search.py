@@ -80,7 +80,7 @@ async def search_partition(
             search.reads += 1
             if not fetched.parts:
                 break
-            look = partial(_look, fetched, cursor, to_offset, index=partition.index, search=search)
+            look = partial(_look, fetched, cursor, to_offset, partition.index, search)
             cursor = await partition.opener.run(fetched.parts, look)
         except MillstreamError:
             if search.scanned == 0:
@@ -89,18 +89,17 @@ async def search_partition(
     return min(cursor, to_offset) if cursor > from_offset else from_offset
 
 
-def _look(
+def _look(  # noqa: PLR0917 - bound by `partial`.
     fetched: FetchResult,
     cursor: int,
     to_offset: int,
-    size_max: int,
-    *,
     index: int,
     search: RecordSearch,
+    size_max: int,
 ) -> int:
     """Look at the records of some batches from `cursor` on; return the next cursor.
 
-    Raises `OversizedBody` if the first batch decompresses to more than `size_max` bytes.
+    If the first batch has more than `size_max` bytes, raises `OversizedBody` and has no effect.
     """
     position = cursor
     try:
@@ -118,7 +117,7 @@ def _look(
             if search.matches(record):
                 search.found.append((index, record))
                 search.result_bytes += size
-    except MillstreamError:  # Damaged, or too large so far: the next read begins with it.
+    except MillstreamError:  # A batch is damaged: the next read begins with it.
         if position == cursor:
             raise
         return position

@@ -47,13 +47,12 @@ from millstream.errors import (
     DamagedRecords,
     InvalidTimestamp,
     MillstreamError,
-    OversizedBody,
     RequestError,
     TopicExists,
     UnknownTopic,
 )
 from millstream.records.batch import decode_header, split
-from millstream.records.compression import BODY_SIZE_MAX
+from millstream.records.compression import BODY_SIZE_MAX, OversizedBody
 from millstream.records.iterate import read_records
 from millstream.records.record import Header, Record, StoredRecord
 
@@ -346,13 +345,9 @@ class DeadLetterMover:
         positions: set[JobPosition] = set()
         for part in fetched.parts:
             for header, batch in split(part):
-                try:
-                    records = [] if header.is_control else read_records(batch, size_max=size_max)
-                except CorruptBatch as error:
-                    if isinstance(error, OversizedBody) and size_max < BODY_SIZE_MAX:
-                        raise
-                    continue  # A batch with a letter of ours can be decoded.
-                positions.update(position for r in records if (position := self._origin(r)))
+                if not header.is_control:
+                    records = _decoded(batch, size_max)
+                    positions.update(position for r in records if (position := self._origin(r)))
         return positions
 
     def _origin(self, record: StoredRecord) -> JobPosition | None:
@@ -379,6 +374,16 @@ def _stored_batch(partition: Partition, offset: int) -> bytes | None:
     except DamagedRecords:
         return None
     return bytes(fetched.parts[0]) if fetched.parts else None
+
+
+def _decoded(batch: memoryview, size_max: int) -> list[StoredRecord]:
+    """Return the records of a batch; none if they cannot be decoded, as others wrote it then."""
+    try:
+        return read_records(batch, size_max=size_max)
+    except CorruptBatch as error:
+        if isinstance(error, OversizedBody) and size_max < BODY_SIZE_MAX:
+            raise
+        return []
 
 
 def _is_damage(letter: Record) -> bool:

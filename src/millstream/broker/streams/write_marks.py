@@ -14,10 +14,10 @@ import msgspec
 
 from millstream.broker.partition.results import FetchResult
 from millstream.broker.streams.writers import WriteMark
-from millstream.errors import CorruptBatch, OversizedBody
+from millstream.errors import CorruptBatch
 from millstream.records.batch import BatchHeader, split
 from millstream.records.body import open_body
-from millstream.records.compression import BODY_SIZE_MAX
+from millstream.records.compression import BODY_SIZE_MAX, OversizedBody
 from millstream.records.iterate import records_of
 from millstream.records.record import Header
 

@@ -84,7 +84,6 @@ CODES: Mapping[type[errors.MillstreamError], ErrorCode] = MappingProxyType(
         errors.CorruptData: ErrorCode.KAFKA_STORAGE_ERROR,
         # Clients tell their user, instead of trying again forever.
         errors.DamagedRecords: ErrorCode.CORRUPT_MESSAGE,
-        errors.OversizedBody: ErrorCode.MESSAGE_TOO_LARGE,
     }
 )
 
@@ -99,7 +98,6 @@ _PREFERRED: Mapping[ErrorCode, type[errors.MillstreamError]] = {
     ErrorCode.INVALID_REQUEST: errors.InvalidRequest,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.UnknownTopic,
     ErrorCode.CONCURRENT_TRANSACTIONS: errors.ConcurrentTransaction,
-    ErrorCode.MESSAGE_TOO_LARGE: errors.BatchTooLarge,
 }
 """Codes that several errors share, with the error that a client raises."""
 

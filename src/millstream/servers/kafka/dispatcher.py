@@ -52,8 +52,8 @@ class Dispatcher:
         *,
         config: KafkaConfig,
         fetch_sessions: FetchSessions,
-        response_memory: ResponseMemory,
         counters: KafkaCounters,
+        response_memory: ResponseMemory | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self._broker = broker

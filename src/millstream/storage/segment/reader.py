@@ -46,7 +46,6 @@ _WALK_BYTES = 256 * 1024
 
 _ENDS_BYTES = 16 * 1024
 """Bytes in which the ends of batches are looked up at once."""
-
 _SEEK_BYTES = 16 * 1024
 """Bytes that are read beside those that are wanted, to find their start from the entry of the index
 before it: four times its interval.

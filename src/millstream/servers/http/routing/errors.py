@@ -44,7 +44,6 @@ STATUSES: Mapping[type[MillstreamError], HTTPStatus] = MappingProxyType(
         # The request is wrong.
         errors.RequestError: HTTPStatus.BAD_REQUEST,
         errors.BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        errors.OversizedBody: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         errors.UnknownLog: HTTPStatus.NOT_FOUND,
         errors.UnknownTopic: HTTPStatus.NOT_FOUND,
         errors.UnknownTopicId: HTTPStatus.NOT_FOUND,
