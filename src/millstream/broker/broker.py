@@ -27,7 +27,7 @@ from millstream.broker.partition.partition import Partition
 from millstream.broker.partition.producers.seen_ids import greatest_producer_id
 from millstream.broker.problems import Problem, ProblemCode
 from millstream.broker.queues.dead_letter_box import DeadLetterBox
-from millstream.broker.queues.queues import WorkQueues
+from millstream.broker.queues.queues import WorkQueues, hold_queue_topics
 from millstream.broker.quotas import Quotas, defaults_of
 from millstream.broker.state.state_log import StateLog
 from millstream.broker.streams.streams import DurableStreams
@@ -154,6 +154,7 @@ class Broker:
         self.configs.on_node_change.append(self._apply_configs)
         await self.quotas.open()
         await self.topics.open()
+        await hold_queue_topics(self._metadata, self.topics)
         stack.push_async_callback(self.topics.close)
         group_log = await StateLog.open(state, "groups")
         stack.push_async_callback(group_log.close)

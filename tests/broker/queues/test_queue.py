@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from millstream.broker.queues.dead_letter_mover import DELIVERIES_HEADER
+from millstream.broker.queues.queues import hold_queue_topics
 from millstream.broker.queues.values import QueueChanges, QueueCounts, QueueLimits
 from millstream.config.schema import BrokerConfig, LogConfig
 from millstream.errors import (
@@ -762,6 +763,35 @@ async def test_retention_never_takes_a_job_that_is_not_done() -> None:
     await node.store.maintenance.run_once()
     assert log.start_offset == 6
     assert queue.counts().removed == 0
+    await node.stop()
+
+
+@in_loop
+async def test_a_limit_hides_no_job_that_is_not_done() -> None:
+    node = await started()
+    queue = await node.queue(configs={"millstream.retention.records": "2"})
+    for number in range(5):
+        await node.put(b"%d" % number)
+    log = node.store.get("q")
+    assert log.start_offset == 0
+    jobs = (await queue.claim(max_jobs=5)).jobs
+    assert [job.record.offset for job in jobs] == [0, 1, 2, 3, 4]
+    await queue.ack(receipts_of(jobs[:4]))
+    await node.put(b"5")
+    assert log.start_offset == 4
+    await node.stop()
+
+
+@in_loop
+async def test_jobs_are_kept_before_their_queue_is_open() -> None:
+    """A transaction that a crash left unfinished may open the topic before."""
+    node = await started()
+    await node.queue()
+    partition = node.topics.get("q").partitions[0]
+    partition.retention_hold = None
+    await hold_queue_topics(node.metadata, node.topics)  # type: ignore[arg-type]
+    assert partition.retention_hold is not None
+    assert partition.retention_hold.needed_offset() == 0
     await node.stop()
 
 

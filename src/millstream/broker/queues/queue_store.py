@@ -135,7 +135,7 @@ class QueueStore:
     def hold_partitions(self) -> None:
         """Keep unfinished jobs of all partitions from retention."""
         for partition in self.topic.partitions:
-            if partition.retention_hold is None:
+            if not isinstance(partition.retention_hold, UnfinishedJobsHold):
                 partition.retention_hold = UnfinishedJobsHold(self, partition.index)
                 partition.is_queue = True
             if partition.index not in self._watches:

@@ -61,6 +61,20 @@ LOG_PREFIX = "queue-"
 SECRET_SIZE = 32
 
 
+async def hold_queue_topics(metadata: Metadata, topics: Topics) -> None:
+    """Keep the jobs of all queues from retention until the queues are open.
+
+    Called before anything opens a partition: the limits of a topic apply from then on, and until
+    its queue is open it is not known which jobs are finished.
+    """
+    for entry in await metadata.list(QUEUES_PREFIX):
+        row = decode_row(entry)
+        topic = topics.find(row.name)
+        if topic is not None and topic.id == row.topic_id:
+            for partition in topic.partitions:
+                partition.retention_hold = HoldEverything()
+
+
 class WorkQueues:
     """All queues of a node. Owned by one event loop."""
 
