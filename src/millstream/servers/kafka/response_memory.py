@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from millstream.servers.kafka.fetch_session import FetchSessions
     from millstream.servers.kafka.kafka_protocol import KafkaProtocol
 
+COUNTED_SHARE = 0.75
+"""The share of the limit that what is counted may use. The rest is for what is not: buffers that
+are being filled, and what the allocator cannot return.
+"""
+
 SHARE = 8
 """A response may take this fraction of the memory that is left."""
 
@@ -31,7 +36,7 @@ class ResponseMemory:
     """Counts the memory of one listener. Belongs to an event loop."""
 
     def __init__(self, *, bytes_max: int, fetch_sessions: FetchSessions) -> None:
-        self._bytes_max = bytes_max
+        self._bytes_max = int(bytes_max * COUNTED_SHARE)
         self._fetch_sessions = fetch_sessions
         self._unread: dict[KafkaProtocol, int] = {}
         self._unread_bytes = 0

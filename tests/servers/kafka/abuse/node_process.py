@@ -26,7 +26,7 @@ def main(data: str, settings: str) -> int:
     any_port = Endpoint("127.0.0.1", 0)
     kafka_server = KafkaConfig(**asked.get("kafka_server", {}))
     config = NodeConfig(data=data, kafka=any_port, http=any_port, kafka_server=kafka_server)
-    return 0 if run(config, announce) else 1
+    return run(config, announce)
 
 
 if __name__ == "__main__":
