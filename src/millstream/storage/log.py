@@ -625,6 +625,10 @@ class Log:
         is_forced: bool = False,
     ) -> CleanerResult | None:
         """Compact, reclaim and merge segments if that is worth it; see `LogCleaner.clean`."""
+        if self._start.is_capped and self.start_offset > self.partition.start_offset:
+            if self.config.durability is not Durability.EPHEMERAL:
+                await self.flush(until=self.end_offset)
+            await self._start.store_start()
         return await self._cleaner.clean(
             self.config,
             background=background,

@@ -127,6 +127,21 @@ class LogStart:
             raise transient_error(context.name, error) or failed from error
         self.remove_dead_segments()
 
+    async def store_start(self) -> None:
+        """Make the start durable that the caps have moved. What it leaves out must be synced.
+
+        The caps leave more once records were removed from segments, so the start would move back
+        when it is derived again.
+        """
+        await asyncio.shield(self._context.tasks.start(self._store_start()))
+
+    async def _store_start(self) -> None:
+        metadata_file = self._context.metadata_file
+        if self._context.state.start_offset > metadata_file.partition.start_offset:
+            if (removal_hooks := self._removal_hooks()) is not None:
+                await removal_hooks.before_removal()
+            await metadata_file.run_exclusive(self._store_caps(metadata_file.partition.caps))
+
     def _use_caps(self, caps: Caps) -> None:
         self._size_caps = None if caps == NO_CAPS else SizeCaps(caps)
         if self._size_caps is not None:
