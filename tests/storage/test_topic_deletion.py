@@ -89,11 +89,14 @@ async def test_a_log_of_a_deleted_topic_never_shows_what_the_new_one_holds():
     await fill(old)
     await store.delete("a")
     await fill(await store.log("a"))
-    for read in (lambda: old.read(0), lambda: old.read(6), lambda: list(old.headers(0))):
+    for read in (
+        lambda: old.read(0),
+        lambda: old.read(6),
+        lambda: list(old.headers(0)),
+        lambda: old.find_timestamp(0),
+    ):
         with pytest.raises(LogClosed, match="a/0 is closed"):
             read()
-    assert old.find_timestamp(0) is None
-    assert old.find_latest() is None
 
 
 @in_loop

@@ -42,6 +42,8 @@ async def test_each_queue_tells_where_its_jobs_are(broker: Broker, clock: Manual
     del told["jobs"]
     assert told == {
         "acked_jobs_total": 1,
+        "damaged_batches_total": 0,
+        "released_jobs_total": 0,
         "dead_jobs_total": 0,
         "removed_jobs_total": 1,
         "delivered_jobs_total": 5,

@@ -242,9 +242,12 @@ def test_metrics_arrive_as_a_scrape_tells_them(tmp_path: Path, collector: Collec
         wait_until(lambda: collector.metrics.get(key) == 3.0)
         assert collector.metrics["millstream_node_ready_flag",] == 1.0
         scraped = ask(broker.url, "GET", "/metrics").body.decode()
-    names = {metric.name for section in SECTIONS for metric in section.metrics}
+    names = {
+        name for section in SECTIONS for metric in section.metrics for name, _, _ in metric.parts()
+    }
     assert {row[0] for row in collector.metrics} <= names
-    assert {name for name in collector.counters if not name.endswith("_total")} == set()
+    counters = ("_total", "_bucket", "_sum", "_count")
+    assert {name for name in collector.counters if not name.endswith(counters)} == set()
     assert collector.metrics["millstream_broker_topics",] == 1.0
     assert collector.metrics["millstream_node_ready_flag",] == 0.0, "its last word: it stops"
     route = ("millstream_http_requests_total", "POST", "/v1/topics/{topic}/records", "2xx")
@@ -264,9 +267,10 @@ def test_all_that_a_node_has_to_tell_arrives(tmp_path: Path, collector: Collecto
         assert ask(broker.url, "PUT", "/v1/queues/mail", b"{}", JSON).status == 201
         append(broker)
         names = {
-            metric.name
+            name
             for section in SECTIONS
             for metric in section.metrics
+            for name, _, _ in metric.parts()
             if not metric.name.startswith("millstream_group_")  # There is no group.
         }
         wait_until(lambda: {row[0] for row in collector.metrics} >= names)

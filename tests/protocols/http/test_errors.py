@@ -47,7 +47,9 @@ def test_a_class_for_one_place_has_the_code_of_the_one_that_all_know():
     assert code_of(InvalidBatchRecord) == "invalid_record"
 
 
-NOT_PLAIN = {OffsetOutOfRange, StaleReceipt, QuotaExceeded, errors.WouldBlock}
+NOT_PLAIN = {
+    OffsetOutOfRange, StaleReceipt, QuotaExceeded, errors.WouldBlock, errors.DamagedRecords
+}  # fmt: skip
 PLAIN = [kind for kind in ALL if kind not in NOT_PLAIN]
 
 
@@ -90,3 +92,12 @@ def test_what_has_no_error_here_is_a_refusal(code, detail):
 def test_the_shape_is_what_the_server_writes():
     shape = ErrorShape(code="a", message="b")
     assert msgspec.json.encode(shape) == b'{"code":"a","message":"b","detail":null}'
+
+
+def test_damage_comes_back_with_its_range():
+    shape = ErrorShape(code="damaged_records", message="why", detail={"from": 3, "to": 5})
+    found = error_of(500, shape)
+    assert isinstance(found, errors.DamagedRecords)
+    assert (found.from_offset, found.to_offset) == (3, 5)
+    bare = error_of(500, ErrorShape(code="damaged_records", message="why"))
+    assert isinstance(bare, errors.NodeRefused)

@@ -33,6 +33,7 @@ def test_a_code_from_the_future_is_told_by_its_number():
 def test_codes_that_several_errors_have_are_told_as_one_of_them_or_not_at_all():
     several = {code for code in CODES.values() if list(CODES.values()).count(code) > 1}
     assert {code.name: ERRORS[code].__name__ for code in several & set(ERRORS)} == {
+        "CORRUPT_MESSAGE": "InvalidBatch",
         "INVALID_REQUEST": "InvalidRequest",
         "UNKNOWN_TOPIC_OR_PARTITION": "UnknownTopic",
         "CONCURRENT_TRANSACTIONS": "ConcurrentTransaction",

@@ -232,7 +232,7 @@ def test_a_row_that_no_batch_can_hold_is_refused_with_its_number_and_both_sizes(
 
 
 def test_a_large_row_is_written_where_packing_makes_it_small():
-    columns = RecordColumns(value=pa.array([bytes(65 * 1024 * 1024)]))
+    columns = RecordColumns(value=pa.array([bytes(63 * 1024 * 1024)]))
     ((data, _),) = encode(columns, codec=Codec.ZSTD)
     assert len(data) < 100_000
 

@@ -140,7 +140,7 @@ def test_deleting_forgets_the_epochs_that_no_segment_bears_any_more(first_base, 
 
 def test_deleting_leaves_what_was_evicted_and_evicting_says_so():
     assert REWRITTEN.starting_at(50, first_base=41).eviction_floor == 30
-    evicted = REWRITTEN.starting_at(50, first_base=41, eviction_reason="bytes")
+    evicted = REWRITTEN.starting_at(50, first_base=41, eviction_floor=50, eviction_reason="bytes")
     assert (evicted.start_offset, evicted.eviction_floor) == (50, 50)
     assert evicted.eviction_reason == "bytes"
     assert (evicted.deletions, evicted.is_rewritten) == (RULES, True)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from millstream.audit.verification.node_source import NodeSource
 from millstream.audit.verification.report import Report
 from millstream.audit.verification.source import IntactBatch, PartitionFacts
-from millstream.errors import CorruptBatch, InvalidRequest, OffsetOutOfRange
+from millstream.errors import CorruptBatch, CorruptData, InvalidRequest, OffsetOutOfRange
 from millstream.records.batch import BatchHeader
 from millstream.records.iterate import read_records
 from millstream.records.topic_partition import TopicPartition
@@ -121,7 +121,7 @@ class Probes:
                 header = source.header_holding(self._partition, probe.offset, probe.before)
         except OffsetOutOfRange:
             return None  # Retention deleted it meanwhile.
-        except CorruptBatch as error:
+        except CorruptData as error:
             return f"offset {probe.offset}: a fetch from it is damaged: {error}"
         return (
             f"offset {probe.offset}: a fetch from it starts with {_span(batch)},"
@@ -129,7 +129,10 @@ class Probes:
         )
 
     def _check_time(self, source: NodeSource, probe: _TimeProbe) -> str | None:
-        offset = source.offset_at(self._partition, probe.timestamp_ms)
+        try:
+            offset = source.offset_at(self._partition, probe.timestamp_ms)
+        except CorruptData:
+            return None  # The damage is reported where it is.
         if offset == probe.offset or not self._is_still_present(source, probe):
             return None
         return (
@@ -141,7 +144,7 @@ class Probes:
         try:
             batch = source.batch_at(self._partition, probe.offset)
             records = [] if batch is None else read_records(batch.data)
-        except (OffsetOutOfRange, CorruptBatch):
+        except (OffsetOutOfRange, CorruptData):
             return False
         return any(
             (record.offset, record.timestamp_ms) == (probe.offset, probe.timestamp_ms)
@@ -152,7 +155,10 @@ class Probes:
         """Ask for a time after the last record: the node must return nothing, or a newer record."""
         assert self._latest is not None
         report.times_probed += 1
-        offset = source.offset_at(self._partition, self._latest + 1)
+        try:
+            offset = source.offset_at(self._partition, self._latest + 1)
+        except CorruptData:
+            return  # The damage is reported where it is.
         if offset is not None and offset < self._end:
             problem = (
                 f"time {self._latest + 1}: no record before offset {self._end} is as late,"

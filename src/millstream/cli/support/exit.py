@@ -17,3 +17,5 @@ class Exit(IntEnum):
     """The command line is wrong; nothing was changed."""
     INTERRUPTED = 130
     """Interrupted by Ctrl-C. `serve` and `pipeline run` exit with 0 if it stops them cleanly."""
+    QUIT = 131
+    """`serve` got SIGQUIT: it wrote the stacks of all threads and tasks, and stopped cleanly."""

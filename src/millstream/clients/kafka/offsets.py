@@ -12,7 +12,8 @@ from millstream.clients.kafka.deadline import Deadline
 from millstream.clients.kafka.fetcher import ISOLATION_LEVELS
 from millstream.clients.kafka.retry import raise_for_code
 from millstream.clients.partition import Isolation
-from millstream.errors import MalformedAnswer
+from millstream.errors import CorruptBatch, MalformedAnswer
+from millstream.protocols.kafka.error_codes import ErrorCode
 from millstream.protocols.kafka.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
@@ -89,7 +90,10 @@ def _offsets(
     for topic in answer.topics:
         for part in topic.partitions:
             partition = TopicPartition(topic.name, part.partition_index)
-            raise_for_code(part.error_code, f"{connection.address} on offsets of {partition}")
+            message = f"{connection.address} on offsets of {partition}"
+            if part.error_code == ErrorCode.CORRUPT_MESSAGE:
+                raise CorruptBatch(f"{message}: records that it may be are damaged")
+            raise_for_code(part.error_code, message)
             offsets[partition] = part.offset
     if missing := set(partitions).difference(offsets):
         raise MalformedAnswer(f"{connection.address} returned no offset for {min(missing)}")

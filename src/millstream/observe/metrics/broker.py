@@ -147,7 +147,7 @@ BROKER_METRICS: Sequence[MetricDeclaration[BrokerCensus]] = (
         lambda census: census.decompression_bytes,
     ),
     gauge(
-        "millstream_broker_decompression_waiting",
+        "millstream_broker_decompression_waiting_requests",
         "Requests that wait for memory to decompress a batch.",
         lambda census: census.decompression_waiting,
     ),

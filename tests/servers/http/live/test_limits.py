@@ -33,4 +33,7 @@ def test_the_numbers_of_the_guide_and_of_the_internals_are_true() -> None:
     internals = words_of("internals/live.md")
     assert f"{READ_RECORDS_MAX:,} records or {READ_BYTES_MAX // 1024} KiB" in internals
     assert f"| one event | {EVENT_BYTES_MAX // 1024} KiB" in internals
-    assert f"| {TOPICS_MAX} and {PARTITIONS_MAX}; their cursor 32 KiB |" in internals
+    assert (
+        f"| {TOPICS_MAX} and {PARTITIONS_MAX}; their cursor {CURSOR_LENGTH_MAX // 1024} KiB |"
+        in internals
+    )

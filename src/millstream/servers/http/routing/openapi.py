@@ -14,7 +14,6 @@ import msgspec
 
 import millstream
 from millstream.broker.quota_rules import NAME_SIZE_MAX
-from millstream.broker.streams.paths import PATH_SIZE_MAX
 from millstream.protocols.http.errors import ErrorAnswer
 from millstream.servers.http.routing.operations import (
     LIMITED_PREFIX,
@@ -56,8 +55,6 @@ _TIMING = {"Server-Timing": {"$ref": "#/components/headers/Server-Timing"}}
 
 _STREAM_PATH = {
     "type": "string",
-    "minLength": 1,
-    "maxLength": PATH_SIZE_MAX,
     "pattern": r"^[^\u0000-\u001f\u007f]+$",
 }
 

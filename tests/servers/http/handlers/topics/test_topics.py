@@ -277,7 +277,7 @@ WRONG = {
     "a number for a key": b'{"key": 7}',
     "a key and a prefix": b'{"key": "a", "key_prefix": "a"}',
     "a negative offset": b'{"before": -1}',
-    "half an offset": b'{"before": 1.0}',
+    "half an offset": b'{"before": 1.5}',
     "true for an offset": b'{"before": true}',
     "an offset that is no 64-bit number": b'{"before": 9223372036854775808}',
     "an offset in words": b'{"before": "1"}',
