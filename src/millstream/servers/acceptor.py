@@ -8,6 +8,7 @@ import errno
 import logging
 import resource
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -61,11 +62,15 @@ class Acceptor:
         refusal: bytes = b"",
         descriptor_share: float | None = None,
         unsent_bytes_max: int | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        ssl_seconds_max: float = 10.0,
     ) -> None:
         """Create an acceptor that does not listen yet.
 
         `on_refused` is called with the limit that a refused connection exceeds: `connections`,
-        `descriptors` or `address`; the client is sent `refusal`. `descriptor_share` is the part of
+        `descriptors` or `address`; the client is sent `refusal`. With an `ssl_context`, connections
+        are encrypted; `on_refused` is called with `tls` for those that did not get there within
+        `ssl_seconds_max`. `descriptor_share` is the part of
         the descriptors of the process that connections may take. `unsent_bytes_max` limits what
         the kernel takes of a connection's output before it can be sent, which may be megabytes.
         """
@@ -78,6 +83,8 @@ class Acceptor:
         self._refusal = refusal
         self._descriptor_share = descriptor_share
         self._unsent_bytes_max = unsent_bytes_max
+        self._ssl_context = ssl_context
+        self._ssl_seconds_max = ssl_seconds_max
         self._descriptors_max: int | None = None
         self._socket: socket.socket | None = None
         self._connecting: Counter[str] = Counter()
@@ -147,9 +154,17 @@ class Acceptor:
 
     async def _connect(self, connection: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
+        context = self._ssl_context
         try:
-            await loop.connect_accepted_socket(self._make_protocol, connection)
+            await loop.connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self._ssl_seconds_max,
+            )
         except OSError as error:
+            if context is not None:
+                self._on_refused("tls")
             logger.info("%s: connection lost immediately: %s", address, error)
         finally:
             self._connecting[address] -= 1

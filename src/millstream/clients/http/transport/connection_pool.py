@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from millstream.clients.http.core.address import NodeUrl
 from millstream.clients.http.core.config import ClientConfig
-from millstream.clients.http.core.requests import Request
-from millstream.clients.http.core.responses import ClientResponse
-from millstream.clients.http.transport.http1 import STREAM_PIECE_MAX, ResponseReader, head_of
+from millstream.clients.http.core.request import Request
+from millstream.clients.http.core.response import ClientResponse
+from millstream.clients.http.transport.http1 import answer_of, head_of
 from millstream.clock import Clock
 from millstream.errors import InvalidRequest, MalformedAnswer, NodeUnreachable
+from millstream.http1.response_reader import STREAM_PIECE_MAX, ResponseReader
 
 if TYPE_CHECKING:
     import ssl
@@ -117,7 +118,7 @@ class ConnectionPool:
             while not reader.is_done:
                 self.feed(connection, reader, deadline)
             keeps = reader.keeps_alive
-            return reader.answer()
+            return answer_of(reader)
         finally:
             self.give_back(connection, keeps=keeps)
 
@@ -277,7 +278,7 @@ class ResponseStream:
     def answer(self) -> ClientResponse:
         """Head of the response; with its body, if it is not a stream."""
         if self._reader.is_done:
-            return self._reader.answer()
+            return answer_of(self._reader)
         return ClientResponse(self._reader.status, self._reader.headers, b"")
 
     def receive(self, timeout_s: float) -> bytes:

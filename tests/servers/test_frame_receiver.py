@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import MalformedRequest
-from millstream.servers.kafka.block_pool import BLOCK_SIZE, BlockPool
-from millstream.servers.kafka.frame_receiver import FRAME_SIZE_MIN, Frame, FrameReceiver
+from millstream.servers.block_pool import BLOCK_SIZE, BlockPool
+from millstream.servers.frame_receiver import FRAME_SIZE_MIN, Frame, FrameReceiver
 
 MIB = 1024 * 1024
 

@@ -17,7 +17,7 @@ import struct
 from typing import TypeAlias
 
 from millstream.errors import MalformedRequest
-from millstream.servers.kafka.block_pool import BlockPool, ReceiveBlock
+from millstream.servers.block_pool import BlockPool, ReceiveBlock
 
 _SIZE = struct.Struct(">i")
 _unpack_size = _SIZE.unpack_from

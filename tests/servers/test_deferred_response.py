@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from millstream.servers.kafka.deferred_response import DeferredResponse
+from millstream.servers.deferred_response import DeferredResponse
 
 
 class Answer:
