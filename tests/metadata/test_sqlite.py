@@ -86,7 +86,7 @@ def set_pragma(path: Path, pragma: str) -> None:
 
 
 def newer_version(path: Path) -> None:
-    set_pragma(path, "user_version = 3")
+    set_pragma(path, "user_version = 4")
 
 
 def other_program(path: Path) -> None:
@@ -100,7 +100,7 @@ def no_program(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (newer_version, "version must be between 1 and 2, got 3"),
+        (newer_version, "version must be between 1 and 3, got 4"),
         (other_program, "a database of another program"),
         (no_program, "a database of another program"),
     ],
@@ -134,7 +134,7 @@ def test_a_newer_file_whose_writer_died_stays_as_it_is(tmp_path):
     assert dying.wait(30) == -signal.SIGKILL
     before = {file.name: file.read_bytes() for file in tmp_path.glob("meta.db*")}
     assert before["meta.db-wal"]
-    with pytest.raises(UnknownFormat, match="version must be between 1 and 2, got 9"):
+    with pytest.raises(UnknownFormat, match="version must be between 1 and 3, got 9"):
         asyncio.run(opened(path))
     assert path.read_bytes() == before["meta.db"]
     assert (tmp_path / "meta.db-wal").read_bytes() == before["meta.db-wal"]
@@ -204,7 +204,7 @@ def test_a_change_that_finds_no_room_changes_nothing_and_may_be_repeated(
         metadata = await failing(tmp_path / "meta.db", statement, code)
         with pytest.raises(error, match=r"meta\.db: "):
             await metadata.transact(puts={"b": b"2"}, deletes=["a"])
-        assert [tuple(entry) for entry in await metadata.list("")] == [("a", b"1", 1)]
+        assert [tuple(entry) for entry in await metadata.list("")] == [("a", b"1", 1, 1)]
         assert await metadata.transact(puts={"b": b"2"}, deletes=["a"]) == 2
         await metadata.close()
 

@@ -48,7 +48,7 @@ async def test_on_a_full_disk_keys_can_be_changed_and_deleted_but_not_created(tm
     for number in range(count):
         await metadata.transact(deletes=[f"topics/{number}"])
     assert size(tmp_path) == before
-    assert await metadata.list("") == []
+    assert list(await metadata.list("")) == []
     await metadata.transact(puts={"a": b"1"})  # The space of deleted keys is used again.
     await metadata.close()
 

@@ -44,7 +44,7 @@ def dead_writer(directory: Path, *, revisions: int) -> int:
     return acknowledged
 
 
-async def content_or_error(path: Path) -> dict[str, tuple[bytes, int]] | MillstreamError:
+async def content_or_error(path: Path) -> dict[str, tuple[bytes, int, int]] | MillstreamError:
     try:
         async with SqliteMetadata(str(path)) as metadata:
             return {entry.key: entry[1:] for entry in await metadata.list("")}
@@ -58,7 +58,7 @@ def test_a_flipped_byte_after_a_kill_is_reported_or_changes_nothing(tmp_path):
     shutil.copytree(written, copy)
     sound = asyncio.run(content_or_error(copy / "meta.db"))
     assert isinstance(sound, dict)
-    assert max(revision for _, revision in sound.values()) >= acknowledged
+    assert max(revision for _, revision, _ in sound.values()) >= acknowledged
     rng = random.Random(3)
     for file in sorted(written.iterdir()):
         size = file.stat().st_size
@@ -82,7 +82,7 @@ def test_a_killed_writer_leaves_metadata_that_opens_with_all_that_was_acknowledg
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
         found = asyncio.run(content_or_error(tmp_path / "copy" / "meta.db"))
         assert isinstance(found, dict), f"a healthy file is refused: {found}"
-        assert max(revision for _, revision in found.values()) >= acknowledged
+        assert max(revision for _, revision, _ in found.values()) >= acknowledged
         shutil.rmtree(tmp_path / "copy")
 
 
@@ -156,12 +156,12 @@ def test_an_interrupted_transaction_is_undone(tmp_path):
     interrupted(tmp_path / "data")
     assert has_hot_journal(str(tmp_path / "data" / "meta.db"))
     found = asyncio.run(content_or_error(tmp_path / "data" / "meta.db"))
-    assert found == {f"k{number:03}": (b"x" * 900, 1) for number in range(100)}
+    assert found == {f"k{number:03}": (b"x" * 900, 1, 1) for number in range(100)}
 
 
 def test_a_damaged_journal_of_an_interrupted_transaction_is_reported_or_harmless(tmp_path):
     interrupted(tmp_path / "data")
-    sound = {f"k{number:03}": (b"x" * 900, 1) for number in range(100)}
+    sound = {f"k{number:03}": (b"x" * 900, 1, 1) for number in range(100)}
     journal = (tmp_path / "data" / "meta.db-journal").read_bytes()
     reported = 0
     for position in (*range(28), *range(28, len(journal), 2003)):
@@ -188,7 +188,7 @@ def test_an_operator_can_accept_what_is_left(tmp_path):
     dead_writer(tmp_path, revisions=3)
     (tmp_path / "meta.db").unlink()
     assert asyncio.run(accept()) == 1
-    assert asyncio.run(content_or_error(tmp_path / "meta.db")) == {"a": (b"1", 1)}
+    assert asyncio.run(content_or_error(tmp_path / "meta.db")) == {"a": (b"1", 1, 1)}
 
 
 def test_a_checkpoint_with_one_damaged_record_is_used_and_without_any_refused(tmp_path):

@@ -195,6 +195,11 @@ class MetadataCheckpoint:
         assert self._file is not None, "the checkpoint is open"
         self._file.sync()
 
+    def sync(self) -> None:
+        """Make the last record durable."""
+        assert self._file is not None, "the checkpoint is open"
+        self._file.sync()
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:

@@ -12,17 +12,19 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from millstream.clock import Clock, SystemClock
 from millstream.errors import CorruptFile, DiskFull, MillstreamError, StorageFailed
+from millstream.metadata.counters import MetadataCall, MetadataCounters
 from millstream.metadata.interface import (
-    ABSENT,
-    Compare,
+    Condition,
     MetadataChange,
     MetadataEntry,
+    MetadataList,
     check_transaction,
 )
 from millstream.metadata.metadata_checkpoint import (
@@ -58,7 +60,7 @@ LOSS_ADVICE = (
     "restore the newest copy, or start once with topics.adopt = true to continue with what is left"
 )
 
-_SELECT = "SELECT key, value, revision, crc32c FROM entries"
+_SELECT = "SELECT key, value, revision, crc32c, created FROM entries"
 
 
 class SqliteMetadata:
@@ -76,8 +78,11 @@ class SqliteMetadata:
         background: Executor | None = None,
         must_exist: bool = False,
         is_loss_accepted: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self.path = path
+        self.counters = MetadataCounters()
+        self._clock = clock or SystemClock()
         self._background = background or ThreadExecutor(1, name="millstream-metadata")
         self._must_exist = must_exist
         self._is_loss_accepted = is_loss_accepted
@@ -192,32 +197,37 @@ class SqliteMetadata:
         """The error after which no changes are accepted until the store is opened again."""
         return self._failed
 
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+        return self._revision
+
     # Reading.
 
     async def get(self, key: str) -> MetadataEntry | None:
         """Return the entry of `key`; `None` if there is none."""
-        return await self._run(partial(self._get, key))
+        return await self._measure("get", self._run(partial(self._get, key)))
 
     def _get(self, key: str) -> MetadataEntry | None:
         row = self._execute(f"{_SELECT} WHERE key = ?", key).fetchone()
         return checked_entry(row, self.path) if row else None
 
-    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
+    async def list(self, prefix: str) -> MetadataList:
         """Return all entries whose keys start with `prefix`, sorted by key."""
-        return await self._run(partial(self._list, prefix))
+        return await self._measure("list", self._run(partial(self._list, prefix)))
 
-    def _list(self, prefix: str) -> Sequence[MetadataEntry]:
+    def _list(self, prefix: str) -> MetadataList:
         rows = self._execute(
             f"{_SELECT} WHERE key >= ? AND key < ? ORDER BY key", prefix, prefix + AFTER_ALL_KEYS
         )
-        return [checked_entry(row, self.path) for row in rows]
+        return MetadataList([checked_entry(row, self.path) for row in rows], self._revision)
 
     # Changing.
 
     async def transact(
         self,
         *,
-        compares: Sequence[Compare] = (),
+        compares: Sequence[Condition] = (),
         puts: Mapping[str, bytes] | None = None,
         deletes: Collection[str] = (),
     ) -> int | None:
@@ -227,11 +237,11 @@ class SqliteMetadata:
         check_transaction(puts, deletes)
         loop = asyncio.get_running_loop()
         work = partial(self._transact, tuple(compares), puts, deletes, loop)
-        return await self._run(work, is_change=True)
+        return await self._measure("transact", self._run(work, is_change=True))
 
     def _transact(
         self,
-        compares: Sequence[Compare],
+        compares: Sequence[Condition],
         puts: Mapping[str, bytes],
         deletes: Collection[str],
         loop: asyncio.AbstractEventLoop,
@@ -239,7 +249,7 @@ class SqliteMetadata:
         self._has_reserve = reserve_pages(self._connected())
         self._execute("BEGIN IMMEDIATE")
         try:
-            if any(self._revision_of(key) != revision for key, revision in compares):
+            if not all(compare.holds(self._get(compare.key)) for compare in compares):
                 self._execute("ROLLBACK")
                 return None
             changes, revision = self._apply(puts, deletes)
@@ -268,10 +278,14 @@ class SqliteMetadata:
             elif value is not None and not self._has_reserve:
                 raise DiskFull(f"{self.path}: the disk is full, so {key} cannot be created")
             if value is not None:
-                entry = MetadataEntry(key, value, totals.revision)
+                created = totals.revision if old is None else old.created
+                entry = MetadataEntry(key, value, totals.revision, created)
                 totals.add(entry)
                 self._execute(
-                    "REPLACE INTO entries VALUES (?, ?, ?, ?)", *entry, entry_checksum(entry)
+                    "REPLACE INTO entries (key, value, revision, created, crc32c)"
+                    " VALUES (?, ?, ?, ?, ?)",
+                    *entry,
+                    entry_checksum(entry),
                 )
             else:
                 self._execute("DELETE FROM entries WHERE key = ?", key)
@@ -279,10 +293,6 @@ class SqliteMetadata:
                 changes.append(MetadataChange(key, value, totals.revision))
         write_totals(self._connected(), totals)
         return changes, totals.revision
-
-    def _revision_of(self, key: str) -> int:
-        entry = self._get(key)
-        return entry.revision if entry else ABSENT
 
     def _roll_back(self) -> None:
         connection = self._connected()
@@ -305,6 +315,9 @@ class SqliteMetadata:
                 watch.notify(change)
 
     # The worker thread.
+
+    def _measure(self, call: MetadataCall, work: Awaitable[T]) -> Awaitable[T]:
+        return self.counters.measure(call, self._clock, work)
 
     async def _run(self, work: Callable[[], T], *, is_change: bool = False) -> T:
         if self._is_closed:

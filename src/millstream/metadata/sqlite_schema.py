@@ -1,22 +1,24 @@
 """SQLite file of a single node: tables, version, checksums.
 
-    entries   key TEXT, value BLOB, revision INTEGER, crc32c INTEGER     one row per key
-    tally     revision INTEGER, entries INTEGER, sums INTEGER            one row
+    entries   key TEXT, value BLOB, revision INTEGER, crc32c INTEGER, created INTEGER   one per key
+    tally     revision INTEGER, entries INTEGER, sums INTEGER                           one row
 
 SQLite detects a malformed page, but not a byte that changed. So each row has the checksum of its
-key, revision and value, and the tally has the number of rows and the exclusive or of their
+key, revisions and value, and the tally has the number of rows and the exclusive or of their
 checksums: a row that is damaged, lost, or back from an older state is found when the file is
 opened.
 
 The file is identified by SQLite's `application_id`, and its version is in `user_version`. Version 1
 had a write-ahead log, of which SQLite drops everything from the first damaged frame on, without an
 error. Version 2 has a rollback journal: after a commit all changes are in the file itself, where
-the checksums cover them. Opening a file of version 1 converts it.
+the checksums cover them. Version 3 has the column `created`; in rows of older versions it is 0, and
+their keys count as created at their last change. Opening an older file converts it.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -35,7 +37,7 @@ from millstream.metadata.interface import MetadataEntry
 from millstream.metadata.sqlite_copy import copied, has_hot_journal
 
 APPLICATION_ID = 0x4D4C4C4D  # "MLLM"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _PRIMARY_CODE = 0xFF  # The lower byte of SQLite's extended error codes.
 
@@ -44,7 +46,8 @@ _TABLES = (
            key TEXT PRIMARY KEY,
            value BLOB NOT NULL,
            revision INTEGER NOT NULL,
-           crc32c INTEGER NOT NULL
+           crc32c INTEGER NOT NULL,
+           created INTEGER NOT NULL DEFAULT 0
        ) WITHOUT ROWID""",
     """CREATE TABLE tally (
            one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -56,6 +59,9 @@ _TABLES = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+_ROWS = "SELECT key, value, revision, crc32c, created FROM entries"
+_ROWS_BEFORE_CREATED = "SELECT key, value, revision, crc32c, 0 FROM entries"
 
 
 @dataclass(slots=True)
@@ -79,8 +85,13 @@ class EntryTotals:
 
 
 def entry_checksum(entry: MetadataEntry) -> int:
-    """Return the checksum of an entry."""
-    return crc32c(b"%s\0%d\0%s" % (entry.key.encode(), entry.revision, entry.value))
+    """Return the checksum of an entry.
+
+    The creation is part of it only if the key was put again since: so the checksums of rows that
+    were written before there was a `created` stay valid.
+    """
+    created = b"" if entry.created == entry.revision else b"%d\0" % entry.created
+    return crc32c(b"%s\0%d\0%s%s" % (entry.key.encode(), entry.revision, created, entry.value))
 
 
 def read_revision(path: str) -> int:
@@ -116,8 +127,8 @@ def open_connection(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA temp_store = MEMORY")
         if is_new:
             create_tables(connection)
-        elif _number(connection, "PRAGMA user_version") != SCHEMA_VERSION:
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        else:
+            convert(connection)
     except BaseException:
         connection.close()
         raise
@@ -148,6 +159,16 @@ def create_tables(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
+def convert(connection: sqlite3.Connection) -> None:
+    """Convert a file of an older version in one transaction; rows are not rewritten."""
+    if _number(connection, "PRAGMA user_version") == SCHEMA_VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("ALTER TABLE entries ADD COLUMN created INTEGER NOT NULL DEFAULT 0")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
 def check_integrity(connection: sqlite3.Connection, path: str) -> None:
     """Raise `CorruptFile` unless all entries are present and intact."""
     result = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -155,13 +176,20 @@ def check_integrity(connection: sqlite3.Connection, path: str) -> None:
         raise CorruptFile(f"{path}: {result}")
     expected = read_totals(connection, path)
     totals = EntryTotals(expected.revision)
-    for row in connection.execute("SELECT key, value, revision, crc32c FROM entries"):
-        totals.add(checked_entry(row, path))
+    for entry in read_entries(connection, path):
+        totals.add(entry)
     if totals != expected:
         raise CorruptFile(
             f"{path}: {expected.entries} entries with checksum {expected.checksum:08x} must exist,"
             f" got {totals.entries} with {totals.checksum:08x}"
         )
+
+
+def read_entries(connection: sqlite3.Connection, path: str) -> Iterator[MetadataEntry]:
+    """Yield all entries of a file of any version, in no particular order."""
+    has_created = _number(connection, "PRAGMA user_version") == SCHEMA_VERSION
+    for row in connection.execute(_ROWS if has_created else _ROWS_BEFORE_CREATED):
+        yield checked_entry(row, path)
 
 
 def read_totals(connection: sqlite3.Connection, path: str) -> EntryTotals:
@@ -182,10 +210,15 @@ def write_totals(connection: sqlite3.Connection, totals: EntryTotals) -> None:
 
 def checked_entry(row: tuple[object, ...], path: str) -> MetadataEntry:
     """Return the entry of a row, after a check of its checksum."""
-    key, value, revision, stored = row
-    if not (isinstance(key, str) and isinstance(value, bytes) and isinstance(revision, int)):
+    key, value, revision, stored, created = row
+    if not (
+        isinstance(key, str)
+        and isinstance(value, bytes)
+        and isinstance(revision, int)
+        and isinstance(created, int)
+    ):
         raise CorruptFile(f"{path}: the row of {key!r} has columns of wrong types")
-    entry = MetadataEntry(key, value, revision)
+    entry = MetadataEntry(key, value, revision, created or revision)
     if (computed := entry_checksum(entry)) != stored:
         raise CorruptFile(f"{path}: checksum of {key} is {computed:08x}, its row says {stored!r}")
     return entry

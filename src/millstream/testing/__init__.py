@@ -4,8 +4,12 @@
     disk/simulated_filesystem.py  a disk in memory that loses power and decays on command
     disk/crash_states.py     every state in which a power cut could leave the disk of a workload
     disk/fault.py, faulty_filesystem.py   a file system whose N-th call fails
+    simulation/              replication explored and simulated; `python -m` runs it
     suites/                  suites that every `Filesystem` must pass
-    broker.py                a real broker in a thread; `pytest_plugin.py` has the fixture
+    memory_metadata.py       metadata in memory for several nodes, with leases on a manual clock
+    broker.py                a real broker in a thread
+    etcd.py                  a real etcd of one or more members, which can be killed
+    pytest_plugin.py         fixtures for both
 
 The suites need pytest, so they are not imported here. Inside the disk: `changes.py` and `trace.py`
 have its events, `image.py` its content, `disk_state.py` which changes are certain to survive a
@@ -20,6 +24,7 @@ from millstream.testing.disk.crash_states import CrashState, crash_states, sampl
 from millstream.testing.disk.fault import GROWING, OPENING, Call, Fault, sweep
 from millstream.testing.disk.faulty_filesystem import FaultyFilesystem
 from millstream.testing.disk.simulated_filesystem import SimulatedFilesystem
+from millstream.testing.memory_metadata import MemoryMetadata, MetadataServer
 
 __all__ = [
     "GROWING",
@@ -31,6 +36,8 @@ __all__ = [
     "ManualClock",
     "ManualTimer",
     "ManualTimers",
+    "MemoryMetadata",
+    "MetadataServer",
     "SimulatedFilesystem",
     "crash_states",
     "sample_crash_states",

@@ -1,7 +1,9 @@
-"""Pytest plugin with the fixture `millstream_broker`, a real broker for each test.
+"""Pytest plugin with the fixtures `millstream_broker` and `millstream_etcd`.
 
     def test_orders_arrive(millstream_broker):
         producer = Producer({"bootstrap.servers": millstream_broker.bootstrap})
+
+Each test has a real broker, or a real etcd with one member.
 
 pytest loads it automatically if Millstream is installed.
 """
@@ -15,6 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from millstream.testing.broker import RunningBroker
+    from millstream.testing.etcd import RunningEtcd
 
 
 @pytest.fixture
@@ -24,3 +27,12 @@ def millstream_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runn
 
     with running_broker(tmp_path_factory.mktemp("millstream")) as broker:
         yield broker
+
+
+@pytest.fixture
+def millstream_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEtcd]:
+    """An etcd with one member on free ports, without data, stopped after the test."""
+    from millstream.testing.etcd import running_etcd  # noqa: PLC0415 - pytest starts quickly.
+
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
